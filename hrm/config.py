@@ -1,0 +1,188 @@
+"""Settings, from the least to the most specific: defaults, ``hrm.toml``, ``HRM_*``, flags.
+
+Every bound that HRM keeps has its name here, so that an error can say which one to change. The file
+is looked for at ``$HRM_CONFIG``, then ``./hrm.toml``, then ``$HRM_HOME/hrm.toml``; it has one table a
+daemon (``[master]``, ``[agent]``). Environment variables are ``HRM_MASTER_PORT``, ``HRM_AGENT_CORES``
+and so on.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from hrm.errors import InvalidConfig
+
+__all__ = ["AgentSettings", "MasterSettings", "config_file", "hrm_home", "load", "token_file"]
+
+DEFAULT_PORT = 7480
+
+
+def hrm_home() -> Path:
+    """The directory of everything HRM keeps for this user: ``$HRM_HOME``, else ``~/.hrm``."""
+    return Path(os.environ.get("HRM_HOME") or "~/.hrm").expanduser()
+
+
+def token_file() -> Path:
+    """Where clients look for the cluster's token: ``$HRM_TOKEN_FILE``, else in ``hrm_home()``."""
+    return Path(os.environ.get("HRM_TOKEN_FILE") or hrm_home() / "token").expanduser()
+
+
+def config_file() -> Path | None:
+    """The configuration file in force, or None.
+
+    Raises:
+        InvalidConfig: ``$HRM_CONFIG`` names a file that does not exist.
+    """
+    named = os.environ.get("HRM_CONFIG")
+    if named:
+        path = Path(named).expanduser()
+        if not path.is_file():
+            raise InvalidConfig(f"HRM_CONFIG names {path}, which does not exist")
+        return path
+    for path in (Path("hrm.toml"), hrm_home() / "hrm.toml"):
+        if path.is_file():
+            return path
+    return None
+
+
+class _TomlTable(PydanticBaseSettingsSource):
+    """One table of ``hrm.toml``."""
+
+    def __init__(self, settings_cls: type[BaseSettings], table: str) -> None:
+        super().__init__(settings_cls)
+        self.table = table
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
+        raise AssertionError("the whole table is read at once")
+
+    def __call__(self) -> dict[str, Any]:
+        path = config_file()
+        if path is None:
+            return {}
+        try:
+            document = tomllib.loads(path.read_text())
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise InvalidConfig(f"{path}: {error}") from error
+        table = document.get(self.table, {})
+        if not isinstance(table, dict):
+            raise InvalidConfig(f"{path}: [{self.table}] must be a table")
+        return table
+
+
+class _Settings(BaseSettings):
+    table: ClassVar[str]
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings, env_settings, _TomlTable(settings_cls, cls.table))
+
+
+class MasterSettings(_Settings):
+    """``hrm master``."""
+
+    model_config = SettingsConfigDict(env_prefix="HRM_MASTER_", extra="forbid")
+    table: ClassVar[str] = "master"
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(DEFAULT_PORT, ge=0, le=65535, description="port to listen on; 0: any free")
+    state_dir: Path = Field(default_factory=lambda: hrm_home() / "master")
+    token_file: Path = Field(default_factory=token_file)
+    schedulers: int = Field(2, ge=1, le=256, description="parallel schedulers in the master")
+
+    heartbeat_interval_s: float = Field(1.0, gt=0, le=60)
+    node_timeout_s: float = Field(15.0, gt=0, description="silence after which a node is lost")
+    application_grace_s: float = Field(
+        30.0, gt=0, description="time an AppMaster has to come back before its application fails"
+    )
+    lease_timeout_s: float = Field(2.0, gt=0, description="longest hold of the stream lease")
+    retry_delay_s: float = Field(0.05, gt=0, description="first back-off of a scheduler's retry")
+    retry_delay_max_s: float = Field(2.0, gt=0)
+    default_duration_s: float = Field(60.0, gt=0, description="run time assumed of a new container")
+    wait_max_s: float = Field(600.0, gt=0, description="longest estimated wait at a resource unit")
+    waiting_limit: int = Field(64, ge=0, description="containers that may wait at a resource unit")
+    applications_limit: int = Field(10_000, ge=1, description="live applications")
+    containers_limit: int = Field(
+        100_000, ge=1, description="live containers of one application"
+    )
+    ended_applications_kept: int = Field(1_000, ge=0)
+
+
+class AgentSettings(_Settings):
+    """``hrm agent``."""
+
+    model_config = SettingsConfigDict(env_prefix="HRM_AGENT_", extra="forbid")
+    table: ClassVar[str] = "agent"
+
+    master: str = Field(f"127.0.0.1:{DEFAULT_PORT}", description="host:port of the master")
+    name: str = Field("", description="name of this node; empty: the host's name")
+    host: str = Field("127.0.0.1", description="address that executors bind and others reach")
+    port: int = Field(0, ge=0, le=65535, description="port for logs (gRPC); 0: any free")
+    log_port: int = Field(0, ge=0, le=65535, description="port of the log pages; 0: any free")
+    work_dir: Path = Field(default_factory=lambda: hrm_home() / "agent")
+    token_file: Path = Field(default_factory=token_file)
+
+    cores: int = Field(0, ge=0, le=4096, description="vcores offered; 0: all of the machine")
+    memory_mib: int = Field(0, ge=0, description="memory offered; 0: all but 1 GiB or a tenth")
+    run_limit: int = Field(0, ge=0, description="containers that may run at once; 0: one a vcore")
+    platform: str = "cpu"
+    isolation: Literal["auto", "cgroup2", "cgroup1", "none"] = "auto"
+    cpu_limit: Literal["shares", "quota"] = Field(
+        "shares", description="shares: limited when others want the cores; quota: always"
+    )
+    spark_home: Path | None = Field(None, description="Spark of the executors; empty: pyspark's")
+    java_home: Path | None = None
+
+    reconnect_delay_max_s: float = Field(5.0, gt=0)
+    usage_interval_s: float = Field(1.0, gt=0, le=60)
+    stop_grace_s: float = Field(5.0, ge=0, description="between SIGTERM and SIGKILL")
+    log_bytes_max: int = Field(64 * 1024 * 1024, ge=4096, description="size at which a log rotates")
+    log_files_max: int = Field(5, ge=1, le=100, description="rotated files kept beside the newest")
+    work_keep_s: float = Field(
+        86_400.0, ge=0, description="time an ended container's work directory is kept"
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_a_label(cls, value: str) -> str:
+        if value and (len(value) > 253 or any(not (c.isalnum() or c in "-._") for c in value)):
+            raise ValueError("letters, digits, '-', '.' and '_' only, at most 253 of them")
+        return value
+
+
+S = TypeVar("S", bound=_Settings)
+
+
+def load(settings_class: type[S], **flags: Any) -> S:
+    """Settings from all sources; flags that are None are left to the others.
+
+    Raises:
+        InvalidConfig: one line per field, with where to set it.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        return settings_class(**given)
+    except ValidationError as error:
+        prefix = settings_class.model_config.get("env_prefix", "")
+        problems = "; ".join(
+            f"{'.'.join(map(str, e['loc']))}: {e['msg']} (got {e['input']!r}; set it in hrm.toml "
+            f"[{settings_class.table}], {prefix}{'_'.join(map(str, e['loc'])).upper()} or by flag)"
+            for e in error.errors()
+        )
+        raise InvalidConfig(problems) from error

@@ -1,0 +1,33 @@
+"""Every bound that the core keeps, by name.
+
+The daemons fill them from ``hrm.config``; the defaults here serve tests and the simulator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Bounds"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Bounds of the master's core. Units last in each name; counts have none."""
+
+    node_timeout_s: float = 15.0
+    application_grace_s: float = 30.0
+    lease_timeout_s: float = 2.0
+    proposal_timeout_s: float = 5.0
+    retry_delay_s: float = 0.05
+    retry_delay_max_s: float = 2.0
+    resend_delay_s: float = 3.0
+    stop_grace_s: float = 5.0
+    default_duration_s: float = 60.0
+    wait_max_s: float = 600.0
+    waiting_limit: int = 64
+    applications_limit: int = 10_000
+    containers_limit: int = 100_000
+    ended_applications_kept: int = 1_000
+    ended_containers_kept: int = 200
+    parked_proposals_limit: int = 1_024
+    delays_kept: int = 1_000

@@ -1,0 +1,265 @@
+"""The nouns of HRM: what is asked for, what is offered, and what is known of each.
+
+A *node* is cut into *resource units* (RUs): a set of vcores, memory and at most one GPU's memory. A
+*container* is one placed thing, for Spark an executor. An *application* is a driver with its
+containers; it is of class STREAM or BATCH. Quantities are whole numbers: vcores, MiB.
+
+Source: HRM paper, sections 3.1 (RUs) and 4.1 (records RS and RT).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import NewType
+
+__all__ = [
+    "ApplicationId",
+    "ApplicationState",
+    "ContainerEnd",
+    "ContainerId",
+    "ContainerRequest",
+    "ContainerSpec",
+    "ContainerState",
+    "ContainerStatus",
+    "EndCause",
+    "LaunchContext",
+    "NodeName",
+    "NodeState",
+    "Progress",
+    "ResourceUnit",
+    "ResourceUnitId",
+    "Resources",
+    "StageProgress",
+    "Usage",
+    "WorkloadClass",
+    "container_id_of",
+]
+
+ApplicationId = NewType("ApplicationId", str)
+ContainerId = NewType("ContainerId", str)
+NodeName = NewType("NodeName", str)
+ResourceUnitId = NewType("ResourceUnitId", str)
+
+
+class WorkloadClass(enum.Enum):
+    """What HRM treats differently: streams never end and must not wait, batch does both."""
+
+    BATCH = "batch"
+    STREAM = "stream"
+
+
+class ApplicationState(enum.Enum):
+    """The life of an application; ``core.transitions`` holds the table."""
+
+    SUBMITTED = "submitted"
+    RUNNING = "running"
+    DETACHED = "detached"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    KILLED = "killed"
+
+    @property
+    def ended(self) -> bool:
+        return self in _ENDED_APPLICATION
+
+
+_ENDED_APPLICATION = frozenset(
+    {ApplicationState.SUCCEEDED, ApplicationState.FAILED, ApplicationState.KILLED}
+)
+
+
+class ContainerState(enum.Enum):
+    """The life of a container; ``core.transitions`` holds the table."""
+
+    PENDING = "pending"
+    ASSIGNED = "assigned"
+    WAITING = "waiting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+
+class NodeState(enum.Enum):
+    ALIVE = "alive"
+    DRAINING = "draining"
+    LOST = "lost"
+
+
+class EndCause(enum.Enum):
+    """Why a container ended."""
+
+    EXITED = "exited"
+    RELEASED = "released"
+    MEMORY_LIMIT = "memory-limit"
+    NODE_LOST = "node-lost"
+    LAUNCH_FAILED = "launch-failed"
+    KILLED = "killed"
+    LOST = "lost"
+    PREEMPTED = "preempted"
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a container holds or an RU offers: vcores, memory and device memory in MiB."""
+
+    vcores: int
+    memory_mib: int
+    gpu_memory_mib: int = 0
+
+    def __add__(self, other: Resources) -> Resources:
+        return Resources(
+            self.vcores + other.vcores,
+            self.memory_mib + other.memory_mib,
+            self.gpu_memory_mib + other.gpu_memory_mib,
+        )
+
+    def __sub__(self, other: Resources) -> Resources:
+        return Resources(
+            self.vcores - other.vcores,
+            self.memory_mib - other.memory_mib,
+            self.gpu_memory_mib - other.gpu_memory_mib,
+        )
+
+    def __str__(self) -> str:
+        gpu = f", {self.gpu_memory_mib} MiB device memory" if self.gpu_memory_mib else ""
+        cores = "1 vcore" if self.vcores == 1 else f"{self.vcores} vcores"
+        return f"{cores}, {self.memory_mib} MiB{gpu}"
+
+
+NOTHING = Resources(0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceUnit:
+    """What a node is cut into. ``run_limit``: most containers that may run at once (section 3.3).
+
+    ``cpus`` are the CPU numbers bound to the unit; empty means not pinned.
+    """
+
+    unit_id: ResourceUnitId
+    capacity: Resources
+    run_limit: int
+    cpus: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchContext:
+    """How the executors of one application start. Opaque to the core; holds a secret, so never
+    stored and never printed."""
+
+    driver_url: str = ""
+    spark_version: str = ""
+    environment: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    java_options: tuple[str, ...] = ()
+    extra_class_path: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerRequest:
+    """One container an application asks for. The AppMaster names it, so asking twice is harmless.
+
+    ``expected_duration_s``: estimated run time; 0 where unknown.
+    """
+
+    executor_id: str
+    resource_profile_id: int
+    resources: Resources
+    heap_mib: int = 0
+    expected_duration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerSpec:
+    """All that a node needs to know of a container."""
+
+    container_id: ContainerId
+    application_id: ApplicationId
+    executor_id: str
+    resource_profile_id: int
+    workload_class: WorkloadClass
+    resources: Resources
+    unit_id: ResourceUnitId
+    heap_mib: int = 0
+    expected_duration_s: float = 0.0
+    launch: LaunchContext = LaunchContext()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerEnd:
+    """How a container ended. ``exit_code`` is -1 where there is none."""
+
+    cause: EndCause
+    exit_code: int = -1
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a container or node uses: percent of one CPU, MiB, number of processes."""
+
+    cpu_percent: float = 0.0
+    memory_mib: int = 0
+    processes: int = 0
+    memory_total_mib: int = 0
+    load_1m: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerStatus:
+    """What a node reports, and what the master tells, about one container.
+
+    Times are seconds since the epoch; 0: not yet.
+    """
+
+    container_id: ContainerId
+    application_id: ApplicationId
+    executor_id: str
+    resource_profile_id: int
+    workload_class: WorkloadClass
+    resources: Resources
+    state: ContainerState
+    node: NodeName = NodeName("")
+    unit_id: ResourceUnitId = ResourceUnitId("")
+    requested_at_s: float = 0.0
+    assigned_at_s: float = 0.0
+    started_at_s: float = 0.0
+    ended_at_s: float = 0.0
+    end: ContainerEnd | None = None
+    stdout_url: str = ""
+    stderr_url: str = ""
+    usage: Usage | None = None
+    expected_duration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageProgress:
+    stage_id: int
+    attempt: int = 0
+    name: str = ""
+    tasks_total: int = 0
+    tasks_running: int = 0
+    tasks_completed: int = 0
+    tasks_failed: int = 0
+    mean_task_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What an application does, as its driver counts it."""
+
+    active_jobs: int = 0
+    active_stages: int = 0
+    completed_stages: int = 0
+    tasks_total: int = 0
+    tasks_running: int = 0
+    tasks_completed: int = 0
+    tasks_failed: int = 0
+    mean_task_s: float = 0.0
+    streaming_queries: tuple[str, ...] = ()
+    stages: tuple[StageProgress, ...] = ()
+
+
+def container_id_of(application_id: ApplicationId, executor_id: str) -> ContainerId:
+    """The id of an application's container: known to both sides without asking."""
+    return ContainerId(f"{application_id}-x{executor_id}")

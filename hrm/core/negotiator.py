@@ -1,0 +1,228 @@
+"""The negotiator: the single place where claims become grants.
+
+Schedulers choose on snapshots, in parallel, and may choose the same room. Here each claim is held
+against the authoritative state, in order of arrival:
+
+======================================  ==========================================================
+the claim                               what becomes of it
+======================================  ==========================================================
+fits, and nobody waits before it        RUN: its resources are taken
+fits the unit but not what is free      QUEUE: it waits at that unit, no second round of choosing
+the same, but the queue is at a bound   ABORT: back to its scheduler, which tries a new snapshot
+unit gone, closed or too small          ABORT
+a batch claim while a stream holds the  PARK until the lease ends, then as above
+lease
+a stream claim without the lease        ABORT, whole proposal: the fencing token is stale
+======================================  ==========================================================
+
+Batch proposals are committed claim by claim. A stream's proposal is all or nothing: half a stream
+keeps no deadline and holds room from others.
+
+Source: HRM paper, section 4.3 (algorithms 2 and 3, table of conflicts).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from dataclasses import dataclass
+
+from hrm.core.bounds import Bounds
+from hrm.core.estimate import simulate
+from hrm.core.feasibility import fits
+from hrm.core.model import ContainerId, ResourceUnitId, WorkloadClass
+from hrm.core.resource_unit import Entry, UnitQueue
+from hrm.core.shared_state import SharedState
+
+__all__ = ["Claim", "Decision", "Negotiator", "Outcome", "Proposal", "StreamLease"]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A scheduler's wish to put one container on one unit, made on ``version`` of its row."""
+
+    entry: Entry
+    unit_id: ResourceUnitId
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The claims of one scheduling round. ``lease_token``: 0 for batch."""
+
+    scheduler: str
+    workload_class: WorkloadClass
+    claims: tuple[Claim, ...]
+    lease_token: int = 0
+
+
+class Decision(enum.Enum):
+    RUN = "run"
+    QUEUE = "queue"
+    ABORT = "abort"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one claim, and why where it was aborted."""
+
+    claim: Claim
+    decision: Decision
+    reason: str = ""
+
+
+class StreamLease:
+    """The pessimistic lock of streams: one holder, a fencing token, a time limit.
+
+    Invariants: ``token`` rises with every grant and is the token of the latest grant; ``holder`` is
+    None iff nobody holds the lease; a holder whose time is over holds nothing.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.holder: str | None = None
+        self.token = 0
+        self.expires_at_s = 0.0
+        self.waiting: deque[str] = deque()
+
+    def acquire(self, scheduler: str, now: float) -> int | None:
+        """The token, or None: the scheduler is queued and will be told by ``release``."""
+        self.expire(now)
+        if self.holder == scheduler:
+            return self.token
+        if self.holder is not None or (self.waiting and self.waiting[0] != scheduler):
+            if scheduler not in self.waiting:
+                self.waiting.append(scheduler)
+            return None
+        if self.waiting:
+            self.waiting.popleft()
+        self.holder = scheduler
+        self.token += 1
+        self.expires_at_s = now + self.timeout_s
+        return self.token
+
+    def holds(self, scheduler: str, token: int, now: float) -> bool:
+        self.expire(now)
+        return self.holder == scheduler and token == self.token
+
+    def release(self, scheduler: str, token: int) -> bool:
+        """Give the lease back; False if it is not held under this token (any more)."""
+        if self.holder != scheduler or token != self.token:
+            return False
+        self.holder = None
+        return True
+
+    def expire(self, now: float) -> bool:
+        if self.holder is not None and now >= self.expires_at_s:
+            self.holder = None
+            return True
+        return False
+
+
+class Negotiator:
+    """Owns the state and the lease.
+
+    Invariant: every container in a unit's queue of ``state`` got there through ``commit`` or
+    through the report of its node.
+    """
+
+    def __init__(self, state: SharedState, bounds: Bounds) -> None:
+        self.state = state
+        self.bounds = bounds
+        self.lease = StreamLease(bounds.lease_timeout_s)
+        self.parked: deque[Proposal] = deque()
+        self.committed = 0
+        self.queued = 0
+        self.aborted = 0
+
+    def commit(self, proposal: Proposal, now: float) -> list[Outcome] | None:
+        """Outcomes in the order of the claims; None if the proposal was parked behind the lease."""
+        if proposal.workload_class is WorkloadClass.STREAM:
+            return self._commit_stream(proposal, now)
+        self.lease.expire(now)
+        if self.lease.holder is not None:
+            if len(self.parked) >= self.bounds.parked_proposals_limit:
+                return self._count(
+                    [
+                        _abort(c, "too many commits wait for a stream's lease")
+                        for c in proposal.claims
+                    ]
+                )
+            self.parked.append(proposal)
+            return None
+        return self._count([self._commit_claim(claim, now) for claim in proposal.claims])
+
+    def unpark(self) -> list[Proposal]:
+        """The proposals that waited for the lease, if it is free; the caller commits them anew."""
+        if self.lease.holder is not None:
+            return []
+        proposals = list(self.parked)
+        self.parked.clear()
+        return proposals
+
+    def may_wait(self, queue: UnitQueue, entry: Entry, now: float) -> str:
+        """Why ``entry`` may not wait at ``queue``; empty if it may (sections 3.4.2, 3.4.3)."""
+        if queue.waiting_count >= self.bounds.waiting_limit:
+            return f"{self.bounds.waiting_limit} containers wait there already (waiting_limit)"
+        if entry.workload_class is WorkloadClass.BATCH:
+            wait_s = simulate(entry.demand, queue.image(), now)
+            if wait_s >= self.bounds.wait_max_s:
+                return f"the wait there would be {wait_s:.0f} s (wait_max_s)"
+        return ""
+
+    def _commit_stream(self, proposal: Proposal, now: float) -> list[Outcome]:
+        if not self.lease.holds(proposal.scheduler, proposal.lease_token, now):
+            return self._count([_abort(c, "the stream's lease has ended") for c in proposal.claims])
+        outcomes: list[Outcome] = []
+        for claim in proposal.claims:
+            outcome = self._commit_claim(claim, now)
+            outcomes.append(outcome)
+            if outcome.decision is Decision.ABORT:
+                for done in outcomes[:-1]:
+                    self._undo(done.claim.unit_id, done.claim.entry.container_id)
+                reason = f"all or nothing: {outcome.reason}"
+                return self._count([_abort(c, reason) for c in proposal.claims])
+        return self._count(outcomes)
+
+    def _commit_claim(self, claim: Claim, now: float) -> Outcome:
+        entry = claim.entry
+        row = self.state.rows.get(claim.unit_id)
+        if row is None:
+            return _abort(claim, "the resource unit is gone")
+        if not self.state.open[row]:
+            return _abort(claim, "the node takes no new containers")
+        queue = self.state.queue(row)
+        if not fits(entry.demand, queue.capacity):
+            return _abort(claim, "the resource unit is too small")
+        if entry.container_id in queue:
+            return _abort(claim, "the container is there already")
+        if queue.runs_at_once(entry.demand, entry.workload_class):
+            queue.run(entry, now)
+            decision = Decision.RUN
+        else:
+            refusal = self.may_wait(queue, entry, now)
+            if refusal:
+                return _abort(claim, refusal)
+            queue.enqueue(entry)
+            decision = Decision.QUEUE
+        self.state.refresh(row)
+        return Outcome(claim, decision)
+
+    def _undo(self, unit_id: ResourceUnitId, container_id: ContainerId) -> None:
+        row = self.state.rows[unit_id]
+        self.state.queue(row).remove(container_id)
+        self.state.refresh(row)
+
+    def _count(self, outcomes: list[Outcome]) -> list[Outcome]:
+        for outcome in outcomes:
+            if outcome.decision is Decision.RUN:
+                self.committed += 1
+            elif outcome.decision is Decision.QUEUE:
+                self.queued += 1
+            else:
+                self.aborted += 1
+        return outcomes
+
+
+def _abort(claim: Claim, reason: str) -> Outcome:
+    return Outcome(claim, Decision.ABORT, reason)

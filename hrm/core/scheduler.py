@@ -1,0 +1,175 @@
+"""A distributed scheduler: takes jobs from its own queue, chooses on a snapshot, proposes.
+
+Several run in parallel; none knows the others. A *job* is what one application still waits for.
+Streams go before batch. A round takes one job, asks the placement policy for a unit for each of its
+containers, and hands the claims to the negotiator. What got no place stays in the job, which is
+tried again after a capped back-off, or at once when room appears.
+
+Source: HRM paper, section 4.3.3, algorithm 2, with the local copy spent claim by claim.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hrm.core.bounds import Bounds
+from hrm.core.feasibility import Vector, demand_vector
+from hrm.core.model import ApplicationId, ContainerId, ContainerRequest, WorkloadClass
+from hrm.core.negotiator import Claim, Decision, Outcome, Proposal
+from hrm.core.resource_unit import Entry
+from hrm.core.shared_state import ClusterView
+
+__all__ = ["Job", "Placement", "PlacementPolicy", "Scheduler"]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Like containers of one job to be placed: as many as ``entries``, all of one demand."""
+
+    workload_class: WorkloadClass
+    demand: Vector
+    entries: tuple[Entry, ...]
+    waiting_limit: int
+    wait_max_s: float
+
+
+class PlacementPolicy(Protocol):
+    """Chooses units; commits nothing. One instance serves one scheduler."""
+
+    name: str
+
+    def place(self, view: ClusterView, placement: Placement, now: float) -> list[int | None]:
+        """A row of ``view`` for each entry, None where none admits it; spends ``view``."""
+        ...
+
+
+@dataclass(slots=True)
+class Job:
+    """What one application still waits for.
+
+    Invariants: ``pending`` holds all and only the application's PENDING containers, in order of
+    request. ``delay_s`` is the latest back-off; 0 after a round that placed everything.
+    """
+
+    application_id: ApplicationId
+    workload_class: WorkloadClass
+    pending: dict[ContainerId, ContainerRequest] = field(default_factory=dict)
+    requested_at_s: dict[ContainerId, float] = field(default_factory=dict)
+    not_before_s: float = 0.0
+    delay_s: float = 0.0
+    last_refusal: str = ""
+
+
+class Scheduler:
+    """One scheduler.
+
+    Invariants: a job is in ``jobs`` iff it has pending containers; at most one proposal is in
+    flight, and then ``in_flight`` names its job and when it was sent.
+    """
+
+    def __init__(self, name: str, policy: PlacementPolicy, bounds: Bounds) -> None:
+        self.name = name
+        self.policy = policy
+        self.bounds = bounds
+        self.jobs: dict[ApplicationId, Job] = {}
+        self.in_flight: tuple[ApplicationId, float] | None = None
+        self.wake_at_s: float | None = None
+        self.lease_token = 0
+        self.rounds = 0
+        self.placed = 0
+        self.retries = 0
+        self.delays_s: deque[float] = deque(maxlen=bounds.delays_kept)
+
+    def add(
+        self,
+        application_id: ApplicationId,
+        workload_class: WorkloadClass,
+        container_id: ContainerId,
+        request: ContainerRequest,
+        now: float,
+    ) -> None:
+        job = self.jobs.get(application_id)
+        if job is None:
+            job = self.jobs[application_id] = Job(application_id, workload_class)
+        job.pending[container_id] = request
+        job.requested_at_s[container_id] = now
+        job.not_before_s = min(job.not_before_s, now)
+
+    def withdraw(self, application_id: ApplicationId, container_id: ContainerId) -> None:
+        job = self.jobs.get(application_id)
+        if job is None:
+            return
+        job.pending.pop(container_id, None)
+        job.requested_at_s.pop(container_id, None)
+        if not job.pending:
+            del self.jobs[application_id]
+
+    def room_appeared(self) -> None:
+        """Containers ended or a node came: whoever backs off may try at once."""
+        for job in self.jobs.values():
+            job.not_before_s = 0.0
+
+    def next_job(self, now: float) -> Job | None:
+        """The job to place now: streams first, then in order of arrival."""
+        ready = (job for job in self.jobs.values() if job.not_before_s <= now)
+        return min(ready, key=lambda job: job.workload_class is WorkloadClass.BATCH, default=None)
+
+    def next_time_s(self) -> float | None:
+        """When the next job may be tried; None without jobs."""
+        return min((job.not_before_s for job in self.jobs.values()), default=None)
+
+    def choose(self, job: Job, view: ClusterView, lease_token: int, now: float) -> Proposal:
+        """Claims for what the policy found a place for; spends ``view``."""
+        self.rounds += 1
+        claims: list[Claim] = []
+        groups: dict[Vector, list[tuple[ContainerId, ContainerRequest]]] = {}
+        for container_id, request in job.pending.items():
+            groups.setdefault(demand_vector(request.resources), []).append((container_id, request))
+        for demand, members in groups.items():
+            entries = tuple(
+                Entry(
+                    container_id,
+                    job.workload_class,
+                    demand,
+                    request.expected_duration_s or self.bounds.default_duration_s,
+                )
+                for container_id, request in members
+            )
+            placement = Placement(
+                job.workload_class,
+                demand,
+                entries,
+                self.bounds.waiting_limit,
+                self.bounds.wait_max_s,
+            )
+            rows = self.policy.place(view, placement, now)
+            claims.extend(
+                Claim(entry, view.unit_id(row), int(view.version[row]))
+                for entry, row in zip(entries, rows, strict=True)
+                if row is not None
+            )
+        if job.workload_class is WorkloadClass.STREAM and len(claims) < len(job.pending):
+            claims = []
+        return Proposal(self.name, job.workload_class, tuple(claims), lease_token)
+
+    def settle(self, job: Job, outcomes: list[Outcome], now: float) -> list[Outcome]:
+        """Take what was granted out of the job; back off if anything is left. Answers grants."""
+        granted = [outcome for outcome in outcomes if outcome.decision is not Decision.ABORT]
+        for outcome in granted:
+            container_id = outcome.claim.entry.container_id
+            self.delays_s.append(now - job.requested_at_s.get(container_id, now))
+            self.withdraw(job.application_id, container_id)
+        self.placed += len(granted)
+        refusals = [outcome.reason for outcome in outcomes if outcome.decision is Decision.ABORT]
+        job.last_refusal = refusals[-1] if refusals else ""
+        if job.pending:
+            self.retries += 1
+            job.delay_s = min(
+                max(2 * job.delay_s, self.bounds.retry_delay_s), self.bounds.retry_delay_max_s
+            )
+            if granted:
+                job.delay_s = self.bounds.retry_delay_s
+            job.not_before_s = now + job.delay_s
+        return granted

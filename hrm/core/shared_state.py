@@ -1,0 +1,183 @@
+"""The shared resource state: a table of numpy columns, one row a resource unit.
+
+All schedulers read it, each through a snapshot of its own; only the negotiator writes it. The
+columns repeat what the units' queues say, so that a decision over ten thousand units is a handful
+of vector operations. Rows are reused; ``version`` of a row never goes back, so a claim made on an
+older version can be told.
+
+Source: HRM paper, sections 2.2 (global resource state) and 4.1 (record RS).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hrm.core.feasibility import Vector, minus
+from hrm.core.model import NodeName, ResourceUnitId, WorkloadClass
+from hrm.core.resource_unit import Entry, UnitImage, UnitQueue
+
+__all__ = ["ClusterView", "SharedState"]
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+_FIRST_ROWS = 16
+
+
+class SharedState:
+    """The authoritative table.
+
+    Invariants:
+        For every row in use: ``free``, ``waiting_stream`` and ``waiting_batch`` equal what its
+        queue says; ``open`` is True iff its node takes new containers.
+        A row that is not in use is closed, with zeros in ``total`` and ``free``.
+        ``rows`` maps all and only the unit ids in use to their rows.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[ResourceUnitId, int] = {}
+        self._queues: list[UnitQueue | None] = [None] * _FIRST_ROWS
+        self._nodes: list[NodeName | None] = [None] * _FIRST_ROWS
+        self._unused: list[int] = list(range(_FIRST_ROWS - 1, -1, -1))
+        self.free: Ints = np.zeros((_FIRST_ROWS, 4), dtype=np.int64)
+        self.total: Ints = np.zeros((_FIRST_ROWS, 4), dtype=np.int64)
+        self.waiting_stream: Ints = np.zeros(_FIRST_ROWS, dtype=np.int64)
+        self.waiting_batch: Ints = np.zeros(_FIRST_ROWS, dtype=np.int64)
+        self.version: Ints = np.zeros(_FIRST_ROWS, dtype=np.int64)
+        self.open: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
+
+    def add(self, node: NodeName, queue: UnitQueue) -> int:
+        """Give a unit a row; answers it. The unit's id must be new."""
+        unit_id = queue.unit.unit_id
+        assert unit_id not in self.rows, f"{unit_id} has a row already"
+        if not self._unused:
+            self._grow()
+        row = self._unused.pop()
+        self.rows[unit_id] = row
+        self._queues[row] = queue
+        self._nodes[row] = node
+        self.total[row] = queue.capacity
+        self.open[row] = True
+        self.refresh(row)
+        return row
+
+    def remove(self, unit_id: ResourceUnitId) -> None:
+        """Take a unit's row out of use."""
+        row = self.rows.pop(unit_id)
+        self._queues[row] = None
+        self._nodes[row] = None
+        self.open[row] = False
+        self.total[row] = 0
+        self.free[row] = 0
+        self.waiting_stream[row] = 0
+        self.waiting_batch[row] = 0
+        self.version[row] += 1
+        self._unused.append(row)
+
+    def set_open(self, unit_id: ResourceUnitId, is_open: bool) -> None:
+        row = self.rows[unit_id]
+        self.open[row] = is_open
+        self.version[row] += 1
+
+    def queue(self, row: int) -> UnitQueue:
+        queue = self._queues[row]
+        assert queue is not None, f"row {row} is not in use"
+        return queue
+
+    def find(self, unit_id: ResourceUnitId) -> UnitQueue | None:
+        row = self.rows.get(unit_id)
+        return None if row is None else self.queue(row)
+
+    def node(self, row: int) -> NodeName:
+        node = self._nodes[row]
+        assert node is not None, f"row {row} is not in use"
+        return node
+
+    def refresh(self, row: int) -> None:
+        """Copy a queue's numbers into its row after a change."""
+        queue = self.queue(row)
+        self.free[row] = queue.free
+        self.waiting_stream[row] = len(queue.stream_waiting)
+        self.waiting_batch[row] = len(queue.batch_waiting)
+        self.version[row] += 1
+
+    def view(self) -> ClusterView:
+        """A snapshot for one scheduling round."""
+        return ClusterView(self)
+
+    def _grow(self) -> None:
+        old = len(self._queues)
+        self._queues.extend([None] * old)
+        self._nodes.extend([None] * old)
+        self._unused = list(range(2 * old - 1, old - 1, -1))
+        self.free = np.concatenate([self.free, np.zeros_like(self.free)])
+        self.total = np.concatenate([self.total, np.zeros_like(self.total)])
+        self.waiting_stream = np.concatenate([self.waiting_stream, np.zeros(old, np.int64)])
+        self.waiting_batch = np.concatenate([self.waiting_batch, np.zeros(old, np.int64)])
+        self.version = np.concatenate([self.version, np.zeros(old, np.int64)])
+        self.open = np.concatenate([self.open, np.zeros(old, np.bool_)])
+
+
+class ClusterView:
+    """One scheduler's copy of the state, which it may spend while it places a job.
+
+    ``apply`` takes a placement off the copy, so that the next container of the job sees it. The
+    state itself is untouched. A view is for one round: unit images are read when first asked for.
+
+    Attributes, each with one row a unit: ``free`` and ``total``, shape (rows, 4) in the order of
+    ``feasibility.DIMENSIONS``; ``waiting_stream``, ``waiting_batch``, ``version`` and ``open``,
+    shape (rows,).
+    """
+
+    def __init__(self, state: SharedState) -> None:
+        self._state = state
+        self._images: dict[int, UnitImage] = {}
+        self.free = state.free.copy()
+        self.total = state.total
+        self.waiting_stream = state.waiting_stream.copy()
+        self.waiting_batch = state.waiting_batch.copy()
+        self.version = state.version.copy()
+        self.open = state.open.copy()
+
+    @property
+    def waiting(self) -> Ints:
+        return self.waiting_stream + self.waiting_batch
+
+    def unit_id(self, row: int) -> ResourceUnitId:
+        return self._state.queue(row).unit.unit_id
+
+    def image(self, row: int) -> UnitImage:
+        """The unit's queues as this view has them."""
+        image = self._images.get(row)
+        return self._state.queue(row).image() if image is None else image
+
+    def apply(self, row: int, entry: Entry, now: float) -> bool:
+        """Put a container on a unit of this view; True if it would run at once, False if wait."""
+        image = self.image(row)
+        if image.runs_at_once(entry.demand, entry.workload_class):
+            free = minus(image.free, entry.demand)
+            running = (*image.running, replace(entry, started_at_s=now))
+            self._images[row] = replace(image, free=free, running=running)
+            self.free[row] = free
+            return True
+        if entry.workload_class is WorkloadClass.STREAM:
+            waiting = (*image.stream_waiting, entry)
+            self._images[row] = replace(image, stream_waiting=waiting)
+            self.waiting_stream[row] += 1
+        else:
+            waiting = (*image.batch_waiting, entry)
+            self._images[row] = replace(image, batch_waiting=waiting)
+            self.waiting_batch[row] += 1
+        return False
+
+    def waiting_before(self, workload_class: WorkloadClass) -> Ints:
+        """How many waiters a new container of this class would find before it; shape (rows,)."""
+        return self.waiting_stream if workload_class is WorkloadClass.STREAM else self.waiting
+
+    def could_ever_fit(self, demand: Vector) -> Bools:
+        """Rows whose empty unit would hold ``demand``; shape (rows,)."""
+        return np.all(self.total >= np.asarray(demand, dtype=np.int64), axis=1)

@@ -1,0 +1,90 @@
+"""The legal lives of applications, containers and nodes: one table each, and nothing beside it.
+
+A container is PENDING in a scheduler's queue until a claim for it is committed; ASSIGNED until its
+node answers; WAITING in the queue of a resource unit; RUNNING; STOPPING between the order to stop
+and the end; ENDED for good. Commit and node may disagree for a moment about WAITING and RUNNING,
+because the node decides who starts: both directions are legal.
+
+An application is DETACHED while its AppMaster is away; it comes back to what it was, or fails when
+its grace period ends.
+
+Whatever a table does not hold raises ``InvalidTransition`` with the entity's latest history.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from typing import Generic, TypeVar
+
+from hrm.core.model import ApplicationState as A
+from hrm.core.model import ContainerState as C
+from hrm.core.model import NodeState as N
+from hrm.errors import InvalidTransition
+
+__all__ = ["APPLICATION", "CONTAINER", "NODE", "Lifecycle"]
+
+APPLICATION: dict[A, frozenset[A]] = {
+    A.SUBMITTED: frozenset({A.RUNNING, A.DETACHED, A.SUCCEEDED, A.FAILED, A.KILLED}),
+    A.RUNNING: frozenset({A.DETACHED, A.SUCCEEDED, A.FAILED, A.KILLED}),
+    A.DETACHED: frozenset({A.SUBMITTED, A.RUNNING, A.SUCCEEDED, A.FAILED, A.KILLED}),
+    A.SUCCEEDED: frozenset(),
+    A.FAILED: frozenset(),
+    A.KILLED: frozenset(),
+}
+
+CONTAINER: dict[C, frozenset[C]] = {
+    C.PENDING: frozenset({C.ASSIGNED, C.ENDED}),
+    C.ASSIGNED: frozenset({C.WAITING, C.RUNNING, C.STOPPING, C.ENDED}),
+    C.WAITING: frozenset({C.RUNNING, C.STOPPING, C.ENDED}),
+    C.RUNNING: frozenset({C.WAITING, C.STOPPING, C.ENDED}),
+    C.STOPPING: frozenset({C.ENDED}),
+    C.ENDED: frozenset(),
+}
+
+NODE: dict[N, frozenset[N]] = {
+    N.ALIVE: frozenset({N.DRAINING, N.LOST}),
+    N.DRAINING: frozenset({N.ALIVE, N.LOST}),
+    N.LOST: frozenset({N.ALIVE, N.DRAINING}),
+}
+
+S = TypeVar("S", bound=enum.Enum)
+
+HISTORY_LENGTH = 16
+
+
+class Lifecycle(Generic[S]):
+    """The state of one entity, moved only along its table.
+
+    Invariant: ``history`` holds the latest moves, oldest first, and its last entry led to
+    ``state``.
+    """
+
+    __slots__ = ("_history", "_name", "_table", "state")
+
+    def __init__(self, name: str, table: dict[S, frozenset[S]], state: S) -> None:
+        self._name = name
+        self._table = table
+        self._history: deque[tuple[float, S, str]] = deque(maxlen=HISTORY_LENGTH)
+        self.state = state
+
+    def move(self, to: S, now: float, why: str) -> bool:
+        """Move to ``to``; False if it is there already.
+
+        Raises:
+            InvalidTransition: the table does not hold the move.
+        """
+        if to is self.state:
+            return False
+        if to not in self._table[self.state]:
+            raise InvalidTransition(
+                f"{self._name} cannot go from {self.state.value} to {to.value} ({why})",
+                self.history,
+            )
+        self._history.append((now, to, why))
+        self.state = to
+        return True
+
+    @property
+    def history(self) -> tuple[str, ...]:
+        return tuple(f"{at:.3f} {state.value}: {why}" for at, state, why in self._history)

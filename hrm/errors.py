@@ -1,0 +1,103 @@
+"""Every error that HRM raises on purpose, in one tree.
+
+::
+
+    HrmError
+    ├── InvalidRequest          a field is missing, malformed or out of range
+    │   └── InvalidConfig       the same, in hrm.toml, the environment or a flag
+    ├── NotFound                no such application, container or node
+    ├── AlreadyExists           the name belongs to somebody who is alive
+    ├── PermissionDenied        no token, or the wrong one
+    ├── Unsatisfiable           no node of this cluster could ever serve the request
+    ├── LimitReached            a named bound is full: try later, or raise the bound
+    ├── StaleEpoch              the sender follows a master that has been replaced
+    ├── Unavailable             the other side cannot be reached (yet)
+    ├── LaunchFailed            a process could not be started
+    ├── PluginBuildFailed       the Spark plugin does not compile against this Spark
+    └── InvalidTransition       a bug: an entity was asked to do what its table does not hold
+
+The message is for the person who reads it: what happened, why, and what to type next.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AlreadyExists",
+    "HrmError",
+    "InvalidConfig",
+    "InvalidRequest",
+    "InvalidTransition",
+    "LaunchFailed",
+    "LimitReached",
+    "NotFound",
+    "PermissionDenied",
+    "PluginBuildFailed",
+    "StaleEpoch",
+    "Unavailable",
+    "Unsatisfiable",
+]
+
+
+class HrmError(Exception):
+    """Base of all errors that HRM raises on purpose."""
+
+    @property
+    def message(self) -> str:
+        return str(self)
+
+
+class InvalidRequest(HrmError):
+    """A field is missing, malformed or out of range."""
+
+
+class InvalidConfig(InvalidRequest):
+    """A setting is missing, malformed or out of range."""
+
+
+class NotFound(HrmError):
+    """No such application, container or node."""
+
+
+class AlreadyExists(HrmError):
+    """The name belongs to somebody who is alive."""
+
+
+class PermissionDenied(HrmError):
+    """No token, or the wrong one."""
+
+
+class Unsatisfiable(HrmError):
+    """No node of this cluster could ever serve the request."""
+
+
+class LimitReached(HrmError):
+    """A named bound is full."""
+
+
+class StaleEpoch(HrmError):
+    """The sender follows a master that has been replaced."""
+
+
+class Unavailable(HrmError):
+    """The other side cannot be reached (yet)."""
+
+
+class LaunchFailed(HrmError):
+    """A process could not be started."""
+
+
+class PluginBuildFailed(HrmError):
+    """The Spark plugin does not compile against this Spark; the compiler's message is kept."""
+
+
+class InvalidTransition(HrmError):
+    """An entity was asked to do what its transition table does not hold: a bug in HRM.
+
+    Attributes:
+        history: the entity's latest transitions, oldest first, in words.
+    """
+
+    def __init__(self, message: str, history: tuple[str, ...] = ()) -> None:
+        self.history = history
+        lines = "".join(f"\n  {line}" for line in history)
+        super().__init__(f"{message}; history:{lines}" if history else message)

@@ -1,0 +1,1 @@
+"""Policies propose, the core commits: one small module a policy."""

@@ -1,0 +1,226 @@
+"""gRPC as HRM uses it: the token on every call, errors as statuses, channels with bounded waits.
+
+Every method of every server, health and reflection included, asks for
+``authorization: Bearer <token>``. The token is a secret of the whole cluster, kept in a file of mode
+0600; whoever can read it is an administrator.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+
+from hrm import errors
+
+__all__ = [
+    "MESSAGE_BYTES_MAX",
+    "TokenInterceptor",
+    "abort",
+    "channel",
+    "create_token",
+    "error_from",
+    "read_token",
+    "status_of",
+    "sync_channel",
+]
+
+MESSAGE_BYTES_MAX = 64 * 1024 * 1024
+_OPTIONS = [
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.enable_http_proxy", 0),
+]
+SERVER_OPTIONS = [
+    *_OPTIONS,
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+]
+
+_STATUS: list[tuple[type[errors.HrmError], grpc.StatusCode]] = [
+    (errors.InvalidRequest, grpc.StatusCode.INVALID_ARGUMENT),
+    (errors.NotFound, grpc.StatusCode.NOT_FOUND),
+    (errors.AlreadyExists, grpc.StatusCode.ALREADY_EXISTS),
+    (errors.PermissionDenied, grpc.StatusCode.UNAUTHENTICATED),
+    (errors.Unsatisfiable, grpc.StatusCode.FAILED_PRECONDITION),
+    (errors.LimitReached, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (errors.StaleEpoch, grpc.StatusCode.ABORTED),
+    (errors.Unavailable, grpc.StatusCode.UNAVAILABLE),
+]
+
+
+def status_of(error: errors.HrmError) -> grpc.StatusCode:
+    """The gRPC status that carries ``error``; INTERNAL where none fits."""
+    return next((s for kind, s in _STATUS if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
+
+
+def error_from(error: grpc.RpcError, target: str) -> errors.HrmError:
+    """The HRM error behind a failed call to ``target`` (host:port)."""
+    code = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
+    details = (error.details() if hasattr(error, "details") else None) or str(error)
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        return errors.Unavailable(
+            f"no HRM master answers at {target} ({details}); check host and port, "
+            f"or start one: hrm up"
+        )
+    kind = next((kind for kind, status in _STATUS if status is code), errors.HrmError)
+    return kind(details)
+
+
+async def abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.HrmError) -> NoReturn:
+    """End the call with the status of ``error``."""
+    await context.abort(status_of(error), error.message)
+    raise AssertionError("abort returned")
+
+
+def create_token(path: Path) -> str:
+    """The token in ``path``; made, mode 0600, if there is none.
+
+    Raises:
+        InvalidConfig: the file is readable by others, empty, or cannot be written.
+    """
+    if not path.exists():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            token = secrets.token_urlsafe(32)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(token + "\n")
+            return token
+        except FileExistsError:
+            pass  # somebody was faster: theirs is the token
+        except OSError as error:
+            raise errors.InvalidConfig(f"cannot write the token file {path}: {error}") from error
+    return read_token(path)
+
+
+def read_token(path: Path) -> str:
+    """The token in ``path``.
+
+    Raises:
+        PermissionDenied: there is no such file, or it is not readable.
+        InvalidConfig: it is empty, or others than its owner can read it.
+    """
+    try:
+        mode = path.stat().st_mode
+        token = path.read_text().strip()
+    except FileNotFoundError as error:
+        raise errors.PermissionDenied(
+            f"no token file at {path}; copy it from the master's machine or name it in "
+            f"HRM_TOKEN_FILE"
+        ) from error
+    except OSError as error:
+        raise errors.PermissionDenied(f"cannot read the token file {path}: {error}") from error
+    if stat.S_IMODE(mode) & 0o077:
+        raise errors.InvalidConfig(
+            f"the token file {path} is open to others (mode {stat.S_IMODE(mode):04o}); "
+            f"chmod 600 {path}"
+        )
+    if not token:
+        raise errors.InvalidConfig(f"the token file {path} is empty; remove it and start again")
+    return token
+
+
+class TokenInterceptor(grpc.aio.ServerInterceptor):
+    """Refuses every call that does not carry the token."""
+
+    def __init__(self, token: str) -> None:
+        self._expected = f"Bearer {token}".encode()
+        self._refusal = grpc.unary_unary_rpc_method_handler(self._refuse)
+
+    @staticmethod
+    async def _refuse(_request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        await context.abort(
+            grpc.StatusCode.UNAUTHENTICATED,
+            "missing or wrong token; HRM_TOKEN_FILE must name a copy of the master's token file",
+        )
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler:
+        for key, value in handler_call_details.invocation_metadata or ():
+            if key == "authorization":
+                given = value if isinstance(value, bytes) else value.encode()
+                if hmac.compare_digest(given, self._expected):
+                    return await continuation(handler_call_details)
+        return self._refusal
+
+
+class _BearerUnaryUnary(grpc.aio.UnaryUnaryClientInterceptor):
+    def __init__(self, add: Callable[[grpc.aio.ClientCallDetails], grpc.aio.ClientCallDetails]):
+        self._add = add
+
+    async def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        return await continuation(self._add(details), request)
+
+
+class _BearerUnaryStream(grpc.aio.UnaryStreamClientInterceptor):
+    def __init__(self, add: Callable[[grpc.aio.ClientCallDetails], grpc.aio.ClientCallDetails]):
+        self._add = add
+
+    async def intercept_unary_stream(self, continuation: Any, details: Any, request: Any) -> Any:
+        return await continuation(self._add(details), request)
+
+
+class _BearerStreamStream(grpc.aio.StreamStreamClientInterceptor):
+    def __init__(self, add: Callable[[grpc.aio.ClientCallDetails], grpc.aio.ClientCallDetails]):
+        self._add = add
+
+    async def intercept_stream_stream(self, continuation: Any, details: Any, request: Any) -> Any:
+        return await continuation(self._add(details), request)
+
+
+def channel(target: str, token: str) -> grpc.aio.Channel:
+    """An asyncio channel to ``target`` (host:port) that sends ``token`` with every call."""
+
+    def add(details: grpc.aio.ClientCallDetails) -> grpc.aio.ClientCallDetails:
+        metadata = grpc.aio.Metadata(*(details.metadata or ()))
+        metadata.add("authorization", f"Bearer {token}")
+        return details._replace(metadata=metadata)
+
+    interceptors = [_BearerUnaryUnary(add), _BearerUnaryStream(add), _BearerStreamStream(add)]
+    return grpc.aio.insecure_channel(target, options=_OPTIONS, interceptors=interceptors)
+
+
+class _BearerSync(
+    grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor
+):
+    def __init__(self, token: str) -> None:
+        self._pair = ("authorization", f"Bearer {token}")
+
+    def _add(self, details: Any) -> Any:
+        class Details(grpc.ClientCallDetails):
+            method = details.method
+            timeout = details.timeout
+            metadata = [*(details.metadata or ()), self._pair]
+            credentials = details.credentials
+            wait_for_ready = details.wait_for_ready
+            compression = details.compression
+
+        return Details()
+
+    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        return continuation(self._add(details), request)
+
+    def intercept_unary_stream(self, continuation: Any, details: Any, request: Any) -> Any:
+        return continuation(self._add(details), request)
+
+
+def sync_channel(target: str, token: str) -> grpc.Channel:
+    """A blocking channel, for command-line clients."""
+    return grpc.intercept_channel(
+        grpc.insecure_channel(target, options=_OPTIONS), _BearerSync(token)
+    )

@@ -1,0 +1,158 @@
+from hrm.v1 import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class RegisterApplicationRequest(_message.Message):
+    __slots__ = ("application_id", "name", "user", "tenant", "spark_version", "driver_host", "web_url", "declared_class", "launch", "submission_key")
+    APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    SPARK_VERSION_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_HOST_FIELD_NUMBER: _ClassVar[int]
+    WEB_URL_FIELD_NUMBER: _ClassVar[int]
+    DECLARED_CLASS_FIELD_NUMBER: _ClassVar[int]
+    LAUNCH_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_KEY_FIELD_NUMBER: _ClassVar[int]
+    application_id: str
+    name: str
+    user: str
+    tenant: str
+    spark_version: str
+    driver_host: str
+    web_url: str
+    declared_class: _common_pb2.WorkloadClass
+    launch: _common_pb2.SparkLaunch
+    submission_key: str
+    def __init__(self, application_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., tenant: _Optional[str] = ..., spark_version: _Optional[str] = ..., driver_host: _Optional[str] = ..., web_url: _Optional[str] = ..., declared_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., launch: _Optional[_Union[_common_pb2.SparkLaunch, _Mapping]] = ..., submission_key: _Optional[str] = ...) -> None: ...
+
+class RegisterApplicationResponse(_message.Message):
+    __slots__ = ("application_id", "epoch", "containers", "heartbeat_interval_s", "last_executor_number")
+    APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    LAST_EXECUTOR_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    application_id: str
+    epoch: int
+    containers: _containers.RepeatedCompositeFieldContainer[_common_pb2.ContainerStatus]
+    heartbeat_interval_s: float
+    last_executor_number: int
+    def __init__(self, application_id: _Optional[str] = ..., epoch: _Optional[int] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., heartbeat_interval_s: _Optional[float] = ..., last_executor_number: _Optional[int] = ...) -> None: ...
+
+class ApplicationUpdate(_message.Message):
+    __slots__ = ("attach", "request", "release", "progress", "class_changed", "finished", "heartbeat")
+    ATTACH_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    CLASS_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    attach: AttachApplication
+    request: RequestContainers
+    release: ReleaseContainers
+    progress: _common_pb2.Progress
+    class_changed: ClassChanged
+    finished: ApplicationFinished
+    heartbeat: ApplicationHeartbeat
+    def __init__(self, attach: _Optional[_Union[AttachApplication, _Mapping]] = ..., request: _Optional[_Union[RequestContainers, _Mapping]] = ..., release: _Optional[_Union[ReleaseContainers, _Mapping]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., class_changed: _Optional[_Union[ClassChanged, _Mapping]] = ..., finished: _Optional[_Union[ApplicationFinished, _Mapping]] = ..., heartbeat: _Optional[_Union[ApplicationHeartbeat, _Mapping]] = ...) -> None: ...
+
+class AttachApplication(_message.Message):
+    __slots__ = ("application_id", "epoch")
+    APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    application_id: str
+    epoch: int
+    def __init__(self, application_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class ContainerRequest(_message.Message):
+    __slots__ = ("executor_id", "resource_profile_id", "resources", "heap_mib", "expected_duration_s")
+    EXECUTOR_ID_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_PROFILE_ID_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    HEAP_MIB_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_DURATION_S_FIELD_NUMBER: _ClassVar[int]
+    executor_id: str
+    resource_profile_id: int
+    resources: _common_pb2.Resources
+    heap_mib: int
+    expected_duration_s: float
+    def __init__(self, executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., resources: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., heap_mib: _Optional[int] = ..., expected_duration_s: _Optional[float] = ...) -> None: ...
+
+class RequestContainers(_message.Message):
+    __slots__ = ("containers",)
+    CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    containers: _containers.RepeatedCompositeFieldContainer[ContainerRequest]
+    def __init__(self, containers: _Optional[_Iterable[_Union[ContainerRequest, _Mapping]]] = ...) -> None: ...
+
+class ReleaseContainers(_message.Message):
+    __slots__ = ("executor_ids", "reason")
+    EXECUTOR_IDS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    executor_ids: _containers.RepeatedScalarFieldContainer[str]
+    reason: str
+    def __init__(self, executor_ids: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ClassChanged(_message.Message):
+    __slots__ = ("workload_class", "evidence")
+    WORKLOAD_CLASS_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    workload_class: _common_pb2.WorkloadClass
+    evidence: str
+    def __init__(self, workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., evidence: _Optional[str] = ...) -> None: ...
+
+class ApplicationFinished(_message.Message):
+    __slots__ = ("state", "message")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    state: _common_pb2.ApplicationState
+    message: str
+    def __init__(self, state: _Optional[_Union[_common_pb2.ApplicationState, str]] = ..., message: _Optional[str] = ...) -> None: ...
+
+class ApplicationHeartbeat(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ApplicationNotice(_message.Message):
+    __slots__ = ("attached", "container", "refused", "end")
+    ATTACHED_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    attached: AttachedApplication
+    container: _common_pb2.ContainerStatus
+    refused: RequestRefused
+    end: EndApplication
+    def __init__(self, attached: _Optional[_Union[AttachedApplication, _Mapping]] = ..., container: _Optional[_Union[_common_pb2.ContainerStatus, _Mapping]] = ..., refused: _Optional[_Union[RequestRefused, _Mapping]] = ..., end: _Optional[_Union[EndApplication, _Mapping]] = ...) -> None: ...
+
+class AttachedApplication(_message.Message):
+    __slots__ = ("epoch", "containers")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    containers: _containers.RepeatedCompositeFieldContainer[_common_pb2.ContainerStatus]
+    def __init__(self, epoch: _Optional[int] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ...) -> None: ...
+
+class RequestRefused(_message.Message):
+    __slots__ = ("executor_ids", "resource_profile_id", "message")
+    EXECUTOR_IDS_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_PROFILE_ID_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    executor_ids: _containers.RepeatedScalarFieldContainer[str]
+    resource_profile_id: int
+    message: str
+    def __init__(self, executor_ids: _Optional[_Iterable[str]] = ..., resource_profile_id: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+
+class EndApplication(_message.Message):
+    __slots__ = ("state", "message")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    state: _common_pb2.ApplicationState
+    message: str
+    def __init__(self, state: _Optional[_Union[_common_pb2.ApplicationState, str]] = ..., message: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,242 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class WorkloadClass(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    WORKLOAD_CLASS_UNSPECIFIED: _ClassVar[WorkloadClass]
+    WORKLOAD_CLASS_BATCH: _ClassVar[WorkloadClass]
+    WORKLOAD_CLASS_STREAM: _ClassVar[WorkloadClass]
+
+class ApplicationState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    APPLICATION_STATE_UNSPECIFIED: _ClassVar[ApplicationState]
+    APPLICATION_STATE_SUBMITTED: _ClassVar[ApplicationState]
+    APPLICATION_STATE_RUNNING: _ClassVar[ApplicationState]
+    APPLICATION_STATE_DETACHED: _ClassVar[ApplicationState]
+    APPLICATION_STATE_SUCCEEDED: _ClassVar[ApplicationState]
+    APPLICATION_STATE_FAILED: _ClassVar[ApplicationState]
+    APPLICATION_STATE_KILLED: _ClassVar[ApplicationState]
+
+class ContainerState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CONTAINER_STATE_UNSPECIFIED: _ClassVar[ContainerState]
+    CONTAINER_STATE_PENDING: _ClassVar[ContainerState]
+    CONTAINER_STATE_ASSIGNED: _ClassVar[ContainerState]
+    CONTAINER_STATE_WAITING: _ClassVar[ContainerState]
+    CONTAINER_STATE_RUNNING: _ClassVar[ContainerState]
+    CONTAINER_STATE_STOPPING: _ClassVar[ContainerState]
+    CONTAINER_STATE_ENDED: _ClassVar[ContainerState]
+
+class EndCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    END_CAUSE_UNSPECIFIED: _ClassVar[EndCause]
+    END_CAUSE_EXITED: _ClassVar[EndCause]
+    END_CAUSE_RELEASED: _ClassVar[EndCause]
+    END_CAUSE_MEMORY_LIMIT: _ClassVar[EndCause]
+    END_CAUSE_NODE_LOST: _ClassVar[EndCause]
+    END_CAUSE_LAUNCH_FAILED: _ClassVar[EndCause]
+    END_CAUSE_KILLED: _ClassVar[EndCause]
+    END_CAUSE_LOST: _ClassVar[EndCause]
+    END_CAUSE_PREEMPTED: _ClassVar[EndCause]
+
+class NodeState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NODE_STATE_UNSPECIFIED: _ClassVar[NodeState]
+    NODE_STATE_ALIVE: _ClassVar[NodeState]
+    NODE_STATE_DRAINING: _ClassVar[NodeState]
+    NODE_STATE_LOST: _ClassVar[NodeState]
+WORKLOAD_CLASS_UNSPECIFIED: WorkloadClass
+WORKLOAD_CLASS_BATCH: WorkloadClass
+WORKLOAD_CLASS_STREAM: WorkloadClass
+APPLICATION_STATE_UNSPECIFIED: ApplicationState
+APPLICATION_STATE_SUBMITTED: ApplicationState
+APPLICATION_STATE_RUNNING: ApplicationState
+APPLICATION_STATE_DETACHED: ApplicationState
+APPLICATION_STATE_SUCCEEDED: ApplicationState
+APPLICATION_STATE_FAILED: ApplicationState
+APPLICATION_STATE_KILLED: ApplicationState
+CONTAINER_STATE_UNSPECIFIED: ContainerState
+CONTAINER_STATE_PENDING: ContainerState
+CONTAINER_STATE_ASSIGNED: ContainerState
+CONTAINER_STATE_WAITING: ContainerState
+CONTAINER_STATE_RUNNING: ContainerState
+CONTAINER_STATE_STOPPING: ContainerState
+CONTAINER_STATE_ENDED: ContainerState
+END_CAUSE_UNSPECIFIED: EndCause
+END_CAUSE_EXITED: EndCause
+END_CAUSE_RELEASED: EndCause
+END_CAUSE_MEMORY_LIMIT: EndCause
+END_CAUSE_NODE_LOST: EndCause
+END_CAUSE_LAUNCH_FAILED: EndCause
+END_CAUSE_KILLED: EndCause
+END_CAUSE_LOST: EndCause
+END_CAUSE_PREEMPTED: EndCause
+NODE_STATE_UNSPECIFIED: NodeState
+NODE_STATE_ALIVE: NodeState
+NODE_STATE_DRAINING: NodeState
+NODE_STATE_LOST: NodeState
+
+class Resources(_message.Message):
+    __slots__ = ("vcores", "memory_mib", "gpu_memory_mib")
+    VCORES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    GPU_MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    vcores: int
+    memory_mib: int
+    gpu_memory_mib: int
+    def __init__(self, vcores: _Optional[int] = ..., memory_mib: _Optional[int] = ..., gpu_memory_mib: _Optional[int] = ...) -> None: ...
+
+class SparkLaunch(_message.Message):
+    __slots__ = ("driver_url", "spark_version", "environment", "java_options", "extra_class_path")
+    class EnvironmentEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    DRIVER_URL_FIELD_NUMBER: _ClassVar[int]
+    SPARK_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    JAVA_OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    EXTRA_CLASS_PATH_FIELD_NUMBER: _ClassVar[int]
+    driver_url: str
+    spark_version: str
+    environment: _containers.ScalarMap[str, str]
+    java_options: _containers.RepeatedScalarFieldContainer[str]
+    extra_class_path: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, driver_url: _Optional[str] = ..., spark_version: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., java_options: _Optional[_Iterable[str]] = ..., extra_class_path: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ContainerSpec(_message.Message):
+    __slots__ = ("container_id", "application_id", "executor_id", "resource_profile_id", "workload_class", "resources", "expected_duration_s", "launch", "resource_unit_id", "heap_mib")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
+    EXECUTOR_ID_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_PROFILE_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKLOAD_CLASS_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_DURATION_S_FIELD_NUMBER: _ClassVar[int]
+    LAUNCH_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_UNIT_ID_FIELD_NUMBER: _ClassVar[int]
+    HEAP_MIB_FIELD_NUMBER: _ClassVar[int]
+    container_id: str
+    application_id: str
+    executor_id: str
+    resource_profile_id: int
+    workload_class: WorkloadClass
+    resources: Resources
+    expected_duration_s: float
+    launch: SparkLaunch
+    resource_unit_id: str
+    heap_mib: int
+    def __init__(self, container_id: _Optional[str] = ..., application_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., workload_class: _Optional[_Union[WorkloadClass, str]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., expected_duration_s: _Optional[float] = ..., launch: _Optional[_Union[SparkLaunch, _Mapping]] = ..., resource_unit_id: _Optional[str] = ..., heap_mib: _Optional[int] = ...) -> None: ...
+
+class ContainerEnd(_message.Message):
+    __slots__ = ("cause", "exit_code", "message")
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    cause: EndCause
+    exit_code: int
+    message: str
+    def __init__(self, cause: _Optional[_Union[EndCause, str]] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+
+class ContainerStatus(_message.Message):
+    __slots__ = ("container_id", "application_id", "executor_id", "resource_profile_id", "workload_class", "resources", "state", "node", "resource_unit_id", "requested_at_s", "assigned_at_s", "started_at_s", "ended_at_s", "end", "stdout_url", "stderr_url", "usage", "expected_duration_s")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
+    EXECUTOR_ID_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_PROFILE_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKLOAD_CLASS_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_UNIT_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_AT_S_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNED_AT_S_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_S_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_S_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    STDOUT_URL_FIELD_NUMBER: _ClassVar[int]
+    STDERR_URL_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_DURATION_S_FIELD_NUMBER: _ClassVar[int]
+    container_id: str
+    application_id: str
+    executor_id: str
+    resource_profile_id: int
+    workload_class: WorkloadClass
+    resources: Resources
+    state: ContainerState
+    node: str
+    resource_unit_id: str
+    requested_at_s: float
+    assigned_at_s: float
+    started_at_s: float
+    ended_at_s: float
+    end: ContainerEnd
+    stdout_url: str
+    stderr_url: str
+    usage: ContainerUsage
+    expected_duration_s: float
+    def __init__(self, container_id: _Optional[str] = ..., application_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., workload_class: _Optional[_Union[WorkloadClass, str]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., state: _Optional[_Union[ContainerState, str]] = ..., node: _Optional[str] = ..., resource_unit_id: _Optional[str] = ..., requested_at_s: _Optional[float] = ..., assigned_at_s: _Optional[float] = ..., started_at_s: _Optional[float] = ..., ended_at_s: _Optional[float] = ..., end: _Optional[_Union[ContainerEnd, _Mapping]] = ..., stdout_url: _Optional[str] = ..., stderr_url: _Optional[str] = ..., usage: _Optional[_Union[ContainerUsage, _Mapping]] = ..., expected_duration_s: _Optional[float] = ...) -> None: ...
+
+class ContainerUsage(_message.Message):
+    __slots__ = ("cpu_percent", "memory_mib", "processes")
+    CPU_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    cpu_percent: float
+    memory_mib: int
+    processes: int
+    def __init__(self, cpu_percent: _Optional[float] = ..., memory_mib: _Optional[int] = ..., processes: _Optional[int] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("active_jobs", "active_stages", "completed_stages", "tasks_total", "tasks_running", "tasks_completed", "tasks_failed", "mean_task_s", "streaming_queries", "stages")
+    ACTIVE_JOBS_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_STAGES_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_STAGES_FIELD_NUMBER: _ClassVar[int]
+    TASKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    TASKS_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    TASKS_COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FAILED_FIELD_NUMBER: _ClassVar[int]
+    MEAN_TASK_S_FIELD_NUMBER: _ClassVar[int]
+    STREAMING_QUERIES_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
+    active_jobs: int
+    active_stages: int
+    completed_stages: int
+    tasks_total: int
+    tasks_running: int
+    tasks_completed: int
+    tasks_failed: int
+    mean_task_s: float
+    streaming_queries: _containers.RepeatedScalarFieldContainer[str]
+    stages: _containers.RepeatedCompositeFieldContainer[StageProgress]
+    def __init__(self, active_jobs: _Optional[int] = ..., active_stages: _Optional[int] = ..., completed_stages: _Optional[int] = ..., tasks_total: _Optional[int] = ..., tasks_running: _Optional[int] = ..., tasks_completed: _Optional[int] = ..., tasks_failed: _Optional[int] = ..., mean_task_s: _Optional[float] = ..., streaming_queries: _Optional[_Iterable[str]] = ..., stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ...) -> None: ...
+
+class StageProgress(_message.Message):
+    __slots__ = ("stage_id", "attempt", "name", "tasks_total", "tasks_running", "tasks_completed", "tasks_failed", "mean_task_s")
+    STAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TASKS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    TASKS_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    TASKS_COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FAILED_FIELD_NUMBER: _ClassVar[int]
+    MEAN_TASK_S_FIELD_NUMBER: _ClassVar[int]
+    stage_id: int
+    attempt: int
+    name: str
+    tasks_total: int
+    tasks_running: int
+    tasks_completed: int
+    tasks_failed: int
+    mean_task_s: float
+    def __init__(self, stage_id: _Optional[int] = ..., attempt: _Optional[int] = ..., name: _Optional[str] = ..., tasks_total: _Optional[int] = ..., tasks_running: _Optional[int] = ..., tasks_completed: _Optional[int] = ..., tasks_failed: _Optional[int] = ..., mean_task_s: _Optional[float] = ...) -> None: ...

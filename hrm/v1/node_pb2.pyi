@@ -1,0 +1,150 @@
+from hrm.v1 import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ResourceUnit(_message.Message):
+    __slots__ = ("resource_unit_id", "capacity", "run_limit", "cpus")
+    RESOURCE_UNIT_ID_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    RUN_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CPUS_FIELD_NUMBER: _ClassVar[int]
+    resource_unit_id: str
+    capacity: _common_pb2.Resources
+    run_limit: int
+    cpus: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, resource_unit_id: _Optional[str] = ..., capacity: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., run_limit: _Optional[int] = ..., cpus: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class NodeMessage(_message.Message):
+    __slots__ = ("sequence", "register", "heartbeat", "container")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    REGISTER_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    register: RegisterNode
+    heartbeat: NodeHeartbeat
+    container: _common_pb2.ContainerStatus
+    def __init__(self, sequence: _Optional[int] = ..., register: _Optional[_Union[RegisterNode, _Mapping]] = ..., heartbeat: _Optional[_Union[NodeHeartbeat, _Mapping]] = ..., container: _Optional[_Union[_common_pb2.ContainerStatus, _Mapping]] = ...) -> None: ...
+
+class RegisterNode(_message.Message):
+    __slots__ = ("name", "identity", "incarnation", "host", "endpoint", "resource_units", "containers", "isolation", "spark_versions", "platform")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_UNITS_FIELD_NUMBER: _ClassVar[int]
+    CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    ISOLATION_FIELD_NUMBER: _ClassVar[int]
+    SPARK_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    PLATFORM_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    identity: str
+    incarnation: str
+    host: str
+    endpoint: str
+    resource_units: _containers.RepeatedCompositeFieldContainer[ResourceUnit]
+    containers: _containers.RepeatedCompositeFieldContainer[_common_pb2.ContainerStatus]
+    isolation: str
+    spark_versions: _containers.RepeatedScalarFieldContainer[str]
+    platform: str
+    def __init__(self, name: _Optional[str] = ..., identity: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., endpoint: _Optional[str] = ..., resource_units: _Optional[_Iterable[_Union[ResourceUnit, _Mapping]]] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., isolation: _Optional[str] = ..., spark_versions: _Optional[_Iterable[str]] = ..., platform: _Optional[str] = ...) -> None: ...
+
+class NodeHeartbeat(_message.Message):
+    __slots__ = ("usage", "containers")
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    usage: NodeUsage
+    containers: _containers.RepeatedCompositeFieldContainer[_common_pb2.ContainerStatus]
+    def __init__(self, usage: _Optional[_Union[NodeUsage, _Mapping]] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ...) -> None: ...
+
+class NodeUsage(_message.Message):
+    __slots__ = ("cpu_percent", "memory_used_mib", "memory_total_mib", "load_1m")
+    CPU_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_MIB_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_TOTAL_MIB_FIELD_NUMBER: _ClassVar[int]
+    LOAD_1M_FIELD_NUMBER: _ClassVar[int]
+    cpu_percent: float
+    memory_used_mib: int
+    memory_total_mib: int
+    load_1m: float
+    def __init__(self, cpu_percent: _Optional[float] = ..., memory_used_mib: _Optional[int] = ..., memory_total_mib: _Optional[int] = ..., load_1m: _Optional[float] = ...) -> None: ...
+
+class MasterMessage(_message.Message):
+    __slots__ = ("epoch", "registered", "assign", "stop", "acknowledge", "drain", "set_class")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REGISTERED_FIELD_NUMBER: _ClassVar[int]
+    ASSIGN_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    SET_CLASS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    registered: NodeRegistered
+    assign: _common_pb2.ContainerSpec
+    stop: StopContainer
+    acknowledge: AcknowledgeEnded
+    drain: DrainNode
+    set_class: SetContainerClass
+    def __init__(self, epoch: _Optional[int] = ..., registered: _Optional[_Union[NodeRegistered, _Mapping]] = ..., assign: _Optional[_Union[_common_pb2.ContainerSpec, _Mapping]] = ..., stop: _Optional[_Union[StopContainer, _Mapping]] = ..., acknowledge: _Optional[_Union[AcknowledgeEnded, _Mapping]] = ..., drain: _Optional[_Union[DrainNode, _Mapping]] = ..., set_class: _Optional[_Union[SetContainerClass, _Mapping]] = ...) -> None: ...
+
+class NodeRegistered(_message.Message):
+    __slots__ = ("heartbeat_interval_s",)
+    HEARTBEAT_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    heartbeat_interval_s: float
+    def __init__(self, heartbeat_interval_s: _Optional[float] = ...) -> None: ...
+
+class StopContainer(_message.Message):
+    __slots__ = ("container_id", "cause", "reason", "grace_s")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    container_id: str
+    cause: _common_pb2.EndCause
+    reason: str
+    grace_s: float
+    def __init__(self, container_id: _Optional[str] = ..., cause: _Optional[_Union[_common_pb2.EndCause, str]] = ..., reason: _Optional[str] = ..., grace_s: _Optional[float] = ...) -> None: ...
+
+class AcknowledgeEnded(_message.Message):
+    __slots__ = ("container_ids",)
+    CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
+    container_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, container_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DrainNode(_message.Message):
+    __slots__ = ("draining",)
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    draining: bool
+    def __init__(self, draining: bool = ...) -> None: ...
+
+class SetContainerClass(_message.Message):
+    __slots__ = ("container_id", "workload_class")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKLOAD_CLASS_FIELD_NUMBER: _ClassVar[int]
+    container_id: str
+    workload_class: _common_pb2.WorkloadClass
+    def __init__(self, container_id: _Optional[str] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ...) -> None: ...
+
+class ReadLogRequest(_message.Message):
+    __slots__ = ("container_id", "stream", "tail_bytes", "follow")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    TAIL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    container_id: str
+    stream: str
+    tail_bytes: int
+    follow: bool
+    def __init__(self, container_id: _Optional[str] = ..., stream: _Optional[str] = ..., tail_bytes: _Optional[int] = ..., follow: bool = ...) -> None: ...
+
+class LogChunk(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
