@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hrm.core.feasibility import Vector, minus
+from hrm.core.feasibility import Vector, fitting_rows, minus
 from hrm.core.model import NodeName, ResourceUnitId, WorkloadClass
 from hrm.core.resource_unit import Entry, UnitImage, UnitQueue
 
@@ -180,4 +180,4 @@ class ClusterView:
 
     def could_ever_fit(self, demand: Vector) -> Bools:
         """Rows whose empty unit would hold ``demand``; shape (rows,)."""
-        return np.all(self.total >= np.asarray(demand, dtype=np.int64), axis=1)
+        return fitting_rows(demand, self.total)

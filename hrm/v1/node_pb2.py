@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from hrm.v1 import common_pb2 as hrm_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11hrm/v1/node.proto\x12\x06hrm.v1\x1a\x13hrm/v1/common.proto\"n\n\x0cResourceUnit\x12\x18\n\x10resource_unit_id\x18\x01 \x01(\t\x12#\n\x08\x63\x61pacity\x18\x02 \x01(\x0b\x32\x11.hrm.v1.Resources\x12\x11\n\trun_limit\x18\x03 \x01(\x05\x12\x0c\n\x04\x63pus\x18\x04 \x03(\x05\"\xae\x01\n\x0bNodeMessage\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12(\n\x08register\x18\x02 \x01(\x0b\x32\x14.hrm.v1.RegisterNodeH\x00\x12*\n\theartbeat\x18\x03 \x01(\x0b\x32\x15.hrm.v1.NodeHeartbeatH\x00\x12,\n\tcontainer\x18\x04 \x01(\x0b\x32\x17.hrm.v1.ContainerStatusH\x00\x42\t\n\x07message\"\xfb\x01\n\x0cRegisterNode\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08identity\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x0c\n\x04host\x18\x04 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x05 \x01(\t\x12,\n\x0eresource_units\x18\x06 \x03(\x0b\x32\x14.hrm.v1.ResourceUnit\x12+\n\ncontainers\x18\x07 \x03(\x0b\x32\x17.hrm.v1.ContainerStatus\x12\x11\n\tisolation\x18\x08 \x01(\t\x12\x16\n\x0espark_versions\x18\t \x03(\t\x12\x10\n\x08platform\x18\n \x01(\t\"^\n\rNodeHeartbeat\x12 \n\x05usage\x18\x01 \x01(\x0b\x32\x11.hrm.v1.NodeUsage\x12+\n\ncontainers\x18\x02 \x03(\x0b\x32\x17.hrm.v1.ContainerStatus\"d\n\tNodeUsage\x12\x13\n\x0b\x63pu_percent\x18\x01 \x01(\x01\x12\x17\n\x0fmemory_used_mib\x18\x02 \x01(\x03\x12\x18\n\x10memory_total_mib\x18\x03 \x01(\x03\x12\x0f\n\x07load_1m\x18\x04 \x01(\x01\"\xac\x02\n\rMasterMessage\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12,\n\nregistered\x18\x02 \x01(\x0b\x32\x16.hrm.v1.NodeRegisteredH\x00\x12\'\n\x06\x61ssign\x18\x03 \x01(\x0b\x32\x15.hrm.v1.ContainerSpecH\x00\x12%\n\x04stop\x18\x04 \x01(\x0b\x32\x15.hrm.v1.StopContainerH\x00\x12/\n\x0b\x61\x63knowledge\x18\x05 \x01(\x0b\x32\x18.hrm.v1.AcknowledgeEndedH\x00\x12\"\n\x05\x64rain\x18\x06 \x01(\x0b\x32\x11.hrm.v1.DrainNodeH\x00\x12.\n\tset_class\x18\x07 \x01(\x0b\x32\x19.hrm.v1.SetContainerClassH\x00\x42\t\n\x07message\".\n\x0eNodeRegistered\x12\x1c\n\x14heartbeat_interval_s\x18\x01 \x01(\x01\"g\n\rStopContainer\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x1f\n\x05\x63\x61use\x18\x02 \x01(\x0e\x32\x10.hrm.v1.EndCause\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07grace_s\x18\x04 \x01(\x01\")\n\x10\x41\x63knowledgeEnded\x12\x15\n\rcontainer_ids\x18\x01 \x03(\t\"\x1d\n\tDrainNode\x12\x10\n\x08\x64raining\x18\x01 \x01(\x08\"X\n\x11SetContainerClass\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12-\n\x0eworkload_class\x18\x02 \x01(\x0e\x32\x15.hrm.v1.WorkloadClass\"Z\n\x0eReadLogRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\x12\n\ntail_bytes\x18\x03 \x01(\x03\x12\x0e\n\x06\x66ollow\x18\x04 \x01(\x08\"\x18\n\x08LogChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x32H\n\x0bNodeService\x12\x39\n\x07\x43onnect\x12\x13.hrm.v1.NodeMessage\x1a\x15.hrm.v1.MasterMessage(\x01\x30\x01\x32\x45\n\x0c\x41gentService\x12\x35\n\x07ReadLog\x12\x16.hrm.v1.ReadLogRequest\x1a\x10.hrm.v1.LogChunk0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11hrm/v1/node.proto\x12\x06hrm.v1\x1a\x13hrm/v1/common.proto\"n\n\x0cResourceUnit\x12\x18\n\x10resource_unit_id\x18\x01 \x01(\t\x12#\n\x08\x63\x61pacity\x18\x02 \x01(\x0b\x32\x11.hrm.v1.Resources\x12\x11\n\trun_limit\x18\x03 \x01(\x05\x12\x0c\n\x04\x63pus\x18\x04 \x03(\x05\"\xae\x01\n\x0bNodeMessage\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12(\n\x08register\x18\x02 \x01(\x0b\x32\x14.hrm.v1.RegisterNodeH\x00\x12*\n\theartbeat\x18\x03 \x01(\x0b\x32\x15.hrm.v1.NodeHeartbeatH\x00\x12,\n\tcontainer\x18\x04 \x01(\x0b\x32\x17.hrm.v1.ContainerStatusH\x00\x42\t\n\x07message\"\xfb\x01\n\x0cRegisterNode\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08identity\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x0c\n\x04host\x18\x04 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x05 \x01(\t\x12,\n\x0eresource_units\x18\x06 \x03(\x0b\x32\x14.hrm.v1.ResourceUnit\x12+\n\ncontainers\x18\x07 \x03(\x0b\x32\x17.hrm.v1.ContainerStatus\x12\x11\n\tisolation\x18\x08 \x01(\t\x12\x16\n\x0espark_versions\x18\t \x03(\t\x12\x10\n\x08platform\x18\n \x01(\t\"^\n\rNodeHeartbeat\x12 \n\x05usage\x18\x01 \x01(\x0b\x32\x11.hrm.v1.NodeUsage\x12+\n\ncontainers\x18\x02 \x03(\x0b\x32\x17.hrm.v1.ContainerStatus\"d\n\tNodeUsage\x12\x13\n\x0b\x63pu_percent\x18\x01 \x01(\x01\x12\x17\n\x0fmemory_used_mib\x18\x02 \x01(\x03\x12\x18\n\x10memory_total_mib\x18\x03 \x01(\x03\x12\x0f\n\x07load_1m\x18\x04 \x01(\x01\"\x88\x02\n\rMasterMessage\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12,\n\nregistered\x18\x02 \x01(\x0b\x32\x16.hrm.v1.NodeRegisteredH\x00\x12\'\n\x06\x61ssign\x18\x03 \x01(\x0b\x32\x15.hrm.v1.ContainerSpecH\x00\x12%\n\x04stop\x18\x04 \x01(\x0b\x32\x15.hrm.v1.StopContainerH\x00\x12/\n\x0b\x61\x63knowledge\x18\x05 \x01(\x0b\x32\x18.hrm.v1.AcknowledgeEndedH\x00\x12.\n\tset_class\x18\x06 \x01(\x0b\x32\x19.hrm.v1.SetContainerClassH\x00\x42\t\n\x07message\".\n\x0eNodeRegistered\x12\x1c\n\x14heartbeat_interval_s\x18\x01 \x01(\x01\"\x80\x01\n\rStopContainer\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x1f\n\x05\x63\x61use\x18\x02 \x01(\x0e\x32\x10.hrm.v1.EndCause\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07grace_s\x18\x04 \x01(\x01\x12\x17\n\x0fonly_if_waiting\x18\x05 \x01(\x08\")\n\x10\x41\x63knowledgeEnded\x12\x15\n\rcontainer_ids\x18\x01 \x03(\t\"X\n\x11SetContainerClass\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12-\n\x0eworkload_class\x18\x02 \x01(\x0e\x32\x15.hrm.v1.WorkloadClass\"Z\n\x0eReadLogRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\x12\n\ntail_bytes\x18\x03 \x01(\x03\x12\x0e\n\x06\x66ollow\x18\x04 \x01(\x08\"\x18\n\x08LogChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x32H\n\x0bNodeService\x12\x39\n\x07\x43onnect\x12\x13.hrm.v1.NodeMessage\x1a\x15.hrm.v1.MasterMessage(\x01\x30\x01\x32\x45\n\x0c\x41gentService\x12\x35\n\x07ReadLog\x12\x16.hrm.v1.ReadLogRequest\x1a\x10.hrm.v1.LogChunk0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,23 +43,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_NODEUSAGE']._serialized_start=689
   _globals['_NODEUSAGE']._serialized_end=789
   _globals['_MASTERMESSAGE']._serialized_start=792
-  _globals['_MASTERMESSAGE']._serialized_end=1092
-  _globals['_NODEREGISTERED']._serialized_start=1094
-  _globals['_NODEREGISTERED']._serialized_end=1140
-  _globals['_STOPCONTAINER']._serialized_start=1142
-  _globals['_STOPCONTAINER']._serialized_end=1245
-  _globals['_ACKNOWLEDGEENDED']._serialized_start=1247
-  _globals['_ACKNOWLEDGEENDED']._serialized_end=1288
-  _globals['_DRAINNODE']._serialized_start=1290
-  _globals['_DRAINNODE']._serialized_end=1319
-  _globals['_SETCONTAINERCLASS']._serialized_start=1321
-  _globals['_SETCONTAINERCLASS']._serialized_end=1409
-  _globals['_READLOGREQUEST']._serialized_start=1411
-  _globals['_READLOGREQUEST']._serialized_end=1501
-  _globals['_LOGCHUNK']._serialized_start=1503
-  _globals['_LOGCHUNK']._serialized_end=1527
-  _globals['_NODESERVICE']._serialized_start=1529
-  _globals['_NODESERVICE']._serialized_end=1601
-  _globals['_AGENTSERVICE']._serialized_start=1603
-  _globals['_AGENTSERVICE']._serialized_end=1672
+  _globals['_MASTERMESSAGE']._serialized_end=1056
+  _globals['_NODEREGISTERED']._serialized_start=1058
+  _globals['_NODEREGISTERED']._serialized_end=1104
+  _globals['_STOPCONTAINER']._serialized_start=1107
+  _globals['_STOPCONTAINER']._serialized_end=1235
+  _globals['_ACKNOWLEDGEENDED']._serialized_start=1237
+  _globals['_ACKNOWLEDGEENDED']._serialized_end=1278
+  _globals['_SETCONTAINERCLASS']._serialized_start=1280
+  _globals['_SETCONTAINERCLASS']._serialized_end=1368
+  _globals['_READLOGREQUEST']._serialized_start=1370
+  _globals['_READLOGREQUEST']._serialized_end=1460
+  _globals['_LOGCHUNK']._serialized_start=1462
+  _globals['_LOGCHUNK']._serialized_end=1486
+  _globals['_NODESERVICE']._serialized_start=1488
+  _globals['_NODESERVICE']._serialized_end=1560
+  _globals['_AGENTSERVICE']._serialized_start=1562
+  _globals['_AGENTSERVICE']._serialized_end=1631
 # @@protoc_insertion_point(module_scope)

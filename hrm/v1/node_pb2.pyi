@@ -76,22 +76,20 @@ class NodeUsage(_message.Message):
     def __init__(self, cpu_percent: _Optional[float] = ..., memory_used_mib: _Optional[int] = ..., memory_total_mib: _Optional[int] = ..., load_1m: _Optional[float] = ...) -> None: ...
 
 class MasterMessage(_message.Message):
-    __slots__ = ("epoch", "registered", "assign", "stop", "acknowledge", "drain", "set_class")
+    __slots__ = ("epoch", "registered", "assign", "stop", "acknowledge", "set_class")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     ASSIGN_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
-    DRAIN_FIELD_NUMBER: _ClassVar[int]
     SET_CLASS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     registered: NodeRegistered
     assign: _common_pb2.ContainerSpec
     stop: StopContainer
     acknowledge: AcknowledgeEnded
-    drain: DrainNode
     set_class: SetContainerClass
-    def __init__(self, epoch: _Optional[int] = ..., registered: _Optional[_Union[NodeRegistered, _Mapping]] = ..., assign: _Optional[_Union[_common_pb2.ContainerSpec, _Mapping]] = ..., stop: _Optional[_Union[StopContainer, _Mapping]] = ..., acknowledge: _Optional[_Union[AcknowledgeEnded, _Mapping]] = ..., drain: _Optional[_Union[DrainNode, _Mapping]] = ..., set_class: _Optional[_Union[SetContainerClass, _Mapping]] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., registered: _Optional[_Union[NodeRegistered, _Mapping]] = ..., assign: _Optional[_Union[_common_pb2.ContainerSpec, _Mapping]] = ..., stop: _Optional[_Union[StopContainer, _Mapping]] = ..., acknowledge: _Optional[_Union[AcknowledgeEnded, _Mapping]] = ..., set_class: _Optional[_Union[SetContainerClass, _Mapping]] = ...) -> None: ...
 
 class NodeRegistered(_message.Message):
     __slots__ = ("heartbeat_interval_s",)
@@ -100,28 +98,24 @@ class NodeRegistered(_message.Message):
     def __init__(self, heartbeat_interval_s: _Optional[float] = ...) -> None: ...
 
 class StopContainer(_message.Message):
-    __slots__ = ("container_id", "cause", "reason", "grace_s")
+    __slots__ = ("container_id", "cause", "reason", "grace_s", "only_if_waiting")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    ONLY_IF_WAITING_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     cause: _common_pb2.EndCause
     reason: str
     grace_s: float
-    def __init__(self, container_id: _Optional[str] = ..., cause: _Optional[_Union[_common_pb2.EndCause, str]] = ..., reason: _Optional[str] = ..., grace_s: _Optional[float] = ...) -> None: ...
+    only_if_waiting: bool
+    def __init__(self, container_id: _Optional[str] = ..., cause: _Optional[_Union[_common_pb2.EndCause, str]] = ..., reason: _Optional[str] = ..., grace_s: _Optional[float] = ..., only_if_waiting: bool = ...) -> None: ...
 
 class AcknowledgeEnded(_message.Message):
     __slots__ = ("container_ids",)
     CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
     container_ids: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, container_ids: _Optional[_Iterable[str]] = ...) -> None: ...
-
-class DrainNode(_message.Message):
-    __slots__ = ("draining",)
-    DRAINING_FIELD_NUMBER: _ClassVar[int]
-    draining: bool
-    def __init__(self, draining: bool = ...) -> None: ...
 
 class SetContainerClass(_message.Message):
     __slots__ = ("container_id", "workload_class")

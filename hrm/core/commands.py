@@ -1,0 +1,200 @@
+"""Wishes of the cores, in the imperative, for an interpreter to carry out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from hrm.core.model import (
+    ApplicationId,
+    ApplicationState,
+    ContainerId,
+    ContainerSpec,
+    ContainerStatus,
+    EndCause,
+    NodeName,
+    WorkloadClass,
+)
+from hrm.core.negotiator import Proposal
+from hrm.core.records import ApplicationRecord
+from hrm.errors import HrmError
+
+# --- messages to nodes --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignContainer:
+    spec: ContainerSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopContainer:
+    container_id: ContainerId
+    cause: EndCause
+    reason: str
+    grace_s: float
+    only_if_waiting: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcknowledgeEnded:
+    container_ids: tuple[ContainerId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetContainerClass:
+    container_id: ContainerId
+    workload_class: WorkloadClass
+
+
+NodeMessage: TypeAlias = AssignContainer | StopContainer | AcknowledgeEnded | SetContainerClass
+
+
+# --- notices to applications --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerChanged:
+    status: ContainerStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRefused:
+    """No node of this cluster could ever serve these."""
+
+    executor_ids: tuple[str, ...]
+    resource_profile_id: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndApplication:
+    """The application is over for the master; its session ends after this notice."""
+
+    state: ApplicationState
+    message: str
+
+
+Notice: TypeAlias = ContainerChanged | RequestRefused | EndApplication
+
+
+# --- commands of the master's core --------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplicationAdmitted:
+    """Answer to a registration or an attachment."""
+
+    application_id: ApplicationId
+    epoch: int
+    containers: tuple[ContainerStatus, ...]
+    last_executor_number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """Answer to a call whose result the caller reads from the core's views."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    call_id: int
+    answer: ApplicationAdmitted | Done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refuse:
+    call_id: int
+    error: HrmError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendToNode:
+    """To the stream of this incarnation; dropped if it is gone, healed by the next report."""
+
+    node: NodeName
+    incarnation: str
+    message: NodeMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotifyApplication:
+    """To the application's session, if one is open; a new session gets the whole state anyway."""
+
+    application_id: ApplicationId
+    notice: Notice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistApplication:
+    """Must be durable before any later command of the same batch leaves the master."""
+
+    record: ApplicationRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetApplication:
+    application_id: ApplicationId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakeScheduler:
+    """Send ``SchedulerWoken`` at ``at_s`` (at once where that is past)."""
+
+    scheduler: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposeClaims:
+    """Bring the proposal to the negotiator: send ``ClaimsProposed``."""
+
+    proposal: Proposal
+
+
+MasterCommand: TypeAlias = (
+    Reply
+    | Refuse
+    | SendToNode
+    | NotifyApplication
+    | PersistApplication
+    | ForgetApplication
+    | WakeScheduler
+    | ProposeClaims
+)
+
+
+# --- commands of a node's core ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartProcess:
+    spec: ContainerSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopProcess:
+    """End all processes of a container: politely, and after ``grace_s`` for good. The interpreter
+    answers with ``ProcessEnded`` carrying ``cause`` and ``reason``."""
+
+    container_id: ContainerId
+    cause: EndCause
+    reason: str
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportContainer:
+    """Tell the master of one change. The interpreter adds usage and log addresses."""
+
+    status: ContainerStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendHeartbeat:
+    """Tell the master of every container. The interpreter adds usage and log addresses."""
+
+    statuses: tuple[ContainerStatus, ...]
+
+
+NodeCommand: TypeAlias = StartProcess | StopProcess | ReportContainer | SendHeartbeat

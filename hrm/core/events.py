@@ -1,0 +1,294 @@
+"""Facts that reach the cores, in the past tense. Every event carries ``now``, seconds since the
+epoch: the cores know no other clock.
+
+``call_id`` names a caller that waits for an answer; the core answers with ``Reply`` or ``Refuse``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from hrm.core.model import (
+    ApplicationId,
+    ApplicationState,
+    ContainerEnd,
+    ContainerId,
+    ContainerRequest,
+    ContainerSpec,
+    ContainerStatus,
+    EndCause,
+    LaunchContext,
+    NodeName,
+    Progress,
+    ResourceUnit,
+    Usage,
+    WorkloadClass,
+)
+from hrm.core.negotiator import Proposal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    now: float
+
+
+# --- what the master hears of nodes -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRegistered(Event):
+    """An agent opened its stream. ``identity`` tells agents of one name apart; ``incarnation`` is
+    new with every process; ``sequence`` rises with every message of one incarnation."""
+
+    call_id: int
+    node: NodeName
+    identity: str
+    incarnation: str
+    sequence: int
+    host: str
+    endpoint: str
+    units: tuple[ResourceUnit, ...]
+    containers: tuple[ContainerStatus, ...] = ()
+    isolation: str = ""
+    spark_versions: tuple[str, ...] = ()
+    platform: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReported(Event):
+    """A heartbeat: every container the node knows."""
+
+    node: NodeName
+    incarnation: str
+    sequence: int
+    containers: tuple[ContainerStatus, ...]
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerReported(Event):
+    """One container of a node changed."""
+
+    node: NodeName
+    incarnation: str
+    sequence: int
+    container: ContainerStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDisconnected(Event):
+    node: NodeName
+    incarnation: str
+
+
+# --- what the master hears of applications ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplicationRegistered(Event):
+    """``application_id`` is empty for a new application."""
+
+    call_id: int
+    application_id: ApplicationId
+    submission_key: str
+    name: str
+    user: str
+    tenant: str = ""
+    spark_version: str = ""
+    driver_host: str = ""
+    web_url: str = ""
+    declared_class: WorkloadClass | None = None
+    launch: LaunchContext = LaunchContext()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplicationAttached(Event):
+    """The AppMaster opened session number ``session``; a newer one replaces an older one."""
+
+    call_id: int
+    application_id: ApplicationId
+    session: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplicationDetached(Event):
+    application_id: ApplicationId
+    session: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainersRequested(Event):
+    application_id: ApplicationId
+    requests: tuple[ContainerRequest, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainersReleased(Event):
+    application_id: ApplicationId
+    executor_ids: tuple[str, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgressReported(Event):
+    application_id: ApplicationId
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadClassObserved(Event):
+    application_id: ApplicationId
+    workload_class: WorkloadClass
+    evidence: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplicationFinished(Event):
+    """The driver ended, or its AppMaster says that it did."""
+
+    application_id: ApplicationId
+    state: ApplicationState
+    message: str = ""
+
+
+# --- what the master hears of people, schedulers and time ---------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillRequested(Event):
+    call_id: int
+    application_id: ApplicationId
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainRequested(Event):
+    call_id: int
+    nodes: tuple[NodeName, ...]
+    undo: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerWoken(Event):
+    scheduler: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimsProposed(Event):
+    """A scheduler's claims reached the negotiator."""
+
+    proposal: Proposal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticked(Event):
+    """Time passed; drives every time limit of a core."""
+
+
+# --- what a node hears --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MasterConnected(Event):
+    """The master accepted this node's registration."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MasterDisconnected(Event):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignReceived(Event):
+    epoch: int
+    spec: ContainerSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopReceived(Event):
+    epoch: int
+    container_id: ContainerId
+    cause: EndCause
+    reason: str
+    grace_s: float
+    only_if_waiting: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndsAcknowledged(Event):
+    epoch: int
+    container_ids: tuple[ContainerId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerClassSet(Event):
+    epoch: int
+    container_id: ContainerId
+    workload_class: WorkloadClass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessEnded(Event):
+    """The launcher says that a container's processes are gone, or could not be started."""
+
+    container_id: ContainerId
+    end: ContainerEnd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerAdopted(Event):
+    """A restarted agent found a container running."""
+
+    spec: ContainerSpec
+    started_at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerOverLimit(Event):
+    """The tracker saw a container use more than it holds."""
+
+    container_id: ContainerId
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatDue(Event):
+    pass
+
+
+MasterEvent: TypeAlias = (
+    NodeRegistered
+    | NodeReported
+    | ContainerReported
+    | NodeDisconnected
+    | ApplicationRegistered
+    | ApplicationAttached
+    | ApplicationDetached
+    | ContainersRequested
+    | ContainersReleased
+    | ProgressReported
+    | WorkloadClassObserved
+    | ApplicationFinished
+    | KillRequested
+    | DrainRequested
+    | SchedulerWoken
+    | ClaimsProposed
+    | Ticked
+)
+
+NodeEvent: TypeAlias = (
+    MasterConnected
+    | MasterDisconnected
+    | AssignReceived
+    | StopReceived
+    | EndsAcknowledged
+    | ContainerClassSet
+    | ProcessEnded
+    | ContainerAdopted
+    | ContainerOverLimit
+    | HeartbeatDue
+)

@@ -1,0 +1,264 @@
+"""The node's brain: its resource units, their queues, and who runs.
+
+The master commits and assigns; the node decides who starts, by the rules of ``resource_unit``, the
+moment room appears and without asking anybody. A container that ended is reported until the master
+acknowledges it. Orders of a master older than the newest one seen are ignored. Every order may
+arrive twice.
+
+Source: HRM paper, sections 2.1 (queue system, resource tracker) and 3.3 (queue stacking).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.feasibility import demand_vector, fits
+from hrm.core.model import (
+    ContainerEnd,
+    ContainerId,
+    ContainerSpec,
+    ContainerState,
+    ContainerStatus,
+    EndCause,
+    NodeName,
+    ResourceUnit,
+    ResourceUnitId,
+)
+from hrm.core.resource_unit import Entry, UnitQueue
+from hrm.core.transitions import CONTAINER, Lifecycle
+
+__all__ = ["NodeCore"]
+
+TOMBSTONES = 10_000
+
+
+@dataclass(slots=True)
+class _Container:
+    spec: ContainerSpec
+    life: Lifecycle[ContainerState]
+    assigned_at_s: float
+    started_at_s: float = 0.0
+    ended_at_s: float = 0.0
+    end: ContainerEnd | None = None
+
+
+class NodeCore:
+    """One node.
+
+    Invariants:
+        ``containers`` holds all and only the containers assigned here whose end the master has not
+        acknowledged. Its WAITING ones are all and only those waiting in their unit's queue; its
+        RUNNING and STOPPING ones all and only those running there.
+        ``epoch`` is the newest master's.
+    """
+
+    def __init__(
+        self,
+        name: NodeName,
+        units: tuple[ResourceUnit, ...],
+        default_duration_s: float = 60.0,
+    ) -> None:
+        self.name = name
+        self.units: dict[ResourceUnitId, UnitQueue] = {u.unit_id: UnitQueue(u) for u in units}
+        self.containers: dict[ContainerId, _Container] = {}
+        self.epoch = 0
+        self.connected = False
+        self._default_duration_s = default_duration_s
+        self._tombstones: dict[ContainerId, None] = {}
+        self._out: deque[c.NodeCommand] = deque()
+
+    def handle(self, event: e.NodeEvent) -> list[c.NodeCommand]:
+        """Take in one fact; answers what is to be done, in order."""
+        match event:
+            case e.AssignReceived():
+                if self._accepts(event.epoch):
+                    self._assign(event)
+            case e.StopReceived():
+                if self._accepts(event.epoch):
+                    self._stop(event)
+            case e.EndsAcknowledged():
+                if self._accepts(event.epoch):
+                    self._forget(event)
+            case e.ContainerClassSet():
+                if self._accepts(event.epoch):
+                    self._set_class(event)
+            case e.ProcessEnded():
+                self._process_ended(event)
+            case e.ContainerAdopted():
+                self._adopt(event)
+            case e.ContainerOverLimit():
+                self._over_limit(event)
+            case e.HeartbeatDue():
+                self._out.append(c.SendHeartbeat(statuses=self.statuses()))
+            case e.MasterConnected():
+                self.connected = True
+                self.epoch = max(self.epoch, event.epoch)
+            case e.MasterDisconnected():
+                self.connected = False
+        out = list(self._out)
+        self._out.clear()
+        return out
+
+    def statuses(self) -> tuple[ContainerStatus, ...]:
+        """Every container that the master has not yet let go, ended ones included."""
+        return tuple(self._status(container) for container in self.containers.values())
+
+    def _accepts(self, epoch: int) -> bool:
+        if epoch < self.epoch:
+            return False
+        self.epoch = epoch
+        return True
+
+    def _assign(self, event: e.AssignReceived) -> None:
+        spec = event.spec
+        known = self.containers.get(spec.container_id)
+        if known is not None:
+            self._report(known)
+            return
+        if spec.container_id in self._tombstones:
+            return
+        container = _Container(spec, _life(spec.container_id), event.now)
+        self.containers[spec.container_id] = container
+        unit = self.units.get(spec.unit_id)
+        if unit is None or not fits(demand_vector(spec.resources), unit.capacity):
+            what = "has no such resource unit" if unit is None else "is too small for it"
+            message = f"{self.name} {what}: {spec.unit_id}"
+            end = ContainerEnd(cause=EndCause.LAUNCH_FAILED, message=message)
+            self._end(container, end, event.now)
+            return
+        container.life.move(ContainerState.WAITING, event.now, "assigned")
+        unit.enqueue(self._entry(spec))
+        if spec.container_id not in self._start_all(unit, event.now):
+            self._report(container)
+
+    def _stop(self, event: e.StopReceived) -> None:
+        container = self.containers.get(event.container_id)
+        if container is None:
+            return
+        state = container.life.state
+        if state is ContainerState.WAITING:
+            end = ContainerEnd(cause=event.cause, message=event.reason)
+            self._end(container, end, event.now)
+        elif state is ContainerState.RUNNING and not event.only_if_waiting:
+            self._stop_running(container, event.cause, event.reason, event.grace_s, event.now)
+        else:
+            self._report(container)
+
+    def _stop_running(
+        self, container: _Container, cause: EndCause, reason: str, grace_s: float, now: float
+    ) -> None:
+        container.life.move(ContainerState.STOPPING, now, reason)
+        self._out.append(
+            c.StopProcess(
+                container_id=container.spec.container_id,
+                cause=cause,
+                reason=reason,
+                grace_s=grace_s,
+            )
+        )
+        self._report(container)
+
+    def _over_limit(self, event: e.ContainerOverLimit) -> None:
+        container = self.containers.get(event.container_id)
+        if container is not None and container.life.state is ContainerState.RUNNING:
+            self._stop_running(container, EndCause.MEMORY_LIMIT, event.message, 0.0, event.now)
+
+    def _forget(self, event: e.EndsAcknowledged) -> None:
+        for container_id in event.container_ids:
+            container = self.containers.get(container_id)
+            if container is not None and container.life.state is ContainerState.ENDED:
+                del self.containers[container_id]
+                self._tombstones[container_id] = None
+        while len(self._tombstones) > TOMBSTONES:
+            del self._tombstones[next(iter(self._tombstones))]
+
+    def _set_class(self, event: e.ContainerClassSet) -> None:
+        container = self.containers.get(event.container_id)
+        if container is None or container.life.state is ContainerState.ENDED:
+            return
+        container.spec = replace(container.spec, workload_class=event.workload_class)
+        unit = self.units[container.spec.unit_id]
+        if unit.reclassify(event.container_id, event.workload_class):
+            self._start_all(unit, event.now)
+
+    def _process_ended(self, event: e.ProcessEnded) -> None:
+        container = self.containers.get(event.container_id)
+        if container is not None and container.life.state is not ContainerState.ENDED:
+            self._end(container, event.end, event.now)
+
+    def _adopt(self, event: e.ContainerAdopted) -> None:
+        spec = event.spec
+        if spec.container_id in self.containers:
+            return
+        container = _Container(spec, _life(spec.container_id), event.started_at_s)
+        self.containers[spec.container_id] = container
+        unit = self.units.get(spec.unit_id)
+        if unit is None or not fits(demand_vector(spec.resources), unit.free):
+            message = f"{self.name} restarted without room for it at {spec.unit_id}"
+            self._out.append(
+                c.StopProcess(
+                    container_id=spec.container_id,
+                    cause=EndCause.KILLED,
+                    reason=message,
+                    grace_s=0.0,
+                )
+            )
+            self._end(container, ContainerEnd(cause=EndCause.KILLED, message=message), event.now)
+            return
+        container.life.move(ContainerState.RUNNING, event.started_at_s, "adopted")
+        container.started_at_s = event.started_at_s
+        unit.run(self._entry(spec), event.started_at_s)
+        self._report(container)
+
+    def _end(self, container: _Container, end: ContainerEnd, now: float) -> None:
+        container.life.move(ContainerState.ENDED, now, end.message or end.cause.value)
+        container.ended_at_s = now
+        container.end = end
+        self._report(container)
+        unit = self.units.get(container.spec.unit_id)
+        if unit is not None and unit.remove(container.spec.container_id) is not None:
+            self._start_all(unit, now)
+
+    def _start_all(self, unit: UnitQueue, now: float) -> list[ContainerId]:
+        started = [entry.container_id for entry in unit.start_all(now)]
+        for container_id in started:
+            container = self.containers[container_id]
+            container.life.move(ContainerState.RUNNING, now, "room at its unit")
+            container.started_at_s = now
+            self._out.append(c.StartProcess(spec=container.spec))
+            self._report(container)
+        return started
+
+    def _entry(self, spec: ContainerSpec) -> Entry:
+        duration_s = spec.expected_duration_s or self._default_duration_s
+        demand = demand_vector(spec.resources)
+        return Entry(spec.container_id, spec.workload_class, demand, duration_s)
+
+    def _report(self, container: _Container) -> None:
+        self._out.append(c.ReportContainer(status=self._status(container)))
+
+    def _status(self, container: _Container) -> ContainerStatus:
+        spec = container.spec
+        return ContainerStatus(
+            container_id=spec.container_id,
+            application_id=spec.application_id,
+            executor_id=spec.executor_id,
+            resource_profile_id=spec.resource_profile_id,
+            workload_class=spec.workload_class,
+            resources=spec.resources,
+            state=container.life.state,
+            node=self.name,
+            unit_id=spec.unit_id,
+            assigned_at_s=container.assigned_at_s,
+            started_at_s=container.started_at_s,
+            ended_at_s=container.ended_at_s,
+            end=container.end,
+            expected_duration_s=spec.expected_duration_s,
+        )
+
+
+def _life(container_id: ContainerId) -> Lifecycle[ContainerState]:
+    return Lifecycle(f"container {container_id}", CONTAINER, ContainerState.ASSIGNED)

@@ -1,0 +1,35 @@
+"""What the store keeps of an application: the intent, never a secret, never an observation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hrm.core.model import ApplicationId, ApplicationState, WorkloadClass
+
+__all__ = ["ApplicationRecord"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplicationRecord:
+    """The durable part of an application. Times are seconds since the epoch; 0: not yet.
+
+    ``last_executor_number`` is the highest executor number seen when the record was written.
+    """
+
+    application_id: ApplicationId
+    submission_key: str
+    name: str
+    user: str
+    tenant: str = ""
+    state: ApplicationState = ApplicationState.SUBMITTED
+    workload_class: WorkloadClass = WorkloadClass.BATCH
+    declared_class: WorkloadClass | None = None
+    class_evidence: str = ""
+    spark_version: str = ""
+    driver_host: str = ""
+    web_url: str = ""
+    submitted_at_s: float = 0.0
+    first_running_at_s: float = 0.0
+    ended_at_s: float = 0.0
+    message: str = ""
+    last_executor_number: int = 0
