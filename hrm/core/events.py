@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from hrm.core.model import (
+    NO_LAUNCH,
     ApplicationId,
     ApplicationState,
     ContainerEnd,
@@ -99,7 +100,7 @@ class ApplicationRegistered(Event):
     driver_host: str = ""
     web_url: str = ""
     declared_class: WorkloadClass | None = None
-    launch: LaunchContext = LaunchContext()
+    launch: LaunchContext = NO_LAUNCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import NewType
 
 __all__ = [
+    "NOTHING",
+    "NO_LAUNCH",
     "ApplicationId",
     "ApplicationState",
     "ContainerEnd",
@@ -155,6 +157,9 @@ class LaunchContext:
     extra_class_path: tuple[str, ...] = ()
 
 
+NO_LAUNCH = LaunchContext()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerRequest:
     """One container an application asks for. The AppMaster names it, so asking twice is harmless.
@@ -182,7 +187,7 @@ class ContainerSpec:
     unit_id: ResourceUnitId
     heap_mib: int = 0
     expected_duration_s: float = 0.0
-    launch: LaunchContext = LaunchContext()
+    launch: LaunchContext = NO_LAUNCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

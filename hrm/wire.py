@@ -1,0 +1,382 @@
+"""Protobuf to core types and back, in one place, with every field checked on the way in.
+
+``to_*`` makes core values from messages and raises ``InvalidRequest`` naming the field; ``from_*``
+makes messages from core values and never fails.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from enum import Enum
+from typing import TypeVar
+
+from hrm.core.model import (
+    ApplicationId,
+    ApplicationState,
+    ContainerEnd,
+    ContainerId,
+    ContainerRequest,
+    ContainerSpec,
+    ContainerState,
+    ContainerStatus,
+    EndCause,
+    LaunchContext,
+    NodeName,
+    NodeState,
+    Progress,
+    ResourceUnit,
+    ResourceUnitId,
+    Resources,
+    StageProgress,
+    Usage,
+    WorkloadClass,
+)
+from hrm.errors import InvalidRequest
+from hrm.v1 import common_pb2 as common
+from hrm.v1 import node_pb2 as node
+
+__all__ = [
+    "APPLICATION_STATE",
+    "CONTAINER_STATE",
+    "END_CAUSE",
+    "NODE_STATE",
+    "WORKLOAD_CLASS",
+    "from_launch",
+    "from_progress",
+    "from_resources",
+    "from_spec",
+    "from_status",
+    "from_unit",
+    "from_usage",
+    "to_class",
+    "to_launch",
+    "to_name",
+    "to_progress",
+    "to_request",
+    "to_resources",
+    "to_spec",
+    "to_status",
+    "to_unit",
+    "to_usage",
+]
+
+VCORES_MAX = 1_000_000
+MEMORY_MIB_MAX = 1 << 40
+RUN_LIMIT_MAX = 1_000_000
+NAME_LENGTH_MAX = 253
+TEXT_LENGTH_MAX = 65_536
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+E = TypeVar("E", bound=Enum)
+
+
+def _table(prefix: str, enum: type[E], numbers: dict[str, int]) -> dict[E, int]:
+    return {m: numbers[f"{prefix}_{m.name}"] for m in enum}
+
+
+WORKLOAD_CLASS = _table("WORKLOAD_CLASS", WorkloadClass, dict(common.WorkloadClass.items()))
+APPLICATION_STATE = _table(
+    "APPLICATION_STATE", ApplicationState, dict(common.ApplicationState.items())
+)
+CONTAINER_STATE = _table("CONTAINER_STATE", ContainerState, dict(common.ContainerState.items()))
+END_CAUSE = _table("END_CAUSE", EndCause, dict(common.EndCause.items()))
+NODE_STATE = _table("NODE_STATE", NodeState, dict(common.NodeState.items()))
+
+_TO_CLASS = {number: member for member, number in WORKLOAD_CLASS.items()}
+_TO_CONTAINER_STATE = {number: member for member, number in CONTAINER_STATE.items()}
+_TO_END_CAUSE = {number: member for member, number in END_CAUSE.items()}
+_TO_APPLICATION_STATE = {number: member for member, number in APPLICATION_STATE.items()}
+
+
+def to_name(value: str, field: str) -> str:
+    """A label: letters, digits, '-', '_', '.'; not empty."""
+    if not value or len(value) > NAME_LENGTH_MAX or not _NAME.fullmatch(value):
+        raise InvalidRequest(
+            f"{field} is {value[:80]!r}: give 1 to {NAME_LENGTH_MAX} letters, digits, '-', '_', '.'"
+        )
+    return value
+
+
+def to_text(value: str, field: str) -> str:
+    if len(value) > TEXT_LENGTH_MAX:
+        raise InvalidRequest(f"{field} has {len(value)} characters; at most {TEXT_LENGTH_MAX}")
+    return value
+
+
+def _whole(value: int, field: str, least: int, most: int) -> int:
+    if not least <= value <= most:
+        raise InvalidRequest(f"{field} is {value}; it must be from {least} to {most}")
+    return value
+
+
+def _seconds(value: float, field: str) -> float:
+    if not math.isfinite(value) or value < 0:
+        raise InvalidRequest(f"{field} is {value}; it must be finite and not negative")
+    return value
+
+
+def to_resources(message: common.Resources, field: str, least_vcores: int = 1) -> Resources:
+    return Resources(
+        _whole(message.vcores, f"{field}.vcores", least_vcores, VCORES_MAX),
+        _whole(message.memory_mib, f"{field}.memory_mib", least_vcores, MEMORY_MIB_MAX),
+        _whole(message.gpu_memory_mib, f"{field}.gpu_memory_mib", 0, MEMORY_MIB_MAX),
+    )
+
+
+def from_resources(value: Resources) -> common.Resources:
+    return common.Resources(
+        vcores=value.vcores, memory_mib=value.memory_mib, gpu_memory_mib=value.gpu_memory_mib
+    )
+
+
+def to_class(number: int, field: str) -> WorkloadClass | None:
+    """None for UNSPECIFIED."""
+    if number == common.WORKLOAD_CLASS_UNSPECIFIED:
+        return None
+    if number not in _TO_CLASS:
+        raise InvalidRequest(f"{field} is {number}; it must be BATCH or STREAM")
+    return _TO_CLASS[number]
+
+
+def to_application_state(number: int, field: str) -> ApplicationState:
+    if number not in _TO_APPLICATION_STATE:
+        raise InvalidRequest(f"{field} is {number}, which is no application state")
+    return _TO_APPLICATION_STATE[number]
+
+
+def to_launch(message: common.SparkLaunch) -> LaunchContext:
+    return LaunchContext(
+        driver_url=to_text(message.driver_url, "launch.driver_url"),
+        spark_version=to_text(message.spark_version, "launch.spark_version"),
+        environment=tuple(sorted(message.environment.items())),
+        java_options=tuple(message.java_options),
+        extra_class_path=tuple(message.extra_class_path),
+    )
+
+
+def from_launch(value: LaunchContext) -> common.SparkLaunch:
+    return common.SparkLaunch(
+        driver_url=value.driver_url,
+        spark_version=value.spark_version,
+        environment=dict(value.environment),
+        java_options=value.java_options,
+        extra_class_path=value.extra_class_path,
+    )
+
+
+def to_request(
+    executor_id: str,
+    resource_profile_id: int,
+    resources: common.Resources,
+    heap_mib: int,
+    expected_duration_s: float,
+) -> ContainerRequest:
+    """Fields of application_pb2.ContainerRequest."""
+    request = ContainerRequest(
+        executor_id=to_name(executor_id, "executor_id"),
+        resource_profile_id=_whole(resource_profile_id, "resource_profile_id", 0, 2**31 - 1),
+        resources=to_resources(resources, "resources"),
+        heap_mib=_whole(heap_mib, "heap_mib", 0, MEMORY_MIB_MAX),
+        expected_duration_s=_seconds(expected_duration_s, "expected_duration_s"),
+    )
+    if request.heap_mib > request.resources.memory_mib:
+        raise InvalidRequest(
+            f"heap_mib is {request.heap_mib}, more than the container's memory of "
+            f"{request.resources.memory_mib} MiB"
+        )
+    return request
+
+
+def to_spec(message: common.ContainerSpec) -> ContainerSpec:
+    workload_class = to_class(message.workload_class, "workload_class")
+    return ContainerSpec(
+        container_id=ContainerId(to_name(message.container_id, "container_id")),
+        application_id=ApplicationId(to_name(message.application_id, "application_id")),
+        executor_id=to_name(message.executor_id, "executor_id"),
+        resource_profile_id=message.resource_profile_id,
+        workload_class=workload_class or WorkloadClass.BATCH,
+        resources=to_resources(message.resources, "resources"),
+        unit_id=ResourceUnitId(to_text(message.resource_unit_id, "resource_unit_id")),
+        heap_mib=_whole(message.heap_mib, "heap_mib", 0, MEMORY_MIB_MAX),
+        expected_duration_s=_seconds(message.expected_duration_s, "expected_duration_s"),
+        launch=to_launch(message.launch),
+    )
+
+
+def from_spec(value: ContainerSpec) -> common.ContainerSpec:
+    return common.ContainerSpec(
+        container_id=value.container_id,
+        application_id=value.application_id,
+        executor_id=value.executor_id,
+        resource_profile_id=value.resource_profile_id,
+        workload_class=WORKLOAD_CLASS[value.workload_class],
+        resources=from_resources(value.resources),
+        resource_unit_id=value.unit_id,
+        heap_mib=value.heap_mib,
+        expected_duration_s=value.expected_duration_s,
+        launch=from_launch(value.launch),
+    )
+
+
+def to_unit(message: node.ResourceUnit) -> ResourceUnit:
+    return ResourceUnit(
+        unit_id=ResourceUnitId(to_text(message.resource_unit_id, "resource_unit_id")),
+        capacity=to_resources(message.capacity, f"resource unit {message.resource_unit_id}"),
+        run_limit=_whole(message.run_limit, "run_limit", 1, RUN_LIMIT_MAX),
+        cpus=tuple(message.cpus),
+    )
+
+
+def from_unit(value: ResourceUnit) -> node.ResourceUnit:
+    return node.ResourceUnit(
+        resource_unit_id=value.unit_id,
+        capacity=from_resources(value.capacity),
+        run_limit=value.run_limit,
+        cpus=value.cpus,
+    )
+
+
+def to_usage(message: node.NodeUsage) -> Usage:
+    return Usage(
+        cpu_percent=message.cpu_percent,
+        memory_mib=message.memory_used_mib,
+        memory_total_mib=message.memory_total_mib,
+        load_1m=message.load_1m,
+    )
+
+
+def from_usage(value: Usage) -> node.NodeUsage:
+    return node.NodeUsage(
+        cpu_percent=value.cpu_percent,
+        memory_used_mib=value.memory_mib,
+        memory_total_mib=value.memory_total_mib,
+        load_1m=value.load_1m,
+    )
+
+
+def to_end(message: common.ContainerEnd) -> ContainerEnd:
+    if message.cause not in _TO_END_CAUSE:
+        raise InvalidRequest(f"end.cause is {message.cause}, which is no cause")
+    return ContainerEnd(
+        cause=_TO_END_CAUSE[message.cause],
+        exit_code=message.exit_code,
+        message=to_text(message.message, "end.message"),
+    )
+
+
+def to_status(message: common.ContainerStatus) -> ContainerStatus:
+    if message.state not in _TO_CONTAINER_STATE:
+        raise InvalidRequest(f"state is {message.state}, which is no container state")
+    usage = message.usage
+    return ContainerStatus(
+        container_id=ContainerId(to_name(message.container_id, "container_id")),
+        application_id=ApplicationId(to_name(message.application_id, "application_id")),
+        executor_id=to_name(message.executor_id, "executor_id"),
+        resource_profile_id=message.resource_profile_id,
+        workload_class=to_class(message.workload_class, "workload_class") or WorkloadClass.BATCH,
+        resources=to_resources(message.resources, "resources"),
+        state=_TO_CONTAINER_STATE[message.state],
+        node=NodeName(message.node),
+        unit_id=ResourceUnitId(to_text(message.resource_unit_id, "resource_unit_id")),
+        requested_at_s=_seconds(message.requested_at_s, "requested_at_s"),
+        assigned_at_s=_seconds(message.assigned_at_s, "assigned_at_s"),
+        started_at_s=_seconds(message.started_at_s, "started_at_s"),
+        ended_at_s=_seconds(message.ended_at_s, "ended_at_s"),
+        end=to_end(message.end) if message.HasField("end") else None,
+        stdout_url=to_text(message.stdout_url, "stdout_url"),
+        stderr_url=to_text(message.stderr_url, "stderr_url"),
+        usage=Usage(
+            cpu_percent=usage.cpu_percent,
+            memory_mib=usage.memory_mib,
+            processes=usage.processes,
+        )
+        if message.HasField("usage")
+        else None,
+        expected_duration_s=_seconds(message.expected_duration_s, "expected_duration_s"),
+    )
+
+
+def from_status(value: ContainerStatus) -> common.ContainerStatus:
+    message = common.ContainerStatus(
+        container_id=value.container_id,
+        application_id=value.application_id,
+        executor_id=value.executor_id,
+        resource_profile_id=value.resource_profile_id,
+        workload_class=WORKLOAD_CLASS[value.workload_class],
+        resources=from_resources(value.resources),
+        state=CONTAINER_STATE[value.state],
+        node=value.node,
+        resource_unit_id=value.unit_id,
+        requested_at_s=value.requested_at_s,
+        assigned_at_s=value.assigned_at_s,
+        started_at_s=value.started_at_s,
+        ended_at_s=value.ended_at_s,
+        stdout_url=value.stdout_url,
+        stderr_url=value.stderr_url,
+        expected_duration_s=value.expected_duration_s,
+    )
+    if value.end is not None:
+        message.end.cause = END_CAUSE[value.end.cause]
+        message.end.exit_code = value.end.exit_code
+        message.end.message = value.end.message
+    if value.usage is not None:
+        message.usage.cpu_percent = value.usage.cpu_percent
+        message.usage.memory_mib = value.usage.memory_mib
+        message.usage.processes = value.usage.processes
+    return message
+
+
+def to_progress(message: common.Progress) -> Progress:
+    return Progress(
+        active_jobs=message.active_jobs,
+        active_stages=message.active_stages,
+        completed_stages=message.completed_stages,
+        tasks_total=message.tasks_total,
+        tasks_running=message.tasks_running,
+        tasks_completed=message.tasks_completed,
+        tasks_failed=message.tasks_failed,
+        mean_task_s=_seconds(message.mean_task_s, "mean_task_s"),
+        streaming_queries=tuple(message.streaming_queries),
+        stages=tuple(
+            StageProgress(
+                stage_id=stage.stage_id,
+                attempt=stage.attempt,
+                name=stage.name,
+                tasks_total=stage.tasks_total,
+                tasks_running=stage.tasks_running,
+                tasks_completed=stage.tasks_completed,
+                tasks_failed=stage.tasks_failed,
+                mean_task_s=_seconds(stage.mean_task_s, "mean_task_s"),
+            )
+            for stage in message.stages
+        ),
+    )
+
+
+def from_progress(value: Progress) -> common.Progress:
+    return common.Progress(
+        active_jobs=value.active_jobs,
+        active_stages=value.active_stages,
+        completed_stages=value.completed_stages,
+        tasks_total=value.tasks_total,
+        tasks_running=value.tasks_running,
+        tasks_completed=value.tasks_completed,
+        tasks_failed=value.tasks_failed,
+        mean_task_s=value.mean_task_s,
+        streaming_queries=value.streaming_queries,
+        stages=[
+            common.StageProgress(
+                stage_id=stage.stage_id,
+                attempt=stage.attempt,
+                name=stage.name,
+                tasks_total=stage.tasks_total,
+                tasks_running=stage.tasks_running,
+                tasks_completed=stage.tasks_completed,
+                tasks_failed=stage.tasks_failed,
+                mean_task_s=stage.mean_task_s,
+            )
+            for stage in value.stages
+        ],
+    )
