@@ -21,6 +21,7 @@ class Bounds:
     retry_delay_s: float = 0.05
     retry_delay_max_s: float = 2.0
     resend_delay_s: float = 3.0
+    recovery_window_s: float = 10.0
     stop_grace_s: float = 5.0
     default_duration_s: float = 60.0
     wait_max_s: float = 600.0
@@ -31,3 +32,4 @@ class Bounds:
     ended_containers_kept: int = 200
     parked_proposals_limit: int = 1_024
     delays_kept: int = 1_000
+    lost_nodes_kept: int = 1_000

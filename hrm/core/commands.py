@@ -138,6 +138,18 @@ class ForgetApplication:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RememberNode:
+    """Write down that the node belongs to the cluster: a restarted master waits for it."""
+
+    node: NodeName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetNode:
+    node: NodeName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WakeScheduler:
     """Send ``SchedulerWoken`` at ``at_s`` (at once where that is past)."""
 
@@ -159,6 +171,8 @@ MasterCommand: TypeAlias = (
     | NotifyApplication
     | PersistApplication
     | ForgetApplication
+    | RememberNode
+    | ForgetNode
     | WakeScheduler
     | ProposeClaims
 )

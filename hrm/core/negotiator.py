@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from hrm.core.bounds import Bounds
 from hrm.core.estimate import simulate
 from hrm.core.feasibility import fits
-from hrm.core.model import ContainerId, ResourceUnitId, WorkloadClass
+from hrm.core.model import ApplicationId, ContainerId, ResourceUnitId, WorkloadClass
 from hrm.core.resource_unit import Entry, UnitQueue
 from hrm.core.shared_state import SharedState
 
@@ -51,6 +51,7 @@ class Proposal:
     """The claims of one scheduling round. ``lease_token``: 0 for batch."""
 
     scheduler: str
+    application_id: ApplicationId
     workload_class: WorkloadClass
     claims: tuple[Claim, ...]
     lease_token: int = 0
@@ -111,6 +112,11 @@ class StreamLease:
             return False
         self.holder = None
         return True
+
+    def withdraw(self, scheduler: str) -> None:
+        """The scheduler no longer waits for the lease."""
+        if scheduler in self.waiting:
+            self.waiting.remove(scheduler)
 
     def expire(self, now: float) -> bool:
         if self.holder is not None and now >= self.expires_at_s:

@@ -152,7 +152,9 @@ class Scheduler:
             )
         if job.workload_class is WorkloadClass.STREAM and len(claims) < len(job.pending):
             claims = []
-        return Proposal(self.name, job.workload_class, tuple(claims), lease_token)
+        return Proposal(
+            self.name, job.application_id, job.workload_class, tuple(claims), lease_token
+        )
 
     def settle(self, job: Job, outcomes: list[Outcome], now: float) -> list[Outcome]:
         """Take what was granted out of the job; back off if anything is left. Answers grants."""

@@ -1,0 +1,285 @@
+"""The master's side of the conversation with AppMasters.
+
+Registering and asking may be repeated without harm: a submission key names one try of one driver,
+and containers are named by the application. An application whose AppMaster is away keeps its
+containers until its grace period ends.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import UTC, datetime
+
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.ledger import Application, Container, Ledger
+from hrm.core.model import (
+    ApplicationId,
+    ApplicationState,
+    ContainerEnd,
+    ContainerRequest,
+    ContainerState,
+    EndCause,
+    WorkloadClass,
+    container_id_of,
+)
+from hrm.core.nodes import Nodes
+from hrm.core.placing import Placing
+from hrm.core.records import ApplicationRecord
+from hrm.errors import LimitReached, NotFound, StaleEpoch
+
+__all__ = ["Applications"]
+
+
+class Applications:
+    """``count``: applications registered with this master, for their ids."""
+
+    def __init__(self, ledger: Ledger, placing: Placing, nodes: Nodes) -> None:
+        self.ledger = ledger
+        self.placing = placing
+        self.nodes = nodes
+        self.count = 0
+
+    def recover(self, record: ApplicationRecord, now: float) -> None:
+        """Take over an application from the store; its AppMaster has the grace period to come."""
+        app = self.ledger.new_application(record, self.placing.choose_scheduler())
+        app.recovered = True
+        if record.state.ended:
+            self.ledger.ended.append(record.application_id)
+            return
+        app.detached_at_s = now
+        if record.state is not ApplicationState.DETACHED:
+            app.life.move(ApplicationState.DETACHED, now, "the master restarted")
+
+    def registered(self, event: e.ApplicationRegistered) -> None:
+        if event.application_id:
+            self._register_again(event)
+            return
+        live = self.ledger.live_applications()
+        app = next((a for a in live if a.record.submission_key == event.submission_key), None)
+        if app is None:
+            limit = self.ledger.bounds.applications_limit
+            if len(live) >= limit:
+                message = (
+                    f"{limit} applications are live already (applications_limit); wait for one "
+                    f"to end, or raise it in hrm.toml [master]"
+                )
+                error = LimitReached(message)
+                self.ledger.out.append(c.Refuse(call_id=event.call_id, error=error))
+                return
+            app = self._new(event)
+        app.launch = event.launch
+        self._admit(event.call_id, app)
+
+    def attached(self, event: e.ApplicationAttached) -> None:
+        app = self.ledger.applications.get(event.application_id)
+        if app is None or app.life.state.ended:
+            error = _gone(event.application_id, app)
+            self.ledger.out.append(c.Refuse(call_id=event.call_id, error=error))
+            return
+        if event.epoch != self.ledger.epoch:
+            message = "the master has restarted since this AppMaster registered; register again"
+            refusal = c.Refuse(call_id=event.call_id, error=StaleEpoch(message))
+            self.ledger.out.append(refusal)
+            return
+        app.session = event.session
+        app.detached_at_s = None
+        if app.life.state is ApplicationState.DETACHED:
+            was = ApplicationState.SUBMITTED
+            if app.record.first_running_at_s or app.in_state(ContainerState.RUNNING):
+                was = ApplicationState.RUNNING
+            self.ledger.move_application(app, was, event.now, "its AppMaster is back")
+        self._admit(event.call_id, app)
+
+    def detached(self, event: e.ApplicationDetached) -> None:
+        app = self.ledger.applications.get(event.application_id)
+        if app is None or app.session != event.session or app.life.state.ended:
+            return
+        app.session = None
+        app.detached_at_s = event.now
+        why = "its AppMaster's session broke"
+        self.ledger.move_application(app, ApplicationState.DETACHED, event.now, why)
+
+    def requested(self, event: e.ContainersRequested) -> None:
+        app = self._live(event.application_id)
+        if app is None:
+            return
+        refused: dict[tuple[int, str], list[str]] = defaultdict(list)
+        for request in event.requests:
+            container_id = container_id_of(app.application_id, request.executor_id)
+            known = app.find(container_id)
+            if known is not None:
+                self.ledger.tell(known)
+                continue
+            why = self._refusal(app, request)
+            if why:
+                refused[request.resource_profile_id, why].append(request.executor_id)
+            else:
+                self.placing.request(app, request, event.now)
+        for (profile_id, why), executor_ids in refused.items():
+            notice = c.RequestRefused(
+                executor_ids=tuple(executor_ids), resource_profile_id=profile_id, message=why
+            )
+            command = c.NotifyApplication(application_id=app.application_id, notice=notice)
+            self.ledger.out.append(command)
+
+    def released(self, event: e.ContainersReleased) -> None:
+        app = self._live(event.application_id)
+        if app is None:
+            return
+        for executor_id in event.executor_ids:
+            container = app.containers.get(container_id_of(app.application_id, executor_id))
+            if container is not None:
+                self._stop(container, EndCause.RELEASED, event.reason or "released", event.now)
+
+    def progressed(self, event: e.ProgressReported) -> None:
+        app = self._live(event.application_id)
+        if app is not None:
+            app.progress = event.progress
+
+    def class_observed(self, event: e.WorkloadClassObserved) -> None:
+        app = self._live(event.application_id)
+        if app is None or app.record.declared_class is not None:
+            return
+        if (app.record.workload_class, app.record.class_evidence) == (
+            event.workload_class,
+            event.evidence,
+        ):
+            return
+        changed = app.record.workload_class is not event.workload_class
+        self.ledger.update_record(
+            app, workload_class=event.workload_class, class_evidence=event.evidence
+        )
+        if not changed:
+            return
+        for container in app.containers.values():
+            queue = self.ledger.state.find(container.unit_id)
+            if queue is not None and queue.reclassify(container.container_id, event.workload_class):
+                self.ledger.refresh(container.unit_id)
+            if container.node is not None:
+                message = c.SetContainerClass(
+                    container_id=container.container_id, workload_class=event.workload_class
+                )
+                self.ledger.send(self.ledger.nodes[container.node], message)
+        self.placing.reclassify(app, event.now)
+
+    def finished(self, event: e.ApplicationFinished) -> None:
+        app = self._live(event.application_id)
+        if app is not None:
+            self.end(app, event.state, event.message, event.now)
+
+    def kill(self, event: e.KillRequested) -> None:
+        app = self._live(event.application_id)
+        if app is None:
+            known = self.ledger.applications.get(event.application_id)
+            error = _gone(event.application_id, known)
+            self.ledger.out.append(c.Refuse(call_id=event.call_id, error=error))
+            return
+        message = event.reason or "killed by an administrator"
+        self.end(app, ApplicationState.KILLED, message, event.now)
+        self.ledger.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
+
+    def tick(self, now: float) -> None:
+        grace_s = self.ledger.bounds.application_grace_s
+        for app in self.ledger.live_applications():
+            if app.detached_at_s is not None and now - app.detached_at_s > grace_s:
+                message = f"its AppMaster did not come back within {grace_s:.0f} s"
+                self.end(app, ApplicationState.FAILED, message, now)
+        kept = self.ledger.bounds.ended_applications_kept
+        for _ in range(len(self.ledger.ended) - kept):
+            application_id = self.ledger.ended[0]
+            if self.ledger.applications[application_id].containers:
+                break
+            self.ledger.ended.popleft()
+            del self.ledger.applications[application_id]
+            self.ledger.out.append(c.ForgetApplication(application_id=application_id))
+
+    def end(self, app: Application, state: ApplicationState, message: str, now: float) -> None:
+        """End an application and stop all it has."""
+        self.ledger.move_application(app, state, now, message)
+        self.ledger.ended.append(app.application_id)
+        for container in list(app.containers.values()):
+            self._stop(container, EndCause.KILLED, f"application {state.value}", now)
+        app.session = None
+        app.detached_at_s = None
+        notice = c.EndApplication(state=state, message=message)
+        command = c.NotifyApplication(application_id=app.application_id, notice=notice)
+        self.ledger.out.append(command)
+
+    def _new(self, event: e.ApplicationRegistered) -> Application:
+        self.count += 1
+        day = datetime.fromtimestamp(event.now, UTC).strftime("%Y%m%d")
+        application_id = ApplicationId(f"app-{day}-{self.ledger.epoch}-{self.count:04d}")
+        evidence = "declared by spark.hrm.class" if event.declared_class else ""
+        record = ApplicationRecord(
+            application_id=application_id,
+            submission_key=event.submission_key,
+            name=event.name,
+            user=event.user,
+            tenant=event.tenant,
+            workload_class=event.declared_class or WorkloadClass.BATCH,
+            declared_class=event.declared_class,
+            class_evidence=evidence,
+            spark_version=event.spark_version,
+            driver_host=event.driver_host,
+            web_url=event.web_url,
+            submitted_at_s=event.now,
+        )
+        app = self.ledger.new_application(record, self.placing.choose_scheduler())
+        app.detached_at_s = event.now
+        self.ledger.out.append(c.PersistApplication(record=record))
+        return app
+
+    def _register_again(self, event: e.ApplicationRegistered) -> None:
+        app = self.ledger.applications.get(event.application_id)
+        if app is None or app.life.state.ended:
+            error = _gone(event.application_id, app)
+            self.ledger.out.append(c.Refuse(call_id=event.call_id, error=error))
+            return
+        app.launch = event.launch
+        if app.session is None:
+            app.detached_at_s = event.now
+        self._admit(event.call_id, app)
+
+    def _admit(self, call_id: int, app: Application) -> None:
+        statuses = tuple(self.ledger.status(x) for x in app.containers.values())
+        answer = c.ApplicationAdmitted(
+            application_id=app.application_id,
+            epoch=self.ledger.epoch,
+            containers=statuses,
+            last_executor_number=app.last_executor_number,
+        )
+        self.ledger.out.append(c.Reply(call_id=call_id, answer=answer))
+
+    def _refusal(self, app: Application, request: ContainerRequest) -> str:
+        limit = self.ledger.bounds.containers_limit
+        if len(app.containers) >= limit:
+            return (
+                f"the application has {limit} containers already (containers_limit); raise it in "
+                f"hrm.toml [master]"
+            )
+        return self.placing.refusal(request.resources)
+
+    def _stop(self, container: Container, cause: EndCause, reason: str, now: float) -> None:
+        state = container.state
+        if state is ContainerState.PENDING:
+            self.placing.withdraw(container)
+            self.ledger.end_container(container, ContainerEnd(cause=cause, message=reason), now)
+        elif state in (ContainerState.ASSIGNED, ContainerState.WAITING, ContainerState.RUNNING):
+            container.life.move(ContainerState.STOPPING, now, reason)
+            assert container.node is not None
+            node = self.ledger.nodes[container.node]
+            self.nodes.send_stop(node, container, cause, reason, now)
+
+    def _live(self, application_id: ApplicationId) -> Application | None:
+        app = self.ledger.applications.get(application_id)
+        return None if app is None or app.life.state.ended else app
+
+
+def _gone(application_id: ApplicationId, app: Application | None) -> NotFound:
+    if app is None:
+        return NotFound(f"no such application: {application_id}; hrm apps --all lists them")
+    return NotFound(
+        f"{application_id} has ended: {app.life.state.value}"
+        + (f" ({app.record.message})" if app.record.message else "")
+    )

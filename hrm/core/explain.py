@@ -1,0 +1,105 @@
+"""Why is my application waiting? Why did it end? In words, from the books alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hrm.core.feasibility import demand_vector, fitting_rows
+from hrm.core.ledger import Application, Container, Ledger
+from hrm.core.model import ApplicationState, ContainerState, EndCause, NodeState
+
+__all__ = ["explain"]
+
+_DETAILS_MAX = 20
+
+
+def explain(ledger: Ledger, app: Application, now: float) -> tuple[str, list[str]]:
+    """One line, and the details behind it."""
+    details = [_class_line(app)]
+    details += _trouble(app)
+    state = app.life.state
+    if state.ended:
+        seconds = app.record.ended_at_s - app.record.submitted_at_s
+        message = f": {app.record.message}" if app.record.message else ""
+        return f"{state.value} after {seconds:.1f} s{message}", details
+    if state is ApplicationState.DETACHED:
+        left_s = ledger.bounds.application_grace_s - (now - (app.detached_at_s or now))
+        return (
+            f"its AppMaster is away; it has {max(0.0, left_s):.0f} s to come back before the "
+            f"application fails",
+            details,
+        )
+    pending = app.in_state(ContainerState.PENDING)
+    placed = app.in_state(ContainerState.ASSIGNED, ContainerState.WAITING)
+    running = app.in_state(ContainerState.RUNNING)
+    for container in placed[:_DETAILS_MAX]:
+        details.append(_waiting_line(ledger, container))
+    if pending:
+        return _pending_line(ledger, app, pending, now), details
+    if placed:
+        return (
+            f"{len(running)} of {len(running) + len(placed)} containers run; the others wait in "
+            f"the queue of a resource unit",
+            details,
+        )
+    if not app.containers:
+        return "it asks for no executors now", details
+    return f"nothing keeps it waiting: {len(running)} containers run", details
+
+
+def _class_line(app: Application) -> str:
+    evidence = app.record.class_evidence or "no streaming query was seen"
+    return f"it is of class {app.record.workload_class.value}: {evidence}"
+
+
+def _trouble(app: Application) -> list[str]:
+    bad = [
+        x
+        for x in app.ended
+        if x.end is not None
+        and x.end.cause not in (EndCause.RELEASED, EndCause.KILLED)
+        and not (x.end.cause is EndCause.EXITED and x.end.exit_code == 0)
+    ]
+    counted = Counter((x.end.cause.value, x.end.message) for x in bad if x.end is not None)
+    return [
+        f"{count} container{'s' if count > 1 else ''} ended badly ({cause}): {message}"
+        for (cause, message), count in counted.most_common(5)
+    ]
+
+
+def _waiting_line(ledger: Ledger, container: Container) -> str:
+    queue = ledger.state.find(container.unit_id)
+    if queue is None:
+        return f"executor {container.request.executor_id} waits at {container.unit_id}"
+    before = 0
+    for waiting in (queue.stream_waiting, queue.batch_waiting):
+        for container_id in waiting:
+            if container_id == container.container_id:
+                return (
+                    f"executor {container.request.executor_id} waits at {container.unit_id} with "
+                    f"{before} before it; {len(queue.running)} run there"
+                )
+            before += 1
+    return f"executor {container.request.executor_id} was sent to {container.unit_id}"
+
+
+def _pending_line(ledger: Ledger, app: Application, pending: list[Container], now: float) -> str:
+    request = pending[0].request.resources
+    many = f"{len(pending)} executor{'s wait' if len(pending) > 1 else ' waits'}"
+    oldest_s = now - min(x.requested_at_s for x in pending)
+    since = f"{many} for a place ({request} each) since {oldest_s:.1f} s"
+    alive = [n for n in ledger.nodes.values() if n.state is NodeState.ALIVE]
+    if not alive:
+        return f"{since}: no node is alive; start one with hrm agent, or see hrm nodes"
+    if ledger.recovering and app.recovered:
+        return f"{since}: the master has restarted and waits for its nodes to come back"
+    state = ledger.state
+    could = state.open & fitting_rows(demand_vector(request), state.total)
+    if not could.any():
+        return f"{since}: only nodes that are draining or lost are large enough"
+    if app.refusal:
+        return f"{since}: {app.refusal}"
+    roomy = could & fitting_rows(demand_vector(request), state.free)
+    if roomy.any():
+        return f"{since}: there is room, its scheduler has not come to it yet"
+    return f"{since}: no resource unit has that much free now"

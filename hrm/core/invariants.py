@@ -1,0 +1,130 @@
+"""What must hold after every event, recounted from scratch.
+
+Tests and the simulator call these after each event; the live daemons do not (they cost a pass over
+everything). Each function answers the violations in words; an empty list is health.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from hrm.core.feasibility import Vector, capacity_vector, minus
+from hrm.core.ledger import Ledger
+from hrm.core.master import MasterCore
+from hrm.core.model import ContainerState, NodeState
+from hrm.core.node import NodeCore
+from hrm.core.resource_unit import UnitQueue
+
+__all__ = ["master_violations", "node_violations", "unit_violations"]
+
+
+def unit_violations(queue: UnitQueue) -> list[str]:
+    """No over-commitment, ``free`` equal to a recount, nobody in two places."""
+    name = queue.unit.unit_id
+    found: list[str] = []
+    free: Vector = capacity_vector(queue.unit)
+    for entry in queue.running.values():
+        free = minus(free, entry.demand)
+    if min(free) < 0:
+        found.append(f"{name} is over its capacity: {free}")
+    if free != queue.free:
+        found.append(f"{name} says {queue.free} is free, a recount says {free}")
+    places = Counter([*queue.running, *queue.stream_waiting, *queue.batch_waiting])
+    found += [f"{x} is in {n} places of {name}" for x, n in places.items() if n > 1]
+    return found
+
+
+def node_violations(core: NodeCore) -> list[str]:
+    """Units healthy; containers and queues agree; nobody waits who could run."""
+    found: list[str] = []
+    holding = {ContainerState.RUNNING, ContainerState.STOPPING}
+    for unit_id, queue in core.units.items():
+        found += unit_violations(queue)
+        here = {x for x, k in core.containers.items() if k.spec.unit_id == unit_id}
+        running = {x for x in here if core.containers[x].life.state in holding}
+        waiting = {x for x in here if core.containers[x].life.state is ContainerState.WAITING}
+        if running != set(queue.running):
+            found.append(f"{unit_id} runs {sorted(queue.running)}, states say {sorted(running)}")
+        queued = {*queue.stream_waiting, *queue.batch_waiting}
+        if waiting != queued:
+            found.append(f"{unit_id} queues {sorted(queued)}, states say {sorted(waiting)}")
+    return found
+
+
+def master_violations(core: MasterCore) -> list[str]:
+    """The books agree with each other and with the table."""
+    return _table(core.ledger) + _books(core.ledger) + _jobs(core)
+
+
+def _table(ledger: Ledger) -> list[str]:
+    found: list[str] = []
+    state = ledger.state
+    for unit_id, row in state.rows.items():
+        queue = state.queue(row)
+        found += unit_violations(queue)
+        if not np.array_equal(state.free[row], queue.free):
+            found.append(f"row {row} of {unit_id} is stale: {state.free[row]}")
+        counts = (len(queue.stream_waiting), len(queue.batch_waiting))
+        if counts != (state.waiting_stream[row], state.waiting_batch[row]):
+            found.append(f"row {row} of {unit_id} miscounts its waiters")
+        node = ledger.nodes.get(state.node(row))
+        if node is None or node.state is NodeState.LOST:
+            found.append(f"{unit_id} belongs to no live node")
+        for container_id in (*queue.running, *queue.stream_waiting, *queue.batch_waiting):
+            if node is not None and container_id not in node.containers:
+                found.append(f"{container_id} holds room at {unit_id} but is not on its node")
+    return found
+
+
+def _books(ledger: Ledger) -> list[str]:
+    found: list[str] = []
+    seen: Counter[str] = Counter()
+    for node in ledger.nodes.values():
+        for container_id, container in node.containers.items():
+            seen[container_id] += 1
+            if node.state is NodeState.LOST:
+                found.append(f"{container_id} is granted on a lost node, {node.name}")
+            if container.node != node.name:
+                found.append(f"{container_id} is on {node.name} but thinks {container.node}")
+            queue = ledger.state.find(container.unit_id)
+            if queue is not None and container_id not in queue:
+                found.append(f"{container_id} holds no room at {container.unit_id}")
+    found += [f"{x} is on {n} nodes" for x, n in seen.items() if n > 1]
+    for app in ledger.applications.values():
+        for container in app.containers.values():
+            state = container.state
+            if state is ContainerState.ENDED:
+                found.append(f"{container.container_id} has ended but counts as live")
+            placed = container.node is not None
+            if placed != (state is not ContainerState.PENDING):
+                found.append(f"{container.container_id} is {state.value} at {container.node}")
+            if placed and seen[container.container_id] != 1:
+                found.append(f"{container.container_id} is not in its node's book")
+        if app.life.state.ended and app.in_state(ContainerState.RUNNING, ContainerState.PENDING):
+            found.append(f"{app.application_id} has ended but its containers go on")
+    return found
+
+
+def _jobs(core: MasterCore) -> list[str]:
+    found: list[str] = []
+    ledger = core.ledger
+    for app in ledger.live_applications():
+        job = core.placing.schedulers[app.scheduler].jobs.get(app.application_id)
+        wanted = {x.container_id for x in app.in_state(ContainerState.PENDING)}
+        if ledger.recovering and app.recovered:
+            continue
+        queued = set() if job is None else set(job.pending)
+        if wanted != queued:
+            found.append(
+                f"{app.application_id} waits for {sorted(wanted)}, its job has {sorted(queued)}"
+            )
+    for scheduler in core.placing.schedulers.values():
+        for application_id, job in scheduler.jobs.items():
+            if not job.pending:
+                found.append(f"{scheduler.name} keeps an empty job of {application_id}")
+            owner = ledger.applications.get(application_id)
+            if owner is None or owner.life.state.ended:
+                found.append(f"{scheduler.name} schedules {application_id}, which has ended")
+    return found

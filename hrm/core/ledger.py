@@ -1,0 +1,264 @@
+"""The master's books: applications, containers and nodes, and the outbox of commands.
+
+Everything that the parts of the master's core share is kept here, with the few moves that touch
+several books at once, so that no part can change one and forget the other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from hrm.core import commands as c
+from hrm.core.bounds import Bounds
+from hrm.core.model import (
+    NO_LAUNCH,
+    ApplicationId,
+    ApplicationState,
+    ContainerEnd,
+    ContainerId,
+    ContainerRequest,
+    ContainerSpec,
+    ContainerState,
+    ContainerStatus,
+    LaunchContext,
+    NodeName,
+    NodeState,
+    Progress,
+    ResourceUnit,
+    ResourceUnitId,
+    Usage,
+    container_id_of,
+)
+from hrm.core.records import ApplicationRecord
+from hrm.core.shared_state import SharedState
+from hrm.core.transitions import APPLICATION, CONTAINER, NODE, Lifecycle
+
+__all__ = ["Application", "Container", "Ledger", "Node"]
+
+
+NO_UNIT = ResourceUnitId("")
+
+
+@dataclass(slots=True)
+class Container:
+    """One container, from the request to the end. ``end`` is set iff it is ENDED."""
+
+    container_id: ContainerId
+    application_id: ApplicationId
+    request: ContainerRequest
+    life: Lifecycle[ContainerState]
+    requested_at_s: float
+    node: NodeName | None = None
+    unit_id: ResourceUnitId = NO_UNIT
+    assigned_at_s: float = 0.0
+    started_at_s: float = 0.0
+    ended_at_s: float = 0.0
+    sent_at_s: float = 0.0
+    end: ContainerEnd | None = None
+    stdout_url: str = ""
+    stderr_url: str = ""
+    usage: Usage | None = None
+
+    @property
+    def state(self) -> ContainerState:
+        return self.life.state
+
+
+@dataclass(slots=True)
+class Application:
+    """One application. ``containers`` are the live ones, ``ended`` the latest of the others."""
+
+    record: ApplicationRecord
+    life: Lifecycle[ApplicationState]
+    scheduler: str
+    launch: LaunchContext = NO_LAUNCH
+    session: int | None = None
+    detached_at_s: float | None = None
+    containers: dict[ContainerId, Container] = field(default_factory=dict)
+    ended: deque[Container] = field(default_factory=deque)
+    progress: Progress | None = None
+    last_executor_number: int = 0
+    waits: int = 0
+    waited_s: float = 0.0
+    refusal: str = ""
+    recovered: bool = False
+
+    @property
+    def application_id(self) -> ApplicationId:
+        return self.record.application_id
+
+    def find(self, container_id: ContainerId) -> Container | None:
+        live = self.containers.get(container_id)
+        if live is not None:
+            return live
+        return next((x for x in self.ended if x.container_id == container_id), None)
+
+    def in_state(self, *states: ContainerState) -> list[Container]:
+        return [x for x in self.containers.values() if x.state in states]
+
+
+@dataclass(slots=True)
+class Node:
+    """One node. ``containers`` are all and only the live containers assigned to it."""
+
+    name: NodeName
+    life: Lifecycle[NodeState]
+    identity: str
+    incarnation: str
+    host: str
+    endpoint: str
+    units: tuple[ResourceUnit, ...]
+    isolation: str
+    spark_versions: tuple[str, ...]
+    platform: str
+    registered_at_s: float
+    last_heard_s: float
+    sequence: int = 0
+    connected: bool = True
+    containers: dict[ContainerId, Container] = field(default_factory=dict)
+    usage: Usage | None = None
+
+    @property
+    def state(self) -> NodeState:
+        return self.life.state
+
+
+class Ledger:
+    """All books of one master.
+
+    Invariants:
+        A container is in its application's ``containers`` iff it has not ended.
+        It is in its node's ``containers`` iff it has a node and has not ended.
+        A node that is not LOST has all and only its units in ``state``.
+        While ``recovering``, PENDING containers of recovered applications are with no scheduler:
+        a node that has not come back yet may be running them.
+    """
+
+    def __init__(self, epoch: int, bounds: Bounds) -> None:
+        self.epoch = epoch
+        self.bounds = bounds
+        self.state = SharedState()
+        self.applications: dict[ApplicationId, Application] = {}
+        self.ended: deque[ApplicationId] = deque()
+        self.nodes: dict[NodeName, Node] = {}
+        self.out: list[c.MasterCommand] = []
+        self.recovering = False
+
+    def live_applications(self) -> list[Application]:
+        return [a for a in self.applications.values() if not a.life.state.ended]
+
+    def new_container(self, app: Application, request: ContainerRequest, now: float) -> Container:
+        container_id = container_id_of(app.application_id, request.executor_id)
+        life = Lifecycle(f"container {container_id}", CONTAINER, ContainerState.PENDING)
+        container = Container(container_id, app.application_id, request, life, now)
+        app.containers[container_id] = container
+        if request.executor_id.isdecimal():
+            app.last_executor_number = max(app.last_executor_number, int(request.executor_id))
+        return container
+
+    def new_application(self, record: ApplicationRecord, scheduler: str) -> Application:
+        life = Lifecycle(f"application {record.application_id}", APPLICATION, record.state)
+        app = Application(record, life, scheduler, last_executor_number=record.last_executor_number)
+        self.applications[record.application_id] = app
+        return app
+
+    def new_node_life(self, name: NodeName) -> Lifecycle[NodeState]:
+        return Lifecycle(f"node {name}", NODE, NodeState.ALIVE)
+
+    def move_application(
+        self, app: Application, to: ApplicationState, now: float, why: str
+    ) -> None:
+        """Change an application's state and write it down."""
+        if not app.life.move(to, now, why):
+            return
+        changes: dict[str, object] = {"state": to}
+        if to is ApplicationState.RUNNING and not app.record.first_running_at_s:
+            changes["first_running_at_s"] = now
+        if to.ended:
+            changes["ended_at_s"] = now
+            changes["message"] = why
+        self.update_record(app, **changes)
+
+    def update_record(self, app: Application, **changes: object) -> None:
+        record = replace(app.record, last_executor_number=app.last_executor_number)
+        app.record = replace(record, **changes)  # type: ignore[arg-type]
+        self.out.append(c.PersistApplication(record=app.record))
+
+    def end_container(self, container: Container, end: ContainerEnd, now: float) -> None:
+        """Take a container out of every book and tell its application."""
+        container.life.move(ContainerState.ENDED, now, end.message or end.cause.value)
+        container.end = end
+        container.ended_at_s = now
+        container.usage = None
+        self._leave_unit(container)
+        if container.node is not None:
+            node = self.nodes.get(container.node)
+            if node is not None:
+                node.containers.pop(container.container_id, None)
+        app = self.applications[container.application_id]
+        del app.containers[container.container_id]
+        app.ended.append(container)
+        while len(app.ended) > self.bounds.ended_containers_kept:
+            app.ended.popleft()
+        self.tell(container)
+
+    def tell(self, container: Container) -> None:
+        """Tell the container's application how it is."""
+        self.out.append(
+            c.NotifyApplication(
+                application_id=container.application_id,
+                notice=c.ContainerChanged(status=self.status(container)),
+            )
+        )
+
+    def send(self, node: Node, message: c.NodeMessage) -> None:
+        self.out.append(c.SendToNode(node=node.name, incarnation=node.incarnation, message=message))
+
+    def status(self, container: Container) -> ContainerStatus:
+        app = self.applications[container.application_id]
+        return ContainerStatus(
+            container_id=container.container_id,
+            application_id=container.application_id,
+            executor_id=container.request.executor_id,
+            resource_profile_id=container.request.resource_profile_id,
+            workload_class=app.record.workload_class,
+            resources=container.request.resources,
+            state=container.state,
+            node=container.node or NodeName(""),
+            unit_id=container.unit_id,
+            requested_at_s=container.requested_at_s,
+            assigned_at_s=container.assigned_at_s,
+            started_at_s=container.started_at_s,
+            ended_at_s=container.ended_at_s,
+            end=container.end,
+            stdout_url=container.stdout_url,
+            stderr_url=container.stderr_url,
+            usage=container.usage,
+            expected_duration_s=container.request.expected_duration_s,
+        )
+
+    def spec(self, container: Container) -> ContainerSpec:
+        app = self.applications[container.application_id]
+        return ContainerSpec(
+            container_id=container.container_id,
+            application_id=container.application_id,
+            executor_id=container.request.executor_id,
+            resource_profile_id=container.request.resource_profile_id,
+            workload_class=app.record.workload_class,
+            resources=container.request.resources,
+            unit_id=container.unit_id,
+            heap_mib=container.request.heap_mib,
+            expected_duration_s=container.request.expected_duration_s,
+            launch=app.launch,
+        )
+
+    def refresh(self, unit_id: ResourceUnitId) -> None:
+        row = self.state.rows.get(unit_id)
+        if row is not None:
+            self.state.refresh(row)
+
+    def _leave_unit(self, container: Container) -> None:
+        queue = self.state.find(container.unit_id)
+        if queue is not None and queue.remove(container.container_id) is not None:
+            self.refresh(container.unit_id)

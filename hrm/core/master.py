@@ -1,0 +1,96 @@
+"""The master's brain: one event in, commands out.
+
+The work is in the parts: ``applications`` and ``nodes`` listen, ``placing`` schedules, ``ledger``
+keeps the books. This module routes events to them and lets time pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.applications import Applications
+from hrm.core.bounds import Bounds
+from hrm.core.ledger import Ledger
+from hrm.core.model import NodeName
+from hrm.core.negotiator import Negotiator
+from hrm.core.nodes import Nodes
+from hrm.core.placing import Placing
+from hrm.core.records import ApplicationRecord
+from hrm.core.scheduler import PlacementPolicy, Scheduler
+
+__all__ = ["MasterCore"]
+
+
+class MasterCore:
+    """One master.
+
+    Args:
+        epoch: rises with every master of this cluster; nodes refuse older ones.
+        policies: one placement policy a scheduler; as many schedulers as policies.
+        records: applications that the store knows.
+        known_nodes: nodes that the store knows. New containers of recovered applications wait until
+            these are back, or the recovery window ends.
+    """
+
+    def __init__(
+        self,
+        epoch: int,
+        policies: Iterable[PlacementPolicy],
+        bounds: Bounds | None = None,
+        records: Iterable[ApplicationRecord] = (),
+        known_nodes: Iterable[NodeName] = (),
+        now: float = 0.0,
+    ) -> None:
+        bounds = bounds or Bounds()
+        self.ledger = Ledger(epoch, bounds)
+        self.negotiator = Negotiator(self.ledger.state, bounds)
+        schedulers = [
+            Scheduler(f"scheduler-{index + 1}", policy, bounds)
+            for index, policy in enumerate(policies)
+        ]
+        self.placing = Placing(self.ledger, self.negotiator, schedulers)
+        self.nodes = Nodes(self.ledger, self.placing, set(known_nodes))
+        self.applications = Applications(self.ledger, self.placing, self.nodes)
+        self.recovery_ends_at_s = now + bounds.recovery_window_s
+        for record in records:
+            self.applications.recover(record, now)
+        self.ledger.recovering = bool(self.nodes.awaited)
+        self._handlers: dict[type[e.Event], Callable[..., None]] = {
+            e.NodeRegistered: self.nodes.registered,
+            e.NodeReported: self.nodes.reported,
+            e.ContainerReported: self.nodes.container_reported,
+            e.NodeDisconnected: self.nodes.disconnected,
+            e.DrainRequested: self.nodes.drain,
+            e.ApplicationRegistered: self.applications.registered,
+            e.ApplicationAttached: self.applications.attached,
+            e.ApplicationDetached: self.applications.detached,
+            e.ContainersRequested: self.applications.requested,
+            e.ContainersReleased: self.applications.released,
+            e.ProgressReported: self.applications.progressed,
+            e.WorkloadClassObserved: self.applications.class_observed,
+            e.ApplicationFinished: self.applications.finished,
+            e.KillRequested: self.applications.kill,
+            e.SchedulerWoken: lambda event: self.placing.woken(event.scheduler, event.now),
+            e.ClaimsProposed: lambda event: self.placing.proposed(event.proposal, event.now),
+            e.Ticked: lambda event: self._tick(event.now),
+        }
+
+    @property
+    def epoch(self) -> int:
+        return self.ledger.epoch
+
+    def handle(self, event: e.MasterEvent) -> list[c.MasterCommand]:
+        """Take in one fact; answers what is to be done, in order."""
+        self._handlers[type(event)](event)
+        out = self.ledger.out
+        self.ledger.out = []
+        return out
+
+    def _tick(self, now: float) -> None:
+        if self.ledger.recovering and now >= self.recovery_ends_at_s:
+            self.nodes.end_recovery(now)
+        self.nodes.tick(now)
+        self.applications.tick(now)
+        self.placing.tick(now)

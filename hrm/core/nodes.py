@@ -1,0 +1,367 @@
+"""What the master believes of its nodes, and how the nodes' reports correct it.
+
+The node decides who starts; the master's table mirrors it. Reports are taken in the order of their
+sequence numbers, older ones are dropped. Each heartbeat lists every container the node knows, so a
+lost message costs a heartbeat, not a container:
+
+- known here, absent there: sent again if the node never answered, else lost;
+- running there, ended or unknown here: stopped;
+- to be stopped here, still running there: told again.
+"""
+
+from __future__ import annotations
+
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.feasibility import demand_vector, fits
+from hrm.core.ledger import Application, Container, Ledger, Node
+from hrm.core.model import (
+    ApplicationState,
+    ContainerEnd,
+    ContainerId,
+    ContainerRequest,
+    ContainerState,
+    ContainerStatus,
+    EndCause,
+    NodeName,
+    NodeState,
+)
+from hrm.core.placing import Placing
+from hrm.core.resource_unit import Entry, UnitQueue
+from hrm.errors import AlreadyExists, NotFound
+
+__all__ = ["Nodes"]
+
+
+class Nodes:
+    """``awaited``: nodes that an earlier master knew and that have not come back to this one."""
+
+    def __init__(self, ledger: Ledger, placing: Placing, awaited: set[str]) -> None:
+        self.ledger = ledger
+        self.placing = placing
+        self.awaited = awaited
+
+    def registered(self, event: e.NodeRegistered) -> None:
+        node = self.ledger.nodes.get(event.node)
+        if node is not None and node.identity != event.identity:
+            if node.connected and node.state is not NodeState.LOST:
+                message = (
+                    f"another agent is registered as {event.node} (at {node.endpoint}); give this "
+                    f"one another name (--name), or stop the other"
+                )
+                refusal = c.Refuse(call_id=event.call_id, error=AlreadyExists(message))
+                self.ledger.out.append(refusal)
+                return
+            self._lose(node, event.now, "another agent took its name")
+        if node is None:
+            self.ledger.out.append(c.RememberNode(node=event.node))
+        node = self._book(event)
+        self.ledger.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
+        self._reconcile(node, event.containers, event.now, registration=True)
+        self.awaited.discard(event.node)
+        if self.ledger.recovering and not self.awaited:
+            self.end_recovery(event.now)
+        self.placing.room_appeared(event.now)
+
+    def reported(self, event: e.NodeReported) -> None:
+        node = self._listen(event.node, event.incarnation, event.sequence, event.now)
+        if node is None:
+            return
+        node.usage = event.usage
+        self._reconcile(node, event.containers, event.now, registration=False)
+
+    def container_reported(self, event: e.ContainerReported) -> None:
+        node = self._listen(event.node, event.incarnation, event.sequence, event.now)
+        if node is not None:
+            self._apply(node, event.container, event.now)
+
+    def disconnected(self, event: e.NodeDisconnected) -> None:
+        node = self.ledger.nodes.get(event.node)
+        if node is not None and node.incarnation == event.incarnation:
+            node.connected = False
+
+    def drain(self, event: e.DrainRequested) -> None:
+        nodes = [self.ledger.nodes.get(name) for name in event.nodes]
+        for name, node in zip(event.nodes, nodes, strict=True):
+            if node is None or node.state is NodeState.LOST:
+                what = "no such node" if node is None else "that node is lost"
+                error = NotFound(f"{what}: {name}; hrm nodes lists them")
+                self.ledger.out.append(c.Refuse(call_id=event.call_id, error=error))
+                return
+        for node in nodes:
+            assert node is not None
+            self._drain(node, event.undo, event.now)
+        self.ledger.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
+
+    def tick(self, now: float) -> None:
+        for node in list(self.ledger.nodes.values()):
+            silent_s = now - node.last_heard_s
+            if node.state is not NodeState.LOST and silent_s > self.ledger.bounds.node_timeout_s:
+                self._lose(node, now, f"not heard of for {silent_s:.0f} s")
+        lost = [n for n in self.ledger.nodes.values() if n.state is NodeState.LOST]
+        for node in lost[: max(0, len(lost) - self.ledger.bounds.lost_nodes_kept)]:
+            del self.ledger.nodes[node.name]
+
+    def end_recovery(self, now: float) -> None:
+        """Every node is back, or had its time: what is still PENDING runs nowhere."""
+        self.ledger.recovering = False
+        for app in self.ledger.live_applications():
+            if app.recovered:
+                for container in app.in_state(ContainerState.PENDING):
+                    self.placing.hand_over(app, container, now)
+
+    def _book(self, event: e.NodeRegistered) -> Node:
+        old = self.ledger.nodes.get(event.node)
+        same = old is not None and old.identity == event.identity
+        if old is not None and old.state is not NodeState.LOST:
+            self._close_rows(old)
+        node = Node(
+            name=event.node,
+            life=self.ledger.new_node_life(event.node) if old is None else old.life,
+            identity=event.identity,
+            incarnation=event.incarnation,
+            host=event.host,
+            endpoint=event.endpoint,
+            units=event.units,
+            isolation=event.isolation,
+            spark_versions=event.spark_versions,
+            platform=event.platform,
+            registered_at_s=event.now,
+            last_heard_s=event.now,
+            sequence=event.sequence,
+            containers=old.containers if old is not None and same else {},
+        )
+        self.ledger.nodes[event.node] = node
+        for unit in event.units:
+            self.ledger.state.add(event.node, UnitQueue(unit))
+        if node.state is NodeState.LOST:
+            node.life.move(NodeState.ALIVE, event.now, "registered")
+        if node.state is NodeState.DRAINING:
+            self._set_open(node, False)
+        return node
+
+    def _listen(self, name: NodeName, incarnation: str, sequence: int, now: float) -> Node | None:
+        """The node, if this report of it is news."""
+        node = self.ledger.nodes.get(name)
+        if node is None or node.state is NodeState.LOST:
+            return None
+        if node.incarnation != incarnation or sequence <= node.sequence:
+            return None
+        node.sequence = sequence
+        node.last_heard_s = now
+        return node
+
+    def _reconcile(
+        self, node: Node, statuses: tuple[ContainerStatus, ...], now: float, *, registration: bool
+    ) -> None:
+        """Make the books agree with the full list of a node."""
+        listed = {status.container_id for status in statuses}
+        for container in list(node.containers.values()):
+            if container.container_id not in listed:
+                self._absent(node, container, now, registration=registration)
+        ended_first = sorted(statuses, key=lambda s: s.state is not ContainerState.ENDED)
+        running_next = sorted(ended_first, key=lambda s: s.state is ContainerState.WAITING)
+        for status in running_next:
+            self._apply(node, status, now)
+
+    def _absent(self, node: Node, container: Container, now: float, *, registration: bool) -> None:
+        bounds = self.ledger.bounds
+        if container.state is not ContainerState.ASSIGNED:
+            message = f"{node.name} no longer knows it"
+            self._end(container, ContainerEnd(cause=EndCause.LOST, message=message), now)
+            return
+        if registration:
+            self._mirror(node, container, now, running=False)
+        if registration or now - container.sent_at_s >= bounds.resend_delay_s:
+            container.sent_at_s = now
+            self.ledger.send(node, c.AssignContainer(spec=self.ledger.spec(container)))
+
+    def _apply(self, node: Node, status: ContainerStatus, now: float) -> None:
+        """Take in what a node says of one container."""
+        app = self.ledger.applications.get(status.application_id)
+        container = None if app is None else app.containers.get(status.container_id)
+        if status.state is ContainerState.ENDED:
+            if container is not None and container.node == node.name:
+                end = status.end or ContainerEnd(cause=EndCause.LOST)
+                self._end(container, end, now)
+            acknowledge = c.AcknowledgeEnded(container_ids=(status.container_id,))
+            self.ledger.send(node, acknowledge)
+            return
+        if container is None and app is not None and self._may_adopt(app, status):
+            container = self._adopt(app, status, now)
+        if container is None or container.node not in (None, node.name):
+            self._stop_stranger(node, status.container_id)
+            return
+        self._update(node, container, status, now)
+
+    def _may_adopt(self, app: Application, status: ContainerStatus) -> bool:
+        """Unknown containers of a live application belong to an earlier master's grants."""
+        if app.life.state.ended or not app.recovered:
+            return False
+        return app.find(status.container_id) is None
+
+    def _adopt(self, app: Application, status: ContainerStatus, now: float) -> Container:
+        request = ContainerRequest(
+            executor_id=status.executor_id,
+            resource_profile_id=status.resource_profile_id,
+            resources=status.resources,
+            expected_duration_s=status.expected_duration_s,
+        )
+        return self.ledger.new_container(app, request, status.assigned_at_s or now)
+
+    def _update(
+        self, node: Node, container: Container, status: ContainerStatus, now: float
+    ) -> None:
+        app = self.ledger.applications[container.application_id]
+        if container.state is ContainerState.PENDING:
+            self.placing.withdraw(container)
+        if container.node is None:
+            container.node = node.name
+            container.unit_id = status.unit_id
+            container.assigned_at_s = status.assigned_at_s
+            node.containers[container.container_id] = container
+        container.stdout_url, container.stderr_url = status.stdout_url, status.stderr_url
+        container.usage = status.usage
+        running = status.state is not ContainerState.WAITING
+        self._mirror(node, container, now, running=running)
+        if container.state is ContainerState.STOPPING:
+            self._stop_again(node, container, status, now)
+            return
+        before = container.state
+        if status.state is ContainerState.STOPPING:
+            container.life.move(ContainerState.STOPPING, now, "the node stops it")
+        elif running:
+            self._started(app, container, status, now)
+        else:
+            container.life.move(ContainerState.WAITING, now, "in the unit's queue")
+        if status.workload_class is not app.record.workload_class:
+            message = c.SetContainerClass(
+                container_id=container.container_id, workload_class=app.record.workload_class
+            )
+            self.ledger.send(node, message)
+        if container.state is not before:
+            self.ledger.tell(container)
+
+    def _started(
+        self, app: Application, container: Container, status: ContainerStatus, now: float
+    ) -> None:
+        if not container.life.move(ContainerState.RUNNING, now, "started by its node"):
+            return
+        first = container.started_at_s == 0.0
+        container.started_at_s = min(now, status.started_at_s or now)
+        if first:
+            app.waits += 1
+            app.waited_s += max(0.0, container.started_at_s - container.requested_at_s)
+        if app.life.state is ApplicationState.SUBMITTED:
+            self.ledger.move_application(
+                app, ApplicationState.RUNNING, now, "its first container runs"
+            )
+
+    def _stop_again(
+        self, node: Node, container: Container, status: ContainerStatus, now: float
+    ) -> None:
+        overdue = now - container.sent_at_s >= self.ledger.bounds.resend_delay_s
+        if status.state is not ContainerState.STOPPING and overdue:
+            self.send_stop(node, container, EndCause.RELEASED, "told again", now)
+
+    def send_stop(
+        self,
+        node: Node,
+        container: Container,
+        cause: EndCause,
+        reason: str,
+        now: float,
+        *,
+        only_if_waiting: bool = False,
+    ) -> None:
+        container.sent_at_s = now
+        message = c.StopContainer(
+            container_id=container.container_id,
+            cause=cause,
+            reason=reason,
+            grace_s=self.ledger.bounds.stop_grace_s,
+            only_if_waiting=only_if_waiting,
+        )
+        self.ledger.send(node, message)
+
+    def _stop_stranger(self, node: Node, container_id: ContainerId) -> None:
+        message = c.StopContainer(
+            container_id=container_id,
+            cause=EndCause.RELEASED,
+            reason="its application has ended, or has let go of it",
+            grace_s=self.ledger.bounds.stop_grace_s,
+        )
+        self.ledger.send(node, message)
+
+    def _mirror(self, node: Node, container: Container, now: float, *, running: bool) -> None:
+        """Make the table's queue of the container's unit say what the node says."""
+        queue = self.ledger.state.find(container.unit_id)
+        if queue is None:
+            return
+        container_id = container.container_id
+        if running:
+            if container_id not in queue.running:
+                entry = queue.get(container_id) or self._entry(container)
+                self._make_room(node, queue, entry)
+                queue.run(entry, now)
+        elif container_id in queue.running:
+            queue.unrun(container_id)
+        elif container_id not in queue:
+            queue.enqueue(self._entry(container))
+        self.ledger.refresh(container.unit_id)
+
+    def _make_room(self, node: Node, queue: UnitQueue, entry: Entry) -> None:
+        """The node runs ``entry``: whatever was reserved but never confirmed must be waiting."""
+        for container_id in reversed(list(queue.running)):
+            if fits(entry.demand, queue.free):
+                return
+            container = node.containers.get(container_id)
+            if container is None or container.state is ContainerState.ASSIGNED:
+                queue.unrun(container_id)
+
+    def _entry(self, container: Container) -> Entry:
+        app = self.ledger.applications[container.application_id]
+        duration_s = container.request.expected_duration_s or self.ledger.bounds.default_duration_s
+        demand = demand_vector(container.request.resources)
+        return Entry(container.container_id, app.record.workload_class, demand, duration_s)
+
+    def _end(self, container: Container, end: ContainerEnd, now: float) -> None:
+        self.ledger.end_container(container, end, now)
+        self.placing.room_appeared(now)
+
+    def _drain(self, node: Node, undo: bool, now: float) -> None:
+        if undo:
+            node.life.move(NodeState.ALIVE, now, "taken back into service")
+            self._set_open(node, True)
+            self.placing.room_appeared(now)
+            return
+        node.life.move(NodeState.DRAINING, now, "asked to drain")
+        self._set_open(node, False)
+        for container in list(node.containers.values()):
+            if container.state in (ContainerState.ASSIGNED, ContainerState.WAITING):
+                reason = f"{node.name} is drained"
+                self.send_stop(
+                    node, container, EndCause.PREEMPTED, reason, now, only_if_waiting=True
+                )
+
+    def _set_open(self, node: Node, is_open: bool) -> None:
+        for unit in node.units:
+            self.ledger.state.set_open(unit.unit_id, is_open)
+
+    def _lose(self, node: Node, now: float, why: str) -> None:
+        if node.state is NodeState.LOST:
+            return
+        node.life.move(NodeState.LOST, now, why)
+        node.connected = False
+        message = f"{node.name} is lost: {why}"
+        for container in list(node.containers.values()):
+            end = ContainerEnd(cause=EndCause.NODE_LOST, message=message)
+            self.ledger.end_container(container, end, now)
+        self._close_rows(node)
+        self.ledger.out.append(c.ForgetNode(node=node.name))
+        self.placing.room_appeared(now)
+
+    def _close_rows(self, node: Node) -> None:
+        for unit in node.units:
+            if unit.unit_id in self.ledger.state.rows:
+                self.ledger.state.remove(unit.unit_id)

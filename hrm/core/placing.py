@@ -1,0 +1,190 @@
+"""From a request to a grant: the master's schedulers, the negotiator, and what happens between.
+
+A scheduler is woken, reads a snapshot, and proposes (``ProposeClaims``); the proposal comes back as
+``ClaimsProposed`` and is committed in order of arrival. Between the two others may commit: that is
+the optimism. A stream's scheduler first takes the lease, which parks the commits of batch.
+
+Source: HRM paper, sections 4.3.1 (stream), 4.3.2 (batch), 4.3.3 (algorithms 2 and 3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hrm.core import commands as c
+from hrm.core.feasibility import capacity_vector, demand_vector, fits
+from hrm.core.ledger import Application, Container, Ledger
+from hrm.core.model import ContainerRequest, ContainerState, Resources, WorkloadClass
+from hrm.core.negotiator import Decision, Negotiator, Outcome, Proposal
+from hrm.core.scheduler import Job, Scheduler
+
+__all__ = ["Placing"]
+
+
+class Placing:
+    """Invariant: a scheduler with jobs has been woken, waits for the lease, or is in flight."""
+
+    def __init__(self, ledger: Ledger, negotiator: Negotiator, schedulers: list[Scheduler]) -> None:
+        self.ledger = ledger
+        self.negotiator = negotiator
+        self.schedulers = {scheduler.name: scheduler for scheduler in schedulers}
+        self._next = 0
+
+    def choose_scheduler(self) -> str:
+        """The next scheduler in turn: applications stay with theirs."""
+        names = list(self.schedulers)
+        name = names[self._next % len(names)]
+        self._next += 1
+        return name
+
+    def refusal(self, resources: Resources) -> str:
+        """Why no node could ever serve this; empty if one could, or if none is known yet."""
+        demand = demand_vector(resources)
+        largest: tuple[Resources, str] | None = None
+        for node in self.ledger.nodes.values():
+            for unit in node.units:
+                if fits(demand, capacity_vector(unit)):
+                    return ""
+                size = unit.capacity
+                if largest is None or (size.vcores, size.memory_mib) > (
+                    largest[0].vcores,
+                    largest[0].memory_mib,
+                ):
+                    largest = (size, node.name)
+        if largest is None:
+            return ""
+        return (
+            f"an executor asks for {resources}, but the largest node, {largest[1]}, has "
+            f"{largest[0]}; lower spark.executor.cores or spark.executor.memory "
+            f"(with its overhead), or add a larger node"
+        )
+
+    def request(self, app: Application, request: ContainerRequest, now: float) -> None:
+        """Book a new container and give it to the application's scheduler."""
+        container = self.ledger.new_container(app, request, now)
+        if not (self.ledger.recovering and app.recovered):
+            self.hand_over(app, container, now)
+
+    def hand_over(self, app: Application, container: Container, now: float) -> None:
+        """Let a PENDING container be scheduled."""
+        scheduler = self.schedulers[app.scheduler]
+        scheduler.add(
+            app.application_id,
+            app.record.workload_class,
+            container.container_id,
+            container.request,
+            now,
+        )
+        self.wake(scheduler, now)
+
+    def withdraw(self, container: Container) -> None:
+        app = self.ledger.applications[container.application_id]
+        self.schedulers[app.scheduler].withdraw(app.application_id, container.container_id)
+
+    def reclassify(self, app: Application, now: float) -> None:
+        job = self.schedulers[app.scheduler].jobs.get(app.application_id)
+        if job is not None:
+            job.workload_class = app.record.workload_class
+            job.not_before_s = now
+            self.wake(self.schedulers[app.scheduler], now)
+
+    def room_appeared(self, now: float) -> None:
+        """Something ended or came: whoever waits for room may try at once."""
+        for scheduler in self.schedulers.values():
+            if scheduler.jobs:
+                scheduler.room_appeared()
+                self.wake(scheduler, now)
+
+    def wake(self, scheduler: Scheduler, at_s: float) -> None:
+        """See to it that the scheduler is woken at ``at_s`` or before."""
+        if scheduler.in_flight is not None:
+            return
+        if scheduler.wake_at_s is None or at_s < scheduler.wake_at_s:
+            scheduler.wake_at_s = at_s
+            self.ledger.out.append(c.WakeScheduler(scheduler=scheduler.name, at_s=at_s))
+
+    def woken(self, name: str, now: float) -> None:
+        """One round of one scheduler, up to its proposal."""
+        scheduler = self.schedulers.get(name)
+        if scheduler is None or scheduler.in_flight is not None:
+            return
+        scheduler.wake_at_s = None
+        job = scheduler.next_job(now)
+        if job is None or job.workload_class is WorkloadClass.BATCH:
+            self.negotiator.lease.withdraw(scheduler.name)
+        if job is None:
+            self._sleep(scheduler)
+            return
+        token = 0
+        if job.workload_class is WorkloadClass.STREAM:
+            granted = self.negotiator.lease.acquire(scheduler.name, now)
+            if granted is None:
+                self.wake(scheduler, self.negotiator.lease.expires_at_s)
+                return
+            token = granted
+        scheduler.in_flight = (job.application_id, now)
+        proposal = scheduler.choose(job, self.ledger.state.view(), token, now)
+        self.ledger.out.append(c.ProposeClaims(proposal=proposal))
+
+    def proposed(self, proposal: Proposal, now: float) -> None:
+        """Commit a proposal, or park it behind a stream's lease."""
+        scheduler = self.schedulers.get(proposal.scheduler)
+        if scheduler is None or scheduler.in_flight is None:
+            return
+        job = scheduler.jobs.get(proposal.application_id)
+        pending = {} if job is None else job.pending
+        wanted = tuple(x for x in proposal.claims if x.entry.container_id in pending)
+        proposal = replace(proposal, claims=wanted)
+        outcomes = self.negotiator.commit(proposal, now)
+        if outcomes is None:
+            return
+        scheduler.in_flight = None
+        if job is not None:
+            self._settle(scheduler, job, outcomes, now)
+        if proposal.workload_class is WorkloadClass.STREAM:
+            self.negotiator.lease.release(scheduler.name, proposal.lease_token)
+            self._lease_free(now)
+        self._sleep(scheduler)
+
+    def tick(self, now: float) -> None:
+        """End leases and proposals whose time is over."""
+        if self.negotiator.lease.expire(now) or self.negotiator.lease.holder is None:
+            self._lease_free(now)
+        for scheduler in self.schedulers.values():
+            if scheduler.in_flight is None:
+                if scheduler.jobs and scheduler.wake_at_s is None:
+                    self.wake(scheduler, now)
+            elif now - scheduler.in_flight[1] > self.ledger.bounds.proposal_timeout_s:
+                scheduler.in_flight = None
+                self.wake(scheduler, now)
+
+    def _settle(self, scheduler: Scheduler, job: Job, outcomes: list[Outcome], now: float) -> None:
+        app = self.ledger.applications[job.application_id]
+        granted = scheduler.settle(job, outcomes, now)
+        app.refusal = job.last_refusal
+        for outcome in granted:
+            container = app.containers[outcome.claim.entry.container_id]
+            row = self.ledger.state.rows[outcome.claim.unit_id]
+            node = self.ledger.nodes[self.ledger.state.node(row)]
+            container.unit_id = outcome.claim.unit_id
+            container.node = node.name
+            container.assigned_at_s = now
+            container.sent_at_s = now
+            how = "room at once" if outcome.decision is Decision.RUN else "queued at the unit"
+            container.life.move(ContainerState.ASSIGNED, now, how)
+            node.containers[container.container_id] = container
+            self.ledger.send(node, c.AssignContainer(spec=self.ledger.spec(container)))
+            self.ledger.tell(container)
+
+    def _lease_free(self, now: float) -> None:
+        """First the batch commits that waited, then the next stream."""
+        for proposal in self.negotiator.unpark():
+            self.proposed(proposal, now)
+        waiting = self.negotiator.lease.waiting
+        if waiting:
+            self.wake(self.schedulers[waiting[0]], now)
+
+    def _sleep(self, scheduler: Scheduler) -> None:
+        at_s = scheduler.next_time_s()
+        if at_s is not None:
+            self.wake(scheduler, at_s)
