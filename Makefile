@@ -1,0 +1,71 @@
+# HRM for developers. `make help` lists the targets; nothing but Python 3.11+, make and a Java 17+ (or
+# root, to install one) is needed. Everything is installed into .venv; the system stays as it is.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+# What a Spark driver binds to: a machine's host name does not always resolve.
+export SPARK_LOCAL_IP ?= 127.0.0.1
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# The virtual environment first, so that python3 is the one that has pyspark.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+PROTO := $(wildcard proto/hrm/v1/*.proto)
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint proto-check test-unit test-spark format proto docs clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(READY) ## set up .venv and, where there is none, a Java 17+
+
+# pyspark is a source archive of 450 MB. pip keeps the wheel that it builds from it, so the second
+# environment on a machine takes seconds.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: $(PYTHON) is older than 3.11; name a newer one: make venv PYTHON=python3.12"; exit 1; }
+	@.ci/ensure-java
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	  { echo "error: no venv module; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=24'
+	@echo "installing HRM and its dependencies into $(VENV); pyspark alone is 450 MB"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[spark,bench,dev]'
+	@touch $@
+
+demo: $(READY) ## start a cluster, run WordCount and a streaming Top-K on it, show what happened
+	$(BIN)/python -m benchmarks.demo
+
+test: lint proto-check test-unit test-spark ## everything that a change must pass
+
+lint: $(READY) ## style, types and layering
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+proto-check: $(READY) ## hrm/v1 is what proto/ generates
+	$(BIN)/python -m pytest -q -ra tests/test_generated.py
+
+test-unit: $(READY) ## tests that need no Spark (about a minute)
+	$(BIN)/python -m pytest -ra -m "not spark" --durations=5
+
+test-spark: $(READY) ## tests that run a real Spark on a real cluster (some minutes)
+	$(BIN)/python -m pytest -ra -m spark --durations=5
+
+format: $(READY) ## put the code into the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+proto: $(READY) ## generate hrm/v1 from proto/
+	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)
+
+docs: $(READY) ## write docs/configuration.md from the settings
+	$(BIN)/python -m hrm.cli.configdoc docs/configuration.md
+
+clean: ## remove what the tools left; .venv stays (rm -r .venv removes that)
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf spark-warehouse metastore_db derby.log
+	find hrm tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,103 @@
+"""The tree of commands, each loaded when it is typed.
+
+Parsing ``hrm status`` must not pay for the settings of the daemons or for the code that
+starts clusters. So the root group knows only the names: ``COMMANDS`` says which module holds a
+command, and the module is imported when the command runs or when ``hrm --help`` lists them all.
+
+Errors end here, too. An ``HrmError`` becomes one line ``error: …`` on stderr and exit status 1;
+with ``HRM_DEBUG=1`` the traceback comes first.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from hrm import __version__
+from hrm.cli.console import error_line
+from hrm.errors import HrmError
+
+__all__ = ["COMMANDS", "app"]
+
+COMMANDS = {
+    "up": "hrm.cli.cluster",
+    "down": "hrm.cli.cluster",
+    "status": "hrm.cli.queries",
+    "nodes": "hrm.cli.queries",
+    "apps": "hrm.cli.queries",
+    "app": "hrm.cli.queries",
+    "node": "hrm.cli.queries",
+    "env": "hrm.cli.spark",
+    "spark-submit": "hrm.cli.spark",
+    "master": "hrm.cli.daemons",
+    "agent": "hrm.cli.daemons",
+}
+"""Where each command lives, in the order in which ``hrm --help`` shows them."""
+
+
+class _LazyGroup(TyperGroup):
+    """A group whose commands are imported on demand.
+
+    Contexts and commands are click's; typer brings its own copy of click in some versions, so
+    their types stay unnamed here.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        if cmd_name not in self.commands:
+            module = importlib.import_module(COMMANDS[cmd_name])
+            group: Any = get_command(module.app)
+            self.commands.update(group.commands)
+        return self.commands[cmd_name]
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HrmError as error:
+            if os.environ.get("HRM_DEBUG") == "1":
+                traceback.print_exc()
+            error_line(error.message)
+            raise typer.Exit(1) from None
+        except BrokenPipeError:
+            # Whoever read our output has seen enough (`hrm app logs ID | head`). Python would try
+            # to flush once more when it exits, and complain.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(1) from None
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hrm {__version__}")
+        raise typer.Exit()
+
+
+app = typer.Typer(
+    cls=_LazyGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and exit.", callback=_show_version),
+    ] = False,
+) -> None:
+    """HRM shares one pool of machines between Spark's batch jobs and its streams.
+
+    Try it: hrm up; hrm spark-submit app.py; hrm apps; hrm down
+    """

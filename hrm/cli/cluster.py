@@ -1,0 +1,182 @@
+"""``hrm up`` and ``hrm down``: a cluster on this machine, from nothing and to nothing.
+
+What they do is in :mod:`hrm.cli.embedded`; here is what they say. Either the whole cluster is up at
+the end of ``hrm up`` or none of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from hrm import errors
+from hrm.cli import client, console
+
+if TYPE_CHECKING:
+    from hrm.cli.embedded import Cluster, Progress
+
+__all__ = ["app"]
+
+NODES_MAX = 64
+
+app = typer.Typer(no_args_is_help=True)
+
+StateDirOption = Annotated[
+    Path | None,
+    typer.Option("--state-dir", metavar="DIR", help="All its state. Default: $HRM_HOME or ~/.hrm."),
+]
+
+
+@app.command()
+def up(
+    nodes: Annotated[
+        int, typer.Option("--nodes", min=1, max=NODES_MAX, help="Nodes, each an agent process.")
+    ] = 2,
+    cores: Annotated[
+        int | None,
+        typer.Option("--cores", min=1, max=4096, help="Of each node. Default: an equal share."),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option("--memory", metavar="SIZE", help="Of each node, like 4g. Default: a share."),
+    ] = None,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Of the master; 0: any free one.")
+    ] = client.DEFAULT_PORT,
+    state_dir: StateDirOption = None,
+    schedulers: Annotated[
+        int, typer.Option("--schedulers", min=1, max=256, help="Parallel ones in the master.")
+    ] = 2,
+) -> None:
+    """Start a cluster on this machine: one master and some nodes, all processes."""
+    from hrm.cli import embedded, machine
+
+    size = machine.node_size(
+        nodes,
+        cores,
+        memory,
+        has_cores=machine.machine_cores(),
+        has_memory_mib=machine.machine_memory_mib(),
+    )
+    directory = _directory(state_dir)
+    with embedded.locked(directory):
+        _refuse_second(embedded.Cluster.read(directory))
+        console.note(
+            f"{nodes} node{'s' if nodes > 1 else ''} of {size.cores} vcores and "
+            f"{size.memory_mib} MiB each; state in {directory}"
+        )
+        for line in size.notes:
+            console.note(f"note: {line}")
+        host = client.DEFAULT_HOST
+        cluster = embedded.Cluster(
+            directory=directory,
+            host=host,
+            port=embedded.free_port(host, port),
+            nodes=nodes,
+            size=size,
+        )
+        began = time.monotonic()
+        with _interruptible(), _progress() as progress:
+            embedded.start(cluster, schedulers, progress)
+    _say_next_steps(cluster, time.monotonic() - began)
+
+
+@app.command()
+def down(state_dir: StateDirOption = None) -> None:
+    """End the cluster that `hrm up` started, with everything that runs on it."""
+    from hrm.cli import embedded
+
+    directory = _directory(state_dir)
+    if not directory.is_dir():
+        console.note(f"nothing was running: there is no {directory}")
+        return
+    with embedded.locked(directory):
+        cluster = embedded.Cluster.read(directory)
+        with _progress() as progress:
+            if cluster is None:
+                ended = embedded.sweep_containers(directory)
+            else:
+                ended = embedded.stop(cluster, progress)
+    if not ended:
+        console.note("nothing was running")
+    for what in ended:
+        console.note(f"ended {what}")
+
+
+def _directory(given: Path | None) -> Path:
+    return (given or client.state_home()).expanduser().absolute()
+
+
+def _refuse_second(old: Cluster | None) -> None:
+    if old is None or not (alive := old.alive()):
+        return
+    whole = len(alive) == len(old.processes)
+    names = ", ".join(f"{process.name} (pid {process.pid})" for process in alive)
+    what = "already running" if whole else "half alive"
+    raise errors.AlreadyExists(
+        f"a cluster is {what} at hrm://{old.address}: {names}; "
+        f"look at it: hrm status, end it: hrm down{_state_flag(old.directory)}"
+    )
+
+
+def _state_flag(directory: Path) -> str:
+    usual = directory == client.state_home().absolute()
+    return "" if usual else f" --state-dir {shlex.quote(str(directory))}"
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C and SIGTERM unwind the start, so that half a cluster never stays behind."""
+
+    def interrupted(number: int, _frame: object) -> NoReturn:
+        raise KeyboardInterrupt(number)
+
+    previous = signal.signal(signal.SIGTERM, interrupted)
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.note("interrupted; everything that had started is ended")
+        raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Progress]:
+    """A line on stderr that says what is being waited for; plain lines where it is no terminal."""
+    screen = console.stderr()
+    if screen.is_terminal:
+        with screen.status("") as line:
+            yield line.update
+        return
+    said = ""
+
+    def say(what: str) -> None:
+        nonlocal said
+        if what != said:
+            said = what
+            console.note(what)
+
+    yield say
+
+
+def _say_next_steps(cluster: Cluster, took_s: float) -> None:
+    usual = not _state_flag(cluster.directory)
+    home = [] if usual else [f"  export HRM_HOME={shlex.quote(str(cluster.directory))}"]
+    lines = [
+        f"HRM is up at hrm://{cluster.address} ({took_s:.1f} s). Next:",
+        *home,
+        "  hrm spark-submit app.py            # a stock Spark's spark-submit, on this cluster",
+        '  eval "$(hrm env)"                  # or set up this shell, then:',
+        f"  spark-submit --master hrm://{cluster.address} app.py",
+        "  hrm status; hrm apps               # look",
+        f"  hrm down{_state_flag(cluster.directory)}",
+    ]
+    typer.echo("\n".join(lines))

@@ -1,0 +1,420 @@
+"""An embedded cluster: one master and some agents on this machine, each a process of its own.
+
+Everything they keep is under one directory, so that two clusters never meet and one ``rm -r``
+forgets one::
+
+    DIR/token               the cluster's secret, mode 0600
+    DIR/master/             the master's store
+    DIR/nodes/node-1/       an agent's work directory, its containers in containers/
+    DIR/logs/node-1.log     what the daemon said; .log.1 is the run before
+    DIR/cluster.json        which processes belong to the cluster: written before they are needed
+    DIR/up.lock             held by whoever starts or ends the cluster
+
+The daemons outlive the command that started them; ``cluster.json`` is how the next command finds
+them. A pid alone may belong to somebody else by then, so it is kept with the process's start time
+and the boot of the machine, and never signalled unless all three agree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from hrm import __version__, errors
+from hrm.agent.shim import PROCESS_FILE, boot_id, descendants, start_ticks, write_json
+from hrm.cli import client
+from hrm.cli.machine import NodeSize
+
+__all__ = ["Cluster", "Process", "Progress", "free_port", "locked", "start", "stop"]
+
+MASTER_START_TIMEOUT_S = 60.0
+AGENTS_START_TIMEOUT_S = 60.0
+AGENT_STOP_TIMEOUT_S = 20.0
+MASTER_STOP_TIMEOUT_S = 10.0
+KILL_TIMEOUT_S = 10.0
+_POLL_S = 0.05
+_CALL_TIMEOUT_S = 2.0
+_LOG_TAIL_BYTES = 16_384
+
+Progress = Callable[[str], None]
+"""Is told, in a few words, what is being waited for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One daemon. ``start_ticks`` are the kernel's clock ticks from boot to its start."""
+
+    role: str
+    name: str
+    pid: int
+    start_ticks: int
+    log: str
+
+    def alive(self) -> bool:
+        return start_ticks(self.pid) == self.start_ticks
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, if the process is still the one that was started."""
+        if self.alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+@dataclass(slots=True, kw_only=True)
+class Cluster:
+    """What ``cluster.json`` holds."""
+
+    directory: Path
+    host: str
+    port: int
+    nodes: int
+    size: NodeSize
+    version: str = __version__
+    boot: str = field(default_factory=boot_id)
+    started_at_s: float = field(default_factory=time.time)
+    processes: list[Process] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def token(self) -> Path:
+        return self.directory / "token"
+
+    def alive(self) -> list[Process]:
+        if self.boot != boot_id():
+            return []
+        return [process for process in self.processes if process.alive()]
+
+    def save(self) -> None:
+        write_json(
+            record_path(self.directory),
+            {
+                "version": self.version,
+                "boot_id": self.boot,
+                "started_at_s": self.started_at_s,
+                "host": self.host,
+                "port": self.port,
+                "nodes": self.nodes,
+                "cores": self.size.cores,
+                "memory_mib": self.size.memory_mib,
+                "processes": [asdict(process) for process in self.processes],
+            },
+        )
+
+    @classmethod
+    def read(cls, directory: Path) -> Cluster | None:
+        """The cluster whose state is in ``directory``; None if it has none.
+
+        Raises:
+            InvalidConfig: its ``cluster.json`` cannot be understood.
+        """
+        path = record_path(directory)
+        try:
+            document: dict[str, Any] = json.loads(path.read_text())
+            return cls(
+                directory=directory,
+                host=str(document["host"]),
+                port=int(document["port"]),
+                nodes=int(document["nodes"]),
+                size=NodeSize(
+                    cores=int(document["cores"]), memory_mib=int(document["memory_mib"]), notes=()
+                ),
+                version=str(document["version"]),
+                boot=str(document["boot_id"]),
+                started_at_s=float(document["started_at_s"]),
+                processes=[Process(**process) for process in document["processes"]],
+            )
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise errors.InvalidConfig(
+                f"{path} is damaged ({error!r}); end the daemons by hand (pgrep -af hrm.cli), "
+                f"then remove the file"
+            ) from error
+
+
+def record_path(directory: Path) -> Path:
+    return directory / "cluster.json"
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Keep others from starting or ending the cluster of ``directory`` at the same time.
+
+    Raises:
+        AlreadyExists: somebody else is at it.
+        InvalidConfig: the directory cannot be written.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = (directory / "up.lock").open("w")
+    except OSError as error:
+        raise errors.InvalidConfig(
+            f"cannot use the state directory {directory}: {error.strerror}; "
+            f"choose another with --state-dir"
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise errors.AlreadyExists(
+                f"another `hrm up` or `hrm down` is at work on {directory}; wait until it ends"
+            ) from None
+        yield
+
+
+def free_port(host: str, port: int) -> int:
+    """``port``, or any free one for 0.
+
+    Raises:
+        Unavailable: somebody listens there.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise errors.Unavailable(
+                f"port {port} of {host} cannot be used ({error.strerror}); end what listens there, "
+                f"or choose another: hrm up --port 0"
+            ) from error
+        return int(probe.getsockname()[1])
+
+
+def start(cluster: Cluster, schedulers: int, progress: Progress) -> None:
+    """Start master and agents, and wait until every node is in service.
+
+    Raises:
+        HrmError: something did not come up; everything that had started is ended again.
+    """
+    from hrm import rpc
+
+    rpc.create_token(cluster.token)
+    try:
+        _start(cluster, schedulers, progress)
+    except BaseException:
+        stop(cluster, lambda _what: None)
+        raise
+
+
+def stop(cluster: Cluster, progress: Progress) -> list[str]:
+    """End every process of ``cluster`` and every container of its nodes.
+
+    Returns:
+        What was ended, in words.
+
+    Raises:
+        Unavailable: something survived SIGKILL (it hangs in the kernel).
+    """
+    ended = []
+    running = cluster.alive()
+    for role, timeout_s in (("agent", AGENT_STOP_TIMEOUT_S), ("master", MASTER_STOP_TIMEOUT_S)):
+        group = [process for process in running if process.role == role]
+        if not group:
+            continue
+        progress(f"ending {', '.join(process.name for process in group)}")
+        for process in group:
+            process.signal(signal.SIGTERM)
+        left = _wait_for_end(group, timeout_s)
+        for process in left:
+            process.signal(signal.SIGKILL)
+        ended += [
+            f"{process.name} (pid {process.pid}{', killed' if process in left else ''})"
+            for process in group
+        ]
+    progress("looking for containers that are left")
+    ended += sweep_containers(cluster.directory)
+    if survivors := _wait_for_end(running, KILL_TIMEOUT_S):
+        names = ", ".join(f"{process.name} (pid {process.pid})" for process in survivors)
+        raise errors.Unavailable(f"{names} did not end, even by SIGKILL; try hrm down again later")
+    record_path(cluster.directory).unlink(missing_ok=True)
+    return ended
+
+
+def sweep_containers(directory: Path) -> list[str]:
+    """Kill containers that their agent left behind; what was ended, in words."""
+    ended = []
+    here = boot_id()
+    for path in sorted(directory.glob(f"nodes/*/containers/*/{PROCESS_FILE}")):
+        try:
+            document = json.loads(path.read_text())
+            if document["boot_id"] != here:
+                continue
+            shim = (int(document["shim_pid"]), int(document["shim_start_ticks"]))
+            command = (int(document["pid"]), int(document["start_ticks"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # half-removed, or the command had ended before it was written down
+        roots = [root for root in (command, shim) if start_ticks(root[0]) == root[1]]
+        if roots:
+            _kill_trees(roots)
+            ended.append(f"container {path.parent.name} of {path.parents[2].name}")
+    return ended
+
+
+def _kill_trees(roots: list[tuple[int, int]]) -> None:
+    """SIGKILL to the process trees under ``roots`` (pid, start ticks) until none of it is left."""
+    deadline = time.monotonic() + KILL_TIMEOUT_S
+    victims: dict[int, int] = dict(roots)
+    while time.monotonic() < deadline:
+        for pid, ticks in tuple(victims.items()):
+            if start_ticks(pid) == ticks:
+                below = {p: start_ticks(p) for p in descendants(pid)}
+                victims.update({p: t for p, t in below.items() if t is not None})
+        alive = [pid for pid, ticks in victims.items() if start_ticks(pid) == ticks]
+        if not alive:
+            return
+        for pid in alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_POLL_S)
+
+
+def _start(cluster: Cluster, schedulers: int, progress: Progress) -> None:
+    directory = cluster.directory
+    shared = ["--token-file", str(cluster.token), "--host", cluster.host]
+    children = {}
+    progress("starting the master")
+    master = ["master", "--port", str(cluster.port), "--state-dir", str(directory / "master"),
+              "--schedulers", str(schedulers)]  # fmt: skip
+    children["master"] = _spawn(cluster, "master", "master", [*master, *shared])
+    _wait(
+        children,
+        lambda: _accepts(cluster) and _nodes_alive(cluster) is not None,
+        MASTER_START_TIMEOUT_S,
+        lambda: "the master does not answer",
+    )
+    names = [f"node-{number}" for number in range(1, cluster.nodes + 1)]
+    for name in names:
+        agent = ["agent", "--master", cluster.address, "--name", name, "--port", "0",
+                 "--log-port", "0", "--work-dir", str(directory / "nodes" / name),
+                 "--cores", str(cluster.size.cores),
+                 "--memory-mib", str(cluster.size.memory_mib)]  # fmt: skip
+        children[name] = _spawn(cluster, "agent", name, [*agent, *shared])
+    missing = set(names)
+
+    def all_alive() -> bool:
+        missing.difference_update(_nodes_alive(cluster) or ())
+        progress(f"waiting for nodes: {len(names) - len(missing)} of {len(names)} in service")
+        return not missing
+
+    _wait(
+        children,
+        all_alive,
+        AGENTS_START_TIMEOUT_S,
+        lambda: f"not in service: {', '.join(sorted(missing))}",
+    )
+
+
+def _spawn(cluster: Cluster, role: str, name: str, arguments: list[str]) -> _Child:
+    """Start a daemon in a session of its own and write it down."""
+    log = cluster.directory / "logs" / f"{name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with contextlib.suppress(FileNotFoundError):
+        log.replace(log.with_name(f"{log.name}.1"))
+    with log.open("xb") as output:
+        process = subprocess.Popen(
+            # -P: a directory called hrm where the user happens to stand is not the program.
+            [sys.executable, "-P", "-m", "hrm.cli", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "HRM_HOME": str(cluster.directory), "NO_COLOR": "1"},
+            start_new_session=True,
+        )
+    # Our own child keeps its pid until poll() reaps it, so the ticks are certainly its own;
+    # None means that it has ended already, which the first wait will report.
+    ticks = start_ticks(process.pid)
+    record = Process(role=role, name=name, pid=process.pid, start_ticks=ticks or 0, log=str(log))
+    cluster.processes.append(record)
+    cluster.save()
+    return _Child(record, process)
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    record: Process
+    process: subprocess.Popen[bytes]
+
+
+def _wait(
+    children: dict[str, _Child],
+    ready: Callable[[], bool],
+    timeout_s: float,
+    problem: Callable[[], str],
+) -> None:
+    """Until ``ready``; Unavailable when a child ends before, or the time does."""
+    deadline = time.monotonic() + timeout_s
+    while not ready():
+        for name, child in children.items():
+            code = child.process.poll()
+            if code is not None:
+                said = last_line(Path(child.record.log)) or "it said nothing"
+                end = f"signal {-code}" if code < 0 else f"exit status {code}"
+                raise errors.Unavailable(
+                    f"{name} ended at its start ({end}): {said} (whole log: {child.record.log})"
+                )
+        if time.monotonic() > deadline:
+            logs = ", ".join(child.record.log for child in children.values())
+            raise errors.Unavailable(f"{problem()} after {timeout_s:g} s; see {logs}")
+        time.sleep(_POLL_S)
+
+
+def _wait_for_end(processes: list[Process], timeout_s: float) -> list[Process]:
+    """Those of ``processes`` that are alive after at most ``timeout_s``."""
+    deadline = time.monotonic() + timeout_s
+    while left := [process for process in processes if process.alive()]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(_POLL_S)
+    return left
+
+
+def _accepts(cluster: Cluster) -> bool:
+    """Whether somebody listens. Cheaper than a gRPC channel that backs off after a refusal."""
+    try:
+        socket.create_connection((cluster.host, cluster.port), timeout=_CALL_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _nodes_alive(cluster: Cluster) -> set[str] | None:
+    """Names of the nodes in service; None: the master does not answer yet."""
+    from hrm.v1 import admin_pb2, common_pb2
+
+    try:
+        with client.connect(cluster.address, _CALL_TIMEOUT_S, token_path=cluster.token) as master:
+            answer = master.stub.ListNodes(admin_pb2.ListNodesRequest(), timeout=master.timeout_s)
+    except errors.Unavailable:
+        return None
+    return {n.name for n in answer.nodes if n.state == common_pb2.NODE_STATE_ALIVE}
+
+
+def last_line(log: Path) -> str:
+    """What a daemon said last: its last ``error:`` line, else its last line of any kind."""
+    try:
+        with log.open("rb") as file:
+            lines = _tail(file).decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    spoken = [line.strip() for line in lines if line.strip()]
+    told = [line.removeprefix("error: ") for line in spoken if line.startswith("error: ")]
+    return (told or spoken or [""])[-1]
+
+
+def _tail(file: IO[bytes]) -> bytes:
+    file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
+    return file.read()

@@ -1,0 +1,271 @@
+"""``hrm status``, ``nodes``, ``apps``, ``app …`` and ``node …``: clients of AdminService.
+
+Every command has ``--output json``, which prints the service's answer as protobuf's JSON (always
+one object; 64-bit numbers are strings there), so that whatever the table leaves out is still there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from hrm import errors
+from hrm.cli import client, console
+from hrm.cli.console import Output
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+    from rich.console import RenderableType
+
+    from hrm.v1 import admin_pb2, node_pb2
+
+__all__ = ["app"]
+
+TIMEOUT_S = 10.0
+
+app = typer.Typer(no_args_is_help=True)
+app_group = typer.Typer(no_args_is_help=True, help="Look at one application, or end it.")
+node_group = typer.Typer(no_args_is_help=True, help="Take nodes out of service and back.")
+app.add_typer(app_group, name="app")
+app.add_typer(node_group, name="node")
+
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        metavar="HOST:PORT",
+        help="The master to ask. Default: $HRM_MASTER, else the cluster that `hrm up` started.",
+    ),
+]
+OutputOption = Annotated[
+    Output, typer.Option("--output", "-o", help="A table for people, JSON for programs.")
+]
+TimeoutOption = Annotated[
+    float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the answer.")
+]
+ApplicationArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="The application's id; `hrm apps` lists them.")
+]
+
+
+@app.command()
+def status(
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+    timeout: TimeoutOption = TIMEOUT_S,
+) -> None:
+    """Show the cluster at a glance: master, nodes, what is free, schedulers."""
+    from hrm.v1.admin_pb2 import GetClusterRequest
+
+    with client.connect(master, timeout) as connection:
+        cluster = connection.stub.GetCluster(GetClusterRequest(), timeout=timeout)
+    _show(cluster, output, lambda render: render.cluster_view(cluster))
+
+
+@app.command()
+def nodes(
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+    timeout: TimeoutOption = TIMEOUT_S,
+) -> None:
+    """List the nodes and their resource units."""
+    from hrm.v1.admin_pb2 import ListNodesRequest
+
+    with client.connect(master, timeout) as connection:
+        answer = connection.stub.ListNodes(ListNodesRequest(), timeout=timeout)
+    if not answer.nodes and output is Output.TABLE:
+        console.note("no node yet; start an agent: hrm agent --master HOST:PORT")
+    _show(answer, output, lambda render: render.nodes_table(answer.nodes))
+
+
+@app.command()
+def apps(
+    every: Annotated[bool, typer.Option("--all", help="Ended ones, too.")] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, help="At most so many; 0: the master's own limit.")
+    ] = 0,
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+    timeout: TimeoutOption = TIMEOUT_S,
+) -> None:
+    """List the applications."""
+    from hrm.v1.admin_pb2 import ListApplicationsRequest
+
+    request = ListApplicationsRequest(include_ended=every, limit=limit)
+    with client.connect(master, timeout) as connection:
+        answer = connection.stub.ListApplications(request, timeout=timeout)
+    if not answer.applications and output is Output.TABLE:
+        hint = "" if every else "; hrm apps --all shows ended ones"
+        console.note(f"no applications{hint}")
+    _show(answer, output, lambda render: render.applications_table(answer.applications))
+
+
+@app_group.command("show")
+def app_show(
+    application_id: ApplicationArgument,
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+    timeout: TimeoutOption = TIMEOUT_S,
+) -> None:
+    """Show one application with its containers."""
+    from hrm.v1.admin_pb2 import GetApplicationRequest
+
+    request = GetApplicationRequest(application_id=application_id)
+    with _application_known(), client.connect(master, timeout) as connection:
+        found = connection.stub.GetApplication(request, timeout=timeout)
+    _show(found, output, lambda render: render.application_view(found))
+
+
+@app_group.command("why")
+def app_why(
+    application_id: ApplicationArgument,
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+    timeout: TimeoutOption = TIMEOUT_S,
+) -> None:
+    """Say why an application waits, or why it ended as it did."""
+    from hrm.v1.admin_pb2 import ExplainApplicationRequest
+
+    request = ExplainApplicationRequest(application_id=application_id)
+    with _application_known(), client.connect(master, timeout) as connection:
+        answer = connection.stub.ExplainApplication(request, timeout=timeout)
+    _show(answer, output, lambda render: render.explanation_view(answer))
+
+
+@app_group.command("kill")
+def app_kill(
+    application_id: ApplicationArgument,
+    reason: Annotated[
+        str, typer.Option("--reason", help="Kept with the application, shown to its user.")
+    ] = "",
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+    timeout: TimeoutOption = TIMEOUT_S,
+) -> None:
+    """End an application and its containers."""
+    from hrm.v1.admin_pb2 import KillApplicationRequest
+
+    request = KillApplicationRequest(application_id=application_id, reason=reason)
+    with _application_known(), client.connect(master, timeout) as connection:
+        killed = connection.stub.KillApplication(request, timeout=timeout)
+    _show(killed, output, lambda render: render.applications_table([killed]))
+
+
+@app_group.command("logs")
+def app_logs(
+    application_id: ApplicationArgument,
+    executor: Annotated[
+        str, typer.Option("--executor", metavar="N", help="Executor id. Default: the first one.")
+    ] = "",
+    stream: Annotated[
+        Literal["stdout", "stderr"], typer.Option("--stream", help="Which of the two files.")
+    ] = "stderr",
+    tail: Annotated[
+        int, typer.Option("--tail", metavar="BYTES", min=0, help="Only the end; 0: all of it.")
+    ] = 0,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on as the log grows, until Ctrl-C.")
+    ] = False,
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+    timeout: TimeoutOption = TIMEOUT_S,
+) -> None:
+    """Print an executor's log. JSON: one object; with --follow, one object a line."""
+    from hrm.v1.admin_pb2 import ReadLogsRequest
+
+    request = ReadLogsRequest(
+        application_id=application_id,
+        executor_id=executor,
+        stream=stream,
+        tail_bytes=tail,
+        follow=follow,
+    )
+    with _application_known(), client.connect(master, timeout) as connection:
+        # A followed log has no end to wait for; the channel's keepalive notices a dead master.
+        call = connection.stub.ReadLogs(request, timeout=None if follow else timeout)
+        try:
+            _print_log(call, request, output)
+        except KeyboardInterrupt:
+            call.cancel()
+            raise typer.Exit(130) from None
+
+
+@node_group.command("drain")
+def node_drain(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Nodes, by name.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Take them back into service.")] = False,
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+    timeout: TimeoutOption = TIMEOUT_S,
+) -> None:
+    """Give nodes no new containers; those that run there go on to their end."""
+    from hrm.v1.admin_pb2 import DrainNodesRequest
+
+    with _hint("hrm nodes lists them"), client.connect(master, timeout) as connection:
+        request = DrainNodesRequest(names=names, undo=undo)
+        answer = connection.stub.DrainNodes(request, timeout=timeout)
+    _show(answer, output, lambda render: render.nodes_table(answer.nodes))
+
+
+def _show(message: Message, output: Output, view: Callable[[Any], RenderableType]) -> None:
+    if output is Output.JSON:
+        from google.protobuf.json_format import MessageToDict
+
+        console.print_json(
+            MessageToDict(
+                message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+            )
+        )
+        return
+    from hrm.cli import render
+
+    console.stdout().print(view(render))
+
+
+def _print_log(
+    chunks: Iterator[node_pb2.LogChunk], request: admin_pb2.ReadLogsRequest, output: Output
+) -> None:
+    if output is Output.TABLE:
+        for chunk in chunks:
+            sys.stdout.buffer.write(chunk.data)
+            sys.stdout.buffer.flush()
+        return
+    import codecs
+    import json
+
+    about = {
+        "application_id": request.application_id,
+        "executor_id": request.executor_id,
+        "stream": request.stream,
+    }
+    # A chunk may end in the middle of a character.
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    if not request.follow:
+        text = "".join(decoder.decode(chunk.data) for chunk in chunks) + decoder.decode(b"", True)
+        console.print_json({**about, "text": text})
+        return
+    for chunk in chunks:
+        line = json.dumps({**about, "text": decoder.decode(chunk.data)}, ensure_ascii=False)
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+
+class _hint:  # noqa: N801 - used like a function
+    """Adds what to type next to a NotFound that passes, unless the message says it already."""
+
+    def __init__(self, hint: str) -> None:
+        self._hint = hint
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: object, _traceback: object) -> None:
+        if isinstance(error, errors.NotFound) and "hrm " not in error.message:
+            raise errors.NotFound(f"{error.message}; {self._hint}") from error
+
+
+def _application_known() -> _hint:
+    return _hint("hrm apps --all lists every application")

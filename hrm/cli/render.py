@@ -1,0 +1,249 @@
+"""Tables for people, built from the messages of AdminService.
+
+One function a view; each takes a protobuf message and returns something rich can print. Times are
+ages ("3m12s"): what a person wants to know is how long ago. ``--output json`` does not pass here,
+it shows the message as protobuf's own JSON.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from hrm.v1 import common_pb2
+
+if TYPE_CHECKING:
+    from hrm.v1 import admin_pb2
+
+__all__ = [
+    "age",
+    "application_view",
+    "applications_table",
+    "cluster_view",
+    "explanation_view",
+    "memory",
+    "nodes_table",
+]
+
+_COLOURS = {
+    "alive": "green", "running": "green", "succeeded": "green",
+    "draining": "yellow", "waiting": "yellow", "pending": "yellow", "detached": "yellow",
+    "lost": "red", "failed": "red", "killed": "red",
+}  # fmt: skip
+
+
+def age(seconds: float) -> str:
+    """``seconds`` as people say it: 0.4s, 12s, 3m12s, 5h02m, 3d04h."""
+    if seconds < 0:
+        return "0s"  # clocks of two machines differ a little
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86_400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86_400}d{whole % 86_400 // 3600:02d}h"
+
+
+def memory(mib: int) -> str:
+    """``mib`` MiB as people say it: 512 MiB, 4 GiB, 1.5 GiB."""
+    return f"{mib} MiB" if abs(mib) < 1024 else f"{mib / 1024:.1f}".removesuffix(".0") + " GiB"
+
+
+def cluster_view(cluster: admin_pb2.Cluster) -> RenderableType:
+    """``hrm status``."""
+    now = time.time()
+    free, capacity = cluster.free, cluster.capacity
+    facts = Table.grid(padding=(0, 2))
+    rows = {
+        "master": f"{cluster.address}  HRM {cluster.version}, epoch {cluster.epoch}, "
+        f"up {age(now - cluster.started_at_s)}",
+        "nodes": f"{cluster.nodes_alive} alive, {cluster.nodes_draining} draining, "
+        f"{cluster.nodes_lost} lost",
+        "free": f"{free.vcores} of {capacity.vcores} vcores, "
+        f"{memory(free.memory_mib)} of {memory(capacity.memory_mib)}" + _gpu(free, capacity),
+        "applications": f"{cluster.applications_live} live, {cluster.applications_ended} ended",
+        "containers": f"{cluster.containers_running} running, {cluster.containers_waiting} waiting "
+        f"at nodes, {cluster.containers_pending} without a place",
+        "claims": f"{cluster.claims_committed} committed, {cluster.claims_queued} queued at nodes, "
+        f"{cluster.claims_aborted} aborted",
+        "stream lease": f"{cluster.lease.holder}, {cluster.lease.expires_in_s:.1f}s left"
+        if cluster.lease.holder
+        else "free",
+    }
+    for name, value in rows.items():
+        facts.add_row(f"[bold]{name}[/]", escape(value))
+    schedulers = _table("SCHEDULER", ">QUEUED", ">ROUNDS", ">PLACED", ">RETRIES", ">P50", ">P99")
+    for scheduler in cluster.schedulers:
+        schedulers.add_row(
+            escape(scheduler.name),
+            *map(str, (scheduler.queued_jobs, scheduler.rounds, scheduler.placed)),
+            str(scheduler.retries),
+            f"{scheduler.delay_p50_s * 1000:.1f}ms",
+            f"{scheduler.delay_p99_s * 1000:.1f}ms",
+        )
+    return Group(facts, "", schedulers)
+
+
+def nodes_table(nodes: Iterable[admin_pb2.Node]) -> RenderableType:
+    """``hrm nodes``: one line a resource unit."""
+    table = _table(
+        "NODE", "STATE", "UNIT", ">FREE VCORES", ">FREE MEMORY", ">RUNNING", ">WAITING S/B",
+        ">CPU", "ISOLATION", "SPARK", ">HEARD",
+    )  # fmt: skip
+    for node in nodes:
+        shown = [escape(node.name), _state(common_pb2.NodeState.Name(node.state), "NODE_STATE_")]
+        tail = [
+            f"{node.usage.cpu_percent:.0f}%",
+            escape(node.isolation),
+            escape(",".join(node.spark_versions) or "-"),
+            f"{age(node.last_heard_s_ago)} ago",
+        ]
+        for status in node.resource_units:
+            free, capacity = status.free, status.unit.capacity
+            table.add_row(
+                *shown,
+                escape(status.unit.resource_unit_id),
+                f"{free.vcores}/{capacity.vcores}",
+                f"{memory(free.memory_mib)} of {memory(capacity.memory_mib)}",
+                f"{status.running}/{status.unit.run_limit}",
+                f"{status.waiting_stream}/{status.waiting_batch}",
+                *tail,
+            )
+            shown, tail = ["", ""], ["", "", "", ""]
+        if not node.resource_units:
+            table.add_row(*shown, *["-"] * 5, *tail)
+    return table
+
+
+def applications_table(applications: Iterable[admin_pb2.Application]) -> RenderableType:
+    """``hrm apps``."""
+    now = time.time()
+    table = _table(
+        "APPLICATION", "NAME", "USER", "CLASS", "STATE", ">RUN/WAIT/PEND", ">TASKS", ">MEAN WAIT",
+        ">AGE", "MESSAGE",
+    )  # fmt: skip
+    for app in applications:
+        end = app.ended_at_s or now
+        table.add_row(
+            escape(app.application_id),
+            escape(app.name),
+            escape(app.user),
+            _class(app.workload_class),
+            _application_state(app),
+            f"{app.containers_running}/{app.containers_waiting}/{app.containers_pending}",
+            f"{app.progress.tasks_completed}/{app.progress.tasks_total}",
+            age(app.mean_wait_s),
+            age(end - app.submitted_at_s),
+            escape(app.message),
+        )
+    return table
+
+
+def application_view(app: admin_pb2.Application) -> RenderableType:
+    """``hrm app show``."""
+    now = time.time()
+    progress = app.progress
+    ended = f"{age(now - app.ended_at_s)} ago" if app.ended_at_s else "-"
+    started = (
+        f"after {age(app.first_running_at_s - app.submitted_at_s)}"
+        if app.first_running_at_s
+        else "not yet"
+    )
+    rows = {
+        "application": escape(f"{app.application_id}  {app.name}"),
+        "user, tenant": escape(f"{app.user}, {app.tenant or '-'}"),
+        "state": _application_state(app) + escape(f"  {app.message}" if app.message else ""),
+        "class": _class(app.workload_class) + escape(f"  ({app.class_evidence or 'by default'})"),
+        "Spark": escape(f"{app.spark_version}, driver on {app.driver_host}, {app.web_url or '-'}"),
+        "submitted": f"{age(now - app.submitted_at_s)} ago, first container {started}",
+        "ended": ended,
+        "scheduler": escape(app.scheduler or "-"),
+        "progress": f"{progress.active_jobs} jobs, {progress.active_stages} stages active, "
+        f"{progress.completed_stages} stages done; tasks: {progress.tasks_completed} of "
+        f"{progress.tasks_total} done, {progress.tasks_running} running, "
+        f"{progress.tasks_failed} failed, mean {age(progress.mean_task_s)}",
+        "streams": escape(", ".join(progress.streaming_queries) or "-"),
+    }
+    facts = Table.grid(padding=(0, 2))
+    for name, value in rows.items():
+        facts.add_row(f"[bold]{name}[/]", value)
+    return Group(facts, "", _containers_table(app.containers, now))
+
+
+def explanation_view(explanation: admin_pb2.Explanation) -> RenderableType:
+    """``hrm app why``: the answer first, then what it rests on."""
+    details = [f"  - {escape(detail)}" for detail in explanation.details]
+    return "\n".join([escape(explanation.summary), *details])
+
+
+def _containers_table(
+    containers: Iterable[common_pb2.ContainerStatus], now: float
+) -> RenderableType:
+    table = _table(
+        "EXECUTOR", "STATE", "NODE", ">VCORES", ">MEMORY", ">USED", ">CPU", ">WAITED", ">RAN",
+        "END",
+    )  # fmt: skip
+    for container in containers:
+        ended_at_s = container.ended_at_s or now
+        started_at_s = container.started_at_s
+        end = container.end
+        table.add_row(
+            escape(container.executor_id),
+            _state(common_pb2.ContainerState.Name(container.state), "CONTAINER_STATE_"),
+            escape(container.node or "-"),
+            str(container.resources.vcores),
+            memory(container.resources.memory_mib),
+            memory(container.usage.memory_mib),
+            f"{container.usage.cpu_percent:.0f}%",
+            age((started_at_s or ended_at_s) - container.requested_at_s),
+            age(ended_at_s - started_at_s) if started_at_s else "-",
+            escape(_end(end)) if container.HasField("end") else "",
+        )
+    return table
+
+
+def _end(end: common_pb2.ContainerEnd) -> str:
+    cause = common_pb2.EndCause.Name(end.cause).removeprefix("END_CAUSE_").lower()
+    code = f" (exit code {end.exit_code})" if end.exit_code >= 0 else ""
+    return f"{cause}{code} {end.message}".strip()
+
+
+def _application_state(app: admin_pb2.Application) -> str:
+    return _state(common_pb2.ApplicationState.Name(app.state), "APPLICATION_STATE_")
+
+
+def _class(workload_class: common_pb2.WorkloadClass) -> str:
+    name = common_pb2.WorkloadClass.Name(workload_class).removeprefix("WORKLOAD_CLASS_").lower()
+    return "?" if name == "unspecified" else name
+
+
+def _state(name: str, prefix: str) -> str:
+    word = name.removeprefix(prefix).lower()
+    colour = _COLOURS.get(word)
+    return f"[{colour}]{word}[/]" if colour else word
+
+
+def _gpu(free: common_pb2.Resources, capacity: common_pb2.Resources) -> str:
+    if not capacity.gpu_memory_mib:
+        return ""
+    return f", {memory(free.gpu_memory_mib)} of {memory(capacity.gpu_memory_mib)} GPU memory"
+
+
+def _table(*columns: str) -> Table:
+    """An unframed table; a column whose name begins with ``>`` is right-aligned."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        right = column.startswith(">")
+        table.add_column(
+            column.removeprefix(">"), justify="right" if right else "left", overflow="fold"
+        )
+    return table

@@ -1,0 +1,185 @@
+"""``hrm env`` and ``hrm spark-submit``: a stock Spark that understands ``hrm://``.
+
+Spark reads ``$SPARK_CONF_DIR/spark-env.sh`` in the shell that starts it; HRM's copy of that file is
+all that an unmodified Spark needs. So the environment is four variables, and these two commands
+print them or set them. Somebody who has a ``SPARK_CONF_DIR`` of their own keeps it, and adds one
+line to its ``spark-env.sh``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import hrm
+from hrm import errors
+from hrm.cli import client, console
+from hrm.cli.console import Output
+
+__all__ = ["app", "conf_dir", "has_master", "spark_environment", "spark_submit"]
+
+_SWITCHES = {"--help", "-h", "--supervise", "--usage-error", "--verbose", "-v", "--version"}
+"""spark-submit's options without a value. Any other option takes the next argument."""
+
+app = typer.Typer(no_args_is_help=True)
+
+
+class Shell(StrEnum):
+    """Whose syntax the exports have."""
+
+    SH = "sh"
+    FISH = "fish"
+    CSH = "csh"
+
+
+@app.command("env")
+def env(
+    shell: Annotated[
+        Shell | None, typer.Option("--shell", help="Syntax to print. Default: by $SHELL.")
+    ] = None,
+    output: Annotated[
+        Output, typer.Option("--output", "-o", help="Exports to evaluate, or JSON.")
+    ] = Output.TABLE,
+) -> None:
+    """Print what to export so that spark-submit knows hrm://. Use: eval "$(hrm env)"."""
+    variables = spark_environment()
+    if output is Output.JSON:
+        console.print_json(variables)
+        return
+    chosen = shell or _users_shell()
+    for name, value in variables.items():
+        typer.echo(_export(chosen, name, value))
+
+
+@app.command(
+    "spark-submit",
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def spark_submit_command(context: typer.Context) -> None:
+    """Run the stock spark-submit on this cluster; all arguments are its own."""
+    arguments = list(context.args)
+    variables = spark_environment()
+    program = spark_submit()
+    if not has_master(arguments):
+        arguments = ["--master", f"hrm://{client.default_master()}", *arguments]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(program, [str(program), *arguments], {**os.environ, **variables})  # noqa: S606
+
+
+def conf_dir() -> Path:
+    """HRM's ``SPARK_CONF_DIR``: in a checkout ``spark-conf``, else the package's copy of it."""
+    package = Path(hrm.__file__).resolve().parent
+    for candidate in (package.parent / "spark-conf", package / "spark" / "conf"):
+        if (candidate / "spark-env.sh").is_file():
+            return candidate
+    raise errors.InvalidConfig(
+        f"HRM's spark-env.sh is missing from {package}; install HRM again: pip install hrm-spark"
+    )
+
+
+def spark_submit() -> Path:
+    """The stock ``spark-submit``: of ``$SPARK_HOME``, of this Python's pyspark, or on the PATH.
+
+    Raises:
+        NotFound: there is none.
+    """
+    home = os.environ.get("SPARK_HOME")
+    if home:
+        program = Path(home) / "bin" / "spark-submit"
+        if program.is_file():
+            return program
+        raise errors.NotFound(f"there is no {program}; correct or unset SPARK_HOME")
+    spec = importlib.util.find_spec("pyspark")
+    found = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
+    beside = Path(sys.executable).parent / "spark-submit"
+    for program in (beside, *(place / "bin" / "spark-submit" for place in found)):
+        if program.is_file():
+            return program
+    on_path = shutil.which("spark-submit")
+    if on_path:
+        return Path(on_path)
+    raise errors.NotFound("no spark-submit found; pip install pyspark, or set SPARK_HOME")
+
+
+def spark_environment() -> dict[str, str]:
+    """The variables with which a stock Spark understands ``hrm://``.
+
+    Raises:
+        InvalidConfig: the user's own ``SPARK_CONF_DIR`` does not include HRM's settings yet.
+        NotFound: there is no Spark.
+    """
+    token = Path(os.environ.get("HRM_TOKEN_FILE") or client.state_home() / "token")
+    binaries = [Path(sys.executable).parent, spark_submit().parent]
+    path = os.environ.get("PATH", os.defpath)
+    for directory in dict.fromkeys(map(str, reversed(binaries))):
+        if directory not in path.split(os.pathsep):
+            path = os.pathsep.join((directory, path))
+    return {
+        "SPARK_CONF_DIR": str(_chosen_conf_dir()),
+        "HRM_PYTHON": sys.executable,
+        "HRM_TOKEN_FILE": str(token.expanduser().absolute()),
+        "PATH": path,
+    }
+
+
+def has_master(arguments: Sequence[str]) -> bool:
+    """Whether spark-submit's own options (those before the application) choose a master."""
+    position = 0
+    while position < len(arguments) and arguments[position].startswith("-"):
+        option, equals, value = arguments[position].partition("=")
+        if option in ("--master", "--remote"):
+            return True
+        if option not in _SWITCHES and not equals:
+            position += 1
+            value = arguments[position] if position < len(arguments) else ""
+        names_master = value.lstrip().startswith(("spark.master=", "spark.remote="))
+        if option in ("--conf", "-c") and names_master:
+            return True
+        position += 1
+    return False
+
+
+def _chosen_conf_dir() -> Path:
+    ours = conf_dir()
+    users = os.environ.get("SPARK_CONF_DIR")
+    if not users or Path(users).resolve() == ours.resolve():
+        return ours
+    theirs = Path(users).expanduser().absolute()
+    line = f". {shlex.quote(str(ours / 'spark-env.sh'))}"
+    try:
+        included = str(ours / "spark-env.sh") in (theirs / "spark-env.sh").read_text()
+    except OSError:
+        included = False
+    if included:
+        return theirs
+    raise errors.InvalidConfig(
+        f"SPARK_CONF_DIR is your own ({theirs}), and HRM keeps it that way; let it know hrm:// by "
+        f"adding this as the last line of {theirs / 'spark-env.sh'}: {line} - or unset "
+        f"SPARK_CONF_DIR"
+    )
+
+
+def _users_shell() -> Shell:
+    name = Path(os.environ.get("SHELL", "")).name
+    return {"fish": Shell.FISH, "csh": Shell.CSH, "tcsh": Shell.CSH}.get(name, Shell.SH)
+
+
+def _export(shell: Shell, name: str, value: str) -> str:
+    if shell is Shell.CSH:
+        # An exclamation mark is history even between csh's quotes.
+        return f"setenv {name} {shlex.quote(value)};".replace("!", "\\!")
+    if shell is Shell.FISH:
+        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+        return f"set -gx {name} '{escaped}';"
+    return f"export {name}={shlex.quote(value)}"

@@ -1,0 +1,1 @@
+"""Tests of HRM; the folders mirror the package."""

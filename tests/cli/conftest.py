@@ -1,0 +1,217 @@
+"""A master that only answers: AdminService with prepared answers, on a real port, with a token.
+
+The commands under test are the real ones, and so are the channel and the refusal of a wrong token;
+prepared are the answers alone, so that a test sees how exactly this node or application is shown.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from typer.testing import CliRunner, Result
+
+from hrm import rpc
+from hrm.cli.app import app
+from hrm.v1 import admin_pb2, admin_pb2_grpc, common_pb2, node_pb2
+
+APPLICATION = "app-0001"
+NOW_S = time.time()
+
+
+def _resources(vcores: int, memory_mib: int) -> common_pb2.Resources:
+    return common_pb2.Resources(vcores=vcores, memory_mib=memory_mib)
+
+
+def example_cluster() -> admin_pb2.Cluster:
+    return admin_pb2.Cluster(
+        version="0.1.0",
+        epoch=3,
+        started_at_s=NOW_S - 3725,
+        address="127.0.0.1:7480",
+        nodes_alive=2,
+        nodes_lost=1,
+        capacity=_resources(8, 16_384),
+        free=_resources(5, 12_288),
+        applications_live=1,
+        containers_running=3,
+        schedulers=[admin_pb2.Scheduler(name="scheduler-0", placed=41, delay_p50_s=0.0021)],
+        lease=admin_pb2.Lease(holder="scheduler-1", expires_in_s=1.5, token=7),
+        claims_committed=41,
+    )
+
+
+def example_node() -> admin_pb2.Node:
+    unit = node_pb2.ResourceUnit(
+        resource_unit_id="cpu-0", capacity=_resources(4, 8192), run_limit=4
+    )
+    return admin_pb2.Node(
+        name="node-1",
+        host="127.0.0.1",
+        state=common_pb2.NODE_STATE_ALIVE,
+        resource_units=[
+            admin_pb2.ResourceUnitStatus(
+                unit=unit, free=_resources(1, 2048), running=3, waiting_stream=1, waiting_batch=2
+            )
+        ],
+        isolation="cgroup1",
+        spark_versions=["4.3.0"],
+        last_heard_s_ago=0.4,
+    )
+
+
+def example_application() -> admin_pb2.Application:
+    container = common_pb2.ContainerStatus(
+        container_id=f"{APPLICATION}/1",
+        executor_id="1",
+        state=common_pb2.CONTAINER_STATE_ENDED,
+        node="node-1",
+        resources=_resources(2, 1408),
+        requested_at_s=NOW_S - 200,
+        started_at_s=NOW_S - 190,
+        ended_at_s=NOW_S - 100,
+        end=common_pb2.ContainerEnd(
+            cause=common_pb2.END_CAUSE_MEMORY_LIMIT,
+            exit_code=137,
+            message="over its limit of 1408 MiB; raise spark.executor.memoryOverhead",
+        ),
+    )
+    return admin_pb2.Application(
+        application_id=APPLICATION,
+        name="word [count]",  # square brackets are markup to rich
+        user="ada",
+        state=common_pb2.APPLICATION_STATE_RUNNING,
+        workload_class=common_pb2.WORKLOAD_CLASS_STREAM,
+        class_evidence="query top-k, trigger ProcessingTime",
+        spark_version="4.3.0",
+        driver_host="127.0.0.1",
+        submitted_at_s=NOW_S - 200,
+        first_running_at_s=NOW_S - 190,
+        containers=[container],
+        containers_running=1,
+        containers_pending=4,
+        mean_wait_s=10.0,
+    )
+
+
+class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
+    """Answers with the examples; remembers the requests."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+        self.log = [b"first line\n", "zweite Zeile: ä".encode()[:-1], "ä".encode()[-1:]]
+        self.target = ""
+        self.token_file = Path()
+
+    def _known(self, request: Any, context: grpc.ServicerContext) -> None:
+        self.requests.append(request)
+        if request.application_id != APPLICATION:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"no application\n{request.application_id}")
+
+    def GetCluster(self, request: Any, context: grpc.ServicerContext) -> admin_pb2.Cluster:  # noqa: N802
+        return example_cluster()
+
+    def ListNodes(  # noqa: N802
+        self, request: Any, context: grpc.ServicerContext
+    ) -> admin_pb2.ListNodesResponse:
+        return admin_pb2.ListNodesResponse(nodes=[example_node()])
+
+    def ListApplications(  # noqa: N802
+        self, request: Any, context: grpc.ServicerContext
+    ) -> admin_pb2.ListApplicationsResponse:
+        self.requests.append(request)
+        return admin_pb2.ListApplicationsResponse(applications=[example_application()])
+
+    def GetApplication(  # noqa: N802
+        self, request: Any, context: grpc.ServicerContext
+    ) -> admin_pb2.Application:
+        self._known(request, context)
+        return example_application()
+
+    def ExplainApplication(  # noqa: N802
+        self, request: Any, context: grpc.ServicerContext
+    ) -> admin_pb2.Explanation:
+        self._known(request, context)
+        return admin_pb2.Explanation(
+            application_id=APPLICATION,
+            summary="4 containers wait for 2 vcores each",
+            details=["node-1 has 1 vcore free"],
+        )
+
+    def KillApplication(  # noqa: N802
+        self, request: Any, context: grpc.ServicerContext
+    ) -> admin_pb2.Application:
+        self._known(request, context)
+        killed = example_application()
+        killed.state = common_pb2.APPLICATION_STATE_KILLED
+        killed.message = request.reason
+        return killed
+
+    def DrainNodes(  # noqa: N802
+        self, request: Any, context: grpc.ServicerContext
+    ) -> admin_pb2.ListNodesResponse:
+        self.requests.append(request)
+        if list(request.names) != ["node-1"]:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"no node {request.names[-1]}")
+        node = example_node()
+        if not request.undo:
+            node.state = common_pb2.NODE_STATE_DRAINING
+        return admin_pb2.ListNodesResponse(nodes=[node])
+
+    def ReadLogs(  # noqa: N802
+        self, request: Any, context: grpc.ServicerContext
+    ) -> Iterator[node_pb2.LogChunk]:
+        self._known(request, context)
+        for data in self.log:
+            yield node_pb2.LogChunk(data=data)
+
+
+class _RequireToken(grpc.ServerInterceptor):
+    def __init__(self, token: str) -> None:
+        self._wanted = ("authorization", f"Bearer {token}")
+        self._refusal = grpc.unary_unary_rpc_method_handler(
+            lambda _request, context: context.abort(
+                grpc.StatusCode.UNAUTHENTICATED, "missing or wrong token; see HRM_TOKEN_FILE"
+            )
+        )
+
+    def intercept_service(self, continuation: Any, details: Any) -> Any:
+        if self._wanted in [tuple(pair) for pair in details.invocation_metadata]:
+            return continuation(details)
+        return self._refusal
+
+
+@pytest.fixture
+def master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMaster]:
+    """A running fake master that the environment names."""
+    fake = FakeMaster()
+    fake.token_file = tmp_path / "token"
+    token = rpc.create_token(fake.token_file)
+    server = grpc.server(
+        futures.ThreadPoolExecutor(max_workers=4), interceptors=[_RequireToken(token)]
+    )
+    admin_pb2_grpc.add_AdminServiceServicer_to_server(fake, server)  # type: ignore[no-untyped-call]
+    fake.target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    monkeypatch.setenv("HRM_MASTER", fake.target)
+    monkeypatch.setenv("HRM_TOKEN_FILE", str(fake.token_file))
+    try:
+        yield fake
+    finally:
+        server.stop(grace=None).wait(timeout=10)
+
+
+@pytest.fixture
+def hrm() -> Callable[..., Result]:
+    """``hrm("apps", "--all")``: the command's result."""
+
+    def run(*arguments: str, **options: Any) -> Result:
+        words: Sequence[str] = arguments
+        return CliRunner().invoke(app, words, prog_name="hrm", **options)
+
+    return run

@@ -1,0 +1,105 @@
+"""The tree of commands as a whole: help, version, flags that mirror the settings, start-up."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+from typer.testing import Result
+
+from hrm import __version__, config
+from hrm.cli import client
+from hrm.cli.app import COMMANDS
+
+Run = Callable[..., Result]
+
+
+def test_version(hrm: Run) -> None:
+    assert hrm("--version").stdout == f"hrm {__version__}\n"
+
+
+def test_help_lists_every_command(hrm: Run) -> None:
+    text = hrm("--help").stdout
+    assert [name for name in COMMANDS if f" {name} " not in text] == []
+
+
+def test_a_misspelt_command_is_refused(hrm: Run) -> None:
+    result = hrm("statsu")
+    assert result.exit_code == 2
+    assert "statsu" in result.stderr
+
+
+@pytest.mark.parametrize("command", [["status"], ["app", "logs"], ["up"], ["down"], ["env"]])
+def test_every_command_has_help(hrm: Run, command: list[str]) -> None:
+    result = hrm(*command, "--help")
+    assert result.exit_code == 0
+    assert "Usage: hrm" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "settings"), [("master", config.MasterSettings), ("agent", config.AgentSettings)]
+)
+def test_daemons_have_a_flag_for_every_setting(
+    hrm: Run, command: str, settings: type[config.MasterSettings] | type[config.AgentSettings]
+) -> None:
+    text = hrm(command, "--help", env={"COLUMNS": "200"}).stdout
+    flags = ["--" + name.replace("_", "-") for name in settings.model_fields]
+    assert [flag for flag in flags if f"{flag} " not in text] == []
+    assert [name for name, field in settings.model_fields.items() if not field.description] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["master", "--port", "many"], "HRM_MASTER_PORT"),
+        (["master", "--schedulers", "0"], "greater than or equal to 1"),
+        (["agent", "--name", "a b"], "letters, digits"),
+        (["agent", "--isolation", "jail"], "cgroup2"),
+    ],
+)
+def test_a_bad_setting_is_one_line_and_status_2(hrm: Run, arguments: list[str], named: str) -> None:
+    result = hrm(*arguments)
+    assert result.exit_code == 2
+    assert named in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_queries_start_without_the_settings_of_daemons() -> None:
+    code = (
+        "import sys; sys.argv = ['hrm', 'status'];\n"
+        "from hrm.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(*[m for m in ('hrm.config', 'numpy', 'structlog', 'hrm.core') if m in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert result.stdout == "\n"
+
+
+def test_the_light_copies_of_settings_agree_with_the_settings() -> None:
+    assert client.state_home() == config.hrm_home()
+    assert client.DEFAULT_PORT == config.DEFAULT_PORT
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("h:1", "h:1"), ("hrm://h:1", "h:1"), ("h", "h:7480"), ("[::1]:5", "[::1]:5"),
+     ("[::1]", "[::1]:7480")],
+)  # fmt: skip
+def test_addresses(text: str, address: str) -> None:
+    assert client.parse_master(text) == address
+
+
+def test_the_cluster_of_hrm_up_is_the_default(hrm: Run) -> None:
+    home = config.hrm_home()
+    home.mkdir()
+    assert client.default_master() == "127.0.0.1:7480"
+    for damaged in ("{", "[]", '{"port": "x"}', "{}"):
+        (home / "cluster.json").write_text(damaged)
+        assert client.default_master() == "127.0.0.1:7480"
+    (home / "cluster.json").write_text('{"port": 7999}')
+    assert client.default_master() == "127.0.0.1:7999"

@@ -1,0 +1,193 @@
+"""The queries: what they show, as a table and as JSON, and how they fail."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from tests.cli.conftest import APPLICATION, FakeMaster
+
+Run = Callable[..., Result]
+
+
+def test_status_says_what_is_there_and_what_is_free(hrm: Run, master: FakeMaster) -> None:
+    result = hrm("status")
+    assert result.exit_code == 0, result.stderr
+    assert "2 alive, 0 draining, 1 lost" in result.stdout
+    assert "5 of 8 vcores, 12 GiB of 16 GiB" in result.stdout
+    assert "up 1h02m" in result.stdout
+    assert "scheduler-1, 1.5s left" in result.stdout
+    assert "2.1ms" in result.stdout
+    assert result.stderr == ""
+
+
+def test_nodes_are_listed_with_their_queues(hrm: Run, master: FakeMaster) -> None:
+    header, row = hrm("nodes").stdout.splitlines()
+    assert header.split()[:3] == ["NODE", "STATE", "UNIT"]
+    assert row.split()[:4] == ["node-1", "alive", "cpu-0", "1/4"]
+    assert "2 GiB of 8 GiB" in row
+    assert " 1/2 " in row  # waiting: stream, batch
+
+
+def test_applications_are_listed_with_class_and_age(hrm: Run, master: FakeMaster) -> None:
+    row = hrm("apps").stdout.splitlines()[1]
+    for shown in (APPLICATION, "word [count]", "ada", "stream", "running", "1/0/4", "3m2"):
+        assert shown in row
+    assert [r.include_ended for r in master.requests] == [False]
+
+
+def test_all_asks_for_ended_applications_too(hrm: Run, master: FakeMaster) -> None:
+    hrm("apps", "--all", "--limit", "7")
+    assert [(r.include_ended, r.limit) for r in master.requests] == [(True, 7)]
+
+
+def test_show_tells_how_each_container_ended(hrm: Run, master: FakeMaster) -> None:
+    shown = hrm("app", "show", APPLICATION).stdout
+    assert "query top-k, trigger ProcessingTime" in shown
+    assert "memory_limit (exit code 137) over its limit of 1408 MiB" in shown
+    assert "first container after 10s" in shown
+
+
+def test_why_gives_the_answer_first(hrm: Run, master: FakeMaster) -> None:
+    lines = hrm("app", "why", APPLICATION).stdout.splitlines()
+    assert lines == ["4 containers wait for 2 vcores each", "  - node-1 has 1 vcore free"]
+
+
+def test_kill_passes_the_reason_on(hrm: Run, master: FakeMaster) -> None:
+    result = hrm("app", "kill", APPLICATION, "--reason", "too big")
+    assert "killed" in result.stdout
+    assert "too big" in result.stdout
+
+
+def test_drain_and_back(hrm: Run, master: FakeMaster) -> None:
+    assert "draining" in hrm("node", "drain", "node-1").stdout
+    assert "alive" in hrm("node", "drain", "node-1", "--undo").stdout
+
+
+def test_logs_pass_bytes_on_as_they_are(hrm: Run, master: FakeMaster) -> None:
+    master.log.append(b"\xff\n")
+    result = hrm(
+        "app", "logs", APPLICATION, "--executor", "2", "--stream", "stdout", "--tail", "64"
+    )
+    assert result.stdout_bytes == b"".join(master.log)
+    request = master.requests[0]
+    assert (request.executor_id, request.stream, request.tail_bytes) == ("2", "stdout", 64)
+
+
+def test_logs_as_json_do_not_break_characters(hrm: Run, master: FakeMaster) -> None:
+    document = json.loads(hrm("app", "logs", APPLICATION, "-o", "json").stdout)
+    assert document["text"] == "first line\nzweite Zeile: ä"
+
+
+def test_followed_logs_as_json_are_one_object_a_line(hrm: Run, master: FakeMaster) -> None:
+    lines = hrm("app", "logs", APPLICATION, "--follow", "-o", "json").stdout.splitlines()
+    assert "".join(json.loads(line)["text"] for line in lines) == "first line\nzweite Zeile: ä"
+
+
+@pytest.mark.parametrize(
+    ("command", "key"),
+    [
+        (["status"], "nodes_alive"),
+        (["nodes"], "nodes"),
+        (["apps"], "applications"),
+        (["app", "show", APPLICATION], "containers_running"),
+        (["app", "why", APPLICATION], "summary"),
+        (["app", "kill", APPLICATION], "state"),
+        (["node", "drain", "node-1"], "nodes"),
+    ],
+)
+def test_json_is_one_object_with_the_names_of_the_contract(
+    hrm: Run, master: FakeMaster, command: list[str], key: str
+) -> None:
+    result = hrm(*command, "--output", "json")
+    assert result.exit_code == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert isinstance(document, dict)
+    assert key in document
+
+
+def test_json_has_the_fields_that_are_zero(hrm: Run, master: FakeMaster) -> None:
+    document = json.loads(hrm("status", "-o", "json").stdout)
+    assert document["nodes_draining"] == 0
+    assert document["applications_ended"] == 0
+
+
+def _one_line(result: Result) -> str:
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+def test_unknown_application(hrm: Run, master: FakeMaster) -> None:
+    for verb in ("show", "why", "kill", "logs"):
+        said = _one_line(hrm("app", verb, "nope"))
+        assert "no application nope; hrm apps --all" in said
+
+
+def test_unknown_node(hrm: Run, master: FakeMaster) -> None:
+    said = _one_line(hrm("node", "drain", "node-1", "node-9"))
+    assert said == "error: no node node-9; hrm nodes lists them\n"
+
+
+def test_nobody_listens(hrm: Run, master: FakeMaster) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        target = f"127.0.0.1:{unused.getsockname()[1]}"
+        said = _one_line(hrm("status", "--master", target, "--timeout", "5"))
+    assert target in said
+    assert "hrm up" in said
+
+
+def test_a_listener_that_never_answers(hrm: Run, master: FakeMaster) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        target = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert target in _one_line(hrm("status", "--master", target, "--timeout", "0.3"))
+
+
+def test_a_wrong_token_is_refused(
+    hrm: Run, master: FakeMaster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.write_text("not the token\n")
+    wrong.chmod(0o600)
+    monkeypatch.setenv("HRM_TOKEN_FILE", str(wrong))
+    assert "HRM_TOKEN_FILE" in _one_line(hrm("nodes"))
+
+
+def test_a_missing_token_file(
+    hrm: Run, master: FakeMaster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HRM_TOKEN_FILE", str(tmp_path / "none"))
+    assert str(tmp_path / "none") in _one_line(hrm("nodes"))
+
+
+def test_no_cluster_at_all(hrm: Run) -> None:
+    assert "hrm up" in _one_line(hrm("status"))
+
+
+@pytest.mark.parametrize("address", [":7480", "host:", "host:x", "host:70000", "a b:1", "a/b"])
+def test_a_malformed_address(hrm: Run, master: FakeMaster, address: str) -> None:
+    assert "host:port" in _one_line(hrm("status", "--master", address))
+
+
+def test_debug_shows_the_traceback(
+    hrm: Run, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HRM_DEBUG", "1")
+    result = hrm("app", "show", "nope")
+    assert result.exit_code == 1
+    assert "Traceback" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("error: ")
+
+
+def test_colour_is_never_in_a_pipe(hrm: Run, master: FakeMaster) -> None:
+    assert "\x1b" not in hrm("apps").stdout

@@ -1,0 +1,65 @@
+"""What all tests share: they never touch the user's own cluster, and never need a network."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+T = TypeVar("T")
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test has an empty ``HRM_HOME``, and nothing of HRM's or Spark's in its environment."""
+    for name in tuple(os.environ):
+        if name.startswith("HRM_") or name in ("SPARK_HOME", "SPARK_CONF_DIR"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HRM_HOME", str(tmp_path / "hrm-home"))
+
+
+@pytest.fixture(scope="session")
+def eventually() -> Callable[..., object]:
+    """``eventually(condition, timeout_s)``: the first true value of ``condition``, or a failure."""
+
+    def wait(condition: Callable[[], T], timeout_s: float = 10.0, what: str = "") -> T:
+        deadline = time.monotonic() + timeout_s
+        while not (value := condition()):
+            if time.monotonic() > deadline:
+                pytest.fail(f"not within {timeout_s:g} s: {what or condition}")
+            time.sleep(0.02)
+        return value
+
+    return wait
+
+
+def _missing_for_spark() -> str:
+    """Why a real Spark cannot run here; empty where it can."""
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        return "pyspark is not installed: make venv"
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None)
+    if java is None:
+        return "there is no Java 17+: .ci/ensure-java"
+    result = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    return "" if result.returncode == 0 else f"{java} does not run: {result.stderr.strip()}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of a real Spark say why they are skipped where there is none."""
+    marked = [item for item in items if item.get_closest_marker("spark")]
+    reason = _missing_for_spark() if marked else ""
+    if reason:
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=reason))
