@@ -1,0 +1,491 @@
+"""The agent's hands: start, stop, adopt and clear away containers.
+
+Each container has a directory, ``<work_dir>/containers/<id>/``, that says all there is to know of
+it, so that an agent which starts after a crash of its predecessor continues where that one
+stopped:
+
+    container.json   what it is (never its secrets), and the driver that isolates it
+    process.json     the shim's pid and start time (see ``hrm.agent.shim``)
+    stop.json        the order to stop, with cause and reason
+    exit.json        how the command ended
+    acknowledged     the master knows of the end; only the logs are of interest now
+    stdout, stderr   with their older parts, kept for ``work_keep_s`` after the end
+    local/, tmp/     Spark's scratch space, removed at the end
+
+The end of a shim is noticed through its pidfd, which works for processes that are not our children
+and never confuses two processes that had one number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import structlog
+from google.protobuf import json_format
+
+from hrm import wire
+from hrm.agent import shim
+from hrm.agent.isolation import DRIVERS, Isolation, Limits
+from hrm.agent.logs import STREAMS
+from hrm.core.model import ContainerSpec, EndCause, LaunchContext
+from hrm.errors import HrmError, LaunchFailed
+from hrm.spark.launch import Launch
+from hrm.v1 import common_pb2
+
+__all__ = ["Adopted", "Containers", "Ended", "StopOrder"]
+
+RECORD_FILE = "container.json"
+ACKNOWLEDGED_FILE = "acknowledged"
+_START_LIMIT_S = 30.0
+_FORCE_MARGIN_S = 20.0
+_REMAINS_LIMIT_S = 5.0
+_REMAINS_PERIOD_S = 0.05
+_SHIM_GRACE_S = 5.0
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+_log = structlog.get_logger("hrm.agent.containers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopOrder:
+    """Why a container was told to stop."""
+
+    cause: EndCause
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """All about the end of a container. ``exit_code`` is -1 where there is none."""
+
+    started: bool
+    exit_code: int
+    signal: int
+    ended_at_s: float
+    memory_kills: int
+    order: StopOrder | None
+    last_line: str
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted:
+    """A container of an earlier run of this agent; ``ended`` is None while it runs."""
+
+    spec: ContainerSpec
+    started_at_s: float
+    ended: Ended | None
+
+
+@dataclass(slots=True)
+class _Running:
+    shim_pid: int
+    pidfd: int
+    process: subprocess.Popen[bytes] | None
+    isolation: Isolation
+    done: asyncio.Event
+
+
+class Containers:
+    """The containers' processes and directories. ``on_end`` is called in the event loop."""
+
+    def __init__(
+        self,
+        work_dir: Path,
+        isolation: Isolation,
+        *,
+        rebuild: Callable[[str], Isolation],
+        log_bytes_max: int,
+        log_files_max: int,
+        on_end: Callable[[str, Ended], None],
+    ) -> None:
+        """``rebuild`` makes the driver of that name, for containers that an earlier run began."""
+        self.dir = work_dir / "containers"
+        self._isolation = isolation
+        self._drivers = {isolation.name: isolation}
+        self._rebuild = rebuild
+        self._log_bytes_max = log_bytes_max
+        self._log_files_max = log_files_max
+        self._on_end = on_end
+        self._running: dict[str, _Running] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def work_dir(self, container_id: str) -> Path:
+        """The directory of a container.
+
+        Raises:
+            LaunchFailed: the id cannot name one.
+        """
+        if not _ID.fullmatch(container_id):
+            raise LaunchFailed(f"{container_id!r} cannot name a work directory")
+        return self.dir / container_id
+
+    def isolation_of(self, container_id: str) -> Isolation:
+        entry = self._running.get(container_id)
+        return self._isolation if entry is None else entry.isolation
+
+    def shim_pid(self, container_id: str) -> int | None:
+        entry = self._running.get(container_id)
+        return None if entry is None else entry.shim_pid
+
+    async def start(self, spec: ContainerSpec, launch: Launch, cpus: tuple[int, ...] = ()) -> float:
+        """Start a container; answers when it started.
+
+        Raises:
+            LaunchFailed: with the reason; nothing is left running.
+        """
+        container_id = spec.container_id
+        directory = self.work_dir(container_id)
+        limits = Limits(
+            vcores=spec.resources.vcores, memory_mib=spec.resources.memory_mib, cpus=cpus
+        )
+        try:
+            process = await asyncio.to_thread(self._spawn, directory, spec, launch, limits)
+        except (OSError, LaunchFailed) as error:
+            await asyncio.to_thread(self._not_started, container_id, directory, str(error))
+            raise LaunchFailed(f"cannot start {container_id}: {error}") from error
+        assert process.stdout is not None
+        pidfd = os.pidfd_open(process.pid)
+        entry = _Running(process.pid, pidfd, process, self._isolation, asyncio.Event())
+        report = await asyncio.to_thread(_read_report, process)
+        if "error" in report:
+            await asyncio.to_thread(_give_up, process)
+            os.close(pidfd)
+            problem = str(report["error"])
+            await asyncio.to_thread(self._not_started, container_id, directory, problem)
+            raise LaunchFailed(f"cannot start {container_id}: {problem}")
+        self._watch(container_id, entry)
+        return float(report["started_at_s"])
+
+    def _spawn(
+        self, directory: Path, spec: ContainerSpec, launch: Launch, limits: Limits
+    ) -> subprocess.Popen[bytes]:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        stale = (shim.PROCESS_FILE, shim.STOP_FILE, shim.EXIT_FILE, ACKNOWLEDGED_FILE)
+        for name in stale:
+            (directory / name).unlink(missing_ok=True)
+        for name in ("local", "tmp"):
+            (directory / name).mkdir(mode=0o700, exist_ok=True)
+        bare = replace(spec, launch=LaunchContext())
+        record = {
+            "isolation": self._isolation.name,
+            "spec": json_format.MessageToDict(wire.from_spec(bare)),
+        }
+        shim.write_json(directory / RECORD_FILE, record)
+        joined = self._isolation.create(spec.container_id, limits)
+        document = {
+            "work_dir": str(directory),
+            "cwd": str(directory),
+            "argv": list(launch.argv),
+            "environment": launch.environment,
+            "cgroup_files": [str(path) for path in joined],
+            "log_bytes_max": self._log_bytes_max,
+            "log_files_max": self._log_files_max,
+            "grace_s": _SHIM_GRACE_S,
+        }
+        shim.write_json(directory / shim.SPEC_FILE, document)
+        with (directory / "shim.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-I", "-S", shim.__file__, str(directory / shim.SPEC_FILE)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd="/",
+                env={"PATH": os.defpath, "LANG": "C.UTF-8"},
+            )
+
+    def _not_started(self, container_id: str, directory: Path, problem: str) -> None:
+        self._clear(container_id, directory, self._isolation)
+        if not (directory / shim.EXIT_FILE).exists():
+            _write_exit(directory, problem)
+
+    def _watch(self, container_id: str, entry: _Running) -> None:
+        self._running[container_id] = entry
+        asyncio.get_running_loop().add_reader(entry.pidfd, self._shim_ended, container_id)
+
+    def _shim_ended(self, container_id: str) -> None:
+        entry = self._running[container_id]
+        asyncio.get_running_loop().remove_reader(entry.pidfd)
+        os.close(entry.pidfd)
+        if entry.process is not None:
+            entry.process.wait()  # it has ended: this only reaps
+        self._later(self._collect(container_id, entry))
+
+    def _later(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _collect(self, container_id: str, entry: _Running) -> None:
+        directory = self.dir / container_id
+        try:
+            ended = await asyncio.to_thread(self._gather, container_id, directory, entry.isolation)
+        except Exception as error:
+            # Whatever went wrong here, the core must hear of the end, or its room stays taken.
+            _log.exception("cannot clear away a container", container=container_id)
+            ended = Ended(
+                started=True,
+                exit_code=-1,
+                signal=0,
+                ended_at_s=time.time(),
+                memory_kills=0,
+                order=None,
+                last_line="",
+                problem=str(error),
+            )
+        del self._running[container_id]
+        entry.done.set()
+        self._on_end(container_id, ended)
+
+    def _gather(self, container_id: str, directory: Path, isolation: Isolation) -> Ended:
+        """Read how a container ended, and clear away what it held."""
+        memory_kills = isolation.memory_kills(container_id)
+        self._clear(container_id, directory, isolation)
+        exited = _read(directory / shim.EXIT_FILE)
+        order = _read(directory / shim.STOP_FILE)
+        problem = "" if exited else "its supervisor died without a record"
+        ended = Ended(
+            started=(directory / shim.PROCESS_FILE).exists(),
+            exit_code=int(exited.get("exit_code", -1)),
+            signal=int(exited.get("signal", 0)),
+            ended_at_s=float(exited.get("ended_at_s", time.time())),
+            memory_kills=memory_kills,
+            order=_order(order),
+            last_line=_last_line(directory / STREAMS[1]),
+            problem=str(exited.get("error", problem)),
+        )
+        if not exited:
+            _write_exit(directory, problem)
+        return ended
+
+    def _clear(self, container_id: str, directory: Path, isolation: Isolation) -> None:
+        """Remove what outlives no container: processes, group, scratch space, secrets."""
+        (directory / shim.SPEC_FILE).unlink(missing_ok=True)
+        if not (directory / shim.EXIT_FILE).exists():
+            _kill_marked(container_id)  # only a dead shim leaves processes
+        if not isolation.remove(container_id):
+            _log.error("a container's group cannot be removed", container=container_id)
+        for name in ("local", "tmp"):
+            shutil.rmtree(directory / name, ignore_errors=True)
+
+    def stop(self, container_id: str, order: StopOrder, grace_s: float) -> None:
+        """Tell a container to end; ``on_end`` follows. Unknown ones are left alone."""
+        entry = self._running.get(container_id)
+        if entry is None:
+            return
+        document = {"grace_s": grace_s, "cause": order.cause.value, "reason": order.reason}
+        try:
+            shim.write_json(self.dir / container_id / shim.STOP_FILE, document)
+        except OSError as error:
+            _log.warning("cannot write the order to stop", container=container_id, why=str(error))
+        _signal(entry.pidfd, signal.SIGTERM)
+        self._later(self._force(container_id, entry, grace_s + _FORCE_MARGIN_S))
+
+    async def _force(self, container_id: str, entry: _Running, limit_s: float) -> None:
+        """A shim that does not end in time is killed, and its container with it."""
+        try:
+            async with asyncio.timeout(limit_s):
+                await entry.done.wait()
+        except TimeoutError:
+            if container_id in self._running:
+                _log.error("a supervisor does not end; killing it", container=container_id)
+                _signal(entry.pidfd, signal.SIGKILL)
+
+    async def drain(self, limit_s: float) -> bool:
+        """Wait until no container runs; False: some still do."""
+        try:
+            async with asyncio.timeout(limit_s):
+                while self._running:
+                    await next(iter(self._running.values())).done.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Let go of everything; what runs, runs on."""
+        for entry in self._running.values():
+            asyncio.get_running_loop().remove_reader(entry.pidfd)
+            with contextlib.suppress(OSError):
+                os.close(entry.pidfd)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def acknowledge(self, container_id: str) -> None:
+        """The master has written this end down: a later run need not report it."""
+        with contextlib.suppress(OSError, LaunchFailed):
+            (self.work_dir(container_id) / ACKNOWLEDGED_FILE).touch(mode=0o600)
+
+    async def adopt(self) -> list[Adopted]:
+        """Find what earlier runs of this agent left; ended containers first.
+
+        Blocks no longer than file-system time and the removal of dead containers' groups. Those
+        that run are watched from now on, as if this agent had started them.
+        """
+        self.dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found: list[Adopted] = []
+        for directory in sorted(self.dir.iterdir()):
+            if not directory.is_dir() or not _ID.fullmatch(directory.name):
+                continue
+            if (directory / ACKNOWLEDGED_FILE).exists():
+                continue
+            adopted = await self._adopt(directory)
+            if adopted is not None:
+                found.append(adopted)
+        await asyncio.to_thread(self._clear_groups, {a.spec.container_id for a in found})
+        return sorted(found, key=lambda a: a.ended is None)
+
+    async def _adopt(self, directory: Path) -> Adopted | None:
+        container_id = directory.name
+        record = _read(directory / RECORD_FILE)
+        try:
+            isolation = self._driver(str(record.get("isolation", "none")))
+            message = json_format.ParseDict(record["spec"], common_pb2.ContainerSpec())
+            spec = wire.to_spec(message)
+        except (KeyError, HrmError, json_format.ParseError) as error:
+            _log.warning("a work directory is unreadable", path=str(directory), why=str(error))
+            await asyncio.to_thread(self._clear, container_id, directory, self._isolation)
+            self.acknowledge(container_id)
+            return None
+        process = _read(directory / shim.PROCESS_FILE)
+        pidfd = _living(process)
+        started_at_s = float(process.get("started_at_s", time.time()))
+        if pidfd is not None:
+            pid = int(process["shim_pid"])
+            self._watch(container_id, _Running(pid, pidfd, None, isolation, asyncio.Event()))
+            return Adopted(spec=spec, started_at_s=started_at_s, ended=None)
+        ended = await asyncio.to_thread(self._gather, container_id, directory, isolation)
+        return Adopted(spec=spec, started_at_s=started_at_s, ended=ended)
+
+    def _driver(self, name: str) -> Isolation:
+        if name not in DRIVERS:
+            raise LaunchFailed(f"no isolation driver {name!r}")
+        if name not in self._drivers:
+            self._drivers[name] = self._rebuild(name)
+        return self._drivers[name]
+
+    def _clear_groups(self, known: set[str]) -> None:
+        for driver in self._drivers.values():
+            for container_id in driver.existing():
+                if container_id not in known:
+                    _log.info("removing a leftover group", container=container_id)
+                    driver.remove(container_id)
+
+    def forget_old(self, keep_s: float, now: float) -> int:
+        """Remove the directories of containers that ended ``keep_s`` ago; answers how many."""
+        removed = 0
+        for directory in sorted(self.dir.iterdir()):
+            with contextlib.suppress(OSError):
+                old = (directory / shim.EXIT_FILE).stat().st_mtime < now - keep_s
+                if old and directory.name not in self._running:
+                    shutil.rmtree(directory)
+                    removed += 1
+        return removed
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON file; empty where there is none, or it is none."""
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _write_exit(directory: Path, problem: str) -> None:
+    """In place of a shim that could not: every ended container has the record."""
+    document = {"exit_code": -1, "ended_at_s": time.time(), "error": problem}
+    with contextlib.suppress(OSError):
+        shim.write_json(directory / shim.EXIT_FILE, document)
+
+
+def _order(document: dict[str, Any]) -> StopOrder | None:
+    try:
+        return StopOrder(cause=EndCause(document["cause"]), reason=str(document["reason"]))
+    except (KeyError, ValueError):
+        return None
+
+
+def _read_report(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    """The shim's one line: the running command's pids, or ``error``."""
+    assert process.stdout is not None
+    with process.stdout as pipe:
+        ready, _, _ = select.select([pipe], [], [], _START_LIMIT_S)
+        if not ready:
+            return {"error": f"its supervisor did not answer within {_START_LIMIT_S:.0f} s"}
+        line = pipe.readline()
+    try:
+        document = json.loads(line)
+    except ValueError:
+        return {"error": "its supervisor died at its start; see shim.log in the work directory"}
+    return document if isinstance(document, dict) else {"error": "a garbled report"}
+
+
+def _give_up(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(timeout=_REMAINS_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _signal(pidfd: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, OSError):
+        signal.pidfd_send_signal(pidfd, number)
+
+
+def _living(process: dict[str, Any]) -> int | None:
+    """A pidfd of the recorded shim, if that very process lives."""
+    if process.get("boot_id") != shim.boot_id():
+        return None
+    try:
+        pidfd = os.pidfd_open(int(process["shim_pid"]))
+    except (OSError, KeyError, ValueError):
+        return None
+    # Compared after opening: from here on the number cannot change hands unnoticed.
+    if shim.start_ticks(int(process["shim_pid"])) != process.get("shim_start_ticks"):
+        os.close(pidfd)
+        return None
+    return pidfd
+
+
+def _kill_marked(container_id: str) -> None:
+    """Kill every process that carries the container's mark in its environment."""
+    deadline = time.monotonic() + _REMAINS_LIMIT_S
+    while time.monotonic() < deadline:
+        marked = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.environ().get("HRM_CONTAINER_ID") == container_id:
+                    marked.append(process)
+        if not marked:
+            return
+        for process in marked:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        time.sleep(_REMAINS_PERIOD_S)
+
+
+def _last_line(path: Path, length_max: int = 300) -> str:
+    """The last line of a log that says something."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 4096))
+            lines = file.read().decode("utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.strip()[:length_max] for line in reversed(lines) if line.strip()), "")

@@ -1,0 +1,469 @@
+"""``hrm agent``: the interpreter around ``NodeCore`` on a live machine.
+
+Everything that happens (a message, an end, a sample, the clock) becomes an event; what the core
+wants done is done here: processes by ``containers``, messages by ``link``. While the master is
+away the core goes on: executors run, waiting ones start, and the next registration tells the
+master all of it.
+
+The life of an agent: lock the work directory, adopt what runs, listen for readers of logs, connect
+and stay connected. SIGTERM or SIGINT end its containers first, politely, then the agent (a second
+signal cuts the politeness short). A crash leaves the containers running for the next agent on this
+directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import grpc.aio
+import structlog
+
+from hrm import rpc, wire
+from hrm.agent import isolation as isolating
+from hrm.agent import shim
+from hrm.agent.containers import Containers, Ended, StopOrder
+from hrm.agent.link import Link
+from hrm.agent.logs import LogPages, Logs, LogService
+from hrm.agent.machine import Machine, describe, ending
+from hrm.agent.own_log import configure_logging
+from hrm.agent.tracker import Sample, Tracker
+from hrm.config import AgentSettings
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.model import (
+    ContainerEnd,
+    ContainerId,
+    ContainerSpec,
+    ContainerState,
+    ContainerStatus,
+    EndCause,
+)
+from hrm.core.node import NodeCore
+from hrm.errors import HrmError, InvalidConfig
+from hrm.spark.launch import Launch, executor_launch, find_java, find_spark
+from hrm.v1 import common_pb2, node_pb2, node_pb2_grpc
+
+__all__ = ["READY_FILE", "Agent", "CommandOf", "run"]
+
+READY_FILE = "ready.json"
+_CLEANUP_PERIOD_S = 60.0
+_STOP_MARGIN_S = 30.0
+_FLUSH_LIMIT_S = 3.0
+_SERVER_GRACE_S = 1.0
+_log = structlog.get_logger("hrm.agent")
+
+CommandOf = Callable[[ContainerSpec, Path, str, str], Launch]
+"""Makes the command of a container: specification, work directory, addresses of its two logs."""
+
+
+class Agent:
+    """One agent from start to end. ``run`` is the whole of it."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        machine: Machine,
+        token: str,
+        command_of: CommandOf,
+        spark_versions: tuple[str, ...],
+    ) -> None:
+        self._settings = settings
+        self._machine = machine
+        self._token = token
+        self._command_of = command_of
+        self._core = NodeCore(machine.name, (machine.unit,))
+        driver = machine.isolation.driver
+        self._containers = Containers(
+            settings.work_dir,
+            driver,
+            rebuild=self._rebuild_isolation,
+            log_bytes_max=settings.log_bytes_max,
+            log_files_max=settings.log_files_max,
+            on_end=self._container_ended,
+        )
+        self._tracker = Tracker(settings.usage_interval_s, self._sampled)
+        self._logs = Logs(self._containers.dir, token, self._is_over)
+        self._sample: Sample | None = None
+        self._starting: dict[str, asyncio.Task[None]] = {}
+        self._stops: dict[str, StopOrder] = {}
+        self._loop = asyncio.get_running_loop()
+        self._ending = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._link = Link(
+            target=settings.master,
+            read_token=self._read_token,
+            register=self._registration,
+            on_message=self._master_said,
+            on_up=self._connected,
+            on_down=self._disconnected,
+            heartbeat=lambda: self._deliver(e.HeartbeatDue(now=time.time())),
+            delay_max_s=settings.reconnect_delay_max_s,
+        )
+        self._spark_versions = spark_versions
+        self._endpoint = ""
+
+    def _rebuild_isolation(self, name: str) -> isolating.Isolation:
+        make = isolating.DRIVERS[name]
+        vcores = self._machine.unit.capacity.vcores
+        return make(self._machine.identity, vcores, self._settings.cpu_limit)
+
+    def _read_token(self) -> str:
+        """Read again for every connection: a renewed token needs no restart."""
+        return rpc.read_token(self._settings.token_file)
+
+    # --- the life of the agent ----------------------------------------------------------------
+
+    async def live(self) -> None:
+        """Serve until told to end. Raises what makes going on senseless."""
+        async with contextlib.AsyncExitStack() as stack:
+            await self._serve_logs(stack)
+            self._tracker.start()
+            stack.push_async_callback(asyncio.to_thread, self._tracker.stop)
+            stack.push_async_callback(self._containers.close)
+            await self._adopt()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._loop.add_signal_handler(number, self._told_to_end)
+                stack.callback(self._loop.remove_signal_handler, number)
+            cleaning = asyncio.create_task(self._clean_up())
+            linked = asyncio.create_task(self._link.run())
+            told = asyncio.create_task(self._ending.wait())
+            try:
+                await asyncio.wait((linked, told), return_when=asyncio.FIRST_COMPLETED)
+                if linked.done():
+                    linked.result()
+            finally:
+                self._ending.set()
+                await self._end_containers()
+                await self._link.close(_FLUSH_LIMIT_S)
+                for task in (cleaning, linked, told):
+                    task.cancel()
+                await asyncio.gather(cleaning, linked, told, return_exceptions=True)
+                (self._settings.work_dir / READY_FILE).unlink(missing_ok=True)
+                self._machine.isolation.driver.close()
+
+    def _told_to_end(self) -> None:
+        if self._ending.is_set():
+            self._hurry.set()
+        self._ending.set()
+
+    async def _serve_logs(self, stack: contextlib.AsyncExitStack) -> None:
+        settings = self._settings
+        server = grpc.aio.server(
+            interceptors=[rpc.TokenInterceptor(self._token)], options=rpc.SERVER_OPTIONS
+        )
+        service = LogService(self._logs)
+        node_pb2_grpc.add_AgentServiceServicer_to_server(service, server)  # type: ignore[no-untyped-call]
+        try:
+            port = server.add_insecure_port(f"{settings.host}:{settings.port}")
+        except RuntimeError as error:
+            raise InvalidConfig(
+                f"cannot listen on {settings.host}:{settings.port}: the port is in use or the "
+                f"address is not this machine's; choose others with --host and --port"
+            ) from error
+        await server.start()
+        stack.push_async_callback(server.stop, _SERVER_GRACE_S)
+        try:
+            pages = await LogPages(self._logs).start(settings.host, settings.log_port)
+        except OSError as error:
+            raise InvalidConfig(
+                f"cannot serve log pages on {settings.host}:{settings.log_port}: "
+                f"{error.strerror}; choose another port with --log-port"
+            ) from error
+        stack.callback(pages.close)
+        self._endpoint = f"{settings.host}:{port}"
+        self._logs.address = f"{settings.host}:{pages.sockets[0].getsockname()[1]}"
+
+    async def _adopt(self) -> None:
+        for adopted in await self._containers.adopt():
+            spec = adopted.spec
+            if adopted.ended is None:
+                self._track(spec)
+            event = e.ContainerAdopted(
+                now=time.time(), spec=spec, started_at_s=adopted.started_at_s
+            )
+            self._deliver(event)
+            _log.info("adopted", container=spec.container_id, running=adopted.ended is None)
+            if adopted.ended is not None:
+                self._container_ended(spec.container_id, adopted.ended)
+
+    async def _end_containers(self) -> None:
+        """Stop the waiting ones first, so that room that appears starts nobody."""
+        grace_s = self._settings.stop_grace_s
+        live = [s for s in self._core.statuses() if s.state is not ContainerState.ENDED]
+        if live:
+            _log.info("ending containers", containers=len(live), grace_s=grace_s)
+        for status in sorted(live, key=lambda s: s.state is not ContainerState.WAITING):
+            stop = e.StopReceived(
+                now=time.time(),
+                epoch=self._core.epoch,
+                container_id=status.container_id,
+                cause=EndCause.NODE_LOST,
+                reason=f"the agent of node {self._machine.name} was shut down",
+                grace_s=grace_s,
+            )
+            self._deliver(stop)
+        ended = asyncio.create_task(self._all_ended(grace_s + _STOP_MARGIN_S))
+        hurried = asyncio.create_task(self._hurry.wait())
+        await asyncio.wait((ended, hurried), return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        if not ended.done():
+            for container_id, order in self._stops.items():
+                self._containers.stop(container_id, order, 0.0)
+        await ended
+
+    async def _all_ended(self, limit_s: float) -> None:
+        while self._starting:
+            await asyncio.wait(tuple(self._starting.values()), timeout=limit_s)
+        if not await self._containers.drain(limit_s):
+            _log.error("containers still run; the next agent on this directory adopts them")
+
+    async def _clean_up(self) -> None:
+        keep_s = self._settings.work_keep_s
+        period_s = min(_CLEANUP_PERIOD_S, max(1.0, keep_s))
+        while True:
+            removed = await asyncio.to_thread(self._containers.forget_old, keep_s, time.time())
+            if removed:
+                _log.info("removed old work directories", count=removed)
+            await asyncio.sleep(period_s)
+
+    # --- events in, commands out --------------------------------------------------------------
+
+    def _deliver(self, event: e.NodeEvent) -> None:
+        for command in self._core.handle(event):
+            match command:
+                case c.StartProcess():
+                    self._start(command.spec)
+                case c.StopProcess():
+                    self._stop(command)
+                case c.ReportContainer():
+                    status = wire.from_status(self._dressed(command.status))
+                    self._link.send(node_pb2.NodeMessage(container=status))
+                case c.SendHeartbeat():
+                    self._link.send(node_pb2.NodeMessage(heartbeat=self._heartbeat(command)))
+
+    def _heartbeat(self, command: c.SendHeartbeat) -> node_pb2.NodeHeartbeat:
+        usage = wire.from_usage(self._sample.node) if self._sample else None
+        statuses = (wire.from_status(self._dressed(status)) for status in command.statuses)
+        return node_pb2.NodeHeartbeat(usage=usage, containers=statuses)
+
+    def _dressed(self, status: ContainerStatus) -> ContainerStatus:
+        """With what the core does not know: usage and the logs' addresses."""
+        if status.started_at_s == 0.0:
+            return status
+        return replace(
+            status,
+            stdout_url=self._logs.url(status.container_id, "stdout"),
+            stderr_url=self._logs.url(status.container_id, "stderr"),
+            usage=self._sample.containers.get(status.container_id) if self._sample else None,
+        )
+
+    def _start(self, spec: ContainerSpec) -> None:
+        task = asyncio.create_task(self._launch(spec))
+        self._starting[spec.container_id] = task
+        task.add_done_callback(lambda _: self._starting.pop(spec.container_id, None))
+
+    async def _launch(self, spec: ContainerSpec) -> None:
+        container_id = spec.container_id
+        try:
+            launch = self._command_of(
+                spec,
+                self._containers.work_dir(container_id),
+                self._logs.url(container_id, "stdout"),
+                self._logs.url(container_id, "stderr"),
+            )
+            await self._containers.start(spec, launch, self._machine.unit.cpus)
+        except Exception as error:
+            if not isinstance(error, HrmError):
+                _log.exception("launching failed", container=container_id)
+            self._stops.pop(container_id, None)
+            end = ContainerEnd(cause=EndCause.LAUNCH_FAILED, message=str(error))
+            self._ended(container_id, end)
+            return
+        self._track(spec)
+        _log.info("started", container=container_id, resources=str(spec.resources))
+
+    def _track(self, spec: ContainerSpec) -> None:
+        pid = self._containers.shim_pid(spec.container_id)
+        if pid is not None:
+            self._tracker.watch(
+                spec.container_id,
+                pid,
+                self._containers.isolation_of(spec.container_id),
+                limit_mib=spec.resources.memory_mib,
+                heap_mib=spec.heap_mib,
+            )
+
+    def _stop(self, command: c.StopProcess) -> None:
+        order = StopOrder(cause=command.cause, reason=command.reason)
+        self._stops[command.container_id] = order
+        _log.info("stopping", container=command.container_id, why=command.reason)
+
+        def stop(_: object = None) -> None:
+            self._containers.stop(command.container_id, order, command.grace_s)
+
+        starting = self._starting.get(command.container_id)
+        if starting is None:
+            stop()
+        else:
+            starting.add_done_callback(stop)
+
+    def _container_ended(self, container_id: str, ended: Ended) -> None:
+        self._tracker.unwatch(container_id)
+        order = self._stops.pop(container_id, None) or ended.order
+        limits = self._core.containers.get(ContainerId(container_id))
+        spec = limits.spec if limits is not None else None
+        self._ended(container_id, ending(ended, order, spec))
+
+    def _ended(self, container_id: str, end: ContainerEnd) -> None:
+        _log.info(
+            "ended",
+            container=container_id,
+            cause=end.cause.value,
+            exit_code=end.exit_code,
+            message=end.message,
+        )
+        now = time.time()
+        self._deliver(e.ProcessEnded(now=now, container_id=ContainerId(container_id), end=end))
+
+    def _is_over(self, container_id: str) -> bool | None:
+        known = self._core.containers.get(ContainerId(container_id))
+        return None if known is None else known.life.state is ContainerState.ENDED
+
+    def _sampled(self, sample: Sample) -> None:
+        """In the tracker's thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody wants to know
+            self._loop.call_soon_threadsafe(self._take, sample)
+
+    def _take(self, sample: Sample) -> None:
+        self._sample = sample
+        for breach in sample.breaches:
+            container_id = ContainerId(breach.container_id)
+            event = e.ContainerOverLimit(
+                now=time.time(), container_id=container_id, message=breach.message
+            )
+            self._deliver(event)
+
+    # --- the master ---------------------------------------------------------------------------
+
+    def _registration(self) -> node_pb2.RegisterNode:
+        machine, settings = self._machine, self._settings
+        return node_pb2.RegisterNode(
+            name=machine.name,
+            identity=machine.identity,
+            incarnation=machine.incarnation,
+            host=settings.host,
+            endpoint=self._endpoint,
+            resource_units=[wire.from_unit(machine.unit)],
+            containers=[wire.from_status(self._dressed(s)) for s in self._core.statuses()],
+            isolation=machine.isolation.driver.name,
+            spark_versions=self._spark_versions,
+            platform=settings.platform,
+        )
+
+    def _connected(self, epoch: int, first: bool) -> None:
+        self._deliver(e.MasterConnected(now=time.time(), epoch=epoch))
+        if not first:
+            _log.info("connected again", master=self._settings.master, epoch=epoch)
+            return
+        ready = {
+            "name": self._machine.name,
+            "endpoint": self._endpoint,
+            "log_pages": self._logs.address,
+            "master": self._settings.master,
+            "isolation": self._machine.isolation.driver.name,
+        }
+        shim.write_json(self._settings.work_dir / READY_FILE, ready)
+        print(describe(self._machine, self._settings.master), flush=True)
+
+    def _disconnected(self) -> None:
+        self._deliver(e.MasterDisconnected(now=time.time()))
+
+    def _master_said(self, message: node_pb2.MasterMessage) -> None:
+        now, epoch = time.time(), message.epoch
+        kind = message.WhichOneof("message")
+        if kind == "assign" and not self._ending.is_set():
+            self._assigned(message)
+        elif kind == "stop":
+            stop = message.stop
+            cause = wire.to_end(common_pb2.ContainerEnd(cause=stop.cause)).cause
+            event = e.StopReceived(
+                now=now,
+                epoch=epoch,
+                container_id=ContainerId(stop.container_id),
+                cause=cause,
+                reason=stop.reason,
+                grace_s=stop.grace_s,
+                only_if_waiting=stop.only_if_waiting,
+            )
+            self._deliver(event)
+        elif kind == "acknowledge":
+            ids = tuple(ContainerId(i) for i in message.acknowledge.container_ids)
+            if epoch >= self._core.epoch:
+                for container_id in ids:
+                    self._containers.acknowledge(container_id)
+            self._deliver(e.EndsAcknowledged(now=now, epoch=epoch, container_ids=ids))
+        elif kind == "set_class":
+            changed = message.set_class
+            workload_class = wire.to_class(changed.workload_class, "set_class.workload_class")
+            if workload_class is not None:
+                container_id = ContainerId(changed.container_id)
+                self._deliver(
+                    e.ContainerClassSet(
+                        now=now,
+                        epoch=epoch,
+                        container_id=container_id,
+                        workload_class=workload_class,
+                    )
+                )
+
+    def _assigned(self, message: node_pb2.MasterMessage) -> None:
+        spec = wire.to_spec(message.assign)
+        self._containers.work_dir(spec.container_id)  # refuses an id that cannot name one
+        self._deliver(e.AssignReceived(now=time.time(), epoch=message.epoch, spec=spec))
+
+
+async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> int:
+    """Be an agent until a signal ends it; the exit status.
+
+    ``command_of`` makes the containers' commands; Spark executors where it is not given.
+    """
+    configure_logging()
+    try:
+        token = rpc.read_token(settings.token_file)
+        with Machine.prepare(settings) as machine:
+            if command_of is None:
+                command_of, versions = _spark_commands(settings)
+            else:
+                versions = ()
+            for name, why in machine.isolation.passed_over.items():
+                _log.info("isolation passed over", driver=name, why=why)
+            agent = Agent(settings, machine, token, command_of, versions)
+            await agent.live()
+    except HrmError as error:
+        print(f"hrm agent: {error.message}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+def _spark_commands(settings: AgentSettings) -> tuple[CommandOf, tuple[str, ...]]:
+    spark, java = find_spark(settings.spark_home), find_java(settings.java_home)
+
+    def command_of(spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str) -> Launch:
+        return executor_launch(
+            spec,
+            spark=spark,
+            java=java,
+            host=settings.host,
+            work_dir=work_dir,
+            stdout_url=stdout,
+            stderr_url=stderr,
+        )
+
+    return command_of, (spark.version,)

@@ -1,0 +1,25 @@
+"""How a node keeps its containers inside what they were granted: drivers behind one interface.
+
+``cgroup2`` and ``cgroup1`` let the kernel enforce memory and CPU; ``none`` starts plain processes
+and leaves the memory limit to the tracker's observation. ``detect`` tries them on this machine,
+for real, best first, and says why each better one was passed over.
+"""
+
+from hrm.agent.isolation.base import GroupIsolation, Isolation, IsolationError, Limits
+from hrm.agent.isolation.cgroup1 import Cgroup1
+from hrm.agent.isolation.cgroup2 import Cgroup2
+from hrm.agent.isolation.detect import DRIVERS, Detection, detect
+from hrm.agent.isolation.none import NoIsolation
+
+__all__ = [
+    "DRIVERS",
+    "Cgroup1",
+    "Cgroup2",
+    "Detection",
+    "GroupIsolation",
+    "Isolation",
+    "IsolationError",
+    "Limits",
+    "NoIsolation",
+    "detect",
+]

@@ -1,0 +1,238 @@
+"""What every isolation driver does, and what the two cgroup drivers share.
+
+A driver knows containers by id alone. All groups of one agent lie below its identity
+(``<controller>/hrm/<identity>/<container id>``), so that two agents on one machine never touch each
+other's, and an agent that starts again finds what its predecessor left.
+
+The processes of a container join its group themselves, between fork and exec, by writing to the
+files that ``create`` names. So nothing they start can be born outside.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import errno
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from hrm.errors import HrmError, LaunchFailed
+
+__all__ = ["CpuLimit", "GroupIsolation", "Isolation", "IsolationError", "Limits", "mounts"]
+
+CpuLimit = Literal["shares", "quota"]
+
+REMOVE_LIMIT_S = 5.0
+_MAKE_ATTEMPTS = 5
+_REMOVE_PERIOD_S = 0.02
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
+
+
+class IsolationError(HrmError):
+    """This driver cannot work on this machine; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one container may use. ``cpus`` are CPU numbers; empty: not pinned."""
+
+    vcores: int
+    memory_mib: int
+    cpus: tuple[int, ...] = ()
+
+
+class Isolation(abc.ABC):
+    """Limits for containers. Methods block for file-system time, ``remove`` for seconds at most."""
+
+    name: str
+    enforces_memory: bool
+    """Whether the kernel holds the memory limit; if not, the tracker has to."""
+
+    @abc.abstractmethod
+    def check(self) -> None:
+        """Try everything a container needs, and leave no trace.
+
+        Raises:
+            IsolationError: with the reason.
+        """
+
+    @abc.abstractmethod
+    def create(self, container_id: str, limits: Limits) -> tuple[Path, ...]:
+        """Make the container's group; the files into which its first process writes ``0``.
+
+        Raises:
+            LaunchFailed: the kernel refused; nothing is left behind.
+        """
+
+    @abc.abstractmethod
+    def join_files(self, container_id: str) -> tuple[Path, ...]:
+        """What ``create`` answered, for a container that exists."""
+
+    @abc.abstractmethod
+    def members(self, container_id: str) -> frozenset[int]:
+        """Processes in the group now."""
+
+    @abc.abstractmethod
+    def memory_used_mib(self, container_id: str) -> int | None:
+        """Memory that the kernel cannot reclaim; None: this driver does not know."""
+
+    @abc.abstractmethod
+    def memory_kills(self, container_id: str) -> int:
+        """How many processes the kernel has killed for the memory limit."""
+
+    @abc.abstractmethod
+    def remove(self, container_id: str) -> bool:
+        """Kill what is left in the group and remove it; False: it would not go in time."""
+
+    @abc.abstractmethod
+    def existing(self) -> tuple[str, ...]:
+        """Containers of this identity that have a group."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Drop what the driver made for itself, where no container needs it any more."""
+
+
+def mounts() -> Iterator[tuple[Path, str, frozenset[str]]]:
+    """Mount point, file-system type and super options of every cgroup mount."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        left, _, right = line.partition(" - ")
+        kind, _, options = [*right.split(" "), "", "", ""][:3]
+        if kind in ("cgroup", "cgroup2"):
+            point = left.split(" ")[4].encode().decode("unicode_escape")
+            yield Path(point), kind, frozenset(options.split(","))
+
+
+class GroupIsolation(Isolation):
+    """Directories in one or more cgroup hierarchies."""
+
+    enforces_memory = True
+
+    def __init__(self, identity: str, vcores: int, cpu_limit: CpuLimit) -> None:
+        """``vcores`` is the node's offer: it weighs HRM's groups against the machine's others."""
+        self._identity = _valid(identity)
+        self._vcores = max(1, vcores)
+        self._cpu_limit = cpu_limit
+
+    @abc.abstractmethod
+    def _roots(self) -> tuple[Path, ...]:
+        """The hierarchies' mount points, the one whose processes count first."""
+
+    @abc.abstractmethod
+    def _prepare(self, parent: Path) -> None:
+        """Make ``parent``, a directory for children, hand its controllers down."""
+
+    @abc.abstractmethod
+    def _limit(self, root: Path, group: Path, limits: Limits) -> None:
+        """Write the limits of ``group``, which lies below ``root``."""
+
+    def _group(self, root: Path, container_id: str) -> Path:
+        return root / "hrm" / self._identity / _valid(container_id)
+
+    def create(self, container_id: str, limits: Limits) -> tuple[Path, ...]:
+        try:
+            for root in self._roots():
+                self._make(root, self._group(root, container_id))
+                self._limit(root, self._group(root, container_id), limits)
+        except OSError as error:
+            self.remove(container_id)
+            raise LaunchFailed(
+                f"{self.name} cannot hold {limits.vcores} vcores and {limits.memory_mib} MiB for "
+                f"{container_id}: {error.strerror} ({error.filename}); free the machine's "
+                f"memory or start the agent with --isolation none"
+            ) from error
+        return self.join_files(container_id)
+
+    def _make(self, root: Path, group: Path) -> None:
+        for _ in range(_MAKE_ATTEMPTS):
+            # Another agent that ends may take the common parent away between two steps.
+            with contextlib.suppress(FileNotFoundError):
+                for parent in (root / "hrm", root / "hrm" / self._identity):
+                    self._prepare(parent)
+                group.mkdir(exist_ok=True)
+                return
+        raise FileNotFoundError(errno.ENOENT, "the parent group keeps disappearing", str(group))
+
+    def join_files(self, container_id: str) -> tuple[Path, ...]:
+        groups = (self._group(root, container_id) for root in self._roots())
+        return tuple(group / "cgroup.procs" for group in groups if group.is_dir())
+
+    def members(self, container_id: str) -> frozenset[int]:
+        pids: set[int] = set()
+        for path in self.join_files(container_id):
+            with contextlib.suppress(OSError):
+                pids |= {int(line) for line in path.read_text().split()}
+        return frozenset(pids - {0})
+
+    def _kill(self, container_id: str) -> None:
+        for pid in self.members(container_id):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def remove(self, container_id: str) -> bool:
+        deadline = time.monotonic() + REMOVE_LIMIT_S
+        while True:
+            self._kill(container_id)
+            gone = [_gone(self._group(root, container_id)) for root in self._roots()]
+            if all(gone):
+                return True
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_REMOVE_PERIOD_S)
+
+    def close(self) -> None:
+        # rmdir refuses where a container, or another agent, still has a group below.
+        for root in self._roots():
+            for parent in (root / "hrm" / self._identity, root / "hrm"):
+                with contextlib.suppress(OSError):
+                    parent.rmdir()
+
+    def existing(self) -> tuple[str, ...]:
+        names: set[str] = set()
+        for root in self._roots():
+            with contextlib.suppress(OSError):
+                names |= {
+                    path.name for path in (root / "hrm" / self._identity).iterdir() if path.is_dir()
+                }
+        return tuple(sorted(names))
+
+    def check(self) -> None:
+        self._check_available()
+        name = f"probe-{os.getpid()}"
+        try:
+            self.create(name, Limits(vcores=1, memory_mib=64))
+        except LaunchFailed as error:
+            cause = error.__cause__
+            reason = cause.strerror if isinstance(cause, OSError) else str(error)
+            where = cause.filename if isinstance(cause, OSError) else ""
+            raise IsolationError(f"cannot make a group ({reason}: {where})") from error
+        if not self.remove(name):
+            raise IsolationError(f"cannot remove a group of its own ({name})")
+        self.close()
+
+    @abc.abstractmethod
+    def _check_available(self) -> None:
+        """Raise IsolationError when mounts or controllers are missing."""
+
+
+def _valid(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise LaunchFailed(f"{name!r} cannot name a group: letters, digits, '.', '_' and '-' only")
+    return name
+
+
+def _gone(group: Path) -> bool:
+    """Remove a group and the groups below it (a container may make its own)."""
+    if not group.is_dir():
+        return True
+    below = sorted((p for p in group.rglob("*") if p.is_dir()), key=lambda p: -len(p.parts))
+    for directory in (*below, group):
+        with contextlib.suppress(OSError):
+            directory.rmdir()
+    return not group.is_dir()

@@ -1,0 +1,98 @@
+"""cgroup v1: a directory in each of the hierarchies ``memory``, ``cpu`` and, if pinned, ``cpuset``.
+
+``shares`` (``cpu.shares``, 1024 a vcore) limits a container only while others want the cores;
+``quota`` (CFS bandwidth) always. The memory limit is hard: the kernel reclaims page cache first,
+then kills a process of the group and counts it in ``memory.oom_control``. v1 kills one process,
+not the group; the tracker sees the count and ends the rest, because an executor without its Python
+workers only looks alive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from pathlib import Path
+
+from hrm.agent.isolation.base import CpuLimit, GroupIsolation, IsolationError, Limits, mounts
+
+__all__ = ["Cgroup1"]
+
+_REQUIRED = ("memory", "cpu")
+_MIB = 1024 * 1024
+_SHARES_A_VCORE = 1024
+_SHARES_MAX = 262_144
+_PERIOD_US = 100_000
+
+
+class Cgroup1(GroupIsolation):
+    name = "cgroup1"
+
+    def __init__(self, identity: str, vcores: int, cpu_limit: CpuLimit = "shares") -> None:
+        super().__init__(identity, vcores, cpu_limit)
+        self._mounts = {
+            controller: point
+            for point, kind, options in mounts()
+            if kind == "cgroup"
+            for controller in (*_REQUIRED, "cpuset")
+            if controller in options
+        }
+
+    def _check_available(self) -> None:
+        missing = [name for name in _REQUIRED if name not in self._mounts]
+        if missing:
+            raise IsolationError(f"the v1 controllers {', '.join(missing)} are not mounted")
+
+    def _roots(self) -> tuple[Path, ...]:
+        return tuple(dict.fromkeys(self._mounts.values()))
+
+    def _prepare(self, parent: Path) -> None:
+        if parent.is_dir():
+            return
+        parent.mkdir(exist_ok=True)
+        if (shares := parent / "cpu.shares").exists():
+            shares.write_text(str(min(_SHARES_MAX, self._vcores * _SHARES_A_VCORE)))
+        if (parent / "cpuset.cpus").exists():
+            _inherit_cpuset(parent)
+
+    def _limit(self, root: Path, group: Path, limits: Limits) -> None:
+        if limits.cpus and "cpuset" not in self._mounts:
+            raise OSError(errno.ENOTSUP, "the v1 controller cpuset is not mounted", str(group))
+        if root == self._mounts["memory"]:
+            (group / "memory.limit_in_bytes").write_text(str(limits.memory_mib * _MIB))
+            # Absent without swap accounting, and then there is nothing to limit.
+            with contextlib.suppress(OSError):
+                (group / "memory.memsw.limit_in_bytes").write_text(str(limits.memory_mib * _MIB))
+        if root == self._mounts["cpu"]:
+            shares = min(_SHARES_MAX, max(2, limits.vcores * _SHARES_A_VCORE))
+            (group / "cpu.shares").write_text(str(shares))
+            if self._cpu_limit == "quota":
+                (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+                (group / "cpu.cfs_quota_us").write_text(str(limits.vcores * _PERIOD_US))
+        if root == self._mounts.get("cpuset"):
+            _inherit_cpuset(group)
+            if limits.cpus:
+                (group / "cpuset.cpus").write_text(",".join(map(str, limits.cpus)))
+
+    def _memory_group(self, container_id: str) -> Path:
+        return self._group(self._mounts["memory"], container_id)
+
+    def memory_used_mib(self, container_id: str) -> int | None:
+        with contextlib.suppress(OSError, ValueError):
+            lines = (self._memory_group(container_id) / "memory.stat").read_text().splitlines()
+            values = dict(line.split(" ") for line in lines)
+            used = sum(int(values.get(name, 0)) for name in ("total_rss", "total_shmem"))
+            return used // _MIB
+        return None
+
+    def memory_kills(self, container_id: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            text = (self._memory_group(container_id) / "memory.oom_control").read_text()
+            return int(dict(line.split(" ") for line in text.splitlines()).get("oom_kill", 0))
+        return 0
+
+
+def _inherit_cpuset(group: Path) -> None:
+    """A v1 cpuset starts empty, and no process can enter an empty one."""
+    for name in ("cpuset.cpus", "cpuset.mems"):
+        if not (group / name).read_text().strip():
+            (group / name).write_text((group.parent / name).read_text())

@@ -1,0 +1,60 @@
+"""Which driver this machine can carry: each is tried for real, best first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hrm.agent.isolation.base import CpuLimit, Isolation, IsolationError
+from hrm.agent.isolation.cgroup1 import Cgroup1
+from hrm.agent.isolation.cgroup2 import Cgroup2
+from hrm.agent.isolation.none import NoIsolation
+from hrm.errors import InvalidConfig
+
+__all__ = ["DRIVERS", "Detection", "detect"]
+
+DRIVERS: dict[str, Callable[[str, int, CpuLimit], Isolation]] = {
+    "cgroup2": Cgroup2,
+    "cgroup1": Cgroup1,
+    "none": lambda _identity, _vcores, _cpu_limit: NoIsolation(),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detection:
+    """The driver to use, and why the better ones were passed over."""
+
+    driver: Isolation
+    passed_over: dict[str, str]
+
+    @property
+    def explanation(self) -> str:
+        reasons = "; ".join(f"not {name}: {reason}" for name, reason in self.passed_over.items())
+        return f"{self.driver.name} ({reasons})" if reasons else self.driver.name
+
+
+def detect(wanted: str, identity: str, *, vcores: int, cpu_limit: CpuLimit = "shares") -> Detection:
+    """The driver named ``wanted``, or with ``auto`` the best that works here.
+
+    Raises:
+        InvalidConfig: ``wanted`` names a driver that does not work here, or none there is.
+    """
+    if wanted != "auto" and wanted not in DRIVERS:
+        raise InvalidConfig(f"no isolation driver {wanted!r}; choose auto, {', '.join(DRIVERS)}")
+    passed_over: dict[str, str] = {}
+    for name, make in DRIVERS.items():
+        if wanted not in ("auto", name):
+            continue
+        try:
+            driver = make(identity, vcores, cpu_limit)
+            driver.check()
+        except (IsolationError, OSError) as error:
+            if wanted == name:
+                raise InvalidConfig(
+                    f"isolation {name} does not work on this machine: {error}; choose another "
+                    f"with --isolation auto, {', '.join(n for n in DRIVERS if n != name)}"
+                ) from error
+            passed_over[name] = str(error)
+        else:
+            return Detection(driver=driver, passed_over=passed_over)
+    raise AssertionError("the driver 'none' always works")

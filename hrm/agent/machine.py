@@ -1,0 +1,176 @@
+"""What this machine is to the cluster: its name, its identity, what it offers, how it isolates.
+
+The identity lives in the work directory and is locked while an agent runs, so that two agents
+never share a directory. Nodes of one name and different identities are two agents, and the master
+admits one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import socket
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import structlog
+
+from hrm.agent.containers import Ended, StopOrder
+from hrm.agent.isolation import Detection, detect
+from hrm.agent.tracker import memory_message
+from hrm.config import AgentSettings
+from hrm.core.model import (
+    ContainerEnd,
+    ContainerSpec,
+    EndCause,
+    NodeName,
+    Resources,
+    ResourceUnit,
+    ResourceUnitId,
+)
+from hrm.errors import InvalidConfig
+
+__all__ = ["Machine", "describe", "ending"]
+
+CPU_UNIT = ResourceUnitId("cpu0")
+_MIB = 1024 * 1024
+_RESERVE_MIB = 1024
+_log = structlog.get_logger("hrm.agent")
+
+_EXIT_CODES = {
+    50: "an exception that nothing caught ended the executor",
+    52: "the JVM ran out of heap; raise spark.executor.memory, or use more partitions",
+    53: "the executor could not make its local directories; is the disk full?",
+    56: "the executor could not reach its driver by heartbeat",
+    137: "killed by SIGKILL from outside of HRM",
+    143: "ended by SIGTERM from outside of HRM",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The machine as its agent sees it. ``incarnation`` is new with every agent process."""
+
+    name: NodeName
+    identity: str
+    incarnation: str
+    unit: ResourceUnit
+    isolation: Detection
+
+    @staticmethod
+    @contextlib.contextmanager
+    def prepare(settings: AgentSettings) -> Iterator[Machine]:
+        """Lock the work directory and find out what is offered.
+
+        Raises:
+            InvalidConfig: the directory is another agent's or cannot be written, or a setting does
+                not work on this machine.
+        """
+        with _locked_identity(settings.work_dir) as identity:
+            unit = _offer(settings)
+            yield Machine(
+                name=NodeName(settings.name or _host_name()),
+                identity=identity,
+                incarnation=uuid.uuid4().hex,
+                unit=unit,
+                isolation=detect(
+                    settings.isolation,
+                    identity,
+                    vcores=unit.capacity.vcores,
+                    cpu_limit=settings.cpu_limit,
+                ),
+            )
+
+
+def _host_name() -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()) or "node"
+
+
+@contextlib.contextmanager
+def _locked_identity(work_dir: Path) -> Iterator[str]:
+    path = work_dir / "identity"
+    try:
+        work_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = path.open("a+")
+    except OSError as error:
+        raise InvalidConfig(
+            f"cannot use the work directory {work_dir}: {error.strerror}; choose another with "
+            f"--work-dir or HRM_AGENT_WORK_DIR"
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InvalidConfig(
+                f"another agent works in {work_dir}; give this one a directory of its own with "
+                f"--work-dir or HRM_AGENT_WORK_DIR, or end the other"
+            ) from error
+        file.seek(0)
+        identity = file.read().strip()
+        if not re.fullmatch(r"[0-9a-f]{32}", identity):
+            identity = uuid.uuid4().hex
+            file.truncate(0)
+            file.write(identity + "\n")
+            file.flush()
+        yield identity
+
+
+def _offer(settings: AgentSettings) -> ResourceUnit:
+    """One resource unit of everything. Offering more than there is is allowed, and said."""
+    cores = len(os.sched_getaffinity(0))
+    total_mib = psutil.virtual_memory().total // _MIB
+    memory_mib = settings.memory_mib or total_mib - max(_RESERVE_MIB, total_mib // 10)
+    if memory_mib <= 0:
+        raise InvalidConfig(
+            f"this machine has {total_mib} MiB, too little to leave {_RESERVE_MIB} MiB to itself; "
+            f"say what to offer with --memory or HRM_AGENT_MEMORY_MIB"
+        )
+    vcores = settings.cores or cores
+    if vcores > cores or memory_mib > total_mib:
+        _log.warning(
+            "offering more than the machine has",
+            vcores=vcores,
+            cores=cores,
+            memory_mib=memory_mib,
+            total_mib=total_mib,
+        )
+    return ResourceUnit(
+        unit_id=CPU_UNIT,
+        capacity=Resources(vcores, memory_mib),
+        run_limit=settings.run_limit or vcores,
+    )
+
+
+def describe(machine: Machine, master: str) -> str:
+    """The line that tells a person, or a script, that the agent serves."""
+    name, isolation = machine.name, machine.isolation.driver.name
+    capacity = machine.unit.capacity
+    return f"agent {name} ready (isolation {isolation}, {capacity}) -> master {master}"
+
+
+def ending(ended: Ended, order: StopOrder | None, spec: ContainerSpec | None) -> ContainerEnd:
+    """What to tell of an end: the order that caused it, the limit that it ran into, or itself."""
+    if order is not None:
+        return ContainerEnd(cause=order.cause, exit_code=ended.exit_code, message=order.reason)
+    if ended.memory_kills and ended.exit_code != 0:
+        limit_mib = spec.resources.memory_mib if spec else 0
+        heap_mib = spec.heap_mib if spec else 0
+        message = memory_message(None, limit_mib, heap_mib)
+        return ContainerEnd(cause=EndCause.MEMORY_LIMIT, exit_code=ended.exit_code, message=message)
+    if not ended.started:
+        return ContainerEnd(cause=EndCause.LAUNCH_FAILED, message=ended.problem)
+    if ended.problem:
+        return ContainerEnd(cause=EndCause.LOST, message=ended.problem)
+    if ended.exit_code == 0:
+        return ContainerEnd(cause=EndCause.EXITED, exit_code=0, message="exited with code 0")
+    message = f"exited with code {ended.exit_code}"
+    if ended.exit_code in _EXIT_CODES:
+        message += f": {_EXIT_CODES[ended.exit_code]}"
+    elif ended.last_line:
+        message += f"; the last line of its stderr: {ended.last_line}"
+    return ContainerEnd(cause=EndCause.EXITED, exit_code=ended.exit_code, message=message)

@@ -1,0 +1,32 @@
+"""The agent's own log: structured lines on stderr, JSON where no person is looking.
+
+Not to be confused with ``hrm.agent.logs``, the logs of containers.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+
+__all__ = ["configure_logging"]
+
+
+def configure_logging() -> None:
+    """Set structlog up, unless the program has done so already."""
+    if structlog.is_configured():
+        return
+    person = sys.stderr.isatty()
+    structlog.configure(
+        processors=[
+            structlog.stdlib.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *([] if person else [structlog.processors.format_exc_info]),
+            structlog.dev.ConsoleRenderer() if person else structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        # Looked up for every line: whoever redirects stderr later gets the lines too.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        cache_logger_on_first_use=False,
+    )

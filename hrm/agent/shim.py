@@ -1,0 +1,387 @@
+"""The parent of one container: starts its command, keeps its logs, leaves nothing behind.
+
+A container must outlive a crash of its agent (executors hold shuffle data and streams' state), and
+nothing of it may outlive itself. So each has a small supervisor between agent and command::
+
+    agent ──starts──► shim (own session, subreaper) ──► command (own session, own cgroups)
+                        │ pumps stdout, stderr into rotated files
+                        └ exit.json, written once, when the last process of the container is gone
+
+The agent and its successor talk to the shim through files in the container's work directory and
+through signals, so that an adopted container is handled like one of the agent's own:
+
+    spec.json      agent → shim   what to run, with secrets: mode 0600, removed when it is read
+    process.json   shim → agent   pids and start times, written when the command runs
+    stop.json      agent → shim   the grace period, read on SIGTERM (optional)
+    exit.json      shim → agent   how it ended
+
+On SIGTERM the command's process group gets SIGTERM and, after the grace period, everything gets
+SIGKILL. Orphans come to the shim because it is their subreaper, whatever sessions they opened.
+When the shim itself is killed, the kernel kills the command (parent-death signal) and the agent
+the rest.
+
+This file runs by itself (``python -I -S shim.py spec.json``): standard library only, one thread,
+about 8 MiB. It stays outside of the container's cgroups, so the container's limits never hit it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import selectors
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+__all__ = [
+    "EXIT_FILE",
+    "PROCESS_FILE",
+    "SPEC_FILE",
+    "STOP_FILE",
+    "boot_id",
+    "descendants",
+    "main",
+    "rotated",
+    "start_ticks",
+    "write_json",
+]
+
+SPEC_FILE = "spec.json"
+PROCESS_FILE = "process.json"
+STOP_FILE = "stop.json"
+EXIT_FILE = "exit.json"
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_CHUNK_BYTES = 65_536
+_REAP_LIMIT_S = 10.0
+_REAP_PERIOD_S = 0.01
+_DRAIN_LIMIT_S = 2.0
+
+
+def boot_id() -> str:
+    """Names this boot of the machine: pids and start times mean nothing across two."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Fields of ``/proc/<pid>/stat`` after the name: state, ppid, pgrp, session, ..."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    return text.rpartition(")")[2].split()
+
+
+def start_ticks(pid: int) -> int | None:
+    """When the process started, clock ticks since boot; None: no such process, or a zombie."""
+    fields = _stat(pid)
+    if fields is None or fields[0] in "ZX":
+        return None
+    return int(fields[19])
+
+
+def descendants(root: int) -> list[int]:
+    """Every living process below ``root``, parents first; zombies are left out."""
+    children: dict[int, list[int]] = {}
+    zombies = set()
+    for entry in os.listdir("/proc"):  # noqa: PTH208 - ten times as fast, and runs in a loop
+        if not entry.isdigit():
+            continue
+        fields = _stat(int(entry))
+        if fields is None:
+            continue
+        children.setdefault(int(fields[1]), []).append(int(entry))
+        if fields[0] in "ZX":
+            zombies.add(int(entry))
+    found: list[int] = []
+    waiting = [root]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found.extend(pid for pid in below if pid not in zombies)
+        waiting.extend(below)
+    return found
+
+
+def write_json(path: Path, document: dict[str, Any], mode: int = 0o600) -> None:
+    """Write ``document`` so that a reader sees all of it or nothing."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(document, file)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def rotated(path: Path, number: int) -> Path:
+    """The ``number``-th older file of a log: ``stdout.1`` is the newest of them."""
+    return path if number == 0 else path.with_name(f"{path.name}.{number}")
+
+
+class Log:
+    """An append-only file that becomes ``name.1`` when full; at most ``files_max`` older ones."""
+
+    def __init__(self, path: Path, bytes_max: int, files_max: int) -> None:
+        self._path = path
+        self._bytes_max = bytes_max
+        self._files_max = files_max
+        self._open()
+
+    def _open(self) -> None:
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._size = os.fstat(self._fd).st_size
+
+    def write(self, data: bytes) -> None:
+        """Write ``data``. A full disk loses output, never the container."""
+        while data:
+            try:
+                if self._size >= self._bytes_max:
+                    self._rotate()
+                room = self._bytes_max - self._size
+                written = os.write(self._fd, data[:room])
+            except OSError:
+                return
+            self._size += written
+            data = data[written:]
+
+    def _rotate(self) -> None:
+        for number in range(self._files_max - 1, -1, -1):
+            with contextlib.suppress(FileNotFoundError):
+                rotated(self._path, number).replace(rotated(self._path, number + 1))
+        os.close(self._fd)
+        self._open()
+
+
+class Shim:
+    """One run of one container."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self._spec = spec
+        self._dir = Path(spec["work_dir"])
+        self._selector = selectors.DefaultSelector()
+        self._logs: dict[int, Log] = {}
+        self._child = 0
+        self._status: int | None = None
+        self._kill_at: float | None = None
+        self._stopped = False
+        self._killed = False
+        self._wakeup, self._wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def run(self) -> None:
+        self._become_supervisor()
+        problem = self._start()
+        if problem is not None:
+            self._write_exit(error=problem)
+            self._report({"error": problem})
+            return
+        self._report(self._write_process())
+        while self._status is None:
+            self._turn()
+        self._end_everything()
+        self._drain()
+        self._write_exit()
+
+    def _become_supervisor(self) -> None:
+        with contextlib.suppress(OSError):
+            os.setsid()
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+        for ignored in (signal.SIGHUP, signal.SIGINT):
+            signal.signal(ignored, signal.SIG_IGN)
+        signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._selector.register(self._wakeup, selectors.EVENT_READ)
+
+    def _start(self) -> str | None:
+        """Fork and exec the command; the reason when that failed."""
+        outputs = {name: os.pipe2(os.O_CLOEXEC) for name in ("stdout", "stderr")}
+        report, report_write = os.pipe2(os.O_CLOEXEC)
+        shim = os.getpid()
+        self._child = os.fork()
+        if self._child == 0:
+            self._exec(shim, outputs["stdout"][1], outputs["stderr"][1], report_write)
+        os.close(report_write)
+        for name, (read, write) in outputs.items():
+            os.close(write)
+            os.set_blocking(read, False)
+            self._logs[read] = Log(
+                self._dir / name, self._spec["log_bytes_max"], self._spec["log_files_max"]
+            )
+            self._selector.register(read, selectors.EVENT_READ)
+        with os.fdopen(report) as file:
+            problem = file.read()  # ends when exec closes the pipe, or the child dies
+        if not problem:
+            return None
+        os.waitpid(self._child, 0)
+        return problem
+
+    def _exec(self, shim: int, stdout: int, stderr: int, report: int) -> NoReturn:
+        """In the child: become the command."""
+        step = "prepare"
+        try:
+            os.setsid()
+            libc = ctypes.CDLL(None)
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != shim:
+                os._exit(127)
+            for path in self._spec["cgroup_files"]:
+                step = f"join the cgroup {path}"
+                Path(path).write_text("0")
+            step = "prepare"
+            null = os.open(os.devnull, os.O_RDONLY)
+            for source, target in ((null, 0), (stdout, 1), (stderr, 2)):
+                os.dup2(source, target)
+            signal.set_wakeup_fd(-1)
+            for number in (
+                signal.SIGHUP,
+                signal.SIGINT,
+                signal.SIGPIPE,
+                signal.SIGXFSZ,
+                signal.SIGTERM,
+                signal.SIGCHLD,
+            ):
+                signal.signal(number, signal.SIG_DFL)
+            step = f"enter {self._spec['cwd']}"
+            os.chdir(self._spec["cwd"])
+            argv = self._spec["argv"]
+            step = f"execute {argv[0]}"
+            os.execvpe(argv[0], argv, self._spec["environment"])  # noqa: S606 - no shell wanted
+        except BaseException as error:
+            reason = error.strerror if isinstance(error, OSError) else repr(error)
+            with contextlib.suppress(OSError):
+                os.write(report, f"cannot {step}: {reason}".encode())
+        os._exit(127)
+
+    def _write_process(self) -> dict[str, Any]:
+        document = {
+            "boot_id": boot_id(),
+            "shim_pid": os.getpid(),
+            "shim_start_ticks": start_ticks(os.getpid()),
+            "pid": self._child,
+            "start_ticks": start_ticks(self._child),
+            "started_at_s": time.time(),
+        }
+        write_json(self._dir / PROCESS_FILE, document)
+        return document
+
+    def _report(self, document: dict[str, Any]) -> None:
+        """Tell the agent that waits at the other end of stdout, then let go of it."""
+        with contextlib.suppress(OSError):
+            os.write(1, (json.dumps(document) + "\n").encode())
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+
+    def _turn(self, timeout_s: float | None = None) -> None:
+        """Wait for output or a signal, and deal with what came."""
+        if timeout_s is None and self._kill_at is not None:
+            timeout_s = max(0.0, self._kill_at - time.monotonic())
+        for key, _ in self._selector.select(timeout_s):
+            if key.fd == self._wakeup:
+                for number in os.read(self._wakeup, 4096):
+                    if number == signal.SIGTERM:
+                        self._stop()
+            else:
+                self._pump(key.fd)
+        self._reap()
+        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            self._kill_at = None
+            self._killed = self._status is None
+            self._kill_all()
+
+    def _pump(self, descriptor: int) -> bool:
+        """Move what is there from a pipe to its log; False: the pipe has ended."""
+        try:
+            data = os.read(descriptor, _CHUNK_BYTES)
+        except BlockingIOError:
+            return True
+        if data:
+            self._logs[descriptor].write(data)
+            return True
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+        del self._logs[descriptor]
+        return False
+
+    def _stop(self) -> None:
+        self._stopped = True
+        grace_s = self._spec["grace_s"]
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            grace_s = float(json.loads((self._dir / STOP_FILE).read_text())["grace_s"])
+        kill_at = time.monotonic() + max(0.0, grace_s)
+        self._kill_at = kill_at if self._kill_at is None else min(kill_at, self._kill_at)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child, signal.SIGTERM)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self._child:
+                self._status = status
+
+    def _members(self) -> set[int]:
+        members = set(descendants(os.getpid()))
+        for path in self._spec["cgroup_files"]:
+            with contextlib.suppress(OSError, ValueError):
+                pids = {int(line) for line in Path(path).read_text().split()}
+                members |= {pid for pid in pids if start_ticks(pid) is not None}
+        return members - {os.getpid(), 0}
+
+    def _kill_all(self) -> bool:
+        """SIGKILL to everything of this container; False: nothing was left."""
+        members = self._members()
+        for pid in members:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return bool(members)
+
+    def _end_everything(self) -> None:
+        """After the command's end: kill until no process of the container is left."""
+        deadline = time.monotonic() + _REAP_LIMIT_S
+        while self._kill_all() and time.monotonic() < deadline:
+            self._turn(_REAP_PERIOD_S)
+        self._reap()
+
+    def _drain(self) -> None:
+        """Read what the last writers left in the pipes."""
+        deadline = time.monotonic() + _DRAIN_LIMIT_S
+        while self._logs and time.monotonic() < deadline:
+            self._turn(_REAP_PERIOD_S)
+
+    def _write_exit(self, error: str = "") -> None:
+        status = self._status
+        number = os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else 0
+        code = 128 + number if number else (os.WEXITSTATUS(status) if status is not None else -1)
+        document = {
+            "exit_code": code,
+            "signal": number,
+            "ended_at_s": time.time(),
+            "stopped": self._stopped,
+            "killed": self._killed,
+            "error": error,
+        }
+        write_json(self._dir / EXIT_FILE, document)
+
+
+def main(argv: list[str]) -> int:
+    """Run the container that the spec file ``argv[1]`` describes, to its end."""
+    path = Path(argv[1])
+    spec = json.loads(path.read_text())
+    path.unlink()
+    Shim(spec).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,214 @@
+"""What containers and the node use, sampled by psutil in one thread; who is over the limit.
+
+A container is the process tree below its shim. Its memory is what the kernel charges to its cgroup
+where there is one. Otherwise it is summed over the tree: resident sizes first, which count a page
+shared by ten forked Python workers ten times; only if that is over the limit, proportional sizes,
+which count it once but cost a walk of the page tables.
+
+Where the kernel enforces the limit, it kills one process of the group and counts that; the tracker
+turns the count into the end of the whole container. Where nothing does, the tracker compares. Both
+give the same breach, whose message names the limit and the setting that raises it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import psutil
+import structlog
+
+from hrm.agent.isolation import Isolation
+from hrm.core.model import Usage
+
+__all__ = ["Breach", "Sample", "Tracker", "memory_message"]
+
+_MIB = 1024 * 1024
+_STOP_LIMIT_S = 10.0
+_log = structlog.get_logger("hrm.agent.tracker")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breach:
+    """A container that is over its memory limit, in words for its user."""
+
+    container_id: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One look at everything."""
+
+    node: Usage
+    containers: dict[str, Usage]
+    breaches: tuple[Breach, ...]
+
+
+@dataclass(slots=True)
+class _Watched:
+    root_pid: int
+    isolation: Isolation
+    limit_mib: int
+    heap_mib: int
+    cpu_s: dict[int, float] = field(default_factory=dict)
+    sampled_at_s: float = 0.0
+    breached: bool = False
+
+
+def memory_message(used_mib: int | None, limit_mib: int, heap_mib: int = 0) -> str:
+    """One line for the user of a container that was over its limit."""
+    used = f"used {used_mib} MiB of" if used_mib is not None else "needed more than its"
+    parts = f"{heap_mib} MiB heap + {limit_mib - heap_mib} MiB overhead, " if heap_mib else ""
+    return (
+        f"{used} {limit_mib} MiB ({parts}spark.executor.memory + overhead); raise "
+        f"spark.executor.memoryOverhead (Python workers, off-heap) or spark.executor.memory, or "
+        f"give tasks less data with more partitions"
+    )
+
+
+class Tracker:
+    """Samples every ``interval_s`` in a thread of its own and hands each sample to ``on_sample``.
+
+    ``watch`` and ``unwatch`` may be called from any thread. ``on_sample`` runs in the tracker's
+    thread.
+    """
+
+    def __init__(self, interval_s: float, on_sample: Callable[[Sample], None]) -> None:
+        self._interval_s = interval_s
+        self._on_sample = on_sample
+        self._lock = threading.Lock()
+        self._watched: dict[str, _Watched] = {}
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hrm-tracker", daemon=True)
+
+    def watch(
+        self,
+        container_id: str,
+        root_pid: int,
+        isolation: Isolation,
+        *,
+        limit_mib: int,
+        heap_mib: int = 0,
+    ) -> None:
+        """Follow the processes below ``root_pid``, which itself does not count."""
+        with self._lock:
+            self._watched[container_id] = _Watched(root_pid, isolation, limit_mib, heap_mib)
+
+    def unwatch(self, container_id: str) -> None:
+        with self._lock:
+            self._watched.pop(container_id, None)
+
+    def start(self) -> None:
+        psutil.cpu_percent()  # the first call only sets the mark
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_LIMIT_S)
+
+    def _run(self) -> None:
+        while not self._ending.wait(self._interval_s):
+            try:
+                self._on_sample(self.sample())
+            except Exception:
+                # One bad sample (a file of /proc that this kernel lacks) must not end the watch.
+                _log.exception("sampling failed")
+
+    def sample(self) -> Sample:
+        """Look once, now."""
+        with self._lock:
+            watched = dict(self._watched)
+        children = _children() if watched else {}
+        usages: dict[str, Usage] = {}
+        breaches: list[Breach] = []
+        for container_id, entry in watched.items():
+            processes = _below(entry.root_pid, children)
+            memory_mib = _memory_mib(container_id, entry, processes)
+            usages[container_id] = Usage(
+                cpu_percent=_cpu_percent(entry, processes),
+                memory_mib=memory_mib,
+                processes=len(processes),
+            )
+            over = _over(container_id, entry, memory_mib)
+            if over is not None and not entry.breached:
+                entry.breached = True
+                message = memory_message(over or None, entry.limit_mib, entry.heap_mib)
+                breaches.append(Breach(container_id=container_id, message=message))
+        return Sample(node=_node_usage(), containers=usages, breaches=tuple(breaches))
+
+
+def _over(container_id: str, entry: _Watched, memory_mib: int) -> int | None:
+    """MiB used if over the limit, 0 if the kernel acted and the rest is gone; None: inside."""
+    if entry.isolation.enforces_memory:
+        return 0 if entry.isolation.memory_kills(container_id) else None
+    return memory_mib if memory_mib > entry.limit_mib else None
+
+
+def _memory_mib(container_id: str, entry: _Watched, processes: list[psutil.Process]) -> int:
+    charged = entry.isolation.memory_used_mib(container_id)
+    if charged is not None:
+        return charged
+    resident = sum(_bytes(process, proportional=False) for process in processes)
+    if resident <= entry.limit_mib * _MIB:
+        return resident // _MIB
+    return sum(_bytes(process, proportional=True) for process in processes) // _MIB
+
+
+def _children() -> dict[int, list[psutil.Process]]:
+    found: dict[int, list[psutil.Process]] = {}
+    for process in psutil.process_iter(["ppid", "status"]):
+        if process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.setdefault(process.info["ppid"], []).append(process)
+    return found
+
+
+def _below(root: int, children: dict[int, list[psutil.Process]]) -> list[psutil.Process]:
+    found: list[psutil.Process] = []
+    waiting = [root]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found.extend(below)
+        waiting.extend(process.pid for process in below)
+    return found
+
+
+def _bytes(process: psutil.Process, *, proportional: bool) -> int:
+    with contextlib.suppress(psutil.Error):
+        if not proportional:
+            return int(process.memory_info().rss)
+        with contextlib.suppress(psutil.AccessDenied):
+            return int(process.memory_full_info().pss)
+        return int(process.memory_info().rss)
+    return 0
+
+
+def _cpu_percent(entry: _Watched, processes: list[psutil.Process]) -> float:
+    """Percent of one CPU since the last sample, over processes that live at both or at its end."""
+    now = time.monotonic()
+    cpu_s: dict[int, float] = {}
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            cpu_s[process.pid] = times.user + times.system
+    spent = sum(max(0.0, s - entry.cpu_s.get(pid, 0.0)) for pid, s in cpu_s.items())
+    elapsed = now - entry.sampled_at_s
+    first = entry.sampled_at_s == 0.0
+    entry.cpu_s, entry.sampled_at_s = cpu_s, now
+    return 0.0 if first or elapsed <= 0 else round(100.0 * spent / elapsed, 1)
+
+
+def _node_usage() -> Usage:
+    memory = psutil.virtual_memory()
+    return Usage(
+        cpu_percent=psutil.cpu_percent(),
+        memory_mib=(memory.total - memory.available) // _MIB,
+        processes=len(psutil.pids()),
+        memory_total_mib=memory.total // _MIB,
+        load_1m=round(os.getloadavg()[0], 2),
+    )

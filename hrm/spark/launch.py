@@ -1,0 +1,239 @@
+"""From a container's specification to the command that becomes a Spark executor.
+
+The executor of every Spark is the class ``CoarseGrainedExecutorBackend`` in the jars of that
+Spark, so nothing is installed for HRM beside a Spark: a node needs one (a distribution, or the
+package pyspark) of exactly the driver's version, and a Java 17 or newer. Both are looked up once.
+
+The first class path entry is the literal ``jars/*``: Java expands it by itself, in the same order
+for every executor of a node.
+
+Secrets travel in the environment, never in the arguments, which every user of a machine can read.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hrm.core.model import ContainerSpec
+from hrm.errors import InvalidConfig, LaunchFailed
+
+__all__ = ["Java", "Launch", "Spark", "executor_launch", "find_java", "find_spark"]
+
+EXECUTOR_CLASS = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+JAVA_VERSION_MIN = 17
+_JAVA_LIMIT_S = 20.0
+_CORE_JAR = re.compile(r"spark-core_[\d.]+-(?P<version>.+)\.jar")
+_INHERITED = ("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spark:
+    """One Spark on this machine."""
+
+    home: Path
+    version: str
+    python_path: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Java:
+    """One Java runtime on this machine; ``home`` is None where only a ``java`` command is known."""
+
+    command: Path
+    home: Path | None
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What the shim starts."""
+
+    argv: tuple[str, ...]
+    environment: dict[str, str] = field(repr=False)
+
+
+def find_spark(home: Path | None = None) -> Spark:
+    """The Spark of this node: ``home``, else ``$SPARK_HOME``, else that of the package pyspark.
+
+    Raises:
+        InvalidConfig: there is none, or it has no jars.
+    """
+    named = home or (Path(os.environ["SPARK_HOME"]) if os.environ.get("SPARK_HOME") else None)
+    return _spark_at(named.resolve() if named else _pyspark_home())
+
+
+def _pyspark_home() -> Path:
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise InvalidConfig(
+            "no Spark on this node: set SPARK_HOME or --spark-home, or install one with "
+            "pip install 'hrm-spark[spark]'"
+        )
+    return Path(found.origin).resolve().parent
+
+
+@functools.cache
+def _spark_at(home: Path) -> Spark:
+    jars = sorted((home / "jars").glob("spark-core_*.jar"))
+    matched = _CORE_JAR.fullmatch(jars[0].name) if jars else None
+    if matched is None:
+        raise InvalidConfig(
+            f"{home} is no Spark: it has no jars/spark-core_*.jar; set SPARK_HOME or --spark-home "
+            f"to the directory that holds jars/"
+        )
+    library = home / "python" / "lib"
+    python_path = [p for p in (library / "pyspark.zip",) if p.is_file()]
+    python_path += sorted(library.glob("py4j-*-src.zip"))
+    return Spark(home=home, version=matched["version"], python_path=tuple(python_path))
+
+
+def find_java(home: Path | None = None) -> Java:
+    """The Java of this node: ``home``, else ``$JAVA_HOME``, else ``java`` on the PATH.
+
+    Raises:
+        InvalidConfig: there is none, it does not answer, or it is older than 17.
+    """
+    named = home or (Path(os.environ["JAVA_HOME"]) if os.environ.get("JAVA_HOME") else None)
+    if named is not None:
+        command = named / "bin" / "java"
+        if not os.access(command, os.X_OK):
+            raise InvalidConfig(f"no Java at {command}; correct JAVA_HOME or --java-home")
+        return _java_at(command, named)
+    on_path = shutil.which("java")
+    if on_path is None:
+        raise InvalidConfig(
+            f"no Java on this node: install Java {JAVA_VERSION_MIN} or newer, or set JAVA_HOME"
+        )
+    command = Path(on_path).resolve()
+    return _java_at(command, command.parent.parent if command.parent.name == "bin" else None)
+
+
+@functools.cache
+def _java_at(command: Path, home: Path | None) -> Java:
+    version = _released_version(home) or _spoken_version(command)
+    major = int(re.split(r"[^\d]", version.removeprefix("1."))[0])
+    if major < JAVA_VERSION_MIN:
+        raise InvalidConfig(
+            f"{command} is Java {version}; Spark needs {JAVA_VERSION_MIN} or newer: set JAVA_HOME "
+            f"or --java-home to one"
+        )
+    return Java(command=command, home=home, version=version)
+
+
+def _released_version(home: Path | None) -> str | None:
+    """The version in the runtime's ``release`` file: no process to start."""
+    try:
+        text = (home / "release").read_text(errors="replace") if home else ""
+    except OSError:
+        return None
+    matched = re.search(r'^JAVA_VERSION="(\d[^"]*)"', text, re.MULTILINE)
+    return matched[1] if matched else None
+
+
+def _spoken_version(command: Path) -> str:
+    try:
+        done = subprocess.run(
+            [str(command), "-version"],
+            capture_output=True,
+            text=True,
+            timeout=_JAVA_LIMIT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InvalidConfig(f"{command} does not run: {error}") from error
+    matched = re.search(r'version "(\d[^"]*)"', done.stderr + done.stdout)
+    if matched is None:
+        raise InvalidConfig(
+            f"{command} does not tell its version (exit status {done.returncode}: "
+            f"{(done.stderr or done.stdout).strip()[:200]!r}); set JAVA_HOME or --java-home"
+        )
+    return matched[1]
+
+
+def executor_launch(
+    spec: ContainerSpec,
+    *,
+    spark: Spark,
+    java: Java,
+    host: str,
+    work_dir: Path,
+    stdout_url: str = "",
+    stderr_url: str = "",
+) -> Launch:
+    """The command of the executor ``spec`` on this node, ``host`` to others.
+
+    Raises:
+        LaunchFailed: the driver's Spark is another version, or the specification names no driver.
+    """
+    launch = spec.launch
+    if not launch.driver_url:
+        raise LaunchFailed(f"{spec.container_id} names no driver to connect to")
+    if launch.spark_version != spark.version:
+        raise LaunchFailed(
+            f"the driver runs Spark {launch.spark_version or '(unknown)'}, this node has Spark "
+            f"{spark.version} at {spark.home}: install the driver's version and name it with "
+            f"--spark-home, or submit with {spark.version}"
+        )
+    heap_mib = spec.heap_mib or spec.resources.memory_mib
+    if not 0 < heap_mib <= spec.resources.memory_mib:
+        raise LaunchFailed(
+            f"a heap of {heap_mib} MiB does not fit a container of {spec.resources.memory_mib} MiB"
+        )
+    class_path = ":".join([f"{spark.home / 'jars'}/*", *launch.extra_class_path])
+    argv = (
+        str(java.command),
+        "-cp", class_path,
+        f"-Xmx{heap_mib}m",
+        f"-Djava.io.tmpdir={work_dir / 'tmp'}",
+        *(_substitute(option, spec) for option in launch.java_options),
+        EXECUTOR_CLASS,
+        "--driver-url", launch.driver_url,
+        "--executor-id", spec.executor_id,
+        "--hostname", host,
+        "--cores", str(spec.resources.vcores),
+        "--app-id", spec.application_id,
+        "--resourceProfileId", str(spec.resource_profile_id),
+    )  # fmt: skip
+    environment = _environment(spec, spark, java, work_dir)
+    if stdout_url:
+        environment["SPARK_LOG_URL_STDOUT"] = stdout_url
+    if stderr_url:
+        environment["SPARK_LOG_URL_STDERR"] = stderr_url
+    return Launch(argv=argv, environment=environment)
+
+
+def _substitute(option: str, spec: ContainerSpec) -> str:
+    return option.replace("{{APP_ID}}", spec.application_id).replace(
+        "{{EXECUTOR_ID}}", spec.executor_id
+    )
+
+
+def _environment(spec: ContainerSpec, spark: Spark, java: Java, work_dir: Path) -> dict[str, str]:
+    """The application's environment over a few variables of the agent's, HRM's own over both."""
+    environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    environment.setdefault("LANG", "C.UTF-8")
+    environment.update(spec.launch.environment)
+    path = environment.get("PATH") or os.environ.get("PATH") or os.defpath
+    environment["PATH"] = f"{Path(sys.executable).parent}:{path}"
+    if java.home is not None:
+        environment["JAVA_HOME"] = str(java.home)
+    environment["SPARK_HOME"] = str(spark.home)
+    python_path = [str(p) for p in spark.python_path]
+    if environment.get("PYTHONPATH"):
+        python_path.append(environment["PYTHONPATH"])
+    if python_path:
+        environment["PYTHONPATH"] = ":".join(python_path)
+    environment["SPARK_LOCAL_DIRS"] = str(work_dir / "local")
+    environment["SPARK_EXECUTOR_DIRS"] = str(work_dir / "local")
+    environment["TMPDIR"] = str(work_dir / "tmp")
+    environment["HRM_CONTAINER_ID"] = spec.container_id
+    return environment
