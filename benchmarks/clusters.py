@@ -98,6 +98,8 @@ class Submission:
     def __init__(self, process: Started, directory: Path) -> None:
         self.process = process
         self.directory = directory
+        self.output = directory / "stdout"
+        self.total_s = 0.0
 
     @property
     def running(self) -> bool:
@@ -107,8 +109,8 @@ class Submission:
         """End driver and submitter."""
         self.process.end()
 
-    def finish(self, timeout_s: float) -> Finished:
-        """Wait for its end, read its result and its event log.
+    def result(self, timeout_s: float) -> dict[str, Any]:
+        """Wait for its end and read the JSON line that the application printed last.
 
         Raises:
             BenchmarkError: it failed, ran past ``timeout_s`` or printed no result.
@@ -118,14 +120,22 @@ class Submission:
         except BaseException:
             self.process.end()
             raise
-        total_s = time.time() - self.process.started_at_s
+        self.total_s = time.time() - self.process.started_at_s
         if status != 0:
             raise BenchmarkError(
                 f"spark-submit ended with status {status}; the end of {self.process.log}:\n"
                 f"{log_tail(self.process.log)}\n"
-                f"and of what the application printed:\n{log_tail(self.directory / 'stdout', 8)}"
+                f"and of what the application printed:\n{log_tail(self.output, 8)}"
             )
-        result = _last_json_line(self.directory / "stdout")
+        return _last_json_line(self.output)
+
+    def finish(self, timeout_s: float) -> Finished:
+        """Wait for its end, read its result and its event log.
+
+        Raises:
+            BenchmarkError: it failed, ran past ``timeout_s`` or printed no result.
+        """
+        result = self.result(timeout_s)
         moments = _moments(self.directory / "events")
         begin_s = self.process.started_at_s
         executor = moments.get("SparkListenerExecutorAdded")
@@ -134,7 +144,7 @@ class Submission:
             context_s=moments["SparkListenerApplicationStart"] - begin_s,
             first_executor_s=None if executor is None else executor - begin_s,
             first_task_s=moments["SparkListenerTaskStart"] - begin_s,
-            total_s=total_s,
+            total_s=self.total_s,
         )
 
 
@@ -182,6 +192,7 @@ class Cluster:
         self.shape = shape
         self.directory = directory
         self.mark = new_mark()
+        self.left_behind: list[str] = []
         self._submissions: list[Submission] = []
         directory.mkdir(parents=True, exist_ok=True)
 
@@ -268,16 +279,16 @@ class Cluster:
         directory: Path,
         settings: Mapping[str, str] | None = None,
     ) -> Submission:
-        """Start ``spark-submit`` for ``app``; logs and event log go to ``directory``."""
+        """Start ``spark-submit`` for ``app``; its output and event log go to ``directory``.
+
+        ``settings`` are used as they are; without them, those of every measured run.
+        """
         events = directory / "events"
         events.mkdir(parents=True, exist_ok=True)
-        every = {
-            **self.submit_settings(),
-            "spark.eventLog.dir": events.as_uri(),
-            **(settings or {}),
-        }
+        if settings is None:
+            settings = {**self.submit_settings(), "spark.eventLog.dir": events.as_uri()}
         process = start(
-            self.submit_command(app, arguments, every),
+            self.submit_command(app, arguments, settings),
             log=directory / "stderr",
             output=directory / "stdout",
             environment=self.environment(),

@@ -35,6 +35,7 @@ __all__ = [
 
 MARK = "HRM_BENCH_MARK"
 _GRACE_S = 8.0
+_LEAVE_S = 5.0
 
 
 class BenchmarkError(Exception):
@@ -164,9 +165,12 @@ def _marked(mark: str) -> list[psutil.Process]:
 
 
 def sweep(mark: str) -> list[str]:
-    """End whatever still carries ``mark``; returns the command lines that had to be ended."""
+    """End whatever still carries ``mark``; returns the command lines that had to be ended.
+
+    What is about to end by itself is given a few seconds to do so.
+    """
     names = []
-    left = _marked(mark)
+    _, left = psutil.wait_procs(_marked(mark), timeout=_LEAVE_S)
     for process in left:
         with contextlib.suppress(psutil.Error):
             names.append(" ".join(process.cmdline())[:120])

@@ -74,7 +74,7 @@ def _candidates(place: Path) -> Iterator[Path]:
 def _read(path: Path) -> str | None:
     """The text of ``path``; None where it is none, too small, too big, or not readable."""
     try:
-        if not _FILE_BYTES_MIN <= path.stat().st_size <= _FILE_BYTES_MAX:
+        if path.stat().st_size > _FILE_BYTES_MAX:
             return None
         data = path.read_bytes()
         if path.suffix == ".gz":
@@ -83,7 +83,7 @@ def _read(path: Path) -> str | None:
         text = data.decode("utf-8")
     except (OSError, EOFError, UnicodeDecodeError, zlib.error):
         return None
-    return None if "\0" in text else text
+    return None if "\0" in text or len(data) < _FILE_BYTES_MIN else text
 
 
 def build_text(

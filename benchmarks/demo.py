@@ -1,0 +1,432 @@
+"""HRM's main job, shown: a batch and a streaming application on one small cluster.
+
+    python -m benchmarks.demo [--keep]
+
+Starts a cluster of two nodes on this machine, submits a structured-streaming Top-K and WordCount
+over a real text with the stock ``spark-submit``, watches both through HRM's AdminService, compares
+both answers with a count that has nothing to do with Spark, says what ran where and who waited how
+long, and shuts everything down. The cluster is smaller than what is asked of it on purpose: the
+stream has one node's cores, WordCount asks for both, so one of its executors has to wait.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import psutil
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from benchmarks import checks
+from benchmarks.clusters import Hrm, Shape, Submission
+from benchmarks.common import CONSOLE, add_common_arguments, write_json
+from benchmarks.processes import BenchmarkError, interruptible
+from benchmarks.text import Text, build_text
+from hrm import rpc
+from hrm.v1 import admin_pb2, admin_pb2_grpc, common_pb2
+
+__all__ = ["Admin", "application_table", "container_table", "main"]
+
+APPS = Path(__file__).resolve().parent / "apps"
+WORDCOUNT, STREAM = "WordCount", "Top-K stream"
+_OUT = Console(highlight=False)
+_CALL_TIMEOUT_S = 5.0
+_PLACED_TIMEOUT_S = 60.0
+_RUN_TIMEOUT_S = 300.0
+
+
+class Admin:
+    """The questions that the demo asks HRM's AdminService."""
+
+    def __init__(self, target: str, token_file: Path) -> None:
+        self.target = target
+        self._channel = rpc.sync_channel(target, rpc.read_token(token_file))
+        self._stub = admin_pb2_grpc.AdminServiceStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def applications(self) -> dict[str, admin_pb2.Application]:
+        """Every application, ended ones too, in full, by name.
+
+        Raises:
+            BenchmarkError: the master does not answer.
+        """
+        try:
+            listed = self._stub.ListApplications(
+                admin_pb2.ListApplicationsRequest(include_ended=True), timeout=_CALL_TIMEOUT_S
+            )
+            return {
+                each.name: self._stub.GetApplication(
+                    admin_pb2.GetApplicationRequest(application_id=each.application_id),
+                    timeout=_CALL_TIMEOUT_S,
+                )
+                for each in listed.applications
+            }
+        except grpc.RpcError as error:
+            raise BenchmarkError(rpc.error_from(error, self.target).message) from error
+
+
+def _short(enum: Any, value: int) -> str:
+    """The last word of an enum value's name, in lower case."""
+    prefixes = ("APPLICATION_STATE_", "CONTAINER_STATE_", "WORKLOAD_CLASS_", "END_CAUSE_")
+    name = str(enum.Name(value))
+    for prefix in prefixes:
+        name = name.removeprefix(prefix)
+    return name.replace("_", " ").lower()
+
+
+def _seconds(begin_s: float, end_s: float) -> str:
+    return f"{max(0.0, end_s - begin_s):.1f} s" if begin_s and end_s else "-"
+
+
+def application_table(applications: Iterable[admin_pb2.Application]) -> Table:
+    """Who was classed how and why, and how long each waited for its first executor."""
+    table = Table(title="Applications", title_justify="left")
+    for column in ("application", "class", "because", "state", "first executor after", "ran"):
+        table.add_column(column, overflow="fold")
+    for app in applications:
+        table.add_row(
+            app.name,
+            _short(common_pb2.WorkloadClass, app.workload_class).upper(),
+            app.class_evidence,
+            _short(common_pb2.ApplicationState, app.state),
+            _seconds(app.submitted_at_s, app.first_running_at_s),
+            _seconds(app.submitted_at_s, app.ended_at_s),
+        )
+    return table
+
+
+def container_table(applications: Iterable[admin_pb2.Application]) -> Table:
+    """What ran where, and how long it waited."""
+    table = Table(title="Containers", title_justify="left")
+    for column in ("application", "executor", "node", "unit", "size", "waited", "ran", "end"):
+        table.add_column(column, overflow="fold")
+    for app in applications:
+        for each in sorted(app.containers, key=lambda c: (c.requested_at_s, c.executor_id)):
+            size = f"{each.resources.vcores} cores, {each.resources.memory_mib} MiB"
+            started = each.started_at_s > 0
+            until_s = each.started_at_s or each.ended_at_s
+            state = _short(common_pb2.ContainerState, each.state)
+            cause = _short(common_pb2.EndCause, each.end.cause)
+            table.add_row(
+                app.name,
+                each.executor_id,
+                each.node or "-",
+                each.resource_unit_id or "-",
+                size,
+                _seconds(each.requested_at_s, until_s) + ("" if started else ", never started"),
+                _seconds(each.started_at_s, each.ended_at_s),
+                cause if state == "ended" else state,
+            )
+    return table
+
+
+def _say(text: str) -> None:
+    CONSOLE.print(text, markup=False, soft_wrap=True)
+
+
+def _say_command(command: Sequence[str], environment: dict[str, str] | None = None) -> None:
+    words = [f"{key}={value}" for key, value in (environment or {}).items()]
+    CONSOLE.print(f"$ {shlex.join([*words, *command])}", markup=False, soft_wrap=True, style="cyan")
+
+
+def expected_counts(text: Text) -> dict[str, Any]:
+    """What WordCount must answer, counted here by plain Python and kept beside the text."""
+    kept = Path(text.path).with_suffix(".words.json")
+    if kept.exists() and kept.stat().st_mtime >= Path(text.path).stat().st_mtime:
+        known: dict[str, Any] = json.loads(kept.read_text())
+        return known
+    with Path(text.path).open(encoding="utf-8", newline="\n") as lines:
+        expected = checks.expected_words(lines)
+    write_json(kept, expected)
+    return expected
+
+
+def shape_of_machine() -> Shape:
+    """Two nodes that together have the machine's cores, at most four; executors of a node."""
+    cores = min(2, max(1, (psutil.cpu_count() or 1) // 2))
+    return Shape(
+        nodes=2, cores_per_node=cores, memory_per_node_mib=2048, executor_memory_mib=768,
+        executor_overhead_mib=768, executors=2, executor_cores=cores,
+    )  # fmt: skip
+
+
+def settings(shape: Shape, executors: int) -> dict[str, str]:
+    """The few Spark settings that the demo's applications are submitted with."""
+    return {
+        "spark.executor.instances": str(executors),
+        "spark.executor.cores": str(shape.executor_cores),
+        "spark.executor.memory": f"{shape.executor_memory_mib}m",
+        "spark.executor.memoryOverhead": f"{shape.executor_overhead_mib}m",
+        "spark.sql.shuffle.partitions": "2",
+    }
+
+
+def submit(
+    cluster: Hrm, app: Path, arguments: Sequence[object], name: str, executors: int
+) -> Submission:
+    """Submit as a person would, and show the command."""
+    chosen = settings(cluster.shape, executors)
+    environment = cluster.environment()
+    shown = {key: environment[key] for key in ("SPARK_CONF_DIR", "HRM_TOKEN_FILE", "HRM_PYTHON")}
+    every = [*arguments, "--name", name]
+    _say_command(cluster.submit_command(app, every, chosen), shown)
+    return cluster.submit(app, every, cluster.directory / name.replace(" ", "-"), chosen)
+
+
+def wait_placed(admin: Admin, stream: Submission) -> None:
+    """Return once the stream has asked for its executor, so that it is before WordCount.
+
+    Raises:
+        BenchmarkError: it has not within a minute, or it ended.
+    """
+    deadline = time.monotonic() + _PLACED_TIMEOUT_S
+    with CONSOLE.status("waiting until the stream has its place"):
+        while True:
+            app = admin.applications().get(STREAM)
+            if app is not None and any(each.node for each in app.containers):
+                return
+            if not stream.running:
+                stream.result(1.0)
+                raise BenchmarkError("the stream ended before it had an executor")
+            if time.monotonic() > deadline:
+                raise BenchmarkError(f"the stream had no executor in {_PLACED_TIMEOUT_S:.0f} s")
+            time.sleep(0.25)
+
+
+def _describe(app: admin_pb2.Application) -> str:
+    waiting = app.containers_waiting + app.containers_pending
+    text = f"{_short(common_pb2.WorkloadClass, app.workload_class).upper():<6} "
+    text += f"{app.containers_running} running"
+    return f"{text}, {waiting} waiting" if waiting else text
+
+
+def _batches(output: Path) -> list[dict[str, Any]]:
+    """The micro-batches that the stream has printed so far."""
+    found = []
+    for line in output.read_text(errors="replace").splitlines():
+        if line.startswith('{"batch":'):
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                continue  # the line is still being written
+    return found
+
+
+def watch(
+    admin: Admin, stream: Submission, wordcount: Submission, seconds: float
+) -> dict[str, admin_pb2.Application]:
+    """Show progress until both applications have ended; their last state that was seen.
+
+    Raises:
+        BenchmarkError: they ran past the limit, or the master stopped answering.
+    """
+    seen: dict[str, admin_pb2.Application] = {}
+    deadline = time.monotonic() + _RUN_TIMEOUT_S
+    with Progress(
+        TextColumn("{task.description:<13}"), BarColumn(), TextColumn("{task.fields[count]:>16}"),
+        TextColumn("{task.fields[state]}"), TimeElapsedColumn(), console=CONSOLE,
+    ) as progress:  # fmt: skip
+        bars: dict[str, TaskID] = {
+            name: progress.add_task(name, total=total, count="", state="starting")
+            for name, total in ((STREAM, seconds), (WORDCOUNT, None))
+        }
+        while stream.running or wordcount.running:
+            if time.monotonic() > deadline:
+                raise BenchmarkError(f"not done after {_RUN_TIMEOUT_S:.0f} s")
+            seen.update(admin.applications())
+            batches = _batches(stream.output)
+            done_s = batches[-1]["at_s"] - batches[0]["at_s"] if batches else 0.0
+            progress.update(
+                bars[STREAM], completed=min(seconds, done_s), count=f"{len(batches)} batches",
+                state=_describe(seen[STREAM]) if STREAM in seen else "starting",
+            )  # fmt: skip
+            if (app := seen.get(WORDCOUNT)) is not None:
+                tasks = app.progress
+                progress.update(
+                    bars[WORDCOUNT], completed=tasks.tasks_completed,
+                    total=tasks.tasks_total or None, state=_describe(app),
+                    count=f"{tasks.tasks_completed}/{tasks.tasks_total} tasks",
+                )  # fmt: skip
+            time.sleep(0.5)
+    return seen
+
+
+def wait_ended(admin: Admin) -> dict[str, admin_pb2.Application]:
+    """Both applications once the master knows their end and that of their containers.
+
+    Raises:
+        BenchmarkError: it does not within 20 s.
+    """
+    deadline = time.monotonic() + 20
+    while True:
+        found = admin.applications()
+        both = [found[name] for name in (STREAM, WORDCOUNT) if name in found]
+        if len(both) == 2 and all(
+            app.ended_at_s and all(c.state == common_pb2.CONTAINER_STATE_ENDED
+                                   for c in app.containers)
+            for app in both
+        ):  # fmt: skip
+            return found
+        if time.monotonic() > deadline:
+            known = {app.name: _short(common_pb2.ApplicationState, app.state) for app in both}
+            raise BenchmarkError(f"20 s after both ended, the master says {known}")
+        time.sleep(0.2)
+
+
+def complaints_of(
+    applications: dict[str, admin_pb2.Application],
+    words: dict[str, Any],
+    top: dict[str, Any],
+    expected: dict[str, Any],
+) -> list[str]:
+    """Everything that is not as it should be; empty: the demo worked."""
+    found = [f"WordCount: {text}" for text in checks.wordcount_complaints(words, expected)]
+    found += [f"Top-K: {text}" for text in checks.rate_complaints(top)]
+    for name, wanted in ((STREAM, "STREAM"), (WORDCOUNT, "BATCH")):
+        app = applications[name]
+        workload_class = _short(common_pb2.WorkloadClass, app.workload_class).upper()
+        if workload_class != wanted:
+            found.append(f"{name} was classed {workload_class}, not {wanted}")
+        if app.state != common_pb2.APPLICATION_STATE_SUCCEEDED:
+            state = _short(common_pb2.ApplicationState, app.state)
+            found.append(f"{name} is {state}, not succeeded: {app.message}")
+    return found
+
+
+def print_answers(words: dict[str, Any], top: dict[str, Any], text: Text) -> None:
+    """The twenty commonest words and the stream's last micro-batches."""
+    table = Table(
+        title=f"The {len(words['top'])} commonest of {words['words']:,} words in {text}",
+        title_justify="left",
+    )
+    for _ in range(4):
+        table.add_column("word")
+        table.add_column("times", justify="right")
+    cells = [(word, f"{count:,}") for word, count in words["top"]]
+    rows = (len(cells) + 3) // 4
+    for row in range(rows):
+        line = [
+            cells[row + column * rows] for column in range(4) if row + column * rows < len(cells)
+        ]
+        table.add_row(*(cell for pair in line for cell in pair))
+    _OUT.print(table)
+    batches = Table(
+        title=f"The stream's last of {top['batches']} micro-batches", title_justify="left"
+    )
+    batches.add_column("batch", justify="right")
+    batches.add_column("rows so far", justify="right")
+    batches.add_column("the five commonest keys")
+    for each in top["last"]:
+        batches.add_row(
+            str(each["batch"]),
+            f"{sum(count for _, count in each['top']):,}",
+            ", ".join(f"{key} {count}" for key, count in each["top"][:5]),
+        )
+    _OUT.print(batches)
+
+
+def run(cluster: Hrm, text: Text, expected: dict[str, Any], seconds: float) -> list[str]:
+    """Both applications on a running cluster; what went wrong.
+
+    Raises:
+        BenchmarkError: an application failed or a limit passed.
+    """
+    admin = Admin(f"127.0.0.1:{cluster.port}", cluster.token_file)
+    try:
+        checkpoint = cluster.directory / "checkpoint"
+        stream = submit(
+            cluster, APPS / "topk_stream.py",
+            ["--source", "rate", "--rate", 200, "--seconds", f"{seconds:g}", "--trigger-s", 1,
+             "--k", 50, "--checkpoint", checkpoint],
+            STREAM, executors=1,
+        )  # fmt: skip
+        wait_placed(admin, stream)
+        wordcount = submit(
+            cluster, APPS / "wordcount.py",
+            ["--input", text.path, "--api", "rdd", "--partitions", 8],
+            WORDCOUNT, executors=2,
+        )  # fmt: skip
+        watch(admin, stream, wordcount, seconds)
+        top, words = stream.result(_CALL_TIMEOUT_S), wordcount.result(_CALL_TIMEOUT_S)
+        applications = wait_ended(admin)
+    finally:
+        admin.close()
+    print_answers(words, top, text)
+    both = [applications[STREAM], applications[WORDCOUNT]]
+    _OUT.print(application_table(both))
+    _OUT.print(container_table(both))
+    return complaints_of(applications, words, top, expected)
+
+
+def demonstrate(given: argparse.Namespace, directory: Path) -> int:
+    """The whole demo; the exit status."""
+    with CONSOLE.status("collecting a text from this machine, and counting its words"):
+        text = build_text(given.cache_dir, 5 if given.quick else given.megabytes)
+        expected = expected_counts(text)
+    _say(f"{text}: {text.path}")
+    cluster = Hrm(shape_of_machine(), directory)
+    begin = time.monotonic()
+    _say_command(cluster.up_command())
+    try:
+        with cluster:
+            _say(f"the cluster is up after {time.monotonic() - begin:.1f} s")
+            wrong = run(cluster, text, expected, 10 if given.quick else given.seconds)
+            _say_command(cluster.down_command())
+    finally:
+        if cluster.left_behind:
+            _say("had to be ended by hand: " + "; ".join(cluster.left_behind))
+    wrong += [f"left running by hrm down: {name}" for name in cluster.left_behind]
+    for complaint in wrong:
+        _say(f"WRONG: {complaint}")
+    took_s = time.monotonic() - begin
+    if given.json:
+        write_json(given.json, {"benchmark": "demo", "elapsed_s": took_s, "complaints": wrong})
+    if not wrong:
+        _say(f"both answers are right; all is shut down after {took_s:.0f} s")
+    return 1 if wrong else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demo; 0 where every part of it worked."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.demo", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add_common_arguments(parser)
+    parser.add_argument("--keep", action="store_true", help="keep state and logs")
+    parser.add_argument("--megabytes", type=float, default=50, help="of text (default 50)")
+    parser.add_argument("--seconds", type=float, default=25, help="of streaming (default 25)")
+    given = parser.parse_args(arguments)
+    directory = Path(tempfile.mkdtemp(prefix="hrm-demo-"))
+    status = 1
+    try:
+        with interruptible():
+            status = demonstrate(given, directory)
+    except BenchmarkError as error:
+        _say(f"error: {error}")
+    except KeyboardInterrupt:
+        _say("interrupted; everything that was started has been ended")
+        status = 130
+    finally:
+        if given.keep or status == 1:
+            _say(f"state and logs are in {directory}")
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

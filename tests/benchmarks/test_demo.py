@@ -1,0 +1,94 @@
+"""What the demo says of the master's answers, and that it does not call a wrong one right."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+pytest.importorskip("pyspark")
+
+from benchmarks import checks, demo
+from benchmarks.apps.topk_stream import key_of_value
+from hrm.v1 import admin_pb2, common_pb2
+
+
+def _container(number: int, started_at_s: float) -> common_pb2.ContainerStatus:
+    return common_pb2.ContainerStatus(
+        executor_id=str(number),
+        resources=common_pb2.Resources(vcores=1, memory_mib=1536),
+        state=common_pb2.CONTAINER_STATE_ENDED,
+        node="node-1",
+        resource_unit_id="cpu-0",
+        requested_at_s=100.0,
+        started_at_s=started_at_s,
+        ended_at_s=130.0,
+        end=common_pb2.ContainerEnd(cause=common_pb2.END_CAUSE_RELEASED),
+    )
+
+
+@pytest.fixture
+def applications() -> dict[str, admin_pb2.Application]:
+    shared: dict[str, Any] = {
+        "state": common_pb2.APPLICATION_STATE_SUCCEEDED,
+        "submitted_at_s": 99.0,
+        "first_running_at_s": 102.0,
+        "ended_at_s": 131.0,
+    }
+    return {
+        demo.STREAM: admin_pb2.Application(
+            name=demo.STREAM,
+            workload_class=common_pb2.WORKLOAD_CLASS_STREAM,
+            class_evidence="query topk, trigger 1 seconds",
+            containers=[_container(1, 102.0)],
+            **shared,
+        ),
+        demo.WORDCOUNT: admin_pb2.Application(
+            name=demo.WORDCOUNT,
+            workload_class=common_pb2.WORKLOAD_CLASS_BATCH,
+            containers=[_container(1, 103.0), _container(2, 0.0)],
+            **shared,
+        ),
+    }
+
+
+def _text(table: Table) -> str:
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
+def test_the_tables_name_class_evidence_place_and_wait(
+    applications: dict[str, admin_pb2.Application],
+) -> None:
+    text = _text(demo.application_table(applications.values()))
+    assert "STREAM" in text
+    assert "query topk, trigger 1 seconds" in text
+    assert "3.0 s" in text
+    assert "32.0 s" in text
+    text = _text(demo.container_table(applications.values()))
+    assert "node-1" in text
+    assert "30.0 s, never started" in text
+    assert "28.0 s" in text
+    assert "released" in text
+
+
+def test_every_part_that_failed_is_a_complaint(
+    applications: dict[str, admin_pb2.Application],
+) -> None:
+    words = checks.expected_words(["a b a"])
+    counts = Counter(key_of_value(value) for value in range(500))
+    ranked = [[key, n] for key, n in sorted(counts.items(), key=lambda p: (-p[1], p[0]))]
+    top: dict[str, Any] = {"batches": 1, "last": [{"batch": 0, "top": ranked}]}
+    assert demo.complaints_of(applications, words, top, words) == []
+    applications[demo.STREAM].workload_class = common_pb2.WORKLOAD_CLASS_BATCH
+    applications[demo.WORDCOUNT].state = common_pb2.APPLICATION_STATE_FAILED
+    applications[demo.WORDCOUNT].message = "driver lost"
+    wrong = demo.complaints_of(applications, {**words, "words": 4}, {"last": []}, words)
+    assert len(wrong) == 4
+    assert any("classed BATCH, not STREAM" in text for text in wrong)
+    assert any("driver lost" in text for text in wrong)
