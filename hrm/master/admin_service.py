@@ -1,0 +1,293 @@
+"""AdminService: what people and their tools ask the master. Reads the core's books, writes none."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from hrm import __version__, rpc, wire
+from hrm.core import events as e
+from hrm.core.explain import explain
+from hrm.core.ledger import Application, Container, Ledger, Node
+from hrm.core.model import (
+    NOTHING,
+    ApplicationId,
+    ContainerState,
+    NodeName,
+    NodeState,
+    Resources,
+)
+from hrm.core.scheduler import Scheduler
+from hrm.errors import HrmError, InvalidRequest, NotFound
+from hrm.master.interpreter import Interpreter
+from hrm.v1 import admin_pb2 as pb
+from hrm.v1 import admin_pb2_grpc, node_pb2, node_pb2_grpc
+
+__all__ = ["AdminService"]
+
+LISTED_DEFAULT = 100
+LISTED_MAX = 10_000
+LOG_CONNECT_TIMEOUT_S = 5.0
+LOG_FOLLOW_TIMEOUT_S = 24 * 3600.0
+
+_WAITING = (ContainerState.ASSIGNED, ContainerState.WAITING)
+
+
+class AdminService(admin_pb2_grpc.AdminServiceServicer):
+    """``address``: where this master listens; ``token``: for asking agents for logs."""
+
+    def __init__(self, master: Interpreter, address: str, token: str) -> None:
+        self._master = master
+        self._address = address
+        self._token = token
+        self._started_at_s = master.now()
+
+    @property
+    def _ledger(self) -> Ledger:
+        return self._master.core.ledger
+
+    async def GetCluster(self, request: Any, context: Any) -> pb.Cluster:  # noqa: N802
+        now = self._master.now()
+        core = self._master.core
+        ledger = self._ledger
+        states = [node.state for node in ledger.nodes.values()]
+        capacity, free = _totals(ledger)
+        live = ledger.live_applications()
+        lease = core.negotiator.lease
+        held = lease.holder is not None and now < lease.expires_at_s
+        return pb.Cluster(
+            version=__version__,
+            epoch=core.epoch,
+            started_at_s=self._started_at_s,
+            address=self._address,
+            nodes_alive=states.count(NodeState.ALIVE),
+            nodes_draining=states.count(NodeState.DRAINING),
+            nodes_lost=states.count(NodeState.LOST),
+            capacity=wire.from_resources(capacity),
+            free=wire.from_resources(free),
+            applications_live=len(live),
+            applications_ended=len(ledger.applications) - len(live),
+            containers_running=_count(ledger, ContainerState.RUNNING),
+            containers_waiting=_count(ledger, *_WAITING),
+            containers_pending=_count(ledger, ContainerState.PENDING),
+            schedulers=[_scheduler(x) for x in core.placing.schedulers.values()],
+            lease=pb.Lease(
+                holder=lease.holder or "" if held else "",
+                expires_in_s=lease.expires_at_s - now if held else 0.0,
+                token=lease.token,
+            ),
+            claims_committed=core.negotiator.committed,
+            claims_queued=core.negotiator.queued,
+            claims_aborted=core.negotiator.aborted,
+        )
+
+    async def ListNodes(self, request: Any, context: Any) -> pb.ListNodesResponse:  # noqa: N802
+        return self._nodes(sorted(self._ledger.nodes))
+
+    async def ListApplications(  # noqa: N802
+        self, request: pb.ListApplicationsRequest, context: Any
+    ) -> pb.ListApplicationsResponse:
+        limit = request.limit or LISTED_DEFAULT
+        if not 1 <= limit <= LISTED_MAX:
+            error = InvalidRequest(f"limit is {limit}; it must be from 1 to {LISTED_MAX}")
+            await rpc.abort(context, error)
+        apps = list(self._ledger.applications.values())
+        if not request.include_ended:
+            apps = [app for app in apps if not app.life.state.ended]
+        apps.sort(key=lambda app: app.record.submitted_at_s)
+        listed = [self._application(app, with_containers=False) for app in apps[-limit:]]
+        return pb.ListApplicationsResponse(applications=listed)
+
+    async def GetApplication(  # noqa: N802
+        self, request: pb.GetApplicationRequest, context: Any
+    ) -> pb.Application:
+        app = await self._find(request.application_id, context)
+        return self._application(app, with_containers=True)
+
+    async def ExplainApplication(  # noqa: N802
+        self, request: pb.ExplainApplicationRequest, context: Any
+    ) -> pb.Explanation:
+        app = await self._find(request.application_id, context)
+        summary, details = explain(self._ledger, app, self._master.now())
+        return pb.Explanation(application_id=app.application_id, summary=summary, details=details)
+
+    async def KillApplication(  # noqa: N802
+        self, request: pb.KillApplicationRequest, context: Any
+    ) -> pb.Application:
+        app = await self._find(request.application_id, context)
+        try:
+            await self._master.call(
+                lambda call_id: e.KillRequested(
+                    now=self._master.now(),
+                    call_id=call_id,
+                    application_id=app.application_id,
+                    reason=wire.to_text(request.reason, "reason"),
+                )
+            )
+        except HrmError as error:
+            await rpc.abort(context, error)
+        return self._application(app, with_containers=True)
+
+    async def DrainNodes(  # noqa: N802
+        self, request: pb.DrainNodesRequest, context: Any
+    ) -> pb.ListNodesResponse:
+        names = tuple(NodeName(name) for name in request.names)
+        try:
+            if not names:
+                raise InvalidRequest("name at least one node; hrm nodes lists them")
+            await self._master.call(
+                lambda call_id: e.DrainRequested(
+                    now=self._master.now(), call_id=call_id, nodes=names, undo=request.undo
+                )
+            )
+        except HrmError as error:
+            await rpc.abort(context, error)
+        return self._nodes(names)
+
+    async def ReadLogs(  # noqa: N802
+        self, request: pb.ReadLogsRequest, context: Any
+    ) -> AsyncIterator[node_pb2.LogChunk]:
+        app = await self._find(request.application_id, context)
+        try:
+            container, node = self._log_source(app, request.executor_id)
+        except HrmError as error:
+            await rpc.abort(context, error)
+        channel = rpc.channel(node.endpoint, self._token)
+        ask = node_pb2.ReadLogRequest(
+            container_id=container.container_id,
+            stream=request.stream or "stderr",
+            tail_bytes=request.tail_bytes,
+            follow=request.follow,
+        )
+        try:
+            reading = node_pb2_grpc.AgentServiceStub(channel).ReadLog(
+                ask, timeout=LOG_FOLLOW_TIMEOUT_S if request.follow else 60.0
+            )
+            async for chunk in reading:
+                yield chunk
+        except grpc.aio.AioRpcError as error:
+            await context.abort(error.code(), f"{node.name}: {error.details()}")
+        finally:
+            await channel.close(None)
+
+    def _log_source(self, app: Application, executor_id: str) -> tuple[Container, Node]:
+        containers = [x for x in (*app.containers.values(), *app.ended) if x.node is not None]
+        containers.sort(key=lambda x: x.requested_at_s)
+        if executor_id:
+            containers = [x for x in containers if x.request.executor_id == executor_id]
+        if not containers:
+            which = f"executor {executor_id}" if executor_id else "executor"
+            raise NotFound(
+                f"{app.application_id} has no {which} that ran on a node; "
+                f"hrm app show {app.application_id} lists them"
+            )
+        container = containers[0]
+        node = self._ledger.nodes.get(container.node) if container.node else None
+        if node is None or node.state is NodeState.LOST:
+            raise NotFound(f"its logs are on {container.node}, which is lost")
+        return container, node
+
+    async def _find(self, application_id: str, context: Any) -> Application:
+        app = self._ledger.applications.get(ApplicationId(application_id))
+        if app is None:
+            message = f"no such application: {application_id!r}; hrm apps --all lists them"
+            await rpc.abort(context, NotFound(message))
+        return app
+
+    def _nodes(self, names: Any) -> pb.ListNodesResponse:
+        now = self._master.now()
+        nodes = [_node(self._ledger, self._ledger.nodes[name], now) for name in names]
+        return pb.ListNodesResponse(nodes=nodes)
+
+    def _application(self, app: Application, *, with_containers: bool) -> pb.Application:
+        record = app.record
+        message = pb.Application(
+            application_id=app.application_id,
+            name=record.name,
+            user=record.user,
+            tenant=record.tenant,
+            state=wire.APPLICATION_STATE[app.life.state],
+            workload_class=wire.WORKLOAD_CLASS[record.workload_class],
+            class_evidence=record.class_evidence,
+            spark_version=record.spark_version,
+            driver_host=record.driver_host,
+            web_url=record.web_url,
+            submitted_at_s=record.submitted_at_s,
+            first_running_at_s=record.first_running_at_s,
+            ended_at_s=record.ended_at_s,
+            message=record.message,
+            scheduler=app.scheduler,
+            containers_running=len(app.in_state(ContainerState.RUNNING)),
+            containers_waiting=len(app.in_state(*_WAITING)),
+            containers_pending=len(app.in_state(ContainerState.PENDING)),
+            mean_wait_s=app.waited_s / app.waits if app.waits else 0.0,
+        )
+        if app.progress is not None:
+            message.progress.CopyFrom(wire.from_progress(app.progress))
+        if with_containers:
+            containers = (*app.ended, *app.containers.values())
+            statuses = [wire.from_status(self._ledger.status(x)) for x in containers]
+            message.containers.extend(sorted(statuses, key=lambda x: x.requested_at_s))
+        return message
+
+
+def _count(ledger: Ledger, *states: ContainerState) -> int:
+    apps = ledger.applications.values()
+    return sum(x.state in states for app in apps for x in app.containers.values())
+
+
+def _totals(ledger: Ledger) -> tuple[Resources, Resources]:
+    state = ledger.state
+    if not state.rows:
+        return NOTHING, NOTHING
+    rows = list(state.rows.values())
+    total, free = state.total[rows].sum(axis=0), state.free[rows].sum(axis=0)
+    return _resources(total), _resources(free)
+
+
+def _resources(vector: Any) -> Resources:
+    return Resources(int(vector[0]), int(vector[1]), int(vector[2]))
+
+
+def _scheduler(scheduler: Scheduler) -> pb.Scheduler:
+    delays = sorted(scheduler.delays_s)
+    p99 = delays[min(len(delays) - 1, int(0.99 * len(delays)))] if delays else 0.0
+    return pb.Scheduler(
+        name=scheduler.name,
+        queued_jobs=len(scheduler.jobs),
+        rounds=scheduler.rounds,
+        placed=scheduler.placed,
+        retries=scheduler.retries,
+        delay_p50_s=statistics.median(delays) if delays else 0.0,
+        delay_p99_s=p99,
+    )
+
+
+def _node(ledger: Ledger, node: Node, now: float) -> pb.Node:
+    message = pb.Node(
+        name=node.name,
+        host=node.host,
+        endpoint=node.endpoint,
+        state=wire.NODE_STATE[node.state],
+        isolation=node.isolation,
+        spark_versions=node.spark_versions,
+        registered_at_s=node.registered_at_s,
+        last_heard_s_ago=max(0.0, now - node.last_heard_s),
+        platform=node.platform,
+    )
+    if node.usage is not None:
+        message.usage.CopyFrom(wire.from_usage(node.usage))
+    for unit in node.units:
+        status = message.resource_units.add(unit=wire.from_unit(unit))
+        queue = ledger.state.find(unit.unit_id)
+        if queue is not None:
+            free = Resources(queue.free[0], queue.free[1], queue.free[2])
+            status.free.CopyFrom(wire.from_resources(free))
+            status.running = len(queue.running)
+            status.waiting_stream = len(queue.stream_waiting)
+            status.waiting_batch = len(queue.batch_waiting)
+    return message

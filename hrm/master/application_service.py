@@ -1,0 +1,223 @@
+"""ApplicationService: how AppMasters register and ask."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from typing import Any, TypeAlias
+
+import grpc
+import grpc.aio
+import structlog
+
+from hrm import rpc, wire
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.model import ApplicationId, WorkloadClass
+from hrm.errors import HrmError, InvalidRequest
+from hrm.master.interpreter import Interpreter, Outbox, drain
+from hrm.v1 import application_pb2 as pb
+from hrm.v1 import application_pb2_grpc
+
+__all__ = ["ApplicationService"]
+
+FIRST_MESSAGE_TIMEOUT_S = 10.0
+
+log = structlog.get_logger("master.applications")
+
+_Register: TypeAlias = grpc.aio.ServicerContext[
+    pb.RegisterApplicationRequest, pb.RegisterApplicationResponse
+]
+_Session: TypeAlias = grpc.aio.ServicerContext[pb.ApplicationUpdate, pb.ApplicationNotice]
+
+
+class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
+    """Turns messages of AppMasters into events, and notices into messages."""
+
+    def __init__(self, master: Interpreter, heartbeat_interval_s: float) -> None:
+        self._master = master
+        self._heartbeat_interval_s = heartbeat_interval_s
+        self._sessions = itertools.count(1)
+
+    async def Register(  # noqa: N802
+        self, request: pb.RegisterApplicationRequest, context: _Register
+    ) -> pb.RegisterApplicationResponse:
+        try:
+            answer = await self._master.call(lambda call_id: self._registration(request, call_id))
+        except HrmError as error:
+            await rpc.abort(context, error)
+        assert isinstance(answer, c.ApplicationAdmitted)
+        log.info("application registered", application=answer.application_id, name=request.name)
+        return pb.RegisterApplicationResponse(
+            application_id=answer.application_id,
+            epoch=answer.epoch,
+            containers=[wire.from_status(x) for x in answer.containers],
+            heartbeat_interval_s=self._heartbeat_interval_s,
+            last_executor_number=answer.last_executor_number,
+        )
+
+    async def Session(self, requests: Any, context: _Session) -> None:  # noqa: N802
+        """One AppMaster's session, from its attachment to its end."""
+        session = next(self._sessions)
+        outbox = Outbox()
+        try:
+            admitted = await self._attach(requests, session, outbox)
+        except HrmError as error:
+            await rpc.abort(context, error)
+        application_id = admitted.application_id
+        hello = pb.AttachedApplication(
+            epoch=admitted.epoch, containers=[wire.from_status(x) for x in admitted.containers]
+        )
+        await context.write(pb.ApplicationNotice(attached=hello))
+        reading = asyncio.create_task(self._read(requests, application_id))
+        writing = asyncio.create_task(drain(outbox, lambda notice: context.write(_message(notice))))
+        try:
+            await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
+            problem = reading.exception() if reading.done() else None
+            if isinstance(problem, HrmError):
+                await rpc.abort(context, problem)
+        finally:
+            for task in (reading, writing):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, grpc.aio.AioRpcError, HrmError):
+                    await task
+            if self._master.application_outboxes.get(application_id) is outbox:
+                del self._master.application_outboxes[application_id]
+            event = e.ApplicationDetached(
+                now=self._master.now(), application_id=application_id, session=session
+            )
+            self._master.submit(event)
+
+    def _registration(
+        self, request: pb.RegisterApplicationRequest, call_id: int
+    ) -> e.ApplicationRegistered:
+        if request.application_id:
+            wire.to_name(request.application_id, "application_id")
+        return e.ApplicationRegistered(
+            now=self._master.now(),
+            call_id=call_id,
+            application_id=ApplicationId(request.application_id),
+            submission_key=wire.to_name(request.submission_key, "submission_key"),
+            name=wire.to_text(request.name, "name"),
+            user=wire.to_text(request.user, "user"),
+            tenant=wire.to_text(request.tenant, "tenant"),
+            spark_version=wire.to_text(request.spark_version, "spark_version"),
+            driver_host=wire.to_text(request.driver_host, "driver_host"),
+            web_url=wire.to_text(request.web_url, "web_url"),
+            declared_class=wire.to_class(request.declared_class, "declared_class"),
+            launch=wire.to_launch(request.launch),
+        )
+
+    async def _attach(self, requests: Any, session: int, outbox: Outbox) -> c.ApplicationAdmitted:
+        try:
+            first = await asyncio.wait_for(anext(aiter(requests)), FIRST_MESSAGE_TIMEOUT_S)
+        except (StopAsyncIteration, TimeoutError):
+            raise InvalidRequest("the session ended before `attach`") from None
+        if first.WhichOneof("update") != "attach":
+            raise InvalidRequest("the first message of a session must be `attach`")
+        name = wire.to_name(first.attach.application_id, "application_id")
+        application_id = ApplicationId(name)
+        previous = self._master.application_outboxes.get(application_id)
+        self._master.application_outboxes[application_id] = outbox
+        try:
+            answer = await self._master.call(
+                lambda call_id: e.ApplicationAttached(
+                    now=self._master.now(),
+                    call_id=call_id,
+                    application_id=application_id,
+                    session=session,
+                    epoch=first.attach.epoch,
+                )
+            )
+        except HrmError:
+            if previous is None:
+                self._master.application_outboxes.pop(application_id, None)
+            else:
+                self._master.application_outboxes[application_id] = previous
+            raise
+        if previous is not None:
+            previous.close()
+        assert isinstance(answer, c.ApplicationAdmitted)
+        return answer
+
+    async def _read(self, requests: Any, application_id: ApplicationId) -> None:
+        async for update in requests:
+            event = self._event(update, application_id)
+            if event is not None:
+                self._master.submit(event)
+
+    def _event(
+        self, update: pb.ApplicationUpdate, application_id: ApplicationId
+    ) -> e.MasterEvent | None:
+        now = self._master.now()
+        match update.WhichOneof("update"):
+            case "request":
+                requests = tuple(
+                    wire.to_request(
+                        x.executor_id,
+                        x.resource_profile_id,
+                        x.resources,
+                        x.heap_mib,
+                        x.expected_duration_s,
+                    )
+                    for x in update.request.containers
+                )
+                return e.ContainersRequested(
+                    now=now, application_id=application_id, requests=requests
+                )
+            case "release":
+                return e.ContainersReleased(
+                    now=now,
+                    application_id=application_id,
+                    executor_ids=tuple(update.release.executor_ids),
+                    reason=wire.to_text(update.release.reason, "reason"),
+                )
+            case "progress":
+                return e.ProgressReported(
+                    now=now,
+                    application_id=application_id,
+                    progress=wire.to_progress(update.progress),
+                )
+            case "class_changed":
+                change = update.class_changed
+                observed = wire.to_class(change.workload_class, "workload_class")
+                return e.WorkloadClassObserved(
+                    now=now,
+                    application_id=application_id,
+                    workload_class=observed or WorkloadClass.BATCH,
+                    evidence=wire.to_text(change.evidence, "evidence"),
+                )
+            case "finished":
+                state = wire.to_application_state(update.finished.state, "state")
+                if not state.ended:
+                    raise InvalidRequest(f"an application cannot finish as {state.value}")
+                return e.ApplicationFinished(
+                    now=now,
+                    application_id=application_id,
+                    state=state,
+                    message=wire.to_text(update.finished.message, "message"),
+                )
+            case "heartbeat":
+                return None
+            case kind:
+                raise InvalidRequest(f"an attached application may not send {kind or 'nothing'}")
+
+
+def _message(notice: c.NodeMessage | c.Notice) -> pb.ApplicationNotice:
+    match notice:
+        case c.ContainerChanged():
+            return pb.ApplicationNotice(container=wire.from_status(notice.status))
+        case c.RequestRefused():
+            refused = pb.RequestRefused(
+                executor_ids=notice.executor_ids,
+                resource_profile_id=notice.resource_profile_id,
+                message=notice.message,
+            )
+            return pb.ApplicationNotice(refused=refused)
+        case c.EndApplication():
+            end = pb.EndApplication(
+                state=wire.APPLICATION_STATE[notice.state], message=notice.message
+            )
+            return pb.ApplicationNotice(end=end)
+    raise AssertionError(f"{type(notice).__name__} is not for applications")

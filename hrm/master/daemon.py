@@ -1,0 +1,163 @@
+"""``hrm master``: from settings to a serving process, and back to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc.aio
+import structlog
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import SERVICE_NAME as HEALTH
+from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined]
+from grpc_reflection.v1alpha import reflection
+
+from hrm import rpc
+from hrm.config import MasterSettings
+from hrm.core.bounds import Bounds
+from hrm.core.master import MasterCore
+from hrm.errors import HrmError, InvalidConfig
+from hrm.master.admin_service import AdminService
+from hrm.master.application_service import ApplicationService
+from hrm.master.interpreter import Interpreter
+from hrm.master.node_service import NodeService
+from hrm.master.store import SqliteStore
+from hrm.policies.min_wait import MinWait
+from hrm.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    application_pb2,
+    application_pb2_grpc,
+    node_pb2,
+    node_pb2_grpc,
+)
+
+__all__ = ["bounds_of", "run"]
+
+TICK_INTERVAL_S = 0.25
+STOP_GRACE_S = 1.0
+
+log = structlog.get_logger("master")
+
+
+def bounds_of(settings: MasterSettings) -> Bounds:
+    """The core's bounds, as far as settings name them."""
+    names = set(Bounds.__dataclass_fields__) & set(type(settings).model_fields)
+    return Bounds(**{name: getattr(settings, name) for name in names})
+
+
+async def run(settings: MasterSettings) -> int:
+    """Serve until SIGTERM or SIGINT; answers the exit status.
+
+    Raises:
+        InvalidConfig: the port is in use, the state directory is another master's, or the token
+            file is not private.
+    """
+    token = rpc.create_token(settings.token_file)
+    settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with _locked(settings.state_dir / "lock"):
+        store = SqliteStore(settings.state_dir / "hrm.sqlite")
+        try:
+            return await _serve(settings, token, store)
+        finally:
+            store.close()
+
+
+async def _serve(settings: MasterSettings, token: str, store: SqliteStore) -> int:
+    server = grpc.aio.server(interceptors=[rpc.TokenInterceptor(token)], options=rpc.SERVER_OPTIONS)
+    port = _bind(server, settings)
+    address = f"{settings.host}:{port}"
+    bounds = bounds_of(settings)
+    loop = asyncio.get_running_loop()
+    core = MasterCore(
+        epoch=store.next_epoch(),
+        policies=[MinWait(start=index) for index in range(settings.schedulers)],
+        bounds=bounds,
+        records=store.applications(),
+        known_nodes=store.nodes(),
+        now=time.time(),
+    )
+    master = Interpreter(core, store)
+    await _add_services(server, master, settings, address, token)
+    stopped = master.stopped
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, _finish, stopped)
+    await server.start()
+    (settings.state_dir / "address").write_text(address + "\n")
+    log.info("serving", address=address, epoch=core.epoch, schedulers=settings.schedulers)
+    print(f"master ready on {address} (epoch {core.epoch})", flush=True)
+    ticking = asyncio.create_task(master.tick_forever(TICK_INTERVAL_S))
+    try:
+        error = await stopped
+    finally:
+        ticking.cancel()
+        await server.stop(STOP_GRACE_S)
+        (settings.state_dir / "address").unlink(missing_ok=True)
+    if error is not None:
+        log.critical("stopped", error=str(error))
+        return 1
+    log.info("stopped")
+    return 0
+
+
+def _finish(stopped: asyncio.Future[HrmError | None]) -> None:
+    if not stopped.done():
+        stopped.set_result(None)
+
+
+def _bind(server: grpc.aio.Server, settings: MasterSettings) -> int:
+    wanted = f"{settings.host}:{settings.port}"
+    try:
+        port = server.add_insecure_port(wanted)
+    except RuntimeError:
+        port = 0
+    if port == 0:
+        raise InvalidConfig(
+            f"cannot listen on {wanted}: the port is in use or the address is not of this "
+            f"machine; choose another with --port and --host, or stop what holds it"
+        )
+    return port
+
+
+async def _add_services(
+    server: grpc.aio.Server,
+    master: Interpreter,
+    settings: MasterSettings,
+    address: str,
+    token: str,
+) -> None:
+    interval_s = settings.heartbeat_interval_s
+    admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(master, address, token), server)
+    application_pb2_grpc.add_ApplicationServiceServicer_to_server(
+        ApplicationService(master, interval_s), server
+    )
+    node_pb2_grpc.add_NodeServiceServicer_to_server(NodeService(master, interval_s), server)
+    names = [
+        admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
+        application_pb2.DESCRIPTOR.services_by_name["ApplicationService"].full_name,
+        node_pb2.DESCRIPTOR.services_by_name["NodeService"].full_name,
+    ]
+    checker = health_aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(checker, server)
+    for name in names:
+        await checker.set(name, health_pb2.HealthCheckResponse.SERVING)
+    reflection.enable_server_reflection([*names, HEALTH, reflection.SERVICE_NAME], server)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the state directory for this process alone."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InvalidConfig(
+                f"another master uses {path.parent}; stop it, or name another directory with "
+                f"--state-dir"
+            ) from None
+        yield

@@ -1,0 +1,207 @@
+"""Carries out what the master's core commands, and feeds it what happens.
+
+Everything runs on one asyncio loop, so events reach the core one at a time. Commands leave in the
+order in which the core gave them; a batch that writes to the store holds back itself and all later
+ones until the write is on disk, so nobody is ever told what a crash could forget. Waking schedulers
+and proposing claims stay inside and wait for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.master import MasterCore
+from hrm.core.model import ApplicationId, NodeName
+from hrm.errors import HrmError, Unavailable
+from hrm.master.store import Store
+
+__all__ = ["Interpreter", "Outbox"]
+
+OUTBOX_MAX = 100_000
+CALL_TIMEOUT_S = 10.0
+
+log = structlog.get_logger("master")
+
+
+class Outbox:
+    """Messages for one stream, bounded. One that overflows is closed: its reader was too slow, and
+    will get the whole state when it comes back."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[c.NodeMessage | c.Notice | None] = asyncio.Queue(OUTBOX_MAX)
+        self.closed = False
+
+    def put(self, message: c.NodeMessage | c.Notice) -> None:
+        if self.closed:
+            return
+        try:
+            self._queue.put_nowait(message)
+        except asyncio.QueueFull:
+            self.close()
+
+    def close(self) -> None:
+        """No more messages; the reader gets those that are queued, then None."""
+        if not self.closed:
+            self.closed = True
+            if self._queue.full():
+                self._queue.get_nowait()
+            self._queue.put_nowait(None)
+
+    async def get(self) -> c.NodeMessage | c.Notice | None:
+        return await self._queue.get()
+
+
+class Interpreter:
+    """The live master.
+
+    ``stopped`` is set once: with None on request, with an error when going on would do harm.
+
+    Invariants: ``_held`` is non-empty iff a write is on its way to the disk; then nothing leaves.
+    """
+
+    def __init__(self, core: MasterCore, store: Store) -> None:
+        self.core = core
+        self.store = store
+        self.node_outboxes: dict[tuple[NodeName, str], Outbox] = {}
+        self.application_outboxes: dict[ApplicationId, Outbox] = {}
+        self.stopped: asyncio.Future[HrmError | None]
+        self.stopped = asyncio.get_running_loop().create_future()
+        self._calls: dict[int, asyncio.Future[c.ApplicationAdmitted | c.Done]] = {}
+        self._call_ids = itertools.count(1)
+        self._held: deque[tuple[list[asyncio.Future[None]], list[c.MasterCommand]]] = deque()
+        self._flushing: asyncio.Task[None] | None = None
+
+    def now(self) -> float:
+        return time.time()
+
+    def submit(self, event: e.MasterEvent) -> None:
+        """Let the core take in one event and carry out what it says."""
+        if self.stopped.done():
+            return
+        try:
+            commands = self.core.handle(event)
+        except HrmError as error:
+            # A transition the tables do not hold. Going on would serve from books that are wrong;
+            # a restart rebuilds them from the nodes.
+            log.critical("core failed", event=type(event).__name__, error=str(error))
+            self.stopped.set_result(error)
+            return
+        self._take(commands)
+
+    async def call(self, make: Callable[[int], e.MasterEvent]) -> c.ApplicationAdmitted | c.Done:
+        """Submit the event that ``make`` builds around a call id, and wait for its answer.
+
+        Raises:
+            HrmError: the core refused.
+            Unavailable: no answer within ``CALL_TIMEOUT_S``.
+        """
+        call_id = next(self._call_ids)
+        future: asyncio.Future[c.ApplicationAdmitted | c.Done]
+        future = asyncio.get_running_loop().create_future()
+        self._calls[call_id] = future
+        try:
+            self.submit(make(call_id))
+            return await asyncio.wait_for(future, CALL_TIMEOUT_S)
+        except TimeoutError:
+            raise Unavailable("the master is too busy to answer; try again") from None
+        finally:
+            self._calls.pop(call_id, None)
+
+    async def tick_forever(self, interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            self.submit(e.Ticked(now=self.now()))
+
+    def _take(self, commands: list[c.MasterCommand]) -> None:
+        writes: list[asyncio.Future[None]] = []
+        leaving: list[c.MasterCommand] = []
+        for command in commands:
+            match command:
+                case c.PersistApplication():
+                    writes.append(self.store.put_application(command.record))
+                case c.ForgetApplication():
+                    writes.append(self.store.forget_application(command.application_id))
+                case c.RememberNode():
+                    writes.append(self.store.put_node(command.node))
+                case c.ForgetNode():
+                    writes.append(self.store.forget_node(command.node))
+                case c.WakeScheduler():
+                    self._wake(command)
+                case c.ProposeClaims():
+                    event = e.ClaimsProposed(now=self.now(), proposal=command.proposal)
+                    asyncio.get_running_loop().call_soon(self._propose, event)
+                case _:
+                    leaving.append(command)
+        if not writes and not self._held:
+            self._send_all(leaving)
+            return
+        self._held.append((writes, leaving))
+        if self._flushing is None:
+            self._flushing = asyncio.create_task(self._flush())
+
+    async def _flush(self) -> None:
+        """Send held batches, each once its writes are durable."""
+        while self._held:
+            writes, leaving = self._held[0]
+            try:
+                for write in writes:
+                    await write
+            except Exception as error:
+                log.critical("store failed", error=str(error))
+                if not self.stopped.done():
+                    self.stopped.set_result(HrmError(f"cannot write the store: {error}"))
+                return
+            self._held.popleft()
+            self._send_all(leaving)
+        self._flushing = None
+
+    def _propose(self, event: e.ClaimsProposed) -> None:
+        self.submit(e.ClaimsProposed(now=self.now(), proposal=event.proposal))
+
+    def _wake(self, command: c.WakeScheduler) -> None:
+        delay_s = max(0.0, command.at_s - self.now())
+        asyncio.get_running_loop().call_later(delay_s, self._woken, command.scheduler)
+
+    def _woken(self, scheduler: str) -> None:
+        self.submit(e.SchedulerWoken(now=self.now(), scheduler=scheduler))
+
+    def _send_all(self, commands: list[c.MasterCommand]) -> None:
+        for command in commands:
+            match command:
+                case c.Reply() | c.Refuse():
+                    self._answer(command)
+                case c.SendToNode():
+                    outbox = self.node_outboxes.get((command.node, command.incarnation))
+                    if outbox is not None:
+                        outbox.put(command.message)
+                case c.NotifyApplication():
+                    outbox = self.application_outboxes.get(command.application_id)
+                    if outbox is not None:
+                        outbox.put(command.notice)
+                        if isinstance(command.notice, c.EndApplication):
+                            outbox.close()
+
+    def _answer(self, command: c.Reply | c.Refuse) -> None:
+        future = self._calls.get(command.call_id)
+        if future is None or future.done():
+            return
+        if isinstance(command, c.Reply):
+            future.set_result(command.answer)
+        else:
+            future.set_exception(command.error)
+
+
+async def drain(
+    outbox: Outbox, send: Callable[[c.NodeMessage | c.Notice], Awaitable[None]]
+) -> None:
+    """Send an outbox's messages until it is closed."""
+    while (message := await outbox.get()) is not None:
+        await send(message)

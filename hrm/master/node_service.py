@@ -1,0 +1,181 @@
+"""NodeService: one stream a node."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import grpc
+import grpc.aio
+import structlog
+
+from hrm import rpc, wire
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.model import NodeName, ResourceUnit
+from hrm.errors import HrmError, InvalidRequest
+from hrm.master.interpreter import Interpreter, Outbox, drain
+from hrm.v1 import node_pb2 as pb
+from hrm.v1 import node_pb2_grpc
+
+__all__ = ["NodeService"]
+
+FIRST_MESSAGE_TIMEOUT_S = 10.0
+
+log = structlog.get_logger("master.nodes")
+
+_Context: TypeAlias = grpc.aio.ServicerContext[pb.NodeMessage, pb.MasterMessage]
+
+
+class NodeService(node_pb2_grpc.NodeServiceServicer):
+    """Turns messages of agents into events, and commands for nodes into messages."""
+
+    def __init__(self, master: Interpreter, heartbeat_interval_s: float) -> None:
+        self._master = master
+        self._heartbeat_interval_s = heartbeat_interval_s
+
+    async def Connect(self, requests: Any, context: _Context) -> None:  # noqa: N802
+        """One agent's stream, from its registration to its end."""
+        try:
+            name, incarnation, outbox = await self._register(requests)
+        except HrmError as error:
+            await rpc.abort(context, error)
+        log.info("node registered", node=name, incarnation=incarnation)
+        writing = asyncio.create_task(self._write(outbox, context))
+        try:
+            await self._read(requests, name, incarnation)
+        except HrmError as error:
+            log.warning("node sent a bad message", node=name, error=str(error))
+            await rpc.abort(context, error)
+        finally:
+            writing.cancel()
+            with contextlib.suppress(asyncio.CancelledError, grpc.aio.AioRpcError):
+                await writing
+            if self._master.node_outboxes.get((name, incarnation)) is outbox:
+                del self._master.node_outboxes[name, incarnation]
+                event = e.NodeDisconnected(
+                    now=self._master.now(), node=name, incarnation=incarnation
+                )
+                self._master.submit(event)
+            log.info("node disconnected", node=name, incarnation=incarnation)
+
+    async def _register(self, requests: Any) -> tuple[NodeName, str, Outbox]:
+        try:
+            first = await asyncio.wait_for(anext(aiter(requests)), FIRST_MESSAGE_TIMEOUT_S)
+        except (StopAsyncIteration, TimeoutError):
+            raise InvalidRequest("the stream ended before a registration") from None
+        if first.WhichOneof("message") != "register":
+            raise InvalidRequest("the first message of a node must be `register`")
+        event = self._registration(first)
+        key = (event.node, event.incarnation)
+        outbox = Outbox()
+        previous = self._master.node_outboxes.get(key)
+        self._master.node_outboxes[key] = outbox
+        try:
+            await self._master.call(lambda call_id: _with_call(event, call_id))
+        except HrmError:
+            if previous is None:
+                self._master.node_outboxes.pop(key, None)
+            else:
+                self._master.node_outboxes[key] = previous
+            raise
+        if previous is not None:
+            previous.close()
+        return event.node, event.incarnation, outbox
+
+    def _registration(self, message: pb.NodeMessage) -> e.NodeRegistered:
+        register = message.register
+        name = NodeName(wire.to_name(register.name, "name"))
+        return e.NodeRegistered(
+            now=self._master.now(),
+            call_id=0,
+            node=name,
+            identity=wire.to_name(register.identity, "identity"),
+            incarnation=wire.to_name(register.incarnation, "incarnation"),
+            sequence=message.sequence,
+            host=wire.to_text(register.host, "host"),
+            endpoint=wire.to_text(register.endpoint, "endpoint"),
+            units=_units(name, register.resource_units),
+            containers=tuple(wire.to_status(x) for x in register.containers),
+            isolation=wire.to_text(register.isolation, "isolation"),
+            spark_versions=tuple(register.spark_versions),
+            platform=wire.to_text(register.platform, "platform"),
+        )
+
+    async def _read(self, requests: Any, name: NodeName, incarnation: str) -> None:
+        async for message in requests:
+            now = self._master.now()
+            kind = message.WhichOneof("message")
+            if kind == "heartbeat":
+                self._master.submit(
+                    e.NodeReported(
+                        now=now,
+                        node=name,
+                        incarnation=incarnation,
+                        sequence=message.sequence,
+                        containers=tuple(wire.to_status(x) for x in message.heartbeat.containers),
+                        usage=wire.to_usage(message.heartbeat.usage),
+                    )
+                )
+            elif kind == "container":
+                self._master.submit(
+                    e.ContainerReported(
+                        now=now,
+                        node=name,
+                        incarnation=incarnation,
+                        sequence=message.sequence,
+                        container=wire.to_status(message.container),
+                    )
+                )
+            else:
+                raise InvalidRequest(f"a registered node may not send {kind or 'nothing'}")
+
+    async def _write(self, outbox: Outbox, context: _Context) -> None:
+        epoch = self._master.core.epoch
+        hello = pb.NodeRegistered(heartbeat_interval_s=self._heartbeat_interval_s)
+        await context.write(pb.MasterMessage(epoch=epoch, registered=hello))
+        await drain(outbox, lambda message: context.write(_message(epoch, message)))
+
+
+def _units(name: NodeName, messages: Any) -> tuple[ResourceUnit, ...]:
+    units = tuple(wire.to_unit(message) for message in messages)
+    if not units:
+        raise InvalidRequest("a node must offer at least one resource unit")
+    ids = [unit.unit_id for unit in units]
+    if len(set(ids)) < len(ids):
+        raise InvalidRequest("two resource units have one id")
+    for unit_id in ids:
+        if not unit_id.startswith(f"{name}/"):
+            raise InvalidRequest(f"resource unit {unit_id!r} must be named {name}/<something>")
+    return units
+
+
+def _with_call(event: e.NodeRegistered, call_id: int) -> e.NodeRegistered:
+    return replace(event, call_id=call_id)
+
+
+def _message(epoch: int, message: c.NodeMessage | c.Notice) -> pb.MasterMessage:
+    match message:
+        case c.AssignContainer():
+            return pb.MasterMessage(epoch=epoch, assign=wire.from_spec(message.spec))
+        case c.StopContainer():
+            stop = pb.StopContainer(
+                container_id=message.container_id,
+                cause=wire.END_CAUSE[message.cause],
+                reason=message.reason,
+                grace_s=message.grace_s,
+                only_if_waiting=message.only_if_waiting,
+            )
+            return pb.MasterMessage(epoch=epoch, stop=stop)
+        case c.AcknowledgeEnded():
+            ends = pb.AcknowledgeEnded(container_ids=message.container_ids)
+            return pb.MasterMessage(epoch=epoch, acknowledge=ends)
+        case c.SetContainerClass():
+            change = pb.SetContainerClass(
+                container_id=message.container_id,
+                workload_class=wire.WORKLOAD_CLASS[message.workload_class],
+            )
+            return pb.MasterMessage(epoch=epoch, set_class=change)
+    raise AssertionError(f"{type(message).__name__} is not for nodes")

@@ -1,0 +1,195 @@
+"""The master's durable memory: intent, never observation.
+
+One SQLite file in WAL mode, written by one thread that takes everything that has queued up since
+its last commit into the next one (group commit), so durability costs one disk flush a batch, not
+one a write. Callers get a future that is done once their write is on disk.
+
+Kept: the epoch, application records, names of nodes. Not kept: containers, resource state and
+secrets; agents and AppMasters tell those again after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import queue
+import sqlite3
+import threading
+from dataclasses import asdict
+from enum import Enum
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from hrm.core.model import ApplicationId, ApplicationState, NodeName, WorkloadClass
+from hrm.core.records import ApplicationRecord
+from hrm.errors import InvalidConfig, LimitReached
+
+__all__ = ["SqliteStore", "Store", "decode", "encode"]
+
+SCHEMA_VERSION = 1
+WRITES_QUEUED_MAX = 100_000
+OPEN_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 10.0
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS applications (id TEXT PRIMARY KEY, record TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS nodes (name TEXT PRIMARY KEY) WITHOUT ROWID;
+"""
+
+_Write: TypeAlias = tuple[str, tuple[str, ...]]
+
+
+class Store(Protocol):
+    """What a master needs of its store. ``write`` answers a future: done when durable."""
+
+    def next_epoch(self) -> int: ...
+
+    def applications(self) -> list[ApplicationRecord]: ...
+
+    def nodes(self) -> list[NodeName]: ...
+
+    def put_application(self, record: ApplicationRecord) -> asyncio.Future[None]: ...
+
+    def forget_application(self, application_id: ApplicationId) -> asyncio.Future[None]: ...
+
+    def put_node(self, name: NodeName) -> asyncio.Future[None]: ...
+
+    def forget_node(self, name: NodeName) -> asyncio.Future[None]: ...
+
+    def close(self) -> None: ...
+
+
+def encode(record: ApplicationRecord) -> str:
+    """A record as JSON."""
+    values = {k: v.value if isinstance(v, Enum) else v for k, v in asdict(record).items()}
+    return json.dumps(values, sort_keys=True)
+
+
+def decode(text: str) -> ApplicationRecord:
+    """A record from JSON; fields that this version does not know are ignored."""
+    values: dict[str, Any] = json.loads(text)
+    known = {k: v for k, v in values.items() if k in ApplicationRecord.__dataclass_fields__}
+    known["state"] = ApplicationState(known["state"])
+    known["workload_class"] = WorkloadClass(known["workload_class"])
+    if known.get("declared_class") is not None:
+        known["declared_class"] = WorkloadClass(known["declared_class"])
+    return ApplicationRecord(**known)
+
+
+class SqliteStore:
+    """A store in ``path``. One at a time may have it open.
+
+    Raises:
+        InvalidConfig: the file cannot be opened, is damaged, or belongs to a newer HRM.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._db = sqlite3.connect(path, timeout=OPEN_TIMEOUT_S, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.executescript(_SCHEMA)
+            self._check_version()
+        except (sqlite3.Error, OSError) as error:
+            raise InvalidConfig(
+                f"cannot open the store {path}: {error}; free or repair it, or name another "
+                f"directory with --state-dir"
+            ) from error
+        self._queue: queue.Queue[tuple[_Write, asyncio.Future[None]] | None] = queue.Queue(
+            WRITES_QUEUED_MAX
+        )
+        self._thread = threading.Thread(target=self._write_all, name="store", daemon=True)
+        self._thread.start()
+
+    def next_epoch(self) -> int:
+        """The epoch of the master that starts now, written down before it is answered."""
+        row = self._db.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
+        epoch = 1 if row is None else int(row[0]) + 1
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES ('epoch', ?)", (str(epoch),))
+        self._db.commit()
+        return epoch
+
+    def applications(self) -> list[ApplicationRecord]:
+        rows = self._db.execute("SELECT record FROM applications ORDER BY rowid").fetchall()
+        return [decode(text) for (text,) in rows]
+
+    def nodes(self) -> list[NodeName]:
+        rows = self._db.execute("SELECT name FROM nodes ORDER BY name").fetchall()
+        return [NodeName(name) for (name,) in rows]
+
+    def put_application(self, record: ApplicationRecord) -> asyncio.Future[None]:
+        sql = (
+            "INSERT INTO applications VALUES (?, ?) "
+            "ON CONFLICT (id) DO UPDATE SET record = excluded.record"
+        )
+        return self._put(sql, record.application_id, encode(record))
+
+    def forget_application(self, application_id: ApplicationId) -> asyncio.Future[None]:
+        return self._put("DELETE FROM applications WHERE id = ?", application_id)
+
+    def put_node(self, name: NodeName) -> asyncio.Future[None]:
+        return self._put("INSERT OR IGNORE INTO nodes VALUES (?)", name)
+
+    def forget_node(self, name: NodeName) -> asyncio.Future[None]:
+        return self._put("DELETE FROM nodes WHERE name = ?", name)
+
+    def close(self) -> None:
+        """Write what is queued, then close."""
+        self._queue.put(None, timeout=CLOSE_TIMEOUT_S)
+        self._thread.join(CLOSE_TIMEOUT_S)
+        self._db.close()
+
+    def _put(self, sql: str, *values: str) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        try:
+            self._queue.put_nowait(((sql, values), future))
+        except queue.Full:
+            raise LimitReached(f"{WRITES_QUEUED_MAX} writes wait for the disk") from None
+        return future
+
+    def _check_version(self) -> None:
+        row = self._db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
+        if row is None:
+            self._db.execute("INSERT INTO meta VALUES ('schema', ?)", (str(SCHEMA_VERSION),))
+            self._db.commit()
+        elif int(row[0]) > SCHEMA_VERSION:
+            raise InvalidConfig(
+                f"the store {self._path} was written by a newer HRM (schema {row[0]}); "
+                f"upgrade HRM, or name another directory with --state-dir"
+            )
+
+    def _write_all(self) -> None:
+        """The writer thread: one transaction for everything that is waiting."""
+        closing = False
+        while not closing:
+            batch = [self._queue.get()]
+            while not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            closing = None in batch
+            items = [item for item in batch if item is not None]
+            if not items:
+                continue
+            error: Exception | None = None
+            try:
+                with self._db:
+                    for (sql, values), _ in items:
+                        self._db.execute(sql, values)
+            except sqlite3.Error as problem:
+                error = problem
+            futures = [future for _, future in items]
+            loop = futures[0].get_loop()
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_resolve, futures, error)
+
+
+def _resolve(futures: list[asyncio.Future[None]], error: Exception | None) -> None:
+    for future in futures:
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)

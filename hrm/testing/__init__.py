@@ -1,0 +1,5 @@
+"""Test doubles that HRM uses itself, public so that users can test their own policies with them."""
+
+from hrm.testing.virtual import VirtualCluster
+
+__all__ = ["VirtualCluster"]

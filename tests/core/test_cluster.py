@@ -1,0 +1,347 @@
+"""A cluster in virtual time: what an operator would see, with invariants checked at every event."""
+
+from __future__ import annotations
+
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.bounds import Bounds
+from hrm.core.explain import explain
+from hrm.core.model import (
+    ApplicationId,
+    ApplicationState,
+    EndCause,
+    NodeName,
+    NodeState,
+    Resources,
+    WorkloadClass,
+)
+from hrm.errors import AlreadyExists, LimitReached, NotFound, StaleEpoch
+from hrm.testing.virtual import VirtualCluster, VirtualNode, unit
+
+SMALL = Resources(1, 1024)
+
+
+def test_executors_start_and_spread_over_the_nodes() -> None:
+    cluster = VirtualCluster([unit("n1"), unit("n2")])
+    app = cluster.submit(4)
+    cluster.settle()
+    assert cluster.states(app) == {"running": 4}
+    assert [len(node.processes) for node in cluster.nodes.values()] == [2, 2]
+    assert cluster.app(app).life.state is ApplicationState.RUNNING
+
+
+def test_what_does_not_fit_waits_at_a_node_and_starts_without_the_master() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=2)])
+    app = cluster.submit(3)
+    cluster.settle()
+    assert cluster.states(app) == {"running": 2, "waiting": 1}
+    node = cluster.nodes["n1"]
+    cluster.disconnect(node)
+    cluster.end_process(app, 1)
+    assert len(node.processes) == 2, "the waiter starts at the node while the master is away"
+
+
+def test_a_stream_passes_batch_that_waits() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=2)])
+    batch = cluster.submit(4)
+    cluster.settle()
+    stream = cluster.submit(1, workload_class=WorkloadClass.STREAM)
+    cluster.settle()
+    assert cluster.states(stream) == {"waiting": 1}
+    cluster.end_process(batch, 1)
+    cluster.settle()
+    assert cluster.states(stream) == {"running": 1}
+    assert cluster.states(batch) == {"running": 1, "waiting": 2}
+
+
+def test_small_batch_does_not_starve_a_large_stream() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=2)])
+    batch = cluster.submit(6)
+    cluster.settle()
+    stream = cluster.submit(1, Resources(2, 1024), WorkloadClass.STREAM)
+    cluster.settle()
+    for executor in (1, 2):
+        cluster.end_process(batch, executor)
+        cluster.settle()
+    assert cluster.states(stream) == {"running": 1}
+    assert cluster.states(batch) == {"waiting": 4}
+
+
+def test_a_running_query_makes_the_application_a_stream_at_the_node_too() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=1)])
+    first = cluster.submit(2)
+    second = cluster.submit(1)
+    cluster.settle()
+    cluster.tell_master(
+        e.WorkloadClassObserved(
+            now=cluster.now,
+            application_id=second,
+            workload_class=WorkloadClass.STREAM,
+            evidence="query q, ProcessingTime",
+        )
+    )
+    cluster.settle()
+    queue = next(iter(cluster.nodes["n1"].core.units.values()))
+    assert len(queue.stream_waiting) == 1
+    cluster.end_process(first, 1)
+    cluster.settle()
+    assert cluster.states(second) == {"running": 1}
+    assert cluster.durable[second].workload_class is WorkloadClass.STREAM
+
+
+def test_a_declared_class_is_not_overruled_by_what_is_seen() -> None:
+    cluster = VirtualCluster([unit("n1")])
+    app = cluster.submit(1, workload_class=WorkloadClass.BATCH)
+    cluster.tell_master(
+        e.WorkloadClassObserved(
+            now=cluster.now, application_id=app, workload_class=WorkloadClass.STREAM
+        )
+    )
+    assert cluster.app(app).record.workload_class is WorkloadClass.BATCH
+
+
+def test_an_impossible_request_is_refused_at_once_naming_the_largest_node() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=4), unit("big", vcores=8)])
+    app = cluster.submit(2, Resources(64, 1024))
+    (notice,) = cluster.notices[app]
+    assert isinstance(notice, c.RequestRefused)
+    assert notice.executor_ids == ("1", "2")
+    assert "64 vcores" in notice.message
+    assert "big" in notice.message
+    assert not cluster.app(app).containers
+
+
+def test_without_nodes_requests_wait_and_say_so() -> None:
+    cluster = VirtualCluster()
+    app = cluster.submit(1)
+    cluster.settle()
+    summary, _ = explain(cluster.master.ledger, cluster.app(app), cluster.now)
+    assert "no node is alive" in summary
+    cluster.add_node(unit("n1"))
+    cluster.settle()
+    assert cluster.states(app) == {"running": 1}
+
+
+def test_the_waiting_limit_sends_containers_back_to_their_scheduler() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=1)], bounds=Bounds(waiting_limit=2))
+    app = cluster.submit(5)
+    cluster.settle()
+    assert cluster.states(app) == {"running": 1, "waiting": 2, "pending": 2}
+    for executor in range(1, 5):
+        cluster.end_process(app, executor)
+        cluster.settle()
+    assert cluster.states(app) == {"running": 1}
+
+
+def test_two_schedulers_may_want_the_same_room_and_both_get_a_place() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=2)], schedulers=2)
+    apps = [cluster.submit(2), cluster.submit(2)]
+    cluster.settle()
+    assert cluster.running() == 2
+    assert sum(cluster.states(app).get("waiting", 0) for app in apps) == 2
+    assert cluster.master.negotiator.queued == 2
+
+
+def test_release_frees_the_room() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=2)])
+    app = cluster.submit(3)
+    cluster.settle()
+    cluster.release(app, 1)
+    cluster.settle()
+    assert cluster.states(app) == {"running": 2}
+    end = cluster.container(app, 1).end
+    assert end is not None
+    assert end.cause is EndCause.RELEASED
+
+
+def test_the_end_of_an_application_ends_all_it_has() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=1)], bounds=Bounds(waiting_limit=1))
+    app = cluster.submit(3)
+    cluster.settle()
+    cluster.finish(app)
+    cluster.settle()
+    assert cluster.running() == 0
+    assert cluster.states(app) == {}
+    assert cluster.durable[app].state is ApplicationState.SUCCEEDED
+    queue = next(iter(cluster.nodes["n1"].core.units.values()))
+    assert queue.free == queue.capacity
+    assert cluster.nodes["n1"].core.containers == {}, "ends are acknowledged and forgotten"
+
+
+def test_an_application_whose_appmaster_stays_away_fails_after_its_grace() -> None:
+    cluster = VirtualCluster([unit("n1")], bounds=Bounds(application_grace_s=5.0))
+    app = cluster.submit(1)
+    session = cluster.app(app).session
+    assert session is not None
+    cluster.settle()
+    cluster.tell_master(e.ApplicationDetached(now=cluster.now, application_id=app, session=session))
+    cluster.advance(4)
+    assert cluster.app(app).life.state is ApplicationState.DETACHED
+    assert cluster.running() == 1
+    cluster.advance(4)
+    assert cluster.app(app).life.state is ApplicationState.FAILED
+    assert cluster.running() == 0
+
+
+def test_a_lost_node_takes_its_containers_and_comes_back_empty() -> None:
+    cluster = VirtualCluster([unit("n1"), unit("n2")])
+    app = cluster.submit(2)
+    cluster.settle()
+    node = cluster.nodes["n1"]
+    cluster.disconnect(node)
+    cluster.advance(20)
+    lost = [x for x in cluster.app(app).ended if x.end and x.end.cause is EndCause.NODE_LOST]
+    assert len(lost) == 1
+    assert cluster.master.ledger.nodes[NodeName("n1")].state is NodeState.LOST
+    cluster.register(node)
+    cluster.settle()
+    assert node.processes == {}, "what ended for the application is stopped when the node returns"
+    assert cluster.master.ledger.nodes[NodeName("n1")].state is NodeState.ALIVE
+
+
+def test_a_short_break_costs_nothing() -> None:
+    cluster = VirtualCluster([unit("n1")])
+    app = cluster.submit(2)
+    cluster.settle()
+    node = cluster.nodes["n1"]
+    cluster.disconnect(node)
+    cluster.advance(3)
+    cluster.register(node)
+    cluster.settle()
+    assert cluster.states(app) == {"running": 2}
+
+
+def test_an_assignment_that_was_lost_is_sent_again() -> None:
+    cluster = VirtualCluster([unit("n1")])
+    node = cluster.nodes["n1"]
+    node.connected = False
+    app = cluster.submit(1)
+    cluster.advance(2)
+    assert cluster.states(app) == {"assigned": 1}
+    node.connected = True
+    cluster.advance(6)
+    assert cluster.states(app) == {"running": 1}
+
+
+def test_two_agents_of_one_name_are_told_apart() -> None:
+    cluster = VirtualCluster([unit("n1")])
+    other = cluster.nodes["n1"]
+    call = e.NodeRegistered(
+        now=cluster.now,
+        call_id=900,
+        node=other.name,
+        identity="somebody-else",
+        incarnation="9",
+        sequence=1,
+        host="127.0.0.1",
+        endpoint="127.0.0.1:2",
+        units=(unit("n1"),),
+    )
+    cluster.tell_master(call)
+    answer = cluster.answers[900]
+    assert isinstance(answer, c.Refuse)
+    assert isinstance(answer.error, AlreadyExists)
+    assert "--name" in answer.error.message
+
+
+def test_drain_lets_running_containers_be_and_takes_no_new_ones() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=1)])
+    app = cluster.submit(2)
+    cluster.settle()
+    cluster.tell_master(e.DrainRequested(now=cluster.now, call_id=901, nodes=(NodeName("n1"),)))
+    cluster.settle()
+    assert cluster.states(app) == {"running": 1}
+    end = cluster.container(app, 2).end
+    assert end is not None
+    assert end.cause is EndCause.PREEMPTED
+    cluster.request(app, [3])
+    cluster.settle()
+    assert cluster.states(app) == {"running": 1, "pending": 1}
+    undo = e.DrainRequested(now=cluster.now, call_id=902, nodes=(NodeName("n1"),), undo=True)
+    cluster.tell_master(undo)
+    cluster.settle()
+    assert cluster.states(app) == {"running": 1, "waiting": 1}
+
+
+def test_a_restarted_master_finds_everything_running() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=2), unit("n2", vcores=2)])
+    app = cluster.submit(5)
+    cluster.settle()
+    before = cluster.states(app)
+    cluster.restart_master()
+    cluster.attach(app)
+    cluster.request(app, range(1, 6))
+    cluster.settle()
+    assert cluster.states(app) == {"pending": 5}, "nothing new while nodes may be running it"
+    nodes: list[VirtualNode] = list(cluster.nodes.values())
+    for node in nodes:
+        cluster.register(node)
+    cluster.settle()
+    assert cluster.states(app) == before
+    assert cluster.running() == 4
+    assert cluster.app(app).life.state is ApplicationState.RUNNING
+
+
+def test_a_restarted_master_does_not_wait_for_ever_for_a_node() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=1), unit("n2", vcores=1)])
+    app = cluster.submit(2)
+    cluster.settle()
+    cluster.restart_master()
+    cluster.attach(app)
+    cluster.request(app, [1, 2])
+    cluster.register(cluster.nodes["n1"])
+    cluster.advance(5)
+    assert cluster.states(app)["running"] == 1
+    assert cluster.master.ledger.recovering
+    cluster.advance(10)
+    assert cluster.states(app) == {"running": 1, "waiting": 1}
+
+
+def test_a_node_refuses_orders_of_an_older_master() -> None:
+    cluster = VirtualCluster([unit("n1")])
+    app = cluster.submit(1)
+    cluster.settle()
+    node = cluster.nodes["n1"]
+    cluster.tell_node(node, e.MasterConnected(now=cluster.now, epoch=7))
+    stop = e.StopReceived(
+        now=cluster.now,
+        epoch=6,
+        container_id=cluster.container(app, 1).container_id,
+        cause=EndCause.KILLED,
+        reason="an order from the past",
+        grace_s=0.0,
+    )
+    cluster.tell_node(node, stop)
+    assert len(node.processes) == 1
+
+
+def test_calls_that_cannot_be_answered_are_refused_with_the_reason() -> None:
+    cluster = VirtualCluster([unit("n1")], bounds=Bounds(applications_limit=1))
+    app = cluster.submit(1)
+    registration = e.ApplicationRegistered(
+        now=cluster.now,
+        call_id=911,
+        application_id=ApplicationId(""),
+        submission_key="another",
+        name="x",
+        user="y",
+    )
+    cluster.tell_master(registration)
+    assert isinstance(_refusal(cluster, 911), LimitReached)
+    missing = ApplicationId("app-none")
+    cluster.tell_master(e.KillRequested(now=cluster.now, call_id=912, application_id=missing))
+    assert isinstance(_refusal(cluster, 912), NotFound)
+    attach = e.ApplicationAttached(
+        now=cluster.now, call_id=913, application_id=app, session=5, epoch=99
+    )
+    cluster.tell_master(attach)
+    assert isinstance(_refusal(cluster, 913), StaleEpoch)
+    drain = e.DrainRequested(now=cluster.now, call_id=914, nodes=(NodeName("nowhere"),))
+    cluster.tell_master(drain)
+    assert isinstance(_refusal(cluster, 914), NotFound)
+
+
+def _refusal(cluster: VirtualCluster, call_id: int) -> Exception:
+    answer = cluster.answers[call_id]
+    assert isinstance(answer, c.Refuse)
+    return answer.error
