@@ -52,7 +52,7 @@ class Admin:
     def __init__(self, target: str, token_file: Path) -> None:
         self.target = target
         self._channel = rpc.sync_channel(target, rpc.read_token(token_file))
-        self._stub = admin_pb2_grpc.AdminServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._stub = admin_pb2_grpc.AdminServiceStub(self._channel)
 
     def close(self) -> None:
         self._channel.close()

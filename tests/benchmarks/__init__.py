@@ -1,0 +1,1 @@
+"""Tests of what the benchmarks claim: their statistics, their checks, their applications."""
