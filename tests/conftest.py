@@ -17,13 +17,25 @@ os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 T = TypeVar("T")
 
 
+@pytest.fixture(scope="session")
+def _plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the tests of one run keep the compiled plugin: once is enough."""
+    return tmp_path_factory.mktemp("plugins")
+
+
 @pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_home(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _plugins: Path
+) -> None:
     """Every test has an empty ``HRM_HOME``, and nothing of HRM's or Spark's in its environment."""
     for name in tuple(os.environ):
         if name.startswith("HRM_") or name in ("SPARK_HOME", "SPARK_CONF_DIR"):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("HRM_HOME", str(tmp_path / "hrm-home"))
+    home = tmp_path / "hrm-home"
+    monkeypatch.setenv("HRM_HOME", str(home))
+    if request.node.get_closest_marker("spark"):
+        home.mkdir()
+        (home / "plugins").symlink_to(_plugins)
 
 
 @pytest.fixture(scope="session")

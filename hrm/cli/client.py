@@ -92,7 +92,7 @@ def connect(
     token = rpc.read_token(path)
     with rpc.sync_channel(target, token) as channel:
         try:
-            stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+            stub = AdminServiceStub(channel)
             yield Master(target, stub, timeout_s)
         except grpc.RpcError as error:
             raise rpc.error_from(error, target) from error

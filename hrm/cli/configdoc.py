@@ -15,7 +15,49 @@ from hrm.cli.daemons import flag_name, shown_default, shown_type
 
 __all__ = ["SPARK_SETTINGS", "document"]
 
-SPARK_SETTINGS: dict[str, tuple[str, str]] = {}
+SPARK_SETTINGS: dict[str, tuple[str, str]] = {
+    "spark.hrm.class": (
+        "by observation",
+        "`stream` or `batch`: what the application is, where HRM should not find out by itself",
+    ),
+    "spark.hrm.tenant": ("", "whose share the application uses"),
+    "spark.hrm.token.file": (
+        "`$HRM_TOKEN_FILE`, else `$HRM_HOME/token`",
+        "the cluster's secret, mode 0600",
+    ),
+    "spark.hrm.registration.timeout": (
+        "`30s`",
+        "how long the driver waits until its AppMaster has registered it",
+    ),
+    "spark.hrm.master.timeout": (
+        "`1h`",
+        "how long a running application goes on while no master can be reached",
+    ),
+    "spark.hrm.executor.maxFailures": (
+        "`0`",
+        "executors that may fail before the application does; 0: twice the executors it may "
+        "have, at least three",
+    ),
+    "spark.hrm.executor.failures.validityInterval": (
+        "`1h`",
+        "a failure older than this no longer counts",
+    ),
+    "spark.hrm.executor.gpuMemory": ("", "GPU memory of an executor, such as `4g`"),
+    "spark.hrm.executor.lossReasonTimeout": (
+        "`5s`",
+        "how long a lost executor's tasks wait for the reason of its loss",
+    ),
+    "spark.hrm.appmaster.maxRestarts": (
+        "`5`",
+        "times in a row that an AppMaster that died is started again",
+    ),
+    "spark.hrm.appmaster.hungTimeout": (
+        "`60s`",
+        "silence after which an AppMaster is taken for dead",
+    ),
+    "spark.hrm.stop.timeout": ("`5s`", "how long the AppMaster may take to say goodbye"),
+    "spark.hrm.python": ("`$HRM_PYTHON`, else `python3`", "the Python that has HRM"),
+}
 """Name: (default, what it does), of the settings that belong into Spark's configuration."""
 
 _ENVIRONMENT = {

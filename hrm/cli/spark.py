@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -70,7 +71,7 @@ def spark_submit_command(context: typer.Context) -> None:
     arguments = list(context.args)
     variables = spark_environment()
     program = spark_submit()
-    if not has_master(arguments):
+    if not has_master(arguments) and not _defaults_have_master(variables["SPARK_CONF_DIR"]):
         arguments = ["--master", f"hrm://{client.default_master()}", *arguments]
     sys.stdout.flush()
     sys.stderr.flush()
@@ -148,6 +149,14 @@ def has_master(arguments: Sequence[str]) -> bool:
             return True
         position += 1
     return False
+
+
+def _defaults_have_master(conf: str) -> bool:
+    try:
+        text = (Path(conf) / "spark-defaults.conf").read_text()
+    except OSError:
+        return False
+    return re.search(r"^[ \t]*spark\.(master|remote)[ \t=:]+\S", text, re.MULTILINE) is not None
 
 
 def _chosen_conf_dir() -> Path:

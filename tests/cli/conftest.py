@@ -171,7 +171,7 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
             yield node_pb2.LogChunk(data=data)
 
 
-class _RequireToken(grpc.ServerInterceptor):
+class _RequireToken(grpc.ServerInterceptor):  # type: ignore[type-arg]
     def __init__(self, token: str) -> None:
         self._wanted = ("authorization", f"Bearer {token}")
         self._refusal = grpc.unary_unary_rpc_method_handler(
@@ -195,7 +195,7 @@ def master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMast
     server = grpc.server(
         futures.ThreadPoolExecutor(max_workers=4), interceptors=[_RequireToken(token)]
     )
-    admin_pb2_grpc.add_AdminServiceServicer_to_server(fake, server)  # type: ignore[no-untyped-call]
+    admin_pb2_grpc.add_AdminServiceServicer_to_server(fake, server)
     fake.target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     monkeypatch.setenv("HRM_MASTER", fake.target)

@@ -112,6 +112,8 @@ def test_a_conf_dir_of_the_users_stays(
     assert line in refused.stderr
     (theirs / "spark-env.sh").write_text(f"export MINE=1\n{line}\n")
     assert json.loads(hrm("env", "-o", "json").stdout)["SPARK_CONF_DIR"] == str(theirs)
+    (theirs / "spark-defaults.conf").write_text("# x\nspark.master  hrm://head:7480\n")
+    assert _submit("app.py")[2:] == ["app.py"]  # theirs names the master already
 
 
 def test_a_wrong_spark_home_is_named(

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hrm.agent.shim import boot_id, start_ticks
+from hrm.agent.shim import boot_id, descendants, start_ticks
 from hrm.cli import embedded
 from hrm.cli.machine import NodeSize
 
@@ -172,7 +172,7 @@ def test_down_ends_what_a_dead_agent_left(directory: Path, eventually: Callable[
         place = directory / "nodes" / "node-1" / "containers" / "app-1-1"
         place.mkdir(parents=True)
         (place / "process.json").write_text(json.dumps(record))
-        (child,) = eventually(lambda: embedded.descendants(container.pid))
+        (child,) = eventually(lambda: descendants(container.pid))
         down = _hrm("down", "--state-dir", str(directory))
         assert down.stderr == "ended container app-1-1 of node-1\n"
         assert container.wait(timeout=10) == -signal.SIGKILL
