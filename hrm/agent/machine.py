@@ -37,7 +37,6 @@ from hrm.errors import InvalidConfig
 
 __all__ = ["Machine", "describe", "ending"]
 
-CPU_UNIT = ResourceUnitId("cpu0")
 _MIB = 1024 * 1024
 _RESERVE_MIB = 1024
 _log = structlog.get_logger("hrm.agent")
@@ -72,9 +71,10 @@ class Machine:
                 not work on this machine.
         """
         with _locked_identity(settings.work_dir) as identity:
-            unit = _offer(settings)
+            name = NodeName(settings.name or _host_name())
+            unit = _offer(name, settings)
             yield Machine(
-                name=NodeName(settings.name or _host_name()),
+                name=name,
                 identity=identity,
                 incarnation=uuid.uuid4().hex,
                 unit=unit,
@@ -120,7 +120,7 @@ def _locked_identity(work_dir: Path) -> Iterator[str]:
         yield identity
 
 
-def _offer(settings: AgentSettings) -> ResourceUnit:
+def _offer(name: NodeName, settings: AgentSettings) -> ResourceUnit:
     """One resource unit of everything. Offering more than there is is allowed, and said."""
     cores = len(os.sched_getaffinity(0))
     total_mib = psutil.virtual_memory().total // _MIB
@@ -140,7 +140,7 @@ def _offer(settings: AgentSettings) -> ResourceUnit:
             total_mib=total_mib,
         )
     return ResourceUnit(
-        unit_id=CPU_UNIT,
+        unit_id=ResourceUnitId(f"{name}/cpu"),
         capacity=Resources(vcores, memory_mib),
         run_limit=settings.run_limit or vcores,
     )
