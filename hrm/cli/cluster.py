@@ -7,6 +7,7 @@ the end of ``hrm up`` or none of it.
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import signal
 import time
@@ -167,12 +168,17 @@ def _progress() -> Iterator[Progress]:
     yield say
 
 
+def _needed(cluster: Cluster) -> dict[str, str]:
+    """Variables without which the next command would mean another cluster."""
+    needed = {"HRM_HOME": str(cluster.directory)} if _state_flag(cluster.directory) else {}
+    meant = {"HRM_TOKEN_FILE": str(cluster.token), "HRM_MASTER": cluster.address}
+    return needed | {n: value for n, value in meant.items() if os.environ.get(n, value) != value}
+
+
 def _say_next_steps(cluster: Cluster, took_s: float) -> None:
-    usual = not _state_flag(cluster.directory)
-    home = [] if usual else [f"  export HRM_HOME={shlex.quote(str(cluster.directory))}"]
     lines = [
         f"HRM is up at hrm://{cluster.address} ({took_s:.1f} s). Next:",
-        *home,
+        *(f"  export {name}={shlex.quote(value)}" for name, value in _needed(cluster).items()),
         "  hrm spark-submit app.py            # a stock Spark's spark-submit, on this cluster",
         '  eval "$(hrm env)"                  # or set up this shell, then:',
         f"  spark-submit --master hrm://{cluster.address} app.py",

@@ -412,7 +412,7 @@ def last_line(log: Path) -> str:
         return ""
     spoken = [line.strip() for line in lines if line.strip()]
     told = [line.removeprefix("error: ") for line in spoken if line.startswith("error: ")]
-    return (told or spoken or [""])[-1]
+    return (told or spoken or [""])[-1].removeprefix("hrm agent: ")
 
 
 def _tail(file: IO[bytes]) -> bytes:

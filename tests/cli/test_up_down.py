@@ -62,8 +62,11 @@ def _one_error(result: subprocess.CompletedProcess[str]) -> str:
 def test_up_then_everything_is_there_then_down_and_nothing_is(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("HRM_MASTER", "elsewhere:7480")
     up = _hrm("up", *SMALL, "--state-dir", str(directory))
     assert up.returncode == 0, up.stderr
+    assert "export HRM_MASTER=127.0.0.1:" in up.stdout
+    monkeypatch.delenv("HRM_MASTER")
     assert "spark-submit" in up.stdout
     assert f"export HRM_HOME='{directory}'" in up.stdout
     assert stat.S_IMODE((directory / "token").stat().st_mode) == 0o600
