@@ -18,7 +18,7 @@ __all__ = ["main"]
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m hrm.agent",
-        description="Offer this machine to an HRM master. Every setting has a variable HRM_AGENT_*.",
+        description="Offer this machine to an HRM master. Every flag has a variable HRM_AGENT_*.",
     )
     parser.add_argument("--master", metavar="HOST:PORT")
     parser.add_argument("--name", help="name of this node; default: the host's")

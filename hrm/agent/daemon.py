@@ -159,7 +159,7 @@ class Agent:
             interceptors=[rpc.TokenInterceptor(self._token)], options=rpc.SERVER_OPTIONS
         )
         service = LogService(self._logs)
-        node_pb2_grpc.add_AgentServiceServicer_to_server(service, server)  # type: ignore[no-untyped-call]
+        node_pb2_grpc.add_AgentServiceServicer_to_server(service, server)
         try:
             port = server.add_insecure_port(f"{settings.host}:{settings.port}")
         except RuntimeError as error:

@@ -128,7 +128,7 @@ class Link:
         self._queue = queue
         self.send(node_pb2.NodeMessage(register=self._register()))
         async with rpc.channel(self._target, self._read_token()) as channel:
-            stub = node_pb2_grpc.NodeServiceStub(channel)  # type: ignore[no-untyped-call]
+            stub = node_pb2_grpc.NodeServiceStub(channel)
             call = stub.Connect(_drained(queue))
             beating: asyncio.Task[None] | None = None
             up = False

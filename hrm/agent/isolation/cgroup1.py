@@ -46,11 +46,11 @@ class Cgroup1(GroupIsolation):
         return tuple(dict.fromkeys(self._mounts.values()))
 
     def _prepare(self, parent: Path) -> None:
-        if parent.is_dir():
-            return
-        parent.mkdir(exist_ok=True)
-        if (shares := parent / "cpu.shares").exists():
-            shares.write_text(str(min(_SHARES_MAX, self._vcores * _SHARES_A_VCORE)))
+        if not parent.is_dir():
+            parent.mkdir(exist_ok=True)
+            if (shares := parent / "cpu.shares").exists():
+                shares.write_text(str(min(_SHARES_MAX, self._vcores * _SHARES_A_VCORE)))
+        # Every time: whoever made the directory may not have come to this line yet.
         if (parent / "cpuset.cpus").exists():
             _inherit_cpuset(parent)
 

@@ -1,0 +1,27 @@
+"""An agent like any other, whose containers run ``sh -c $COMMAND`` in place of a Spark executor.
+
+Started as a process of its own, so that tests can kill it as they would a real one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from hrm.agent.daemon import run
+from hrm.config import AgentSettings
+from hrm.core.model import ContainerSpec
+from hrm.spark.launch import Launch
+
+
+def command_of(spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str) -> Launch:
+    environment = {"PATH": os.environ["PATH"], **dict(spec.launch.environment)}
+    environment |= {"HRM_CONTAINER_ID": spec.container_id}
+    return Launch(argv=("sh", "-c", environment["COMMAND"]), environment=environment)
+
+
+if __name__ == "__main__":
+    settings = AgentSettings.model_validate_json(sys.argv[1])
+    sys.exit(asyncio.run(run(settings, command_of)))

@@ -1,0 +1,358 @@
+"""The agent as a process, against a master that speaks the real protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import pytest
+
+from hrm import rpc
+from hrm.agent import shim
+from hrm.v1 import common_pb2, node_pb2, node_pb2_grpc
+from tests.agent.conftest import ENDED, RUNNING, TOKEN, Master, StartAgent
+
+FOREVER = "echo set; exec sleep 600"
+SPAWN = (
+    "setsid sh -c 'echo $$ > daemon.pid; exec sleep 600' & until [ -s daemon.pid ]; do :; done; "
+)
+TRAPPED = "trap 'echo bye; exit 0' TERM; echo set; while :; do sleep 0.05; done"
+
+
+async def test_one_container_from_assignment_to_end(
+    master: Master, start_agent: StartAgent
+) -> None:
+    agent = start_agent()
+    registration = await master.until(lambda: master.registrations and master.registrations[0])
+    assert registration.name == "node-1"
+    (unit,) = registration.resource_units
+    assert (unit.capacity.vcores, unit.capacity.memory_mib, unit.run_limit) == (2, 1024, 2)
+
+    master.assign("app-1-x1", SPAWN + "echo hello; echo failing >&2; exit 3")
+    status = await master.until_state("app-1-x1", ENDED)
+    assert status.end.cause == common_pb2.END_CAUSE_EXITED
+    assert status.end.exit_code == 3
+    assert status.end.message == "exited with code 3; the last line of its stderr: failing"
+    work = agent.work_dir / "containers" / "app-1-x1"
+    assert (work / "stdout").read_text() == "hello\n"
+    assert shim.start_ticks(int((work / "daemon.pid").read_text())) is None
+    assert not (work / "local").exists()
+
+    assert await asyncio.to_thread(_get, status.stdout_url) == b"hello\n"
+
+    master.acknowledge("app-1-x1")
+    beats = len(master.heartbeats)
+    await master.until(lambda: len(master.heartbeats) > beats + 1)
+    assert not master.heartbeats[-1].containers
+    assert master.heartbeats[-1].usage.memory_total_mib > 0
+
+    code, out = await agent.end()
+    assert code == 0
+    isolation = registration.isolation
+    target = f"127.0.0.1:{master.port}"
+    assert (
+        out
+        == f"agent node-1 ready (isolation {isolation}, 2 vcores, 1024 MiB) -> master {target}\n"
+    )
+    assert not (agent.work_dir / "ready.json").exists()
+    assert not _groups(registration.identity)
+
+
+async def test_a_waiting_container_starts_when_room_appears(
+    master: Master, start_agent: StartAgent
+) -> None:
+    start_agent(cores=1)
+    await master.until(lambda: master.registrations)
+    master.assign("app-1-x1", FOREVER)
+    await master.until_state("app-1-x1", RUNNING)
+    master.assign("app-1-x2", FOREVER)
+    await master.until_state("app-1-x2", common_pb2.CONTAINER_STATE_WAITING)
+    master.order_stop("app-1-x1")
+    first = await master.until_state("app-1-x1", ENDED)
+    assert first.end.cause == common_pb2.END_CAUSE_RELEASED
+    assert (first.end.message, first.end.exit_code) == ("no longer needed", 143)
+    await master.until_state("app-1-x2", RUNNING)
+
+
+async def test_a_stop_that_comes_at_once_is_not_lost(
+    master: Master, start_agent: StartAgent
+) -> None:
+    start_agent()
+    await master.until(lambda: master.registrations)
+    master.assign("app-1-x1", FOREVER)
+    master.order_stop("app-1-x1")
+    status = await master.until_state("app-1-x1", ENDED)
+    assert status.end.cause == common_pb2.END_CAUSE_RELEASED
+
+
+@pytest.mark.parametrize("isolation", ["auto", "none"])
+async def test_memory_over_the_limit(
+    master: Master, start_agent: StartAgent, isolation: str
+) -> None:
+    start_agent(isolation=isolation)
+    await master.until(lambda: master.registrations)
+    # The shell lives on when its child dies of the limit: the whole container must end.
+    hog = 'python3 -I -S -c "x = bytearray(300 << 20); import time; time.sleep(600)"'
+    master.assign("app-1-x1", f"{hog}; sleep 600", memory_mib=100)
+    status = await master.until_state("app-1-x1", ENDED)
+    assert status.end.cause == common_pb2.END_CAUSE_MEMORY_LIMIT
+    assert "100 MiB (spark.executor.memory + overhead); raise spark.executor.memoryOverhead" in (
+        status.end.message
+    )
+
+
+async def test_usage_reaches_the_master(master: Master, start_agent: StartAgent) -> None:
+    start_agent()
+    await master.until(lambda: master.registrations)
+    master.assign("app-1-x1", "sleep 600 & exec sleep 601")
+    await master.until(
+        lambda: "app-1-x1" in master.statuses and master.statuses["app-1-x1"].usage.processes == 2
+    )
+
+
+async def test_a_command_that_does_not_exist(master: Master, start_agent: StartAgent) -> None:
+    start_agent()
+    await master.until(lambda: master.registrations)
+    master.assign("app-1-x1", "true", PATH="/nowhere")
+    status = await master.until_state("app-1-x1", ENDED)
+    assert status.end.cause == common_pb2.END_CAUSE_LAUNCH_FAILED
+    assert status.end.message == (
+        "cannot start app-1-x1: cannot execute sh: No such file or directory"
+    )
+
+
+async def test_an_agent_that_was_killed_adopts_its_containers(
+    master: Master, start_agent: StartAgent
+) -> None:
+    agent = start_agent()
+    await master.until(lambda: master.registrations)
+    master.assign("app-1-x1", "until [ -e go ]; do sleep 0.05; done; echo done; exit 4")
+    master.assign("app-1-x2", "until [ -e go ]; do sleep 0.05; done; exit 5")
+    running = await master.until_state("app-1-x1", RUNNING)
+    await master.until_state("app-1-x2", RUNNING)
+    containers = agent.work_dir / "containers"
+    await _until(lambda: (containers / "app-1-x2" / "process.json").exists())
+    await _until(lambda: (containers / "app-1-x1" / "process.json").exists())
+    await agent.kill()
+    (containers / "app-1-x2" / "go").touch()
+    await _until(lambda: (containers / "app-1-x2" / "exit.json").exists())
+
+    start_agent()
+    second = await master.until(lambda: len(master.registrations) > 1 and master.registrations[1])
+    assert second.identity == master.registrations[0].identity
+    assert second.incarnation != master.registrations[0].incarnation
+    states = {status.container_id: status for status in second.containers}
+    assert states["app-1-x1"].state == RUNNING
+    assert abs(states["app-1-x1"].started_at_s - running.started_at_s) < 2
+    assert states["app-1-x2"].state == ENDED
+    assert states["app-1-x2"].end.exit_code == 5
+    (containers / "app-1-x1" / "go").touch()
+    assert (await master.until_state("app-1-x1", ENDED)).end.exit_code == 4
+    assert not [group for group in _groups(second.identity) if group.startswith("app-")]
+
+
+async def test_an_acknowledged_end_is_not_reported_again(
+    master: Master, start_agent: StartAgent
+) -> None:
+    agent = start_agent()
+    await master.until(lambda: master.registrations)
+    master.assign("app-1-x1", "true")
+    await master.until_state("app-1-x1", ENDED)
+    master.acknowledge("app-1-x1")
+    await master.until(lambda: master.heartbeats and not master.heartbeats[-1].containers)
+    await agent.kill()
+    start_agent()
+    second = await master.until(lambda: len(master.registrations) > 1 and master.registrations[1])
+    assert not second.containers
+
+
+async def test_containers_run_on_while_the_master_is_away(
+    master: Master, start_agent: StartAgent
+) -> None:
+    agent = start_agent(cores=1)
+    await master.until(lambda: master.registrations)
+    master.assign("app-1-x1", "until [ -e go ]; do sleep 0.05; done; exit 6")
+    await master.until_state("app-1-x1", RUNNING)
+    master.assign("app-1-x2", FOREVER)
+    await master.until_state("app-1-x2", common_pb2.CONTAINER_STATE_WAITING)
+    port = master.port
+    await master.stop()
+    (agent.work_dir / "containers" / "app-1-x1" / "go").touch()
+    master.epoch += 1
+    master.statuses.clear()
+    await master.start(port)
+    # What happened in between is all in what the agent says when it comes back.
+    assert (await master.until_state("app-1-x1", ENDED)).end.exit_code == 6
+    await master.until_state("app-1-x2", RUNNING)
+    assert len(master.registrations) == 2
+
+
+async def test_orders_of_an_older_master_are_ignored(
+    master: Master, start_agent: StartAgent
+) -> None:
+    master.epoch = 5
+    start_agent()
+    await master.until(lambda: master.registrations)
+    master.assign("app-1-x1", FOREVER)
+    await master.until_state("app-1-x1", RUNNING)
+    master.epoch = 4
+    master.order_stop("app-1-x1")
+    master.assign("app-1-x2", FOREVER)
+    master.epoch = 5
+    master.assign("app-1-x3", FOREVER)
+    await master.until_state("app-1-x3", RUNNING)
+    assert "app-1-x2" not in master.statuses
+    assert master.statuses["app-1-x1"].state == RUNNING
+
+
+async def test_nonsense_from_the_master_ends_nothing(
+    master: Master, start_agent: StartAgent
+) -> None:
+    agent = start_agent()
+    await master.until(lambda: master.registrations)
+    master.assign("..", FOREVER)
+    master.assign("app-1-x1", FOREVER, memory_mib=-1)
+    master.assign("app-1-x2", FOREVER)
+    await master.until_state("app-1-x2", RUNNING)
+    assert agent.log.count("refused a message of the master") == 2
+    assert set(master.statuses) == {"app-1-x2"}
+
+
+async def test_a_signal_ends_containers_too(master: Master, start_agent: StartAgent) -> None:
+    agent = start_agent(cores=1)
+    await master.until(lambda: master.registrations)
+    master.assign("app-1-x1", TRAPPED)
+    await master.until_state("app-1-x1", RUNNING)
+    master.assign("app-1-x2", FOREVER)
+    await master.until_state("app-1-x2", common_pb2.CONTAINER_STATE_WAITING)
+    stdout = agent.work_dir / "containers" / "app-1-x1" / "stdout"
+    await _until(lambda: stdout.exists() and stdout.read_text() == "set\n")
+    code, _ = await agent.end()
+    assert code == 0
+    assert stdout.read_text() == "set\nbye\n"
+    for name in ("app-1-x1", "app-1-x2"):
+        end = (await master.until_state(name, ENDED)).end
+        assert end.cause == common_pb2.END_CAUSE_NODE_LOST
+        assert end.message == "the agent of node node-1 was shut down"
+
+
+async def test_a_second_signal_hurries(master: Master, start_agent: StartAgent) -> None:
+    agent = start_agent(stop_grace_s=600)
+    await master.until(lambda: master.registrations)
+    master.assign("app-1-x1", "trap '' TERM; echo set; while :; do sleep 0.05; done")
+    stdout = agent.work_dir / "containers" / "app-1-x1" / "stdout"
+    await _until(lambda: stdout.exists() and stdout.read_text() == "set\n")
+    agent.process.send_signal(signal.SIGTERM)
+    await _until(lambda: "ending containers" in agent.log)
+    agent.process.send_signal(signal.SIGTERM)
+    assert (await agent.ended())[0] == 0
+
+
+async def test_a_killed_supervisor_is_noticed(master: Master, start_agent: StartAgent) -> None:
+    agent = start_agent()
+    await master.until(lambda: master.registrations)
+    master.assign("app-1-x1", SPAWN + FOREVER)
+    work = agent.work_dir / "containers" / "app-1-x1"
+    await _until(lambda: (work / "stdout").exists() and (work / "stdout").stat().st_size)
+    os.kill(json.loads((work / "process.json").read_text())["shim_pid"], signal.SIGKILL)
+    status = await master.until_state("app-1-x1", ENDED)
+    assert status.end.cause == common_pb2.END_CAUSE_LOST
+    assert "supervisor died" in status.end.message
+    assert shim.start_ticks(int((work / "daemon.pid").read_text())) is None
+
+
+async def test_a_wrong_token_is_one_line(
+    master: Master, start_agent: StartAgent, tmp_path: Path
+) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.write_text("not-the-token")
+    wrong.chmod(0o600)
+    agent = start_agent(token_file=str(wrong))
+    code, out = await agent.ended()
+    assert (code, out) == (1, "")
+    assert agent.log.splitlines()[-1].startswith(
+        "hrm agent: missing or wrong token; HRM_TOKEN_FILE"
+    )
+
+
+async def test_a_name_that_is_taken_is_one_line(master: Master, start_agent: StartAgent) -> None:
+    master.refuse = grpc.StatusCode.ALREADY_EXISTS
+    agent = start_agent()
+    assert (await agent.ended())[0] == 1
+    assert agent.log.splitlines()[-1] == "hrm agent: another live agent has the name"
+
+
+async def test_one_work_directory_has_one_agent(master: Master, start_agent: StartAgent) -> None:
+    first = start_agent()
+    await master.until(lambda: master.registrations)
+    second = start_agent(name="node-2")
+    assert (await second.ended())[0] == 1
+    assert f"another agent works in {first.work_dir}" in second.log
+    assert first.process.poll() is None
+
+
+async def test_a_port_in_use_is_one_line(master: Master, start_agent: StartAgent) -> None:
+    agent = start_agent(port=master.port)
+    assert (await agent.ended())[0] == 1
+    last = agent.log.splitlines()[-1]
+    assert last.startswith(f"hrm agent: cannot listen on 127.0.0.1:{master.port}: the port is in")
+
+
+async def test_an_unreachable_master_is_waited_for(master: Master, start_agent: StartAgent) -> None:
+    port = master.port
+    await master.stop()
+    agent = start_agent()
+    await _until(lambda: "no master; trying on" in agent.log)
+    await master.start(port)
+    await master.until(lambda: master.registrations)
+    assert agent.log.count("no master; trying on") == 1
+    assert (await agent.end())[0] == 0
+
+
+async def test_an_agent_without_a_master_ends_when_told(
+    master: Master, start_agent: StartAgent
+) -> None:
+    await master.stop()
+    agent = start_agent()
+    await _until(lambda: "no master; trying on" in agent.log)
+    assert (await agent.end())[0] == 0
+
+
+async def test_a_log_followed_over_grpc(master: Master, start_agent: StartAgent) -> None:
+    agent = start_agent()
+    registration = await master.until(lambda: master.registrations and master.registrations[0])
+    master.assign("app-1-x1", "echo one; until [ -e go ]; do sleep 0.05; done; echo two")
+    await master.until_state("app-1-x1", RUNNING)
+    async with rpc.channel(registration.endpoint, TOKEN) as channel:
+        stub = node_pb2_grpc.AgentServiceStub(channel)
+        request = node_pb2.ReadLogRequest(container_id="app-1-x1", stream="stdout", follow=True)
+        call = stub.ReadLog(request, timeout=20)
+        chunks = aiter(call)
+        assert (await anext(chunks)).data == b"one\n"
+        (agent.work_dir / "containers" / "app-1-x1" / "go").touch()
+        assert b"".join([chunk.data async for chunk in chunks]) == b"two\n"
+
+
+def _get(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=10) as page:
+        content = page.read()
+    assert isinstance(content, bytes)
+    return content
+
+
+def _groups(identity: str) -> list[str]:
+    """Names in the cgroup directories of an agent, in every hierarchy."""
+    found = Path("/sys/fs/cgroup").glob(f"*/hrm/{identity}/*")
+    return [path.name for path in found]
+
+
+async def _until(condition: Callable[[], object], limit_s: float = 20.0) -> None:
+    async with asyncio.timeout(limit_s):
+        while not condition():  # noqa: ASYNC110 - another process makes it true
+            await asyncio.sleep(0.02)

@@ -1,0 +1,179 @@
+"""The command of an executor, up to a real JVM that does not find its driver."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hrm.agent.containers import Containers, Ended
+from hrm.agent.isolation import NoIsolation
+from hrm.core.model import (
+    ApplicationId,
+    ContainerId,
+    ContainerSpec,
+    LaunchContext,
+    Resources,
+    ResourceUnitId,
+    WorkloadClass,
+)
+from hrm.errors import InvalidConfig, LaunchFailed
+from hrm.spark.launch import EXECUTOR_CLASS, Java, Spark, executor_launch, find_java, find_spark
+
+JAVA = Java(command=Path("/jdk/bin/java"), home=Path("/jdk"), version="17.0.1")
+SPARK = Spark(home=Path("/spark"), version="4.3.0", python_path=(Path("/spark/pyspark.zip"),))
+SPEC = ContainerSpec(
+    container_id=ContainerId("app-1-x7"),
+    application_id=ApplicationId("app-1"),
+    executor_id="7",
+    resource_profile_id=2,
+    workload_class=WorkloadClass.BATCH,
+    resources=Resources(3, 1408),
+    unit_id=ResourceUnitId("cpu0"),
+    heap_mib=1024,
+    launch=LaunchContext(
+        driver_url="spark://CoarseGrainedScheduler@127.0.0.1:1",
+        spark_version="4.3.0",
+        environment=(("_SPARK_AUTH_SECRET", "s3cret"), ("PYTHONPATH", "/user/lib")),
+        java_options=("-Dfile=/logs/{{APP_ID}}-{{EXECUTOR_ID}}.gc", "-Dspark.driver.port=1"),
+        extra_class_path=("/plugin.jar", "/more/*"),
+    ),
+)
+
+
+def with_launch(**fields: object) -> ContainerSpec:
+    return replace(SPEC, launch=replace(SPEC.launch, **fields))  # type: ignore[arg-type]
+
+
+def test_the_command_of_an_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HRM_SOMETHING", "of the agent's")
+    monkeypatch.setenv("PATH", "/bin")
+    launch = executor_launch(
+        SPEC, spark=SPARK, java=JAVA, host="10.0.0.7", work_dir=Path("/work/app-1-x7"),
+        stdout_url="http://out", stderr_url="http://err",
+    )  # fmt: skip
+    before, after = launch.argv[: launch.argv.index(EXECUTOR_CLASS)], launch.argv[-12:]
+    assert before == (
+        "/jdk/bin/java",
+        "-cp", "/spark/jars/*:/plugin.jar:/more/*",
+        "-Xmx1024m",
+        "-Djava.io.tmpdir=/work/app-1-x7/tmp",
+        "-Dfile=/logs/app-1-7.gc",
+        "-Dspark.driver.port=1",
+    )  # fmt: skip
+    assert dict(zip(after[::2], after[1::2], strict=True)) == {
+        "--driver-url": "spark://CoarseGrainedScheduler@127.0.0.1:1",
+        "--executor-id": "7",
+        "--hostname": "10.0.0.7",
+        "--cores": "3",
+        "--app-id": "app-1",
+        "--resourceProfileId": "2",
+    }
+    environment = launch.environment
+    assert environment["PATH"] == f"{Path(sys.executable).parent}:/bin"
+    assert environment["PYTHONPATH"] == "/spark/pyspark.zip:/user/lib"
+    assert environment["SPARK_LOCAL_DIRS"] == "/work/app-1-x7/local"
+    assert environment["SPARK_LOG_URL_STDERR"] == "http://err"
+    assert (environment["SPARK_HOME"], environment["JAVA_HOME"]) == ("/spark", "/jdk")
+    assert "HRM_SOMETHING" not in environment
+
+
+def test_the_secret_is_in_the_environment_alone() -> None:
+    launch = executor_launch(SPEC, spark=SPARK, java=JAVA, host="h", work_dir=Path("/w"))
+    assert launch.environment["_SPARK_AUTH_SECRET"] == "s3cret"
+    assert not any("s3cret" in argument for argument in launch.argv)
+    assert "s3cret" not in repr(launch)
+    assert "s3cret" not in repr(SPEC)
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        (with_launch(spark_version="3.5.5"), r"driver runs Spark 3.5.5, this node has Spark 4.3.0"),
+        (with_launch(driver_url=""), "names no driver"),
+        (replace(SPEC, heap_mib=4096), "heap of 4096 MiB does not fit a container of 1408 MiB"),
+    ],
+)
+def test_what_cannot_be_launched(spec: ContainerSpec, problem: str) -> None:
+    with pytest.raises(LaunchFailed, match=problem):
+        executor_launch(spec, spark=SPARK, java=JAVA, host="h", work_dir=Path("/w"))
+
+
+def test_a_spark_is_known_by_its_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "spark"
+    (home / "jars").mkdir(parents=True)
+    with pytest.raises(InvalidConfig, match="is no Spark: it has no jars/spark-core"):
+        find_spark(home)
+    named = tmp_path / "other"
+    (named / "jars").mkdir(parents=True)
+    (named / "jars" / "spark-core_2.13-4.0.1-SNAPSHOT.jar").touch()
+    monkeypatch.setenv("SPARK_HOME", str(named))
+    assert find_spark().version == "4.0.1-SNAPSHOT"
+
+
+def a_java(directory: Path, script: str, release: str = "") -> Path:
+    (directory / "bin").mkdir(parents=True)
+    java = directory / "bin" / "java"
+    java.write_text(f"#!/bin/sh\n{script}\n")
+    java.chmod(0o755)
+    if release:
+        (directory / "release").write_text(release)
+    return directory
+
+
+def test_javas_that_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = a_java(tmp_path / "a", "exit 1", 'IMPLEMENTOR="x"\nJAVA_VERSION="21.0.2"\n')
+    assert find_java(silent).version == "21.0.2"
+    speaking = a_java(tmp_path / "b", """echo 'openjdk version "17.0.9" 2023' >&2""")
+    monkeypatch.setenv("JAVA_HOME", str(speaking))
+    assert find_java() == Java(command=speaking / "bin/java", home=speaking, version="17.0.9")
+
+
+def test_javas_that_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = a_java(tmp_path / "old", "", 'JAVA_VERSION="1.8.0_392"\n')
+    with pytest.raises(InvalidConfig, match=r"is Java 1.8.0_392; Spark needs 17 or newer"):
+        find_java(old)
+    mute = a_java(tmp_path / "mute", "echo broken; exit 2")
+    with pytest.raises(InvalidConfig, match=r"does not tell its version .exit status 2: 'broken'"):
+        find_java(mute)
+    with pytest.raises(InvalidConfig, match="no Java at"):
+        find_java(tmp_path)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InvalidConfig, match="no Java on this node"):
+        find_java()
+
+
+@pytest.mark.spark
+async def test_a_real_executor_starts_and_says_that_it_finds_no_driver(tmp_path: Path) -> None:
+    ends: asyncio.Queue[Ended] = asyncio.Queue()
+    containers = Containers(
+        tmp_path,
+        NoIsolation(),
+        rebuild=lambda _: NoIsolation(),
+        log_bytes_max=1 << 20,
+        log_files_max=2,
+        on_end=lambda _, ended: ends.put_nowait(ended),
+    )
+    spark = find_spark()
+    modules = ("java.base/java.lang", "java.base/java.nio", "java.base/sun.nio.ch")
+    spec = with_launch(
+        spark_version=spark.version,
+        java_options=tuple(f"--add-opens={module}=ALL-UNNAMED" for module in modules),
+        environment=(("SPARK_LOCAL_IP", "127.0.0.1"),),
+        extra_class_path=(),
+    )
+    launch = executor_launch(
+        replace(spec, heap_mib=256), spark=spark, java=find_java(), host="127.0.0.1",
+        work_dir=containers.work_dir(spec.container_id),
+    )  # fmt: skip
+    await containers.start(spec, launch)
+    async with asyncio.timeout(90):
+        ended = await ends.get()
+    await containers.close()
+    assert ended.exit_code == 1
+    stderr = (tmp_path / "containers" / spec.container_id / "stderr").read_text()
+    assert "Connection refused: /127.0.0.1:1" in stderr

@@ -1,0 +1,172 @@
+"""The shim by what it does to real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hrm.agent import shim
+
+Eventually = Callable[..., Any]
+StartShim = Callable[..., subprocess.Popen[bytes]]
+LIMIT_S = 15
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[StartShim]:
+    """Start a shim in ``tmp_path`` around ``sh -c script``; its first line says what it started."""
+    shims: list[subprocess.Popen[bytes]] = []
+
+    def begin(script: str, **more: Any) -> subprocess.Popen[bytes]:
+        spec = {
+            "work_dir": str(tmp_path),
+            "cwd": str(tmp_path),
+            "argv": ["sh", "-c", script],
+            "environment": {"PATH": os.environ["PATH"]},
+            "cgroup_files": [],
+            "log_bytes_max": 65_536,
+            "log_files_max": 3,
+            "grace_s": 5.0,
+            **more,
+        }
+        shim.write_json(tmp_path / "spec.json", spec)
+        assert (tmp_path / "spec.json").stat().st_mode & 0o777 == 0o600
+        command = [sys.executable, "-I", "-S", shim.__file__, str(tmp_path / "spec.json")]
+        shims.append(subprocess.Popen(command, stdout=subprocess.PIPE))
+        return shims[-1]
+
+    yield begin
+    for process in shims:
+        process.kill()
+        process.communicate()
+
+
+def report_of(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    assert process.stdout is not None
+    document = json.loads(process.stdout.readline())
+    assert isinstance(document, dict)
+    return document
+
+
+def exit_of(directory: Path, process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    assert process.wait(LIMIT_S) == 0
+    document = json.loads((directory / "exit.json").read_text())
+    assert isinstance(document, dict)
+    return document
+
+
+def test_a_container_from_start_to_end(start: StartShim, tmp_path: Path) -> None:
+    process = start("echo out; echo err >&2; echo $GREETING; exit 3",
+                    environment={"PATH": os.environ["PATH"], "GREETING": "hello"})  # fmt: skip
+    report = report_of(process)
+    end = exit_of(tmp_path, process)
+    assert (end["exit_code"], end["signal"], end["stopped"], end["error"]) == (3, 0, False, "")
+    assert end["ended_at_s"] >= report["started_at_s"]
+    assert (tmp_path / "stdout").read_text() == "out\nhello\n"
+    assert (tmp_path / "stderr").read_text() == "err\n"
+    assert json.loads((tmp_path / "process.json").read_text()) == report
+    assert report["boot_id"] == shim.boot_id()
+
+
+def test_secrets_are_in_no_argument_and_in_no_file(start: StartShim, tmp_path: Path) -> None:
+    process = start("exec sleep 60", environment={"PATH": os.environ["PATH"], "KEY": "s3cret"})
+    report = report_of(process)
+    for pid in (report["pid"], report["shim_pid"]):
+        assert b"s3cret" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert not (tmp_path / "spec.json").exists()
+    assert not any(b"s3cret" in path.read_bytes() for path in tmp_path.iterdir())
+
+
+def test_a_signal_that_ends_the_command_is_named(start: StartShim, tmp_path: Path) -> None:
+    end = exit_of(tmp_path, start("kill -SEGV $$"))
+    assert (end["exit_code"], end["signal"]) == (128 + signal.SIGSEGV, signal.SIGSEGV)
+
+
+def test_the_command_has_pristine_signals(start: StartShim, tmp_path: Path) -> None:
+    exit_of(tmp_path, start("grep SigIgn /proc/self/status"))
+    assert int((tmp_path / "stdout").read_text().split()[1], 16) == 0
+
+
+def test_nothing_outlives_the_command(start: StartShim, tmp_path: Path) -> None:
+    # A daemon in the classical way: a session of its own, no parent left, pipes still open.
+    script = (
+        "setsid sh -c 'echo $$ > daemon.pid; exec sleep 600' & until [ -s daemon.pid ]; do :; done"
+    )
+    end = exit_of(tmp_path, start(script))
+    assert end["exit_code"] == 0
+    assert shim.start_ticks(int((tmp_path / "daemon.pid").read_text())) is None
+
+
+def test_sigterm_is_polite(start: StartShim, tmp_path: Path) -> None:
+    process = start("trap 'echo bye; exit 7' TERM; echo set; while :; do sleep 0.05; done")
+    report_of(process)
+    _until_said(tmp_path, "set")
+    process.terminate()
+    end = exit_of(tmp_path, process)
+    assert (end["exit_code"], end["stopped"], end["killed"]) == (7, True, False)
+    assert (tmp_path / "stdout").read_text() == "set\nbye\n"
+
+
+def test_after_the_grace_period_comes_the_kill(start: StartShim, tmp_path: Path) -> None:
+    script = "trap '' TERM; echo set; while :; do sleep 0.05; done"
+    process = start(script, grace_s=600.0)
+    report_of(process)
+    _until_said(tmp_path, "set")
+    shim.write_json(tmp_path / "stop.json", {"grace_s": 0.2})
+    process.terminate()
+    end = exit_of(tmp_path, process)
+    assert (end["signal"], end["stopped"], end["killed"]) == (signal.SIGKILL, True, True)
+
+
+def test_a_killed_shim_takes_the_command_with_it(
+    start: StartShim, tmp_path: Path, eventually: Eventually
+) -> None:
+    process = start("exec sleep 600")
+    report = report_of(process)
+    process.kill()
+    eventually(lambda: shim.start_ticks(report["pid"]) is None)
+    assert not (tmp_path / "exit.json").exists()
+
+
+def test_logs_rotate_and_stay_bounded(start: StartShim, tmp_path: Path) -> None:
+    script = "i=0; while [ $i -lt 3000 ]; do echo line-$i; i=$((i+1)); done"
+    exit_of(tmp_path, start(script, log_bytes_max=4096, log_files_max=2))
+    files = [tmp_path / name for name in ("stdout.2", "stdout.1", "stdout")]
+    assert all(0 < path.stat().st_size <= 4096 for path in files)
+    assert not (tmp_path / "stdout.3").exists()
+    kept = b"".join(path.read_bytes() for path in files).decode()
+    assert kept.endswith("line-2998\nline-2999\n")
+    whole = "".join(f"line-{i}\n" for i in range(3000))
+    assert whole.endswith(kept)
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ({"argv": ["no-such-command"]}, "cannot execute no-such-command: No such file"),
+        ({"cwd": "/no/such/place"}, "cannot enter /no/such/place: No such file"),
+        ({"cgroup_files": ["/no/such/group"]}, "cannot join the cgroup /no/such/group: No such"),
+    ],
+)
+def test_a_command_that_cannot_start(
+    start: StartShim, tmp_path: Path, more: dict[str, Any], problem: str
+) -> None:
+    process = start("true", **more)
+    assert report_of(process)["error"].startswith(problem)
+    end = exit_of(tmp_path, process)
+    assert (end["exit_code"], end["error"].startswith(problem)) == (-1, True)
+    assert not (tmp_path / "process.json").exists()
+
+
+def _until_said(directory: Path, word: str) -> None:
+    """Follow stdout with ``tail`` until the word is in it."""
+    command = ["timeout", str(LIMIT_S), "sh", "-c", 'until grep -qs "$1" stdout; do :; done']
+    subprocess.run([*command, "sh", word], cwd=directory, check=True)
