@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,11 @@ from benchmarks.text import Text, build_text
 from hrm import rpc
 from hrm.v1 import admin_pb2, admin_pb2_grpc, common_pb2
 
-__all__ = ["Admin", "application_table", "container_table", "main"]
+__all__ = ["Admin", "History", "application_table", "container_table", "main"]
 
 APPS = Path(__file__).resolve().parent / "apps"
 WORDCOUNT, STREAM = "WordCount", "Top-K stream"
-_OUT = Console(highlight=False)
+_OUT = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
 _CALL_TIMEOUT_S = 5.0
 _PLACED_TIMEOUT_S = 60.0
 _RUN_TIMEOUT_S = 300.0
@@ -91,16 +92,43 @@ def _seconds(begin_s: float, end_s: float) -> str:
     return f"{max(0.0, end_s - begin_s):.1f} s" if begin_s and end_s else "-"
 
 
+@dataclass(slots=True)
+class History:
+    """How each application was classed from its beginning to its end, with the evidence."""
+
+    classes: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+
+    def add(self, applications: Iterable[admin_pb2.Application]) -> None:
+        """Note each application's class, where it is not what it was."""
+        for app in applications:
+            now = _short(common_pb2.WorkloadClass, app.workload_class).upper()
+            known = self.classes.setdefault(app.name, [])
+            if not known or known[-1][0] != now:
+                known.append((now, app.class_evidence or "no streaming query seen"))
+
+    def names(self, application: str) -> list[str]:
+        return [name for name, _ in self.classes.get(application, [])]
+
+    def table(self) -> Table:
+        """Who was classed how, and on what evidence."""
+        table = Table(title="Classed by what was seen", title_justify="left")
+        for column in ("application", "class", "because"):
+            table.add_column(column, overflow="fold")
+        for application, classes in self.classes.items():
+            for number, (name, evidence) in enumerate(classes):
+                table.add_row("" if number else application, name, evidence)
+        return table
+
+
 def application_table(applications: Iterable[admin_pb2.Application]) -> Table:
-    """Who was classed how and why, and how long each waited for its first executor."""
+    """How each application ended and how long it waited for its first executor."""
     table = Table(title="Applications", title_justify="left")
-    for column in ("application", "class", "because", "state", "first executor after", "ran"):
+    for column in ("application", "id", "state", "first executor after", "ran"):
         table.add_column(column, overflow="fold")
     for app in applications:
         table.add_row(
             app.name,
-            _short(common_pb2.WorkloadClass, app.workload_class).upper(),
-            app.class_evidence,
+            app.application_id,
             _short(common_pb2.ApplicationState, app.state),
             _seconds(app.submitted_at_s, app.first_running_at_s),
             _seconds(app.submitted_at_s, app.ended_at_s),
@@ -110,25 +138,25 @@ def application_table(applications: Iterable[admin_pb2.Application]) -> Table:
 
 def container_table(applications: Iterable[admin_pb2.Application]) -> Table:
     """What ran where, and how long it waited."""
-    table = Table(title="Containers", title_justify="left")
-    for column in ("application", "executor", "node", "unit", "size", "waited", "ran", "end"):
+    table = Table(title="Executors", title_justify="left")
+    for column in ("application", "no.", "where", "size", "waited", "ran", "end"):
         table.add_column(column, overflow="fold")
     for app in applications:
         for each in sorted(app.containers, key=lambda c: (c.requested_at_s, c.executor_id)):
-            size = f"{each.resources.vcores} cores, {each.resources.memory_mib} MiB"
             started = each.started_at_s > 0
             until_s = each.started_at_s or each.ended_at_s
             state = _short(common_pb2.ContainerState, each.state)
-            cause = _short(common_pb2.EndCause, each.end.cause)
+            if state == "ended":
+                cause = _short(common_pb2.EndCause, each.end.cause)
+                state = f"{cause}: {each.end.message}" if each.end.message else cause
             table.add_row(
                 app.name,
                 each.executor_id,
-                each.node or "-",
-                each.resource_unit_id or "-",
-                size,
+                each.resource_unit_id or each.node or "-",
+                f"{each.resources.vcores} vcores, {each.resources.memory_mib} MiB",
                 _seconds(each.requested_at_s, until_s) + ("" if started else ", never started"),
                 _seconds(each.started_at_s, each.ended_at_s),
-                cause if state == "ended" else state,
+                state,
             )
     return table
 
@@ -226,9 +254,9 @@ def _batches(output: Path) -> list[dict[str, Any]]:
 
 
 def watch(
-    admin: Admin, stream: Submission, wordcount: Submission, seconds: float
-) -> dict[str, admin_pb2.Application]:
-    """Show progress until both applications have ended; their last state that was seen.
+    admin: Admin, stream: Submission, wordcount: Submission, seconds: float, history: History
+) -> None:
+    """Show progress until both applications have ended, and note how they are classed.
 
     Raises:
         BenchmarkError: they ran past the limit, or the master stopped answering.
@@ -247,6 +275,7 @@ def watch(
             if time.monotonic() > deadline:
                 raise BenchmarkError(f"not done after {_RUN_TIMEOUT_S:.0f} s")
             seen.update(admin.applications())
+            history.add(seen.values())
             batches = _batches(stream.output)
             done_s = batches[-1]["at_s"] - batches[0]["at_s"] if batches else 0.0
             progress.update(
@@ -260,8 +289,7 @@ def watch(
                     total=tasks.tasks_total or None, state=_describe(app),
                     count=f"{tasks.tasks_completed}/{tasks.tasks_total} tasks",
                 )  # fmt: skip
-            time.sleep(0.5)
-    return seen
+            time.sleep(0.25)
 
 
 def wait_ended(admin: Admin) -> dict[str, admin_pb2.Application]:
@@ -288,6 +316,7 @@ def wait_ended(admin: Admin) -> dict[str, admin_pb2.Application]:
 
 def complaints_of(
     applications: dict[str, admin_pb2.Application],
+    history: History,
     words: dict[str, Any],
     top: dict[str, Any],
     expected: dict[str, Any],
@@ -297,9 +326,10 @@ def complaints_of(
     found += [f"Top-K: {text}" for text in checks.rate_complaints(top)]
     for name, wanted in ((STREAM, "STREAM"), (WORDCOUNT, "BATCH")):
         app = applications[name]
-        workload_class = _short(common_pb2.WorkloadClass, app.workload_class).upper()
-        if workload_class != wanted:
-            found.append(f"{name} was classed {workload_class}, not {wanted}")
+        # A stream is one while its query runs; before and after, nothing has been seen of one.
+        classes = history.names(name)
+        if wanted not in classes or ("STREAM" in classes) != (wanted == "STREAM"):
+            found.append(f"{name} was classed {', '.join(classes) or 'nothing'}, not {wanted}")
         if app.state != common_pb2.APPLICATION_STATE_SUCCEEDED:
             state = _short(common_pb2.ApplicationState, app.state)
             found.append(f"{name} is {state}, not succeeded: {app.message}")
@@ -359,16 +389,19 @@ def run(cluster: Hrm, text: Text, expected: dict[str, Any], seconds: float) -> l
             ["--input", text.path, "--api", "rdd", "--partitions", 8],
             WORDCOUNT, executors=2,
         )  # fmt: skip
-        watch(admin, stream, wordcount, seconds)
+        history = History()
+        watch(admin, stream, wordcount, seconds, history)
         top, words = stream.result(_CALL_TIMEOUT_S), wordcount.result(_CALL_TIMEOUT_S)
         applications = wait_ended(admin)
     finally:
         admin.close()
     print_answers(words, top, text)
     both = [applications[STREAM], applications[WORDCOUNT]]
+    history.add(both)
+    _OUT.print(history.table())
     _OUT.print(application_table(both))
     _OUT.print(container_table(both))
-    return complaints_of(applications, words, top, expected)
+    return complaints_of(applications, history, words, top, expected)
 
 
 def demonstrate(given: argparse.Namespace, directory: Path) -> int:

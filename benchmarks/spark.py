@@ -279,7 +279,8 @@ def report(document: dict[str, Any], measurements: Measurements, systems: Sequen
         f"{plan['runs']} runs each, interleaved, after one uncounted run on each. Both clusters "
         "are up all the time, on the same machine, with the same settings: Spark's RPC "
         "authenticated, application UI off, event log on, "
-        f"{shape['shuffle_partitions']} shuffle partitions, no JVM options beyond what each "
+        f"{shape['shuffle_partitions']} shuffle partitions, work begins with the first executor "
+        "(minRegisteredResourcesRatio 0), no JVM options beyond what each "
         "manager sets by itself. HRM isolates its executors, Standalone has no such thing.",
         f"TPC-H at scale factor {plan['scale_factor']:g}, text of {plan['text_mb']:g} MB, "
         f"{plan['sort_rows']} rows sorted, {plan['batches']} micro-batches of "

@@ -23,12 +23,14 @@ from benchmarks.common import CONSOLE, cache_dir
 
 __all__ = ["Text", "build_text", "places"]
 
-_FILE_BYTES_MAX = 4 * 2**20
+_FILE_BYTES_MAX = 2**19
 _FILE_BYTES_MIN = 200
 _SUFFIXES = {
-    "", ".txt", ".md", ".rst", ".html", ".gz", ".copyright",
+    "", ".txt", ".md", ".rst", ".gz", ".copyright",
     ".1", ".2", ".3", ".4", ".5", ".6", ".7", ".8", ".py", ".pyi",
 }  # fmt: skip
+# Histories of changes are hashes and file names more than words.
+_NO_PROSE = ("changelog", "changes", "news")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,7 @@ def _candidates(place: Path) -> Iterator[Path]:
             continue
         if entry.is_dir():
             yield from _candidates(entry)
-        elif entry.suffix.lower() in _SUFFIXES:
+        elif entry.suffix.lower() in _SUFFIXES and not entry.name.lower().startswith(_NO_PROSE):
             yield entry
 
 
@@ -79,11 +81,13 @@ def _read(path: Path) -> str | None:
         data = path.read_bytes()
         if path.suffix == ".gz":
             with gzip.open(path) as file:
-                data = file.read(_FILE_BYTES_MAX)
+                data = file.read(_FILE_BYTES_MAX + 1)
         text = data.decode("utf-8")
     except (OSError, EOFError, UnicodeDecodeError, zlib.error):
         return None
-    return None if "\0" in text or len(data) < _FILE_BYTES_MIN else text
+    if "\0" in text or not _FILE_BYTES_MIN <= len(data) <= _FILE_BYTES_MAX:
+        return None
+    return text
 
 
 def build_text(

@@ -55,6 +55,14 @@ def applications() -> dict[str, admin_pb2.Application]:
     }
 
 
+def _history(applications: dict[str, admin_pb2.Application]) -> demo.History:
+    history = demo.History()
+    history.add(applications.values())
+    history.add(applications.values())
+    assert [len(classes) for classes in history.classes.values()] == [1, 1]
+    return history
+
+
 def _text(table: Table) -> str:
     console = Console(width=200)
     with console.capture() as captured:
@@ -65,13 +73,15 @@ def _text(table: Table) -> str:
 def test_the_tables_name_class_evidence_place_and_wait(
     applications: dict[str, admin_pb2.Application],
 ) -> None:
-    text = _text(demo.application_table(applications.values()))
+    text = _text(_history(applications).table())
     assert "STREAM" in text
     assert "query topk, trigger 1 seconds" in text
+    assert "no streaming query seen" in text
+    text = _text(demo.application_table(applications.values()))
     assert "3.0 s" in text
     assert "32.0 s" in text
     text = _text(demo.container_table(applications.values()))
-    assert "node-1" in text
+    assert "cpu-0" in text
     assert "30.0 s, never started" in text
     assert "28.0 s" in text
     assert "released" in text
@@ -84,11 +94,15 @@ def test_every_part_that_failed_is_a_complaint(
     counts = Counter(key_of_value(value) for value in range(500))
     ranked = [[key, n] for key, n in sorted(counts.items(), key=lambda p: (-p[1], p[0]))]
     top: dict[str, Any] = {"batches": 1, "last": [{"batch": 0, "top": ranked}]}
-    assert demo.complaints_of(applications, words, top, words) == []
+    history = _history(applications)
+    assert demo.complaints_of(applications, history, words, top, words) == []
     applications[demo.STREAM].workload_class = common_pb2.WORKLOAD_CLASS_BATCH
+    history.add(applications.values())  # the query has ended: no complaint
+    assert demo.complaints_of(applications, history, words, top, words) == []
+    history = _history(applications)
     applications[demo.WORDCOUNT].state = common_pb2.APPLICATION_STATE_FAILED
     applications[demo.WORDCOUNT].message = "driver lost"
-    wrong = demo.complaints_of(applications, {**words, "words": 4}, {"last": []}, words)
+    wrong = demo.complaints_of(applications, history, {**words, "words": 4}, {"last": []}, words)
     assert len(wrong) == 4
     assert any("classed BATCH, not STREAM" in text for text in wrong)
     assert any("driver lost" in text for text in wrong)
