@@ -1,0 +1,165 @@
+"""Protobuf and JSON on one side, the AppMaster core's dataclasses on the other; nothing else.
+
+Numbers that come from the driver are clamped to what the wire can hold: a report must not fail
+because a counter is large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hrm.core import application_master as core
+from hrm.v1 import application_pb2, common_pb2
+
+__all__ = [
+    "attach",
+    "heartbeat",
+    "progress",
+    "seen",
+    "targets",
+    "update",
+    "workload_class",
+]
+
+_INT32_MAX = 2**31 - 1
+_PHASES = {
+    common_pb2.CONTAINER_STATE_PENDING: core.Phase.REQUESTED,
+    common_pb2.CONTAINER_STATE_ASSIGNED: core.Phase.REQUESTED,
+    common_pb2.CONTAINER_STATE_WAITING: core.Phase.REQUESTED,
+    common_pb2.CONTAINER_STATE_RUNNING: core.Phase.RUNNING,
+    common_pb2.CONTAINER_STATE_STOPPING: core.Phase.STOPPING,
+    common_pb2.CONTAINER_STATE_ENDED: core.Phase.ENDED,
+}
+_CLASSES = {
+    "": common_pb2.WORKLOAD_CLASS_UNSPECIFIED,
+    "BATCH": common_pb2.WORKLOAD_CLASS_BATCH,
+    "STREAM": common_pb2.WORKLOAD_CLASS_STREAM,
+}
+
+
+def seen(status: common_pb2.ContainerStatus) -> core.ContainerSeen:
+    """A container as the master tells it."""
+    phase = _PHASES.get(status.state, core.Phase.REQUESTED)
+    ended = phase is core.Phase.ENDED
+    return core.ContainerSeen(
+        executor_id=status.executor_id,
+        profile=status.resource_profile_id,
+        phase=phase,
+        node=status.node,
+        exit_code=status.end.exit_code if ended else -1,
+        blame=_blame(status.end) if ended else core.Blame.NOBODY,
+        message=status.end.message if ended else "",
+    )
+
+
+def _blame(end: common_pb2.ContainerEnd) -> core.Blame:
+    if end.cause == common_pb2.END_CAUSE_NODE_LOST:
+        return core.Blame.NODE
+    if end.cause in (common_pb2.END_CAUSE_MEMORY_LIMIT, common_pb2.END_CAUSE_LAUNCH_FAILED):
+        return core.Blame.APPLICATION
+    if end.cause == common_pb2.END_CAUSE_EXITED and end.exit_code != 0:
+        return core.Blame.APPLICATION
+    return core.Blame.NOBODY
+
+
+def targets(items: list[dict[str, Any]]) -> tuple[core.ProfileTarget, ...]:
+    """The driver's targets."""
+    return tuple(
+        core.ProfileTarget(
+            profile=int(item["profile"]),
+            count=int(item["count"]),
+            vcores=int(item["vcores"]),
+            heap_mib=int(item["heap_mib"]),
+            memory_mib=int(item["memory_mib"]),
+            gpu_memory_mib=int(item.get("gpu_memory_mib", 0)),
+        )
+        for item in items
+    )
+
+
+def workload_class(name: str) -> common_pb2.WorkloadClass:
+    """STREAM, BATCH or nothing.
+
+    Raises:
+        KeyError: another name.
+    """
+    return _CLASSES[name]
+
+
+def update(command: core.Command) -> application_pb2.ApplicationUpdate | None:
+    """What the master is told of ``command``; None: it is for Spark."""
+    match command:
+        case core.RequestContainers():
+            return application_pb2.ApplicationUpdate(
+                request=application_pb2.RequestContainers(containers=map(_ask, command.asks))
+            )
+        case core.ReleaseContainers():
+            return application_pb2.ApplicationUpdate(
+                release=application_pb2.ReleaseContainers(
+                    executor_ids=command.executor_ids, reason=command.reason
+                )
+            )
+        case core.ReportClass():
+            return application_pb2.ApplicationUpdate(
+                class_changed=application_pb2.ClassChanged(
+                    workload_class=workload_class(command.workload_class),
+                    evidence=command.evidence,
+                )
+            )
+        case core.FinishApplication():
+            state = (
+                common_pb2.APPLICATION_STATE_SUCCEEDED
+                if command.succeeded
+                else common_pb2.APPLICATION_STATE_FAILED
+            )
+            return application_pb2.ApplicationUpdate(
+                finished=application_pb2.ApplicationFinished(state=state, message=command.message)
+            )
+        case _:
+            return None
+
+
+def _ask(ask: core.ContainerAsk) -> application_pb2.ContainerRequest:
+    target = ask.target
+    return application_pb2.ContainerRequest(
+        executor_id=ask.executor_id,
+        resource_profile_id=target.profile,
+        resources=common_pb2.Resources(
+            vcores=target.vcores,
+            memory_mib=target.memory_mib,
+            gpu_memory_mib=target.gpu_memory_mib,
+        ),
+        heap_mib=min(target.heap_mib, _INT32_MAX),
+    )
+
+
+def attach(application_id: str, epoch: int) -> application_pb2.ApplicationUpdate:
+    """The first message of a session."""
+    return application_pb2.ApplicationUpdate(
+        attach=application_pb2.AttachApplication(application_id=application_id, epoch=epoch)
+    )
+
+
+def heartbeat() -> application_pb2.ApplicationUpdate:
+    return application_pb2.ApplicationUpdate(heartbeat=application_pb2.ApplicationHeartbeat())
+
+
+def progress(report: Mapping[str, Any]) -> application_pb2.ApplicationUpdate:
+    """The driver's counts; its field names are those of the message."""
+    counts = {
+        name: min(int(report[name]), _INT32_MAX)
+        for name in ("active_jobs", "active_stages", "completed_stages")
+    }
+    tasks = {
+        f"tasks_{name}": int(report[f"tasks_{name}"])
+        for name in ("total", "running", "completed", "failed")
+    }
+    message = common_pb2.Progress(
+        **counts,
+        **tasks,
+        mean_task_s=float(report["mean_task_s"]),
+        streaming_queries=list(report["streaming_queries"]),
+        stages=[common_pb2.StageProgress(**stage) for stage in report["stages"]],
+    )
+    return application_pb2.ApplicationUpdate(progress=message)

@@ -1,0 +1,393 @@
+"""The AppMaster: one process per application, beside its driver.
+
+It stands between Spark, reached through ``bridge`` (py4j), and the master (gRPC), and decides
+nothing itself: what either says becomes an event of ``hrm.core.application_master``, and the
+commands that come back are carried out here. The plugin in the driver starts it, with all that it
+must know as one JSON line on standard input; secrets stand neither in arguments nor in the
+environment. That input stays open: its end is the end of the driver, by whatever death.
+
+Stages of its life::
+
+    read the introduction -> Register -> Session: attached -> events, until the driver finishes
+                                ^            |
+                                +-- broken --+   the application goes on with what it has
+
+At its first start a master that cannot be reached is an error at once, for a person waits at the
+prompt; later it is waited for, with growing pauses, up to ``spark.hrm.master.timeout``.
+
+Imports are light on purpose: this process starts with every ``spark-submit``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from hrm import errors, rpc
+from hrm.core import application_master as core
+from hrm.spark import app_wire
+from hrm.spark.bridge import DriverBridge
+from hrm.v1 import application_pb2, application_pb2_grpc
+
+__all__ = ["AppMaster", "main"]
+
+UPDATES_MAX = 10_000
+RECONNECT_DELAY_S = 0.1
+RECONNECT_DELAY_MAX_S = 5.0
+REGISTER_TIMEOUT_S = 10.0
+GOODBYE_TIMEOUT_S = 2.0
+ORPHAN_TIMEOUT_S = 0.8
+HEARTBEAT_MIN_S = 0.05
+
+
+class AppMaster:
+    """The interpreter of ``AppMasterCore``; runs on one asyncio loop."""
+
+    def __init__(self, introduction: dict[str, Any]) -> None:
+        self.hello = introduction
+        self.application_id: str = introduction["application_id"]
+        self.core = core.AppMasterCore(
+            limits=core.AppMasterLimits(
+                failures_max=int(introduction["max_failures"]),
+                failures_window_s=_window_s(introduction["failures_validity_ms"]),
+            )
+        )
+        self.core.adopt({i: int(p) for i, p in introduction["executors"].items()})
+        self._token = ""
+        self._updates: collections.deque[application_pb2.ApplicationUpdate] = collections.deque()
+        self._progress: application_pb2.ApplicationUpdate | None = None
+        self._something_to_say = asyncio.Event()
+        self._targets_known = asyncio.Event()
+        self._finishing = asyncio.Event()
+        self._call: Any = None
+        self._orphaned = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._bridge = DriverBridge(
+            int(introduction["port"]), introduction["auth_token"], self._driver_says,
+            self._driver_lost,
+        )  # fmt: skip
+
+    async def run(self) -> None:
+        """Until the driver has finished or is gone."""
+        _watch_stdin(self._driver_lost)
+        self._bridge.start()
+        if not await self._prepare():
+            return
+        sessions = asyncio.create_task(self._sessions())
+        finishing = asyncio.create_task(self._finishing.wait())
+        await asyncio.wait({sessions, finishing}, return_when=asyncio.FIRST_COMPLETED)
+        if not finishing.done():
+            # The session is over for good, and Spark knows why; it will say goodbye itself.
+            await finishing
+        elif not sessions.done():
+            limit_s = ORPHAN_TIMEOUT_S if self._orphaned else GOODBYE_TIMEOUT_S
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(sessions), limit_s)
+        sessions.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await sessions
+
+    async def _prepare(self) -> bool:
+        """Checks what the user gave; False: it was refused, and the driver has been told."""
+        wanted = self.hello["class"].upper()
+        if wanted not in ("", "BATCH", "STREAM"):
+            await self._tell_failure(
+                f"spark.hrm.class must be stream or batch, not '{self.hello['class']}'; leave it "
+                f"out to let HRM observe the class"
+            )
+            return False
+        if wanted:
+            self._handle(
+                core.ClassObserved(
+                    now=time.monotonic(), workload_class=wanted, evidence="spark.hrm.class is set"
+                )
+            )
+        try:
+            self._token = rpc.read_token(_token_file(self.hello["token_file"]))
+        except errors.HrmError as error:
+            await self._tell_failure(error.message)
+            return False
+        return True
+
+    # The driver's side.
+
+    def _driver_says(self, event: dict[str, Any]) -> None:
+        now = time.monotonic()
+        match event["event"]:
+            case "targets":
+                self._handle(
+                    core.TargetsChanged(now=now, targets=app_wire.targets(event["targets"]))
+                )
+                self._targets_known.set()
+            case "kill":
+                self._handle(core.KillRequested(now=now, executor_ids=tuple(event["executors"])))
+            case "class":
+                if not self.hello["class"]:
+                    self._handle(
+                        core.ClassObserved(
+                            now=now, workload_class=event["class"], evidence=event["evidence"]
+                        )
+                    )
+            case "progress":
+                self._progress = app_wire.progress(event)
+                self._something_to_say.set()
+            case "finish":
+                succeeded = event["state"] == "SUCCEEDED"
+                self._finish(succeeded, event["message"])
+
+    def _driver_lost(self, why: str) -> None:
+        self._orphaned = True
+        self._finish(False, f"the driver is gone: {why}")
+
+    def _finish(self, succeeded: bool, message: str) -> None:
+        if not self._finishing.is_set():
+            self._handle(
+                core.DriverFinished(now=time.monotonic(), succeeded=succeeded, message=message)
+            )
+            self._finishing.set()
+
+    async def _tell_failure(self, message: str) -> None:
+        """Tells the driver that nothing will come of this; returns when it has heard."""
+        done = self._bridge.call("failed", message)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(done, GOODBYE_TIMEOUT_S)
+
+    # The master's side.
+
+    async def _sessions(self) -> None:
+        """One session after the other, until the application has ended or the limit is reached."""
+        delay_s, alone_since = RECONNECT_DELAY_S, time.monotonic()
+        async with rpc.channel(self.hello["master"], self._token) as channel:
+            stub = application_pb2_grpc.ApplicationServiceStub(channel)
+            while True:
+                try:
+                    if await self._session(stub):
+                        return
+                    delay_s, alone_since = RECONNECT_DELAY_S, time.monotonic()
+                except errors.HrmError as error:
+                    if not self._may_retry(error, time.monotonic() - alone_since):
+                        await self._tell_failure(error.message)
+                        return
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, RECONNECT_DELAY_MAX_S)
+
+    def _may_retry(self, error: errors.HrmError, alone_s: float) -> bool:
+        if isinstance(error, errors.StaleEpoch):
+            return True
+        passing = isinstance(error, errors.Unavailable) or type(error) is errors.HrmError
+        limit_s = float(self.hello["master_timeout_ms"]) / 1000
+        return passing and bool(self.application_id) and alone_s < limit_s
+
+    async def _session(self, stub: Any) -> bool:
+        """Registers, and talks until the session ends; True: nothing is left to say.
+
+        Raises:
+            HrmError: the master refused, or could not be reached.
+        """
+        try:
+            answer = await stub.Register(self._registration(), timeout=self._register_timeout_s())
+            self.application_id = answer.application_id
+            await self._targets_known.wait()
+            self._updates.clear()
+            self._updates.append(app_wire.attach(answer.application_id, answer.epoch))
+            self._call = stub.Session(self._say(max(HEARTBEAT_MIN_S, answer.heartbeat_interval_s)))
+            return await self._listen(self._call, answer)
+        except grpc.RpcError as error:
+            raise rpc.error_from(error, self.hello["master"]) from error
+        finally:
+            if self.core.attached:
+                self._handle(core.SessionLost(now=time.monotonic()))
+
+    async def _listen(self, call: Any, answer: Any) -> bool:
+        attached = False
+        async for notice in call:
+            now = time.monotonic()
+            match notice.WhichOneof("notice"):
+                case "attached":
+                    attached = True
+                    self._handle(
+                        core.SessionOpened(
+                            now=now,
+                            epoch=notice.attached.epoch,
+                            containers=tuple(map(app_wire.seen, notice.attached.containers)),
+                            last_executor_number=answer.last_executor_number,
+                        )
+                    )
+                    self._bridge.call("registered", self.application_id)
+                case "container":
+                    self._handle(
+                        core.ContainerChanged(now=now, container=app_wire.seen(notice.container))
+                    )
+                case "refused":
+                    self._handle(
+                        core.RequestsRefused(
+                            now=now,
+                            executor_ids=tuple(notice.refused.executor_ids),
+                            profile=notice.refused.resource_profile_id,
+                            message=notice.refused.message,
+                        )
+                    )
+                case "end":
+                    self._handle(core.EndOrdered(now=now, message=notice.end.message))
+        if not attached:
+            raise errors.Unavailable(f"the master at {self.hello['master']} closed the session")
+        return self.core.ended
+
+    async def _say(self, interval_s: float) -> AsyncIterator[application_pb2.ApplicationUpdate]:
+        """The updates, a heartbeat where there are none for a while; ends after the goodbye."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._something_to_say.wait(), interval_s)
+            self._something_to_say.clear()
+            if not self._updates and self._progress is None:
+                yield app_wire.heartbeat()
+            # Progress first: it must not come after the goodbye. Attaching comes before both.
+            while self._updates or self._progress is not None:
+                attaching = self._updates and self._updates[0].HasField("attach")
+                if self._progress is not None and self.core.attached and not attaching:
+                    report, self._progress = self._progress, None
+                    yield report
+                elif self._updates:
+                    update = self._updates.popleft()
+                    yield update
+                    if update.HasField("finished"):
+                        return
+                else:
+                    break  # progress waits for the session to be attached
+
+    def _registration(self) -> application_pb2.RegisterApplicationRequest:
+        hello = self.hello
+        request = application_pb2.RegisterApplicationRequest(
+            application_id=self.application_id,
+            declared_class=app_wire.workload_class(hello["class"].upper()),
+            **{
+                name: hello[name]
+                for name in (
+                    "name", "user", "tenant", "spark_version", "driver_host", "web_url",
+                    "submission_key",
+                )
+            },
+        )  # fmt: skip
+        launch = hello["launch"]
+        request.launch.driver_url = launch["driver_url"]
+        request.launch.spark_version = launch["spark_version"]
+        request.launch.environment.update(launch["environment"])
+        request.launch.java_options.extend(launch["java_options"])
+        request.launch.extra_class_path.extend(launch["extra_class_path"])
+        return request
+
+    def _register_timeout_s(self) -> float:
+        if self.application_id:
+            return REGISTER_TIMEOUT_S
+        return max(0.5, 0.9 * float(self.hello["registration_timeout_ms"]) / 1000)
+
+    # The core.
+
+    def _handle(self, event: core.Event) -> None:
+        for command in self.core.handle(event):
+            self._carry_out(command)
+        self._set_timer()
+
+    def _carry_out(self, command: core.Command) -> None:
+        match command:
+            case core.ExecutorStarted():
+                self._bridge.call("executorStarted", command.executor_id, command.node)
+            case core.ExecutorEnded():
+                self._bridge.call(
+                    "executorEnded", command.executor_id, command.exit_code, command.message,
+                    command.caused_by_app, command.lost_node,
+                )  # fmt: skip
+            case core.FailApplication():
+                self._bridge.call("failed", command.message)
+            case _:
+                update = app_wire.update(command)
+                assert update is not None
+                self._updates.append(update)
+                self._something_to_say.set()
+                if len(self._updates) > UPDATES_MAX and self._call is not None:
+                    # A master that takes nothing: opening the session anew sends the state instead.
+                    self._call.cancel()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due_s = self.core.wake_at_s()
+        if due_s is not None:
+            delay_s = max(0.001, due_s - time.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._handle(core.Ticked(now=time.monotonic()))
+
+
+def _window_s(validity_ms: int | float) -> float:
+    return float(validity_ms) / 1000 if validity_ms > 0 else float("inf")
+
+
+def _token_file(named: str) -> Path:
+    """As ``hrm.config.token_file``, without the settings library, which takes long to import."""
+    home = os.environ.get("HRM_HOME") or "~/.hrm"
+    path = named or os.environ.get("HRM_TOKEN_FILE") or f"{home}/token"
+    return Path(path).expanduser()
+
+
+def _watch_stdin(on_end: Any) -> None:
+    """Calls ``on_end`` on the loop when the driver's end of the pipe is closed."""
+    loop = asyncio.get_running_loop()
+
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        with contextlib.suppress(RuntimeError):  # the loop is closed: we are ending already
+            loop.call_soon_threadsafe(on_end, "it ended without a word")
+
+    threading.Thread(target=watch, name="stdin", daemon=True).start()
+
+
+def _read_introduction() -> dict[str, Any] | None:
+    """The line that the plugin writes; None: the driver ended before it needed us."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        # Unbuffered and byte-exact: what follows the line belongs to the watcher.
+        piece = os.read(0, 65536)
+        if not piece:
+            return None
+        line += piece
+    introduction: dict[str, Any] = json.loads(line)
+    return introduction
+
+
+def main() -> int:
+    """``python -m hrm.spark.appmaster``, with the introduction on standard input."""
+    with contextlib.suppress(OSError):
+        os.setsid()  # a Ctrl-C in the driver's terminal is the driver's to answer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    introduction = _read_introduction()
+    if introduction is None:
+        return 0
+
+    async def run() -> None:
+        await AppMaster(introduction).run()
+
+    asyncio.run(run())
+    return 0
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stderr.flush()
+    os._exit(status)  # the daemon threads may wait in the driver; nobody waits for them

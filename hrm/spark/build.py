@@ -1,0 +1,225 @@
+# ruff: noqa: PTH100, PTH103, PTH105, PTH110, PTH111, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208
+"""Compile the Spark plugin once per Spark, and say where it is.
+
+The plugin uses interfaces that Spark keeps to itself, so it must be compiled against the very jars
+it runs with. Spark brings the compiler: its ``jars`` directory holds scala-compiler, scala-library
+and scala-reflect, and any Java that runs Spark runs them. The result is kept in
+``$HRM_HOME/plugins`` (``~/.hrm/plugins``) under a name made from Spark's version, the identity of
+its core jar and a hash of the sources; a change in any of them is a new file, an old one is never
+touched.
+
+This file runs at every ``spark-submit`` as ``python -I -S build.py SPARK_HOME``. It imports what a
+hit in the cache needs and nothing more, not even pathlib: the rest is imported when there is
+something to compile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+
+__all__ = ["BuildError", "plugin_jar"]
+
+COMPILE_TIMEOUT_S = 300
+JAVA_VERSION_MIN = 17
+SOURCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "plugin")
+SERVICE = "META-INF/services/org.apache.spark.scheduler.ExternalClusterManager"
+PROVIDER = "org.apache.spark.scheduler.cluster.hrm.HrmClusterManager"
+COMPILER_JARS = ("scala-compiler", "scala-library", "scala-reflect")
+
+
+class BuildError(Exception):
+    """The plugin cannot be built; the message is one line for the user."""
+
+
+def plugin_jar(spark_home: str, sources: str = SOURCES, cache: str | None = None) -> str:
+    """The path of the plugin's jar for the Spark in ``spark_home``; compiles it if there is none.
+
+    Raises:
+        BuildError: no Spark there, no compiler in it, no fit Java, or the compiler refuses.
+    """
+    jars = os.path.join(spark_home, "jars")
+    try:
+        names = sorted(os.listdir(jars))
+    except OSError as error:
+        raise BuildError(
+            f"{spark_home} is not a Spark installation ({error.strerror}: {jars}); set SPARK_HOME"
+        ) from None
+    core = next((n for n in names if n.startswith("spark-core_") and n.endswith(".jar")), None)
+    if core is None:
+        raise BuildError(f"no spark-core jar in {jars}; set SPARK_HOME to a Spark 3.5 or newer")
+    texts = _read_sources(sources)
+    jar = os.path.join(cache or _cache_dir(), _key(jars, core, texts) + ".jar")
+    if not os.path.exists(jar):
+        _build_once(jar, jars, names, core, texts)
+    return jar
+
+
+def _cache_dir() -> str:
+    home = os.environ.get("HRM_HOME") or os.path.expanduser("~/.hrm")
+    return os.path.join(os.path.expanduser(home), "plugins")
+
+
+def _read_sources(directory: str) -> list[tuple[str, bytes]]:
+    texts = []
+    for name in sorted(os.listdir(directory)):
+        if name.endswith(".scala"):
+            with open(os.path.join(directory, name), "rb") as file:
+                texts.append((os.path.join(directory, name), file.read()))
+    if not texts:
+        raise BuildError(f"no plugin sources in {directory}; reinstall hrm-spark")
+    return texts
+
+
+def _key(jars: str, core: str, texts: list[tuple[str, bytes]]) -> str:
+    status = os.stat(os.path.join(jars, core))
+    digest = hashlib.sha256(
+        f"{os.path.realpath(jars)} {status.st_size} {status.st_mtime_ns} {PROVIDER}".encode()
+    )
+    for path, text in texts:
+        digest.update(f"{os.path.basename(path)} {len(text)} ".encode())
+        digest.update(text)
+    version = core[len("spark-core_") : -len(".jar")]
+    return f"hrm-plugin-{version}-{digest.hexdigest()[:20]}"
+
+
+def _build_once(
+    jar: str, jars: str, names: list[str], core: str, texts: list[tuple[str, bytes]]
+) -> None:
+    """Builds under a lock, so that drivers that start together compile once."""
+    import fcntl
+
+    try:
+        os.makedirs(os.path.dirname(jar), mode=0o700, exist_ok=True)
+        lock = open(jar + ".lock", "w")  # noqa: SIM115
+    except OSError as error:
+        raise BuildError(
+            f"cannot write {error.filename} ({error.strerror}); set HRM_HOME to a directory "
+            f"of yours"
+        ) from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.path.exists(jar):
+            _compile(jar, jars, names, core, texts)
+
+
+def _compile(
+    jar: str, jars: str, names: list[str], core: str, texts: list[tuple[str, bytes]]
+) -> None:
+    import shutil
+    import subprocess
+    import tempfile
+    import time
+
+    compiler = _compiler_jars(jars, names)
+    java = _java()
+    version = core[len("spark-core_") : -len(".jar")].partition("-")[2]
+    sys.stderr.write(f"HRM: compiling the plugin for Spark {version}, once; some 15 seconds …\n")
+    sys.stderr.flush()
+    begun = time.monotonic()
+    work = tempfile.mkdtemp(dir=os.path.dirname(jar), prefix="build-")
+    log = jar[: -len(".jar")] + ".log"
+    try:
+        command = [
+            java, "-Xss8m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+            "-cp", os.pathsep.join(compiler), "scala.tools.nsc.Main",
+            "-cp", os.pathsep.join(os.path.join(jars, n) for n in names if n.endswith(".jar")),
+            "-d", work, "-nowarn", *(path for path, _ in texts),
+        ]  # fmt: skip
+        try:
+            done = subprocess.run(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                timeout=COMPILE_TIMEOUT_S, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise BuildError(
+                f"compiling the plugin took more than {COMPILE_TIMEOUT_S} s; try again on a "
+                f"machine less busy"
+            ) from None
+        if done.returncode != 0:
+            output = done.stdout.decode(errors="replace")
+            with open(log, "w") as file:
+                file.write(output)
+            sys.stderr.write(output)
+            raise BuildError(
+                f"the plugin does not compile against Spark {version}; HRM supports Spark 3.5 to "
+                f"4.x; the compiler's message is in {log}"
+            )
+        _pack(work, jar)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    sys.stderr.write(f"HRM: compiled in {time.monotonic() - begun:.0f} s: {jar}\n")
+
+
+def _compiler_jars(jars: str, names: list[str]) -> list[str]:
+    found = []
+    for wanted in COMPILER_JARS:
+        name = next((n for n in names if n.startswith(wanted + "-") and n.endswith(".jar")), None)
+        if name is None:
+            raise BuildError(
+                f"no {wanted} jar in {jars}: this Spark comes without its compiler; use a full "
+                f"Spark distribution, such as pyspark from PyPI"
+            )
+        found.append(os.path.join(jars, name))
+    return found
+
+
+def _java() -> str:
+    import re
+    import shutil
+    import subprocess
+
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    hint = f"install a Java {JAVA_VERSION_MIN} or newer, and set JAVA_HOME to it"
+    if java is None:
+        raise BuildError(f"no java on the PATH; {hint}")
+    try:
+        done = subprocess.run(
+            [java, "-version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL, timeout=60, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BuildError(f"{java} does not run ({error}); {hint}") from None
+    text = done.stdout.decode(errors="replace")
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', text)
+    if done.returncode != 0 or match is None:
+        raise BuildError(f"{java} -version fails; {hint}")
+    major = int(match[2] or 0) if match[1] == "1" else int(match[1])
+    if major < JAVA_VERSION_MIN:
+        raise BuildError(f"{java} is Java {major}, too old; {hint}")
+    return java
+
+
+def _pack(classes: str, jar: str) -> None:
+    """Writes the jar beside its place, then moves it there: nobody sees half of it."""
+    import zipfile
+
+    half = f"{jar}.{os.getpid()}"
+    with zipfile.ZipFile(half, "w", zipfile.ZIP_STORED) as archive:
+        for directory, _, files in sorted(os.walk(classes)):
+            for name in sorted(files):
+                path = os.path.join(directory, name)
+                archive.write(path, os.path.relpath(path, classes))
+        archive.writestr(SERVICE, PROVIDER + "\n")
+    os.replace(half, jar)
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        sys.stderr.write("usage: build.py SPARK_HOME\n")
+        return 2
+    try:
+        print(plugin_jar(arguments[0]))
+    except BuildError as error:
+        sys.stderr.write(f"HRM: {error}\n")
+        return 1
+    except OSError as error:
+        sys.stderr.write(f"HRM: the plugin cannot be built: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,76 @@
+package org.apache.spark.scheduler.cluster.hrm
+
+import java.io.File
+import java.util.{ArrayList => JList, LinkedHashMap => JMap}
+
+import org.apache.spark.{SecurityManager, SparkConf, SparkContext}
+import org.apache.spark.internal.config
+import org.apache.spark.launcher.JavaModuleOptions
+import org.apache.spark.network.util.JavaUtils
+import org.apache.spark.resource.ResourceProfile
+import org.apache.spark.util.Utils
+
+/** How executors are started and what they need, as plain maps for JSON. */
+private[hrm] object ExecutorLaunch {
+
+  def describe(sc: SparkContext, driverUrl: String): JMap[String, Any] = {
+    val launch = new JMap[String, Any]()
+    launch.put("driver_url", driverUrl)
+    launch.put("spark_version", sc.version)
+    launch.put("environment", environment(sc))
+    launch.put("java_options", javaOptions(sc.conf))
+    launch.put("extra_class_path", strings(
+      sc.conf.get(config.EXECUTOR_CLASS_PATH).toSeq.flatMap(_.split(File.pathSeparator))))
+    launch
+  }
+
+  def resources(profile: ResourceProfile, count: Int, conf: SparkConf): JMap[String, Any] = {
+    def amount(name: String): Option[Long] = profile.executorResources.get(name).map(_.amount)
+    val heapMib = amount(ResourceProfile.MEMORY).getOrElse(conf.get(config.EXECUTOR_MEMORY))
+    val overheadMib = amount(ResourceProfile.OVERHEAD_MEM)
+      .orElse(conf.get(config.EXECUTOR_MEMORY_OVERHEAD))
+      .getOrElse(defaultOverheadMib(heapMib, conf))
+    val offHeapMib = amount(ResourceProfile.OFFHEAP_MEM).getOrElse(
+      if (conf.get(config.MEMORY_OFFHEAP_ENABLED)) conf.get(config.MEMORY_OFFHEAP_SIZE) / 1024 / 1024 else 0L)
+    val pysparkMib = amount(ResourceProfile.PYSPARK_MEM).getOrElse(
+      conf.getOption("spark.executor.pyspark.memory").map(JavaUtils.byteStringAsMb).getOrElse(0L))
+    val target = new JMap[String, Any]()
+    target.put("profile", profile.id)
+    target.put("count", count)
+    target.put("vcores", amount(ResourceProfile.CORES).getOrElse(conf.get(config.EXECUTOR_CORES).toLong))
+    target.put("heap_mib", heapMib)
+    target.put("memory_mib", heapMib + overheadMib + offHeapMib + pysparkMib)
+    target.put("gpus", amount("gpu").getOrElse(0L))
+    target.put("gpu_memory_mib",
+      conf.getOption("spark.hrm.executor.gpuMemory").map(JavaUtils.byteStringAsMb).getOrElse(0L))
+    target
+  }
+
+  private def defaultOverheadMib(heapMib: Long, conf: SparkConf): Long = {
+    val leastMib = conf.getOption("spark.executor.minMemoryOverhead").map(JavaUtils.byteStringAsMb).getOrElse(384L)
+    val factor = conf.getDouble("spark.executor.memoryOverheadFactor", 0.10)
+    math.max((heapMib * factor).toLong, leastMib)
+  }
+
+  private def environment(sc: SparkContext): JMap[String, String] = {
+    val environment = new JMap[String, String]()
+    sc.executorEnvs.toSeq.sorted.foreach { case (name, value) => environment.put(name, value) }
+    val security = sc.env.securityManager
+    if (security.isAuthenticationEnabled()) {
+      environment.put(SecurityManager.ENV_AUTH_SECRET, security.getSecretKey())
+    }
+    environment
+  }
+
+  /** {{APP_ID}} and {{EXECUTOR_ID}} stay as they are: the node knows what to put there. */
+  private def javaOptions(conf: SparkConf): JList[String] = strings(
+    Utils.sparkJavaOpts(conf, SparkConf.isExecutorStartupConf _) ++
+      Utils.splitCommandString(JavaModuleOptions.defaultModuleOptions()) ++
+      conf.get(config.EXECUTOR_JAVA_OPTIONS).toSeq.flatMap(o => Utils.splitCommandString(o)))
+
+  private def strings(values: Seq[String]): JList[String] = {
+    val list = new JList[String]()
+    values.foreach(list.add)
+    list
+  }
+}

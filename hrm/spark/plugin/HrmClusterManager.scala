@@ -1,0 +1,45 @@
+package org.apache.spark.scheduler.cluster.hrm
+
+import org.apache.spark.{SparkContext, SparkException}
+import org.apache.spark.scheduler.{ExternalClusterManager, SchedulerBackend, TaskScheduler, TaskSchedulerImpl}
+
+/**
+ * What Spark's ServiceLoader finds: the answer to masters of the form hrm://host:port.
+ *
+ * spark-submit admits only masters that it knows, so spark-env.sh rewrites hrm:// to spark+hrm:// on the
+ * command line; a master that application code sets itself arrives here unchanged. All policy is in the
+ * AppMaster, a Python process; this jar only carries messages between it and Spark.
+ */
+class HrmClusterManager extends ExternalClusterManager {
+
+  override def canCreate(masterURL: String): Boolean =
+    HrmClusterManager.Schemes.exists(scheme => masterURL.startsWith(scheme))
+
+  override def createTaskScheduler(sc: SparkContext, masterURL: String): TaskScheduler =
+    new TaskSchedulerImpl(sc)
+
+  override def createSchedulerBackend(
+      sc: SparkContext,
+      masterURL: String,
+      scheduler: TaskScheduler): SchedulerBackend =
+    new HrmSchedulerBackend(
+      scheduler.asInstanceOf[TaskSchedulerImpl], sc, HrmClusterManager.address(masterURL))
+
+  override def initialize(scheduler: TaskScheduler, backend: SchedulerBackend): Unit =
+    scheduler.asInstanceOf[TaskSchedulerImpl].initialize(backend)
+}
+
+private[hrm] object HrmClusterManager {
+  private val Schemes = Seq("spark+hrm://", "hrm://")
+  private val Address = """(?:\[[0-9A-Fa-f:.]+\]|[^:/@\s]+):(\d{1,5})""".r
+
+  /** host:port of a master URL. */
+  def address(masterURL: String): String = {
+    val address = Schemes.find(s => masterURL.startsWith(s)).map(masterURL.stripPrefix).getOrElse(masterURL)
+    address match {
+      case Address(port) if port.toInt >= 1 && port.toInt <= 65535 => address
+      case _ => throw new SparkException(
+        s"'$masterURL' is not the address of an HRM master; write hrm://HOST:PORT, such as hrm://127.0.0.1:7480")
+    }
+  }
+}

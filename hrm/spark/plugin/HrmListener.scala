@@ -1,0 +1,123 @@
+package org.apache.spark.scheduler.cluster.hrm
+
+import java.util.{ArrayList => JList, LinkedHashMap => JMap}
+
+import scala.collection.mutable
+
+import org.apache.spark.Success
+import org.apache.spark.scheduler._
+
+/** Counts what the application does and notices streams; runs in a listener queue of its own. */
+private[hrm] final class HrmListener(executorAdded: () => Unit) extends SparkListener {
+  import HrmListener._
+
+  @volatile private var events: EventQueue = _
+  private val streams = new StreamDetector((workload, evidence) => events.setWorkload(workload, evidence))
+  private val jobs = mutable.Set.empty[Int]
+  private val stages = mutable.LinkedHashMap.empty[(Int, Int), Stage]
+  private var completedStages = 0
+  private var total, completed, failed, runMs = 0L
+  private var lastJobError: Option[String] = None
+
+  def attach(queue: EventQueue): Unit = events = queue
+
+  /** Why the latest job failed; None: it did not. */
+  def lastFailure: Option[String] = synchronized(lastJobError)
+
+  override def onExecutorAdded(added: SparkListenerExecutorAdded): Unit = executorAdded()
+
+  override def onOtherEvent(event: SparkListenerEvent): Unit = if (streams.observe(event)) events.progressed()
+
+  override def onJobStart(job: SparkListenerJobStart): Unit = changed { jobs += job.jobId }
+
+  override def onJobEnd(job: SparkListenerJobEnd): Unit = changed {
+    jobs -= job.jobId
+    lastJobError = job.jobResult match {
+      case JobFailed(exception) => Some(String.valueOf(exception.getMessage).linesIterator.take(1).mkString)
+      case _ => None
+    }
+  }
+
+  override def onStageSubmitted(submitted: SparkListenerStageSubmitted): Unit = changed {
+    val info = submitted.stageInfo
+    stages((info.stageId, info.attemptNumber())) = new Stage(info.name, info.numTasks)
+    total += info.numTasks
+  }
+
+  override def onStageCompleted(done: SparkListenerStageCompleted): Unit = changed {
+    val info = done.stageInfo
+    stages.remove((info.stageId, info.attemptNumber()))
+    completedStages += 1
+  }
+
+  override def onTaskStart(task: SparkListenerTaskStart): Unit = changed {
+    stages.get((task.stageId, task.stageAttemptId)).foreach(_.running += 1)
+  }
+
+  override def onTaskEnd(task: SparkListenerTaskEnd): Unit = changed {
+    val stage = stages.get((task.stageId, task.stageAttemptId))
+    stage.foreach(s => s.running = math.max(0, s.running - 1))
+    if (task.reason == Success) {
+      completed += 1
+      runMs += task.taskInfo.duration
+      stage.foreach { s =>
+        s.completed += 1
+        s.runMs += task.taskInfo.duration
+      }
+    } else {
+      failed += 1
+      stage.foreach(_.failed += 1)
+    }
+  }
+
+  def progress(): JMap[String, Any] = synchronized {
+    val report = new JMap[String, Any]()
+    report.put("active_jobs", jobs.size)
+    report.put("active_stages", stages.size)
+    report.put("completed_stages", completedStages)
+    report.put("tasks_total", total)
+    report.put("tasks_running", stages.values.map(_.running).sum)
+    report.put("tasks_completed", completed)
+    report.put("tasks_failed", failed)
+    report.put("mean_task_s", meanS(runMs, completed))
+    val names = new JList[String]()
+    streams.names.foreach(names.add)
+    report.put("streaming_queries", names)
+    val active = new JList[JMap[String, Any]]()
+    stages.iterator.take(StagesMax).foreach { case ((id, attempt), stage) =>
+      active.add(stage.describe(id, attempt))
+    }
+    report.put("stages", active)
+    report
+  }
+
+  private def changed(update: => Unit): Unit = {
+    synchronized(update)
+    events.progressed()
+  }
+}
+
+private[hrm] object HrmListener {
+  val StagesMax = 50
+  val NameMax = 200
+
+  def meanS(totalMs: Long, count: Long): Double = if (count == 0) 0.0 else totalMs / 1000.0 / count
+
+  final class Stage(name: String, tasks: Int) {
+    var running, completed, failed = 0
+    var runMs = 0L
+
+    def describe(id: Int, attempt: Int): JMap[String, Any] = {
+      val stage = new JMap[String, Any]()
+      stage.put("stage_id", id)
+      stage.put("attempt", attempt)
+      stage.put("name", name.take(NameMax))
+      stage.put("tasks_total", tasks)
+      stage.put("tasks_running", running)
+      stage.put("tasks_completed", completed)
+      stage.put("tasks_failed", failed)
+      stage.put("mean_task_s", meanS(runMs, completed.toLong))
+      stage
+    }
+  }
+}

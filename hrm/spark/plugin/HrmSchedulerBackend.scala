@@ -1,0 +1,210 @@
+package org.apache.spark.scheduler.cluster.hrm
+
+import java.util.{ArrayList => JList, LinkedHashMap => JMap}
+import java.util.concurrent.{CountDownLatch, TimeUnit}
+import java.util.concurrent.atomic.{AtomicBoolean, AtomicReference}
+
+import scala.concurrent.Future
+
+import org.apache.spark.{SparkContext, SparkException}
+import org.apache.spark.internal.config
+import org.apache.spark.resource.ResourceProfile
+import org.apache.spark.rpc.{RpcAddress, RpcEndpointAddress}
+import org.apache.spark.scheduler.{ExecutorExited, ExecutorProcessLost, TaskSchedulerImpl}
+import org.apache.spark.scheduler.cluster.{CoarseGrainedSchedulerBackend, SchedulerBackendUtils}
+import org.apache.spark.util.ThreadUtils
+
+/**
+ * Spark's side of one application.
+ *
+ * Its life: the constructor starts the AppMaster, which registers while Spark finishes its own set-up; start()
+ * waits for the application's id, within a limit; from then on targets and kills flow to the AppMaster and
+ * executors' ends flow back; stop() says how the application ended and waits, within a limit, until the master
+ * has heard it. An AppMaster that dies is replaced and finds its executors again.
+ */
+private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkContext, master: String)
+  extends CoarseGrainedSchedulerBackend(scheduler, sc.env.rpcEnv) with AppMasterListener {
+
+  private val registrationMs = conf.getTimeAsMs("spark.hrm.registration.timeout", "30s")
+  private val stopMs = conf.getTimeAsMs("spark.hrm.stop.timeout", "5s")
+  private val lossReasonMs = conf.getTimeAsMs("spark.hrm.executor.lossReasonTimeout", "5s")
+
+  private val initialExecutors = SchedulerBackendUtils.getInitialTargetExecutorNumber(conf)
+  override protected val minRegisteredRatio: Double =
+    conf.get(config.SCHEDULER_MIN_REGISTERED_RESOURCES_RATIO).getOrElse(0.8)
+
+  private val listener = new HrmListener(() => wakeScheduler())
+  private val events = new EventQueue(() => listener.progress())
+  listener.attach(events)
+  sc.listenerBus.addToQueue(listener, "hrm")
+
+  @volatile private var appId: Option[String] = None
+  private val problem = new AtomicReference[String]()
+  private val answered = new CountDownLatch(1)
+  @volatile private var contextReady = false
+  private val stopping = new AtomicBoolean(false)
+  private val timer = ThreadUtils.newDaemonSingleThreadScheduledExecutor("hrm-backend")
+  private val appMaster = new AppMasterSupervisor(conf, events, this, timer, () => introduction())
+
+  setTargets(Map(sc.resourceProfileManager.defaultResourceProfile -> initialExecutors))
+  appMaster.start()
+
+  override def start(): Unit = {
+    super.start()
+    if (!answered.await(registrationMs, TimeUnit.MILLISECONDS)) {
+      failed(s"the AppMaster has not registered with the HRM master $master within ${registrationMs / 1000} s; " +
+        "raise spark.hrm.registration.timeout, or see its messages above")
+    }
+    throwProblem()
+  }
+
+  override def applicationId(): String = appId.getOrElse(super.applicationId())
+
+  override def sufficientResourcesRegistered(): Boolean =
+    totalRegisteredExecutors.get() >= initialExecutors * minRegisteredRatio
+
+  /** Asked in a loop while the SparkContext waits for its first executors: a refusal ends that wait. */
+  override def isReady(): Boolean = {
+    throwProblem()
+    contextReady = contextReady || super.isReady()
+    contextReady
+  }
+
+  override protected def doRequestTotalExecutors(
+      totals: Map[ResourceProfile, Int]): Future[Boolean] = {
+    setTargets(totals)
+    Future.successful(true)
+  }
+
+  override protected def doKillExecutors(executorIds: Seq[String]): Future[Boolean] = {
+    events.kill(executorIds)
+    Future.successful(true)
+  }
+
+  override protected def createDriverEndpoint(): DriverEndpoint = new HrmDriverEndpoint()
+
+  override def stop(): Unit = stop(0)
+
+  override def stop(exitCode: Int): Unit = {
+    if (stopping.compareAndSet(false, true)) {
+      val failure = Option(problem.get()).orElse(failureAtShutdown(exitCode))
+      appMaster.finishing()
+      // Executors first: they end by themselves before the master takes their containers away.
+      try super.stop() finally {
+        events.setFinish(if (failure.isEmpty) "SUCCEEDED" else "FAILED", failure.getOrElse(""))
+        appMaster.stop(stopMs)
+        timer.shutdownNow()
+      }
+    }
+  }
+
+  // What the AppMaster says. Each arrives on a thread of its gateway.
+
+  override def registered(applicationId: String): Unit = {
+    appId = Some(applicationId)
+    appMaster.registered()
+    answered.countDown()
+  }
+
+  override def failed(message: String): Unit = {
+    if (problem.compareAndSet(null, message)) {
+      answered.countDown()
+      wakeScheduler()
+      // A SparkContext that is still being made asks isReady(), which throws.
+      if (contextReady && !stopping.get()) stopApplication(message)
+    }
+  }
+
+  override def executorStarted(executorId: String, node: String): Unit =
+    logInfo(s"Executor $executorId started on node $node")
+
+  override def executorEnded(
+      executorId: String, exitCode: Int, reason: String, causedByApp: Boolean, lostHost: String): Unit = {
+    events.ended(executorId)
+    removeExecutor(
+      executorId,
+      if (lostHost.isEmpty) ExecutorExited(exitCode, causedByApp, reason)
+      else ExecutorProcessLost(reason, Some(lostHost), causedByApp))
+  }
+
+  private def throwProblem(): Unit = Option(problem.get()).foreach { message =>
+    appMaster.finishing()
+    events.setFinish("FAILED", message)
+    appMaster.stop(stopMs)
+    throw new SparkException(s"HRM: $message")
+  }
+
+  private def stopApplication(message: String): Unit =
+    timer.execute { () =>
+      try scheduler.error(s"HRM: $message") catch {
+        case e: SparkException => logError(e.getMessage)
+      } finally sc.stopInNewThread()
+    }
+
+  /** An application that dies of an exception never says so: its last job does. */
+  private def failureAtShutdown(exitCode: Int): Option[String] =
+    if (exitCode != 0) Some(s"the application ended with exit code $exitCode")
+    else if (org.apache.spark.util.ShutdownHookManager.inShutdown()) {
+      listener.lastFailure.map(why => s"the driver ended after a failed job: $why")
+    } else None
+
+  private def wakeScheduler(): Unit = scheduler.synchronized(scheduler.notifyAll())
+
+  private def setTargets(totals: Map[ResourceProfile, Int]): Unit = {
+    val list = new JList[JMap[String, Any]]()
+    totals.toSeq.sortBy(_._1.id).foreach { case (profile, count) =>
+      list.add(ExecutorLaunch.resources(profile, count, conf))
+    }
+    events.setTargets(list)
+  }
+
+  /** All that a new AppMaster must know. */
+  private def introduction(): JMap[String, Any] = {
+    val driver = RpcEndpointAddress(
+      RpcAddress(conf.get(config.DRIVER_HOST_ADDRESS), conf.get(config.DRIVER_PORT)),
+      CoarseGrainedSchedulerBackend.ENDPOINT_NAME)
+    val hello = new JMap[String, Any]()
+    hello.put("master", master)
+    hello.put("token_file", conf.get("spark.hrm.token.file", ""))
+    hello.put("application_id", appId.getOrElse(""))
+    hello.put("name", sc.appName)
+    hello.put("user", sc.sparkUser)
+    hello.put("tenant", conf.get("spark.hrm.tenant", ""))
+    hello.put("spark_version", sc.version)
+    hello.put("driver_host", conf.get(config.DRIVER_HOST_ADDRESS))
+    hello.put("web_url", sc.uiWebUrl.getOrElse(""))
+    hello.put("class", conf.get("spark.hrm.class", ""))
+    hello.put("submission_key", HrmSchedulerBackend.submissionKey(this))
+    hello.put("launch", ExecutorLaunch.describe(sc, driver.toString))
+    hello.put("registration_timeout_ms", registrationMs)
+    hello.put("master_timeout_ms", conf.getTimeAsMs("spark.hrm.master.timeout", "1h"))
+    hello.put("max_failures", conf.getInt("spark.hrm.executor.maxFailures", 0))
+    hello.put("failures_validity_ms",
+      conf.getTimeAsMs("spark.hrm.executor.failures.validityInterval", "1h"))
+    val executors = new JMap[String, Any]()
+    if (appId.isDefined) {
+      getExecutorIds().foreach(id => executors.put(id, getExecutorResourceProfileId(id)))
+    }
+    hello.put("executors", executors)
+    hello
+  }
+
+  /** Waits for HRM to say why an executor is gone before Spark gives it up: exit codes decide blame. */
+  private class HrmDriverEndpoint extends DriverEndpoint {
+    override def onDisconnected(remoteAddress: RpcAddress): Unit =
+      addressToExecutorId.get(remoteAddress).foreach { executorId =>
+        if (disableExecutor(executorId) && !stopping.get()) {
+          val giveUp: Runnable = () => removeExecutor(
+            executorId, ExecutorProcessLost("the executor's connection broke, and its node has not said why"))
+          timer.schedule(giveUp, lossReasonMs, TimeUnit.MILLISECONDS)
+        }
+      }
+  }
+}
+
+private[hrm] object HrmSchedulerBackend {
+  private val driver = java.util.UUID.randomUUID().toString
+
+  /** Names one SparkContext of one driver. */
+  def submissionKey(backend: HrmSchedulerBackend): String = s"$driver-${System.identityHashCode(backend)}"
+}

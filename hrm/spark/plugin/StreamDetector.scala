@@ -1,0 +1,136 @@
+package org.apache.spark.scheduler.cluster.hrm
+
+import java.util.{Map => JavaMap, UUID}
+
+import scala.collection.mutable
+import scala.util.Try
+
+/**
+ * Tells streams from batch by what runs, without a word from the user.
+ *
+ * A structured-streaming query whose trigger is default, ProcessingTime, Continuous or RealTime runs until
+ * somebody stops it: the application is a stream while it has one. AvailableNow and Once read what is there
+ * and end: batch. The event names a query but not its trigger, so the trigger is read from the running query,
+ * by its shared state or, where no session leads there, by the thread that runs it. Where both fail, behaviour
+ * decides: a query that idles, waiting for data, or that has run for long, is a stream.
+ *
+ * Everything goes by reflection: the sql jar may be absent, and its classes move between Spark versions.
+ */
+private[hrm] final class StreamDetector(report: (String, String) => Unit) {
+  import StreamDetector._
+
+  private val queries = mutable.LinkedHashMap.empty[UUID, Query]
+  private var streaming = false
+
+  def names: Seq[String] = synchronized(queries.values.map(_.name).toList)
+
+  /** True: the set of running queries has changed. */
+  def observe(event: AnyRef): Boolean = event.getClass.getName match {
+    case QueryStarted => started(event); true
+    case QueryTerminated => terminated(event); true
+    case QueryIdle => behaved(uuid(event, "runId"), idle = true); false
+    case QueryProgress => progressed(event); false
+    case _ => false
+  }
+
+  private def started(event: AnyRef): Unit = {
+    val runId = uuid(event, "runId")
+    val name = Option(call(event, "name")).map(_.toString).getOrElse(uuid(event, "id").toString)
+    val trigger = triggerOf(uuid(event, "id"), runId)
+    synchronized(queries(runId) = new Query(name, trigger, trigger.exists(t => !Ending.contains(t))))
+    decide()
+  }
+
+  private def terminated(event: AnyRef): Unit = {
+    synchronized(queries.remove(uuid(event, "runId")))
+    decide()
+  }
+
+  private def progressed(event: AnyRef): Unit =
+    Try(UUID.fromString(call(call(event, "progress"), "runId").toString)).foreach(behaved(_, idle = false))
+
+  private def behaved(runId: UUID, idle: Boolean): Unit = {
+    val noticed = synchronized {
+      val query = queries.get(runId).filter(q => q.trigger.isEmpty && !q.endless)
+      query.filter(q => idle || System.nanoTime() - q.startedNs > LongRunNs).exists { q =>
+        q.endless = true
+        true
+      }
+    }
+    if (noticed) decide()
+  }
+
+  private def decide(): Unit = synchronized {
+    queries.values.find(_.endless) match {
+      case Some(query) if !streaming =>
+        streaming = true
+        val seen = query.trigger.map(t => s"trigger $t").getOrElse("it keeps waiting for data")
+        report("STREAM", s"streaming query '${query.name}' is running ($seen)")
+      case None if streaming =>
+        streaming = false
+        report("BATCH", "the last streaming query has ended")
+      case _ =>
+    }
+  }
+}
+
+private[hrm] object StreamDetector {
+  private val Events = "org.apache.spark.sql.streaming.StreamingQueryListener$"
+  private val QueryStarted = Events + "QueryStartedEvent"
+  private val QueryTerminated = Events + "QueryTerminatedEvent"
+  private val QueryIdle = Events + "QueryIdleEvent"
+  private val QueryProgress = Events + "QueryProgressEvent"
+  private val Ending = Set("AvailableNow", "OneTime")
+  private val LongRunNs = java.util.concurrent.TimeUnit.SECONDS.toNanos(60)
+
+  private final class Query(val name: String, val trigger: Option[String], var endless: Boolean) {
+    val startedNs: Long = System.nanoTime()
+  }
+
+  private def call(target: AnyRef, method: String): AnyRef = {
+    val found = target.getClass.getMethod(method)
+    found.setAccessible(true)
+    found.invoke(target)
+  }
+
+  private def uuid(event: AnyRef, method: String): UUID = call(event, method).asInstanceOf[UUID]
+
+  /** The kind of trigger: "ProcessingTime", "AvailableNow" and so on. */
+  private def triggerOf(id: UUID, runId: UUID): Option[String] =
+    byState(id).orElse(byThread(runId)).flatMap { query =>
+      Try(call(query, "trigger")).toOption.map(_.getClass.getSimpleName.stripSuffix("$").stripSuffix("Trigger"))
+    }
+
+  private def byState(id: UUID): Option[AnyRef] = {
+    val sessions = Iterator("getDefaultSession", "getActiveSession").flatMap { getter =>
+      Try {
+        val sql = Class.forName("org.apache.spark.sql.SparkSession", true, loader)
+        sql.getMethod(getter).invoke(null).asInstanceOf[Option[AnyRef]]
+      }.toOption.flatten
+    }
+    sessions.flatMap { session =>
+      Try {
+        val active = call(call(session, "sharedState"), "activeStreamingQueries")
+        Option(active.asInstanceOf[JavaMap[UUID, AnyRef]].get(id))
+      }.toOption.flatten
+    }.nextOption()
+  }
+
+  /** The thread of a query carries the run's id in its name and the query as its enclosing object. */
+  private def byThread(runId: UUID): Option[AnyRef] = {
+    var group = Thread.currentThread().getThreadGroup
+    while (group.getParent != null) group = group.getParent
+    val threads = new Array[Thread](group.activeCount() * 2 + 16)
+    val count = group.enumerate(threads)
+    threads.iterator.take(count).filter(_.getName.contains(runId.toString)).flatMap { thread =>
+      Try {
+        val outer = thread.getClass.getDeclaredField("$outer")
+        outer.setAccessible(true)
+        outer.get(thread)
+      }.toOption
+    }.nextOption()
+  }
+
+  private def loader: ClassLoader =
+    Option(Thread.currentThread().getContextClassLoader).getOrElse(getClass.getClassLoader)
+}

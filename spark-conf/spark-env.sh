@@ -1,0 +1,177 @@
+# shellcheck shell=bash
+# Makes a stock Spark understand masters of the form hrm://host:port.
+#
+# Point SPARK_CONF_DIR at this directory. Spark's launcher sources this file in its own shell, so it
+# may rewrite the launcher's arguments. It does four things, for hrm:// masters alone:
+#
+#   1. hrm://host:port becomes spark+hrm://host:port, the form that spark-submit lets pass;
+#   2. the plugin is compiled for this Spark, once, and put on the driver's class path;
+#   3. a random secret turns Spark's RPC authentication on (--conf spark.authenticate=false wins).
+#      It is handed to Java in an argument file that is unlinked before Java starts: it stands
+#      neither in an argument list, nor in the environment, nor on the disk when something fails;
+#   4. the AppMaster's Python starts now, to import while the driver's JVM starts.
+#
+# Python on executors: where you set PYSPARK_PYTHON (or spark.pyspark.python), it is used on every
+# node, as ever. Where you do not, executors use the Python that runs their node's agent, and the
+# driver the one that started it, or python3. The two must be of one minor version; Spark says so
+# if they are not.
+#
+# This file may be sourced more than once and must leave other masters alone.
+
+# What an enclosing driver's start has left in the environment is not ours to use.
+if [ -n "${HRM_ARGUMENT_FILE:-}" ]; then
+  SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS//"$HRM_ARGUMENT_FILE"/}"
+fi
+if [ -n "${HRM_PLUGIN_JAR:-}" ]; then
+  SPARK_DIST_CLASSPATH="${SPARK_DIST_CLASSPATH//"$HRM_PLUGIN_JAR":/}"
+  SPARK_DIST_CLASSPATH="${SPARK_DIST_CLASSPATH//"$HRM_PLUGIN_JAR"/}"
+fi
+unset HRM_ARGUMENT_FILE HRM_PLUGIN_JAR HRM_APPMASTER_PID HRM_APPMASTER_FD
+
+_hrm_fail() {
+  echo "HRM: $1" >&2
+  exit 1
+}
+
+# True: $1 is an hrm master. Ends the program where it looks like one and is not.
+_hrm_is_master() {
+  case "$1" in
+    hrm://*|spark+hrm://*) ;;
+    hrm:*|hrm+*|HRM:*) _hrm_fail "'$1' is not the address of an HRM master; write hrm://HOST:PORT, such as hrm://127.0.0.1:7480" ;;
+    *) return 1 ;;
+  esac
+  local address="${1#*://}"
+  local pattern='^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})$'
+  if ! [[ "$address" =~ $pattern ]] || (( 10#${BASH_REMATCH[2]} < 1 || 10#${BASH_REMATCH[2]} > 65535 )); then
+    _hrm_fail "'$1' is not the address of an HRM master; write hrm://HOST:PORT, such as hrm://127.0.0.1:7480"
+  fi
+}
+
+# Rewrites the launcher's arguments into HRM_ARGUMENTS; HRM_FOUND says whether any master was ours.
+# Ends, as Spark does, at the first argument that is no option: from there on it is the application's.
+_hrm_rewrite() {
+  HRM_ARGUMENTS=("$1")
+  HRM_FOUND=
+  HRM_OTHER_MASTER=
+  shift
+  local properties="" option value
+  while [ $# -gt 0 ]; do
+    option="$1"
+    value="${2-}"
+    case "$option" in
+      --master=*) _hrm_take "--master=" "${option#--master=}" option ;;
+      --conf=spark.master=*) _hrm_take "--conf=spark.master=" "${option#--conf=spark.master=}" option ;;
+      --properties-file=*) properties="${option#--properties-file=}" ;;
+      --*=*|-v|--verbose|--supervise|-h|--help|--version|--usage-error) ;;
+      -*)
+        case "$option $value" in
+          "--master "*) _hrm_take "" "$value" value ;;
+          "--conf spark.master="*|"-c spark.master="*)
+            _hrm_take "spark.master=" "${value#spark.master=}" value ;;
+          "--properties-file "*) properties="$value" ;;
+        esac
+        HRM_ARGUMENTS+=("$option")
+        shift
+        [ $# -eq 0 ] || HRM_ARGUMENTS+=("$value")
+        [ $# -eq 0 ] || shift
+        continue ;;
+      *) break ;;
+    esac
+    HRM_ARGUMENTS+=("$option")
+    shift
+  done
+  HRM_ARGUMENTS+=("$@")
+  if [ -z "$HRM_FOUND$HRM_OTHER_MASTER" ]; then
+    _hrm_default_master "${properties:-${SPARK_CONF_DIR:-}/spark-defaults.conf}"
+  fi
+}
+
+# $1: what stands before the master, $2: the master, $3: the variable to hold the rewritten two.
+_hrm_take() {
+  if _hrm_is_master "$2"; then
+    HRM_FOUND=1
+    printf -v "$3" '%s' "${1}spark+hrm://${2#*://}"
+  else
+    HRM_OTHER_MASTER=1
+  fi
+}
+
+# A master in the defaults file: put in front, where everything else can still override it.
+_hrm_default_master() {
+  local line pattern='^[[:space:]]*spark\.master([[:space:]]*[=:][[:space:]]*|[[:space:]]+)([^[:space:]]+)[[:space:]]*$'
+  local value=""
+  [ -r "$1" ] || return 0
+  while IFS= read -r line || [ -n "$line" ]; do
+    if [[ "$line" =~ $pattern ]]; then
+      value="${BASH_REMATCH[2]}"
+    fi
+  done < "$1"
+  if [ -n "$value" ] && _hrm_is_master "$value"; then
+    HRM_FOUND=1
+    HRM_ARGUMENTS=("${HRM_ARGUMENTS[0]}" --master "spark+hrm://${value#*://}" "${HRM_ARGUMENTS[@]:1}")
+  fi
+}
+
+# The Python that has hrm, in HRM_PYTHON; the directory of the package hrm.spark, in HRM_SPARK_DIR.
+_hrm_find_python() {
+  local here candidate
+  here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)"
+  if [ -z "${HRM_PYTHON:-}" ]; then
+    if [ -x "$here/../.venv/bin/python" ]; then
+      HRM_PYTHON="$(cd "$here/../.venv/bin" && pwd)/python"
+    elif python3 -P -c 'import hrm.spark' 2>/dev/null; then
+      HRM_PYTHON="$(command -v python3)"
+    else
+      _hrm_fail "no Python that has hrm-spark: install it (pip install hrm-spark), or set HRM_PYTHON to the Python that has it"
+    fi
+  elif ! command -v "$HRM_PYTHON" >/dev/null 2>&1; then
+    _hrm_fail "HRM_PYTHON is $HRM_PYTHON, which cannot be run; set it to the Python that has hrm-spark"
+  fi
+  for candidate in "$here/../hrm/spark" "$here/.."; do
+    if [ -f "$candidate/build.py" ] && [ -d "$candidate/plugin" ]; then
+      HRM_SPARK_DIR="$(cd "$candidate" && pwd -P)"
+      return
+    fi
+  done
+  HRM_SPARK_DIR="$("$HRM_PYTHON" -P -c 'import hrm.spark; print(hrm.spark.__path__[0])' 2>/dev/null)" ||
+    _hrm_fail "$HRM_PYTHON has no hrm-spark; install it there, or set HRM_PYTHON to the Python that has it"
+}
+
+# Starts the AppMaster with a pipe for its input; this shell becomes the driver's JVM by exec.
+_hrm_start_appmaster() {
+  set +o posix # process substitution
+  exec {HRM_APPMASTER_FD}> >(exec "$HRM_PYTHON" -P -m hrm.spark.appmaster 1>&2)
+  HRM_APPMASTER_PID=$!
+}
+
+_hrm_secret() {
+  local file descriptor secret
+  secret="$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')" && [ "${#secret}" -eq 64 ] ||
+    _hrm_fail "cannot read 32 random bytes from /dev/urandom"
+  file="$(umask 077 && mktemp)" || _hrm_fail "cannot make a file in ${TMPDIR:-/tmp}; set TMPDIR"
+  printf '%s\n' -Dspark.authenticate=true "-Dspark.authenticate.secret=$secret" > "$file"
+  exec {descriptor}< "$file"
+  rm -f "$file"
+  HRM_ARGUMENT_FILE="@/proc/self/fd/$descriptor"
+  SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS:+$SPARK_SUBMIT_OPTS }$HRM_ARGUMENT_FILE"
+}
+
+# A Python shell starts spark-submit once more, from a process without our open files: there is the place.
+if [ "${1:-}" = org.apache.spark.deploy.SparkSubmit ] && [ "${2:-}" != pyspark-shell-main ]; then
+  _hrm_rewrite "$@"
+  if [ -n "$HRM_FOUND" ]; then
+    set -- "${HRM_ARGUMENTS[@]}"
+    _hrm_find_python
+    _hrm_start_appmaster
+    HRM_PLUGIN_JAR="$("$HRM_PYTHON" -I -S "$HRM_SPARK_DIR/build.py" "$SPARK_HOME")" || exit 1
+    SPARK_DIST_CLASSPATH="$HRM_PLUGIN_JAR${SPARK_DIST_CLASSPATH:+:$SPARK_DIST_CLASSPATH}"
+    _hrm_secret
+    export HRM_PYTHON HRM_APPMASTER_PID HRM_APPMASTER_FD HRM_PLUGIN_JAR HRM_ARGUMENT_FILE
+    export SPARK_DIST_CLASSPATH SPARK_SUBMIT_OPTS
+  fi
+  unset HRM_ARGUMENTS HRM_FOUND HRM_OTHER_MASTER HRM_SPARK_DIR
+fi
+# A program that a driver starts may call spark-submit itself, and must come by here again.
+unset SPARK_ENV_LOADED
+unset -f _hrm_fail _hrm_is_master _hrm_rewrite _hrm_take _hrm_default_master _hrm_find_python
+unset -f _hrm_start_appmaster _hrm_secret

@@ -1,0 +1,173 @@
+"""The plugin's cache, and what is said when the plugin cannot be built."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from hrm.spark import build
+
+SPARK_HOME = Path(pyspark.__file__).parent
+BUILD = Path(build.__file__)
+
+# A stub of a compiler: it is handed real arguments and does what a compiler does with -d.
+JAVA = """#!/bin/sh
+if [ "$1" = -version ]; then echo 'openjdk version "{version}"' >&2; exit 0; fi
+echo run >> "{log}"
+while [ "$1" != -d ]; do shift; done
+{action}
+"""
+
+
+@pytest.fixture
+def spark(tmp_path: Path) -> Path:
+    """A directory that looks like a Spark, compiler jars and all."""
+    jars = tmp_path / "spark" / "jars"
+    jars.mkdir(parents=True)
+    for name in (
+        "spark-core_2.13-4.3.0", "scala-compiler-2.13.18", "scala-library-2.13.18",
+        "scala-reflect-2.13.18",
+    ):  # fmt: skip
+        (jars / f"{name}.jar").touch()
+    return tmp_path / "spark"
+
+
+def java(
+    home: Path, monkeypatch: pytest.MonkeyPatch, *, version: str = "17.0.1",
+    action: str = 'echo class > "$2/Some.class"; sleep 0.2',
+) -> Path:  # fmt: skip
+    """Makes JAVA_HOME a Java whose runs can be counted; returns the log of its runs."""
+    log = home / "runs"
+    (home / "java" / "bin").mkdir(parents=True)
+    program = home / "java" / "bin" / "java"
+    program.write_text(JAVA.format(version=version, log=log, action=action))
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(home / "java"))
+    return log
+
+
+def build_py(spark_home: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-I", "-S", str(BUILD), str(spark_home)],
+        capture_output=True, text=True, check=False, timeout=100,
+    )  # fmt: skip
+
+
+@pytest.mark.spark
+def test_the_plugin_compiles_once_against_the_real_spark() -> None:
+    first = build_py(SPARK_HOME)
+    assert first.returncode == 0, first.stderr
+    with zipfile.ZipFile(first.stdout.strip()) as jar:
+        assert build.PROVIDER in jar.read(build.SERVICE).decode()
+        assert build.PROVIDER.replace(".", "/") + ".class" in jar.namelist()
+    second = build_py(SPARK_HOME)
+    assert second.stdout == first.stdout
+    assert second.stderr == "", "a hit is silent"
+
+
+@pytest.mark.spark
+def test_a_compiler_error_is_shown_and_kept(tmp_path: Path) -> None:
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "Broken.scala").write_text("object Broken { val x: Int = noSuchThing }\n")
+    with pytest.raises(build.BuildError, match="does not compile against Spark") as error:
+        build.plugin_jar(str(SPARK_HOME), str(sources), str(tmp_path / "cache"))
+    (log,) = (tmp_path / "cache").glob("*.log")
+    assert "not found: value noSuchThing" in log.read_text()
+    assert str(log) in str(error.value)
+    assert not list((tmp_path / "cache").glob("*.jar"))
+    assert not list((tmp_path / "cache").glob("build-*")), "nothing half-built stays"
+
+
+def test_a_second_start_compiles_nothing(
+    spark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = java(tmp_path, monkeypatch)
+    assert build_py(spark).stdout == build_py(spark).stdout
+    assert log.read_text().split() == ["run"]
+
+
+def test_a_hit_is_quick(spark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java(tmp_path, monkeypatch)
+    build_py(spark)
+    took_s = []
+    for _ in range(10):
+        begun = time.perf_counter()
+        build_py(spark)
+        took_s.append(time.perf_counter() - begun)
+    assert min(took_s) < 0.06
+
+
+def test_drivers_that_start_together_compile_once(
+    spark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = java(tmp_path, monkeypatch)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        done = list(pool.map(build_py, [spark] * 4))
+    assert [d.returncode for d in done] == [0] * 4
+    assert len({d.stdout for d in done}) == 1
+    assert log.read_text().split() == ["run"]
+
+
+def test_other_jars_and_other_sources_are_other_plugins(
+    spark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java(tmp_path, monkeypatch)
+    first = build_py(spark).stdout
+    (spark / "jars" / "spark-core_2.13-4.3.0.jar").write_text("patched")
+    assert build_py(spark).stdout != first
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "A.scala").write_text("class A")
+    cache = str(tmp_path / "cache")
+    one = build.plugin_jar(str(spark), str(sources), cache)
+    (sources / "A.scala").write_text("class B")
+    assert build.plugin_jar(str(spark), str(sources), cache) != one
+
+
+@pytest.mark.parametrize("missing", build.COMPILER_JARS)
+def test_a_spark_without_its_compiler(spark: Path, missing: str) -> None:
+    next((spark / "jars").glob(f"{missing}-*.jar")).unlink()
+    done = build_py(spark)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert f"no {missing} jar" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_no_spark(tmp_path: Path) -> None:
+    done = build_py(tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "is not a Spark installation" in done.stderr
+
+
+def test_java_too_old(spark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java(tmp_path, monkeypatch, version="1.8.0_402")
+    done = build_py(spark)
+    assert done.returncode == 1
+    assert "is Java 8, too old; install a Java 17 or newer" in done.stderr
+
+
+def test_java_missing(spark: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    assert "does not run" in build_py(spark).stderr
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "no java on the PATH" in build_py(spark).stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")
+def test_a_cache_that_cannot_be_written(
+    spark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o500)
+    monkeypatch.setenv("HRM_HOME", str(tmp_path / "home"))
+    assert "set HRM_HOME" in build_py(spark).stderr

@@ -1,0 +1,332 @@
+"""A real Spark with plugin and AppMaster: real driver, real executors, a master of the test's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hrm.v1 import common_pb2
+from tests.spark.fake_master import FakeMaster, fake_master, until
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+
+REPOSITORY = Path(__file__).parents[2]
+START_S = 120.0  # a driver's start on a machine that is busy with other tests
+
+HEAD = """
+import os, sys, time
+from pathlib import Path
+from pyspark.sql import SparkSession
+here = Path(sys.argv[1])
+def wait_for(name):
+    deadline = time.monotonic() + 100
+    while not (here / name).exists():
+        assert time.monotonic() < deadline, name
+        time.sleep(0.05)
+def say(name, text=""):
+    (here / f"{name}.half").write_text(str(text))
+    (here / f"{name}.half").rename(here / name)
+builder = SparkSession.builder.appName("test")
+"""
+
+
+class Driver:
+    """A running application, its words as files in ``directory``."""
+
+    def __init__(self, process: asyncio.subprocess.Process, directory: Path) -> None:
+        self.process = process
+        self.directory = directory
+
+    async def said(self, name: str, timeout_s: float = START_S) -> str:
+        path = self.directory / name
+        await until(lambda: path.exists() or self.process.returncode is not None, timeout_s, name)
+        assert path.exists(), self.output()
+        return path.read_text()
+
+    def tell(self, name: str) -> None:
+        (self.directory / name).touch()
+
+    def output(self) -> str:
+        return (self.directory / "output").read_text(errors="replace")
+
+    async def exit_status(self, timeout_s: float = START_S) -> int:
+        return await asyncio.wait_for(self.process.wait(), timeout_s)
+
+    def java(self) -> psutil.Process:
+        root = psutil.Process(self.process.pid)
+        return next(p for p in [root, *root.children(True)] if p.name() == "java")
+
+    def appmaster(self) -> psutil.Process:
+        return next(p for p in self.java().children() if "hrm.spark.appmaster" in p.cmdline())
+
+
+@pytest.fixture
+async def master(tmp_path: Path) -> AsyncIterator[FakeMaster]:
+    async with fake_master(tmp_path) as running:
+        yield running
+
+
+@contextlib.asynccontextmanager
+async def application(
+    master: FakeMaster, directory: Path, body: str, *options: str, submit: bool = True
+) -> AsyncIterator[Driver]:
+    app = directory / "app.py"
+    app.write_text(HEAD + body)
+    environment = dict(
+        os.environ,
+        SPARK_CONF_DIR=str(REPOSITORY / "spark-conf"),
+        SPARK_LOCAL_IP="127.0.0.1",
+        HRM_TOKEN_FILE=os.environ.get("HRM_TOKEN_FILE", str(master.token_file)),
+        HRM_TEST_MASTER=f"hrm://{master.address}",
+        PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    )
+    spark_submit = [
+        "spark-submit", "--master", f"hrm://{master.address}", "--driver-memory", "512m",
+        "--conf", "spark.ui.enabled=false", "--conf", "spark.executor.memory=512m", *options,
+    ]  # fmt: skip
+    command = spark_submit if submit else [sys.executable]
+    with (directory / "output").open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            *command, str(app), str(directory), env=environment, cwd=directory,
+            stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+        )  # fmt: skip
+    try:
+        yield Driver(process, directory)
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+
+async def test_an_application_runs_and_says_how_it_ended(
+    master: FakeMaster, tmp_path: Path
+) -> None:
+    body = """
+spark = builder.getOrCreate()
+sc = spark.sparkContext
+say("result", sc.parallelize(range(1000), 4).map(lambda x: 2 * x).sum())
+say("id", sc.applicationId)
+say("authenticate", sc.getConf().get("spark.authenticate"))
+say("submit_opts", os.environ.get("SPARK_SUBMIT_OPTS"))
+spark.stop()
+"""
+    async with application(master, tmp_path, body) as driver:
+        assert await driver.said("result") == "999000"
+        assert await driver.exit_status() == 0
+    assert (tmp_path / "id").read_text() == master.application_id
+    assert (tmp_path / "authenticate").read_text() == "true"
+    launch = master.registrations[0].launch
+    assert len(launch.environment["_SPARK_AUTH_SECRET"]) == 64
+    assert not any(launch.environment["_SPARK_AUTH_SECRET"] in o for o in launch.java_options)
+    assert len(master.registrations) == 1
+    assert set(master.executors) == {"1", "2"}
+    assert master.finished is not None
+    assert master.finished.state == common_pb2.APPLICATION_STATE_SUCCEEDED
+    reports = [u.progress for _, u in master.updates if u.HasField("progress")]
+    assert reports[-1].tasks_completed == 4
+    assert reports[-1].mean_task_s > 0
+    assert master.classes() == []
+
+
+async def test_plain_python_and_an_explicit_no_to_authentication(
+    master: FakeMaster, tmp_path: Path
+) -> None:
+    body = """
+spark = (builder.master(os.environ["HRM_TEST_MASTER"]).config("spark.authenticate", "false")
+    .config("spark.executor.instances", "1").config("spark.executor.memory", "512m")
+    .config("spark.hrm.class", "stream").config("spark.ui.enabled", "false").getOrCreate())
+say("count", spark.range(100).count())
+spark.stop()
+"""
+    async with application(master, tmp_path, body, submit=False) as driver:
+        assert await driver.said("count") == "100"
+        assert await driver.exit_status() == 0
+    assert master.registrations[0].declared_class == common_pb2.WORKLOAD_CLASS_STREAM
+    assert "_SPARK_AUTH_SECRET" not in master.registrations[0].launch.environment
+    assert set(master.executors) == {"1"}
+
+
+async def test_a_dead_executor_is_reported_with_its_exit_code_and_replaced(
+    master: FakeMaster, tmp_path: Path
+) -> None:
+    body = """
+spark = builder.getOrCreate()
+say("ready")
+wait_for("killed")
+say("sum", spark.sparkContext.parallelize(range(100), 2).sum())
+wait_for("end")
+spark.stop()
+"""
+    options = ["--conf", "spark.executor.instances=1", "--conf", "spark.log.level=INFO"]
+    async with application(master, tmp_path, body, *options) as driver:
+        await driver.said("ready")
+        process = master.executors["1"].process
+        assert process is not None
+        process.kill()
+        await until(lambda: "2" in master.executors, 30, "the replacement")
+        driver.tell("killed")
+        assert await driver.said("sum") == "4950"
+        await until(lambda: "the process ended with -9" in driver.output(), 30, "the reason")
+        driver.tell("end")
+        assert await driver.exit_status() == 0
+    assert set(master.executors) == {"1", "2"}
+
+
+async def test_an_appmaster_that_dies_comes_back_and_finds_its_executors(
+    master: FakeMaster, tmp_path: Path
+) -> None:
+    body = """
+spark = builder.getOrCreate()
+say("ready")
+wait_for("back")
+say("sum", spark.sparkContext.parallelize(range(100), 2).sum())
+spark.stop()
+"""
+    async with application(
+        master, tmp_path, body, "--conf", "spark.executor.instances=1"
+    ) as driver:
+        await driver.said("ready")
+        first = driver.appmaster()
+        assert not any(len(a) > 60 for a in first.cmdline()), "a secret in an argument"
+        assert "_SPARK_AUTH_SECRET" not in first.environ()
+        first.kill()
+        await until(lambda: master.sessions == 2, 30, "the second session")
+        assert master.registrations[1].application_id == master.application_id
+        driver.tell("back")
+        assert await driver.said("sum") == "4950"
+        assert await driver.exit_status() == 0
+    assert set(master.executors) == {"1"}, "the executor was kept"
+    assert master.finished is not None
+    assert master.finished.state == common_pb2.APPLICATION_STATE_SUCCEEDED
+
+
+async def test_a_stream_is_found_when_it_starts_and_forgotten_when_it_ends(
+    master: FakeMaster, tmp_path: Path
+) -> None:
+    body = """
+spark = builder.getOrCreate()
+(here / "in").mkdir()
+(here / "in" / "a.txt").write_text("x")
+text = spark.readStream.text(str(here / "in"))
+text.writeStream.format("memory").queryName("bounded").trigger(availableNow=True).start() \\
+    .awaitTermination()
+rate = spark.readStream.format("rate").load()
+query = rate.writeStream.format("memory").queryName("rates").start()
+say("started", time.time())
+wait_for("seen")
+query.stop()
+say("stopped", time.time())
+wait_for("end")
+spark.stop()
+"""
+    options = ["--conf", "spark.executor.instances=1", "--conf", "spark.sql.shuffle.partitions=1"]
+    async with application(master, tmp_path, body, *options) as driver:
+        started_at_s = float(await driver.said("started"))
+        await until(lambda: len(master.classes()) == 1, 10)
+        driver.tell("seen")
+        await driver.said("stopped")
+        await until(lambda: len(master.classes()) == 2, 10)
+        driver.tell("end")
+        assert await driver.exit_status() == 0
+    assert master.classes() == [
+        common_pb2.WORKLOAD_CLASS_STREAM,
+        common_pb2.WORKLOAD_CLASS_BATCH,
+    ]
+    at_s, change = next((t, u) for t, u in master.updates if u.HasField("class_changed"))
+    assert at_s - started_at_s < 1.0
+    assert "'rates'" in change.class_changed.evidence
+    assert "ProcessingTime" in change.class_changed.evidence
+
+
+async def test_dynamic_allocation_asks_and_releases(master: FakeMaster, tmp_path: Path) -> None:
+    body = """
+spark = builder.getOrCreate()
+slow = spark.sparkContext.parallelize(range(100), 4).map(lambda x: (time.sleep(.1), x)[1])
+say("sum", slow.sum())
+wait_for("end")
+spark.stop()
+"""
+    settings = {
+        "enabled": "true", "shuffleTracking.enabled": "true", "initialExecutors": "0",
+        "minExecutors": "0", "maxExecutors": "2", "executorIdleTimeout": "2s",
+        "schedulerBacklogTimeout": "100ms", "sustainedSchedulerBacklogTimeout": "100ms",
+    }  # fmt: skip
+    options = [
+        part
+        for name, value in settings.items()
+        for part in ("--conf", f"spark.dynamicAllocation.{name}={value}")
+    ]
+    async with application(master, tmp_path, body, *options) as driver:
+        assert await driver.said("sum") == "4950"
+        assert 1 <= len(master.executors) <= 2
+        await until(lambda: not master.running(), 60, "idle executors go")
+        assert all(e.released for e in master.executors.values() if e.end is not None)
+        driver.tell("end")
+        assert await driver.exit_status() == 0
+
+
+async def test_a_driver_that_is_killed_leaves_nothing(master: FakeMaster, tmp_path: Path) -> None:
+    body = """
+spark = builder.getOrCreate()
+say("ready")
+wait_for("never")
+"""
+    async with application(
+        master, tmp_path, body, "--conf", "spark.executor.instances=1"
+    ) as driver:
+        await driver.said("ready")
+        appmaster = driver.appmaster()
+        driver.java().kill()
+        await until(lambda: master.finished is not None, 5, "the master hears of it")
+        await until(lambda: not appmaster.is_running(), 5, "the AppMaster ends")
+    assert master.finished is not None
+    assert master.finished.state == common_pb2.APPLICATION_STATE_FAILED
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--conf", "spark.executor.cores=99"], "99 vcores fits no node; the largest is fake-node"),
+        (["--conf", "spark.hrm.class=fast"], "spark.hrm.class must be stream or batch, not 'fast'"),
+        (["--conf", "spark.hrm.token.file=/dev/null/none"], "HRM: "),
+        (["--master", "hrm://127.0.0.1:1"], "no HRM master answers at 127.0.0.1:1"),
+    ],
+    ids=["no node is large enough", "bad class", "no token", "no master"],
+)
+async def test_what_cannot_work_is_one_clear_line_and_an_exit_status(
+    master: FakeMaster, tmp_path: Path, options: list[str], message: str
+) -> None:
+    async with application(master, tmp_path, "builder.getOrCreate()\n", *options) as driver:
+        assert await driver.exit_status() != 0
+        lines = [li for li in driver.output().splitlines() if "SparkException: HRM: " in li]
+        assert lines, driver.output()
+        assert message in lines[0]
+    await until(lambda: not master.running(), 10)
+
+
+async def test_executors_that_keep_dying_end_the_application_with_their_exit_code(
+    master: FakeMaster, tmp_path: Path
+) -> None:
+    body = """
+spark = builder.getOrCreate()
+say("sum", spark.sparkContext.parallelize(range(10)).sum())
+"""
+    options = [
+        "--conf", "spark.executor.extraJavaOptions=-XX:-IgnoreUnrecognizedVMOptions -XX:NoSuch=1",
+        "--conf", "spark.executor.instances=1", "--conf", "spark.hrm.executor.maxFailures=3",
+    ]  # fmt: skip
+    async with application(master, tmp_path, body, *options) as driver:
+        assert await driver.exit_status() != 0
+        assert "3 executors failed" in driver.output()
+        assert "exit code 1" in driver.output()
+        assert not (tmp_path / "sum").exists()
+    assert len(master.executors) == 3

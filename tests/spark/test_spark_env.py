@@ -1,0 +1,234 @@
+"""spark-env.sh in a real bash: which arguments it rewrites, what it exports, what it refuses."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+CONF = Path(__file__).parents[2] / "spark-conf"
+SUBMIT = "org.apache.spark.deploy.SparkSubmit"
+
+# As spark-class does it: sourced in the launcher's shell, with export of all that is set.
+LAUNCHER = """
+export SPARK_ENV_LOADED=1
+set -a
+. "$SPARK_CONF_DIR/spark-env.sh"
+set +a
+printf '%s\\n' "$@" > "$OUT/arguments"
+env > "$OUT/environment"
+case "${SPARK_SUBMIT_OPTS:-}" in *@*) cat "${SPARK_SUBMIT_OPTS##*@}" > "$OUT/secret" ;; esac
+"""
+
+
+class Launcher:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(directory),
+            "HRM_HOME": str(directory),
+            "HRM_PYTHON": str(directory / "python"),
+            "SPARK_CONF_DIR": str(CONF),
+            "SPARK_HOME": "/opt/spark",
+            "OUT": str(directory),
+        }
+        # Stands for the Python that has hrm: "builds" a jar at once, and notes how it was called.
+        python = directory / "python"
+        python.write_text(
+            '#!/bin/sh\necho "$@" >> "$OUT/pythons"\n'
+            'case "$*" in *build.py*) [ -z "$FAIL" ] || exit 1; echo /cache/plugin.jar ;;\n'
+            '  *appmaster*) exec cat > "$OUT/stdin" ;; esac\n'
+        )
+        python.chmod(0o755)
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        for name in ("arguments", "environment", "pythons", "secret"):
+            (self.directory / name).unlink(missing_ok=True)
+        return subprocess.run(
+            ["bash", "-c", LAUNCHER, "spark-class", *arguments],
+            env=self.environment | environment, capture_output=True, text=True, check=False,
+            timeout=30,
+        )  # fmt: skip
+
+    def rewritten(self, *arguments: str, **environment: str) -> list[str]:
+        done = self.run(SUBMIT, *arguments, **environment)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        first, *rest = (self.directory / "arguments").read_text().splitlines()
+        assert first == SUBMIT
+        return rest
+
+    def exported(self) -> dict[str, str]:
+        lines = (self.directory / "environment").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Launcher:
+    return Launcher(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["--master", "hrm://h:7480", "a.py"], ["--master", "spark+hrm://h:7480", "a.py"]),
+        (["--master=hrm://h:7480", "a.py"], ["--master=spark+hrm://h:7480", "a.py"]),
+        (["--conf", "spark.master=hrm://h:1"], ["--conf", "spark.master=spark+hrm://h:1"]),
+        (["-c", "spark.master=hrm://h:1"], ["-c", "spark.master=spark+hrm://h:1"]),
+        (["--conf=spark.master=hrm://h:1"], ["--conf=spark.master=spark+hrm://h:1"]),
+        (["--master", "hrm://[::1]:7480"], ["--master", "spark+hrm://[::1]:7480"]),
+        (["--master", "spark+hrm://h:1"], ["--master", "spark+hrm://h:1"]),
+        (
+            ["-v", "--name", "two words", "--master", "hrm://h:1", "a.py", "", "--master", "hrm:x"],
+            ["-v", "--name", "two words", "--master", "spark+hrm://h:1", "a.py", "", "--master",
+             "hrm:x"],
+        ),
+    ],
+)  # fmt: skip
+def test_hrm_masters_are_rewritten(
+    launcher: Launcher, given: list[str], expected: list[str]
+) -> None:
+    assert launcher.rewritten(*given) == expected
+    exported = launcher.exported()
+    assert exported["SPARK_DIST_CLASSPATH"] == "/cache/plugin.jar"
+    assert exported["HRM_APPMASTER_PID"].isdecimal()
+    assert "SPARK_ENV_LOADED" not in exported
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--master", "local[2]", "a.py", "--master", "hrm://h:1"],
+        ["--master", "spark://h:7077", "a.py"],
+        ["--conf", "spark.app.master=hrm://h:1", "a.py"],
+        ["--name", "--master", "a.py", "hrm://h:1"],
+        ["--version"],
+        [],
+    ],
+)
+def test_everything_else_is_left_alone(launcher: Launcher, given: list[str]) -> None:
+    assert launcher.rewritten(*given) == given
+    assert not (launcher.directory / "pythons").exists()
+    assert not any(n.startswith("HRM_APP") for n in launcher.exported())
+    assert "SPARK_SUBMIT_OPTS" not in launcher.exported()
+
+
+def test_other_programs_are_left_alone(launcher: Launcher) -> None:
+    assert launcher.run("org.apache.spark.deploy.worker.Worker", "hrm://h:1").returncode == 0
+    assert not (launcher.directory / "pythons").exists()
+
+
+def test_a_python_shell_is_rewritten_at_its_second_start(launcher: Launcher) -> None:
+    """bin/pyspark calls spark-submit to start Python, which calls spark-submit to start Java."""
+    shell = ["pyspark-shell-main", "--name", "PySparkShell", "--master", "hrm://h:1"]
+    assert launcher.rewritten(*shell) == shell
+    assert "SPARK_ENV_LOADED" not in launcher.exported(), "so that the second start comes by"
+
+
+def test_a_master_in_the_defaults_file(launcher: Launcher) -> None:
+    conf = launcher.directory / "conf"
+    conf.mkdir()
+    shutil.copy(CONF / "spark-env.sh", conf)
+    file = conf / "spark-defaults.conf"
+    file.write_text("# spark.master hrm://no:1\nspark.app.name x\nspark.master   hrm://h:7480\n")
+    python = launcher.directory / "python"
+    python.write_text(python.read_text() + 'case "$*" in *print*) echo /x ;; esac\n')
+    given = {"SPARK_CONF_DIR": str(conf)}
+    assert launcher.rewritten("--name", "n", "a.py", **given) == [
+        "--master", "spark+hrm://h:7480", "--name", "n", "a.py",
+    ]  # fmt: skip
+    assert launcher.rewritten("--master", "local", "a.py", **given) == ["--master", "local", "a.py"]
+    other = launcher.directory / "other.conf"
+    other.write_text("spark.master=hrm://other:1\n")
+    arguments = launcher.rewritten("--properties-file", str(other), "a.py", **given)
+    assert arguments[:2] == ["--master", "spark+hrm://other:1"]
+    file.write_text("spark.master=local\n")
+    assert launcher.rewritten("a.py", **given) == ["a.py"]
+
+
+def test_the_secret_is_handed_over_in_a_file_that_is_already_gone(launcher: Launcher) -> None:
+    launcher.rewritten("--master", "hrm://h:1", "a.py", SPARK_SUBMIT_OPTS="-Duser=1")
+    options = launcher.exported()["SPARK_SUBMIT_OPTS"]
+    assert options.startswith("-Duser=1 @/proc/self/fd/")
+    first = (launcher.directory / "secret").read_text().split()
+    assert first[0] == "-Dspark.authenticate=true"
+    name, _, secret = first[1].partition("=")
+    assert name == "-Dspark.authenticate.secret"
+    assert len(secret) == 64
+    assert secret not in (launcher.directory / "environment").read_text()
+    launcher.rewritten("--master", "hrm://h:1", "a.py")
+    assert (launcher.directory / "secret").read_text().split() != first, "every start has its own"
+
+
+def test_what_an_enclosing_driver_left_is_taken_away(launcher: Launcher) -> None:
+    launcher.rewritten("--master", "hrm://h:1", "a.py", SPARK_SUBMIT_OPTS="-Duser=1")
+    inherited = launcher.exported()
+    launcher.rewritten("--master", "local", "a.py", **inherited)
+    exported = launcher.exported()
+    assert exported["SPARK_SUBMIT_OPTS"].strip() == "-Duser=1"
+    assert exported["SPARK_DIST_CLASSPATH"] == ""
+    assert "HRM_APPMASTER_FD" not in exported
+    launcher.rewritten("--master", "hrm://h:1", "a.py", **inherited)
+    assert launcher.exported()["SPARK_SUBMIT_OPTS"].count("@") == 1
+    assert launcher.exported()["SPARK_DIST_CLASSPATH"] == "/cache/plugin.jar"
+
+
+@pytest.mark.parametrize(
+    "master",
+    ["hrm://h", "hrm://h:", "hrm://h:port", "hrm://:1", "hrm://h:0", "hrm://h:65536", "hrm:h:1",
+     "hrm://h:1/path", "hrm://user@h:1", "hrm+ssl://h:1"],
+)  # fmt: skip
+def test_a_malformed_master_is_one_clear_line(launcher: Launcher, master: str) -> None:
+    for arguments in (["--master", master], [f"--conf=spark.master={master}"]):
+        done = launcher.run(SUBMIT, *arguments, "a.py")
+        assert done.returncode == 1
+        assert done.stderr == (
+            f"HRM: '{master}' is not the address of an HRM master; write hrm://HOST:PORT, such as "
+            f"hrm://127.0.0.1:7480\n"
+        )
+        assert not (launcher.directory / "arguments").exists()
+
+
+def test_a_failed_build_stops_the_start(launcher: Launcher) -> None:
+    assert launcher.run(SUBMIT, "--master", "hrm://h:1", "a.py", FAIL="1").returncode == 1
+    assert not (launcher.directory / "arguments").exists()
+
+
+def test_a_python_that_cannot_run(launcher: Launcher) -> None:
+    done = launcher.run(SUBMIT, "--master", "hrm://h:1", HRM_PYTHON="/no/python")
+    assert done.returncode == 1
+    assert "HRM_PYTHON is /no/python, which cannot be run" in done.stderr
+
+
+def test_the_python_beside_the_directory_is_found(launcher: Launcher) -> None:
+    del launcher.environment["HRM_PYTHON"]
+    conf = launcher.directory / "conf"
+    shutil.copytree(CONF, conf)
+    beside = launcher.directory / ".venv" / "bin"
+    beside.mkdir(parents=True)
+    program = (launcher.directory / "python").read_text()
+    # The copied directory has no package beside it either: Python is asked where hrm is.
+    (beside / "python").write_text(program + 'case "$*" in *print*) echo /x ;; esac\n')
+    (beside / "python").chmod(0o755)
+    launcher.rewritten("--master", "hrm://h:1", "a.py", SPARK_CONF_DIR=str(conf))
+    assert launcher.exported()["HRM_PYTHON"] == str(beside / "python")
+    assert "/x/build.py /opt/spark" in (launcher.directory / "pythons").read_text()
+
+
+def test_no_python_that_has_hrm(launcher: Launcher) -> None:
+    del launcher.environment["HRM_PYTHON"]
+    conf = launcher.directory / "conf"
+    shutil.copytree(CONF, conf)
+    programs = launcher.directory / "bin"
+    programs.mkdir()
+    (programs / "python3").symlink_to("/bin/false")
+    done = launcher.run(
+        SUBMIT, "--master", "hrm://h:1",
+        SPARK_CONF_DIR=str(conf), PATH=f"{programs}:{os.environ['PATH']}",
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("HRM: no Python that has hrm-spark: install it")
