@@ -100,33 +100,55 @@ class MasterSettings(_Settings):
     model_config = SettingsConfigDict(env_prefix="HRM_MASTER_", extra="forbid")
     table: ClassVar[str] = "master"
 
-    host: str = Field("127.0.0.1", description="address to listen on")
-    port: int = Field(DEFAULT_PORT, ge=0, le=65535, description="port to listen on; 0: any free")
+    host: str = Field(default="127.0.0.1", description="address to listen on")
+    port: int = Field(
+        default=DEFAULT_PORT, ge=0, le=65535, description="port to listen on; 0: any free"
+    )
     state_dir: Path = Field(
         default_factory=lambda: hrm_home() / "master", description="directory of its store"
     )
     token_file: Path = Field(
         default_factory=token_file, description="the cluster's secret, mode 0600"
     )
-    schedulers: int = Field(2, ge=1, le=256, description="parallel schedulers in the master")
+    schedulers: int = Field(
+        default=2, ge=1, le=256, description="parallel schedulers in the master"
+    )
 
     heartbeat_interval_s: float = Field(
-        1.0, gt=0, le=60, description="how often agents and AppMasters say that they live"
+        default=1.0, gt=0, le=60, description="how often agents and AppMasters say that they live"
     )
-    node_timeout_s: float = Field(15.0, gt=0, description="silence after which a node is lost")
+    node_timeout_s: float = Field(
+        default=15.0, gt=0, description="silence after which a node is lost"
+    )
     application_grace_s: float = Field(
-        30.0, gt=0, description="time an AppMaster has to come back before its application fails"
+        default=30.0,
+        gt=0,
+        description="time an AppMaster has to come back before its application fails",
     )
-    lease_timeout_s: float = Field(2.0, gt=0, description="longest hold of the stream lease")
-    retry_delay_s: float = Field(0.05, gt=0, description="first back-off of a scheduler's retry")
-    retry_delay_max_s: float = Field(2.0, gt=0, description="longest back-off of that retry")
-    default_duration_s: float = Field(60.0, gt=0, description="run time assumed of a new container")
-    wait_max_s: float = Field(600.0, gt=0, description="longest estimated wait at a resource unit")
-    waiting_limit: int = Field(64, ge=0, description="containers that may wait at a resource unit")
-    applications_limit: int = Field(10_000, ge=1, description="live applications")
-    containers_limit: int = Field(100_000, ge=1, description="live containers of one application")
+    lease_timeout_s: float = Field(
+        default=2.0, gt=0, description="longest hold of the stream lease"
+    )
+    retry_delay_s: float = Field(
+        default=0.05, gt=0, description="first back-off of a scheduler's retry"
+    )
+    retry_delay_max_s: float = Field(
+        default=2.0, gt=0, description="longest back-off of that retry"
+    )
+    default_duration_s: float = Field(
+        default=60.0, gt=0, description="run time assumed of a new container"
+    )
+    wait_max_s: float = Field(
+        default=600.0, gt=0, description="longest estimated wait at a resource unit"
+    )
+    waiting_limit: int = Field(
+        default=64, ge=0, description="containers that may wait at a resource unit"
+    )
+    applications_limit: int = Field(default=10_000, ge=1, description="live applications")
+    containers_limit: int = Field(
+        default=100_000, ge=1, description="live containers of one application"
+    )
     ended_applications_kept: int = Field(
-        1_000, ge=0, description="ended applications that `hrm apps --all` still knows"
+        default=1_000, ge=0, description="ended applications that `hrm apps --all` still knows"
     )
 
 
@@ -136,11 +158,15 @@ class AgentSettings(_Settings):
     model_config = SettingsConfigDict(env_prefix="HRM_AGENT_", extra="forbid")
     table: ClassVar[str] = "agent"
 
-    master: str = Field(f"127.0.0.1:{DEFAULT_PORT}", description="host:port of the master")
-    name: str = Field("", description="name of this node; empty: the host's name")
-    host: str = Field("127.0.0.1", description="address that executors bind and others reach")
-    port: int = Field(0, ge=0, le=65535, description="port for logs (gRPC); 0: any free")
-    log_port: int = Field(0, ge=0, le=65535, description="port of the log pages; 0: any free")
+    master: str = Field(default=f"127.0.0.1:{DEFAULT_PORT}", description="host:port of the master")
+    name: str = Field(default="", description="name of this node; empty: the host's name")
+    host: str = Field(
+        default="127.0.0.1", description="address that executors bind and others reach"
+    )
+    port: int = Field(default=0, ge=0, le=65535, description="port for logs (gRPC); 0: any free")
+    log_port: int = Field(
+        default=0, ge=0, le=65535, description="port of the log pages; 0: any free"
+    )
     work_dir: Path = Field(
         default_factory=lambda: hrm_home() / "agent",
         description="containers' work directories and logs",
@@ -149,32 +175,46 @@ class AgentSettings(_Settings):
         default_factory=token_file, description="the cluster's secret, mode 0600"
     )
 
-    cores: int = Field(0, ge=0, le=4096, description="vcores offered; 0: all of the machine")
-    memory_mib: int = Field(0, ge=0, description="memory offered; 0: all but 1 GiB or a tenth")
-    run_limit: int = Field(0, ge=0, description="containers that may run at once; 0: one a vcore")
-    platform: str = Field("cpu", description="the group of like nodes that this one belongs to")
+    cores: int = Field(
+        default=0, ge=0, le=4096, description="vcores offered; 0: all of the machine"
+    )
+    memory_mib: int = Field(
+        default=0, ge=0, description="memory offered; 0: all but 1 GiB or a tenth"
+    )
+    run_limit: int = Field(
+        default=0, ge=0, description="containers that may run at once; 0: one a vcore"
+    )
+    platform: str = Field(
+        default="cpu", description="the group of like nodes that this one belongs to"
+    )
     isolation: Literal["auto", "cgroup2", "cgroup1", "none"] = Field(
-        "auto", description="what enforces limits; auto: the best that the machine offers"
+        default="auto", description="what enforces limits; auto: the best that the machine offers"
     )
     cpu_limit: Literal["shares", "quota"] = Field(
-        "shares", description="shares: limited when others want the cores; quota: always"
+        default="shares", description="shares: limited when others want the cores; quota: always"
     )
-    spark_home: Path | None = Field(None, description="Spark of the executors; empty: pyspark's")
+    spark_home: Path | None = Field(
+        default=None, description="Spark of the executors; empty: pyspark's"
+    )
     java_home: Path | None = Field(
-        None, description="Java of the executors; empty: $JAVA_HOME, else java on the PATH"
+        default=None, description="Java of the executors; empty: $JAVA_HOME, else java on the PATH"
     )
 
     reconnect_delay_max_s: float = Field(
-        5.0, gt=0, description="longest back-off between attempts to reach the master"
+        default=5.0, gt=0, description="longest back-off between attempts to reach the master"
     )
     usage_interval_s: float = Field(
-        1.0, gt=0, le=60, description="how often containers are measured"
+        default=1.0, gt=0, le=60, description="how often containers are measured"
     )
-    stop_grace_s: float = Field(5.0, ge=0, description="between SIGTERM and SIGKILL")
-    log_bytes_max: int = Field(64 * 1024 * 1024, ge=4096, description="size at which a log rotates")
-    log_files_max: int = Field(5, ge=1, le=100, description="rotated files kept beside the newest")
+    stop_grace_s: float = Field(default=5.0, ge=0, description="between SIGTERM and SIGKILL")
+    log_bytes_max: int = Field(
+        default=64 * 1024 * 1024, ge=4096, description="size at which a log rotates"
+    )
+    log_files_max: int = Field(
+        default=5, ge=1, le=100, description="rotated files kept beside the newest"
+    )
     work_keep_s: float = Field(
-        86_400.0, ge=0, description="time an ended container's work directory is kept"
+        default=86_400.0, ge=0, description="time an ended container's work directory is kept"
     )
 
     @field_validator("name")

@@ -1,22 +1,24 @@
 """gRPC as HRM uses it: the token on every call, errors as statuses, channels with bounded waits.
 
 Every method of every server, health and reflection included, asks for
-``authorization: Bearer <token>``. The token is a secret of the whole cluster, kept in a file of mode
-0600; whoever can read it is an administrator.
+``authorization: Bearer <token>``. The token is a secret of the whole cluster, kept in a file of
+mode 0600; whoever can read it is an administrator.
 """
 
 from __future__ import annotations
 
 import hmac
+import inspect
 import os
 import secrets
 import stat
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from hrm import errors
 
@@ -132,12 +134,15 @@ def read_token(path: Path) -> str:
     return token
 
 
-class TokenInterceptor(grpc.aio.ServerInterceptor):
-    """Refuses every call that does not carry the token."""
+class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Refuses every call that does not carry the token, and every message that is none.
+
+    The refusal waits for no message: it is the same for unary and streaming calls.
+    """
 
     def __init__(self, token: str) -> None:
         self._expected = f"Bearer {token}".encode()
-        self._refusal = grpc.unary_unary_rpc_method_handler(self._refuse)
+        self._refusal = grpc.stream_stream_rpc_method_handler(self._refuse)
 
     @staticmethod
     async def _refuse(_request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
@@ -148,35 +153,82 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler:
+    ) -> Any:
         for key, value in handler_call_details.invocation_metadata or ():
             if key == "authorization":
                 given = value if isinstance(value, bytes) else value.encode()
                 if hmac.compare_digest(given, self._expected):
-                    return await continuation(handler_call_details)
+                    return _decoding(await continuation(handler_call_details))
         return self._refusal
 
 
-class _BearerUnaryUnary(grpc.aio.UnaryUnaryClientInterceptor):
-    def __init__(self, add: Callable[[grpc.aio.ClientCallDetails], grpc.aio.ClientCallDetails]):
+def _decoding(handler: Any) -> Any:
+    """The same handler, which answers INVALID_ARGUMENT to bytes that are no message."""
+    if handler is None or handler.request_deserializer is None:
+        return handler
+    decode = handler.request_deserializer
+
+    def parsed(data: bytes) -> Any:
+        try:
+            return decode(data)
+        except DecodeError as error:
+            raise errors.InvalidRequest(f"malformed message: {error}") from None
+
+    async def parsed_all(requests: Any) -> AsyncIterator[Any]:
+        async for data in requests:
+            yield parsed(data)
+
+    async def unary_unary(data: bytes, context: Any) -> Any:
+        try:
+            request = parsed(data)
+        except errors.InvalidRequest as error:
+            await abort(context, error)
+        return await handler.unary_unary(request, context)
+
+    async def unary_stream(data: bytes, context: Any) -> AsyncIterator[Any]:
+        try:
+            request = parsed(data)
+        except errors.InvalidRequest as error:
+            await abort(context, error)
+        async for response in handler.unary_stream(request, context):
+            yield response
+
+    async def stream_stream(requests: Any, context: Any) -> None:
+        await handler.stream_stream(parsed_all(requests), context)
+
+    encode = handler.response_serializer
+    if handler.unary_unary is not None and inspect.iscoroutinefunction(handler.unary_unary):
+        return grpc.unary_unary_rpc_method_handler(unary_unary, None, encode)
+    if handler.unary_stream is not None and inspect.isasyncgenfunction(handler.unary_stream):
+        return grpc.unary_stream_rpc_method_handler(unary_stream, None, encode)
+    if handler.stream_stream is not None and inspect.iscoroutinefunction(handler.stream_stream):
+        return grpc.stream_stream_rpc_method_handler(stream_stream, None, encode)
+    return handler
+
+
+_Add: TypeAlias = Callable[[grpc.aio.ClientCallDetails], grpc.aio.ClientCallDetails]
+
+
+class _BearerUnaryUnary(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
+    def __init__(self, add: _Add) -> None:
         self._add = add
 
     async def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
         return await continuation(self._add(details), request)
 
 
-class _BearerUnaryStream(grpc.aio.UnaryStreamClientInterceptor):
-    def __init__(self, add: Callable[[grpc.aio.ClientCallDetails], grpc.aio.ClientCallDetails]):
+class _BearerUnaryStream(grpc.aio.UnaryStreamClientInterceptor):  # type: ignore[type-arg]
+    def __init__(self, add: _Add) -> None:
         self._add = add
 
     async def intercept_unary_stream(self, continuation: Any, details: Any, request: Any) -> Any:
         return await continuation(self._add(details), request)
 
 
-class _BearerStreamStream(grpc.aio.StreamStreamClientInterceptor):
-    def __init__(self, add: Callable[[grpc.aio.ClientCallDetails], grpc.aio.ClientCallDetails]):
+class _BearerStreamStream(grpc.aio.StreamStreamClientInterceptor):  # type: ignore[type-arg]
+    def __init__(self, add: _Add) -> None:
         self._add = add
 
     async def intercept_stream_stream(self, continuation: Any, details: Any, request: Any) -> Any:
@@ -189,28 +241,47 @@ def channel(target: str, token: str) -> grpc.aio.Channel:
     def add(details: grpc.aio.ClientCallDetails) -> grpc.aio.ClientCallDetails:
         metadata = grpc.aio.Metadata(*(details.metadata or ()))
         metadata.add("authorization", f"Bearer {token}")
-        return details._replace(metadata=metadata)
+        return grpc.aio.ClientCallDetails(
+            details.method,
+            details.timeout,
+            metadata,
+            details.credentials,
+            details.wait_for_ready,
+        )
 
-    interceptors = [_BearerUnaryUnary(add), _BearerUnaryStream(add), _BearerStreamStream(add)]
+    interceptors: list[Any] = [
+        _BearerUnaryUnary(add),
+        _BearerUnaryStream(add),
+        _BearerStreamStream(add),
+    ]
     return grpc.aio.insecure_channel(target, options=_OPTIONS, interceptors=interceptors)
 
 
+class _CallDetails(NamedTuple):
+    method: str
+    timeout: float | None
+    metadata: list[tuple[str, str | bytes]]
+    credentials: grpc.CallCredentials | None
+    wait_for_ready: bool | None
+    compression: Any
+
+
 class _BearerSync(
-    grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor
+    grpc.UnaryUnaryClientInterceptor,  # type: ignore[type-arg]
+    grpc.UnaryStreamClientInterceptor,  # type: ignore[type-arg]
 ):
     def __init__(self, token: str) -> None:
         self._pair = ("authorization", f"Bearer {token}")
 
-    def _add(self, details: Any) -> Any:
-        class Details(grpc.ClientCallDetails):
-            method = details.method
-            timeout = details.timeout
-            metadata = [*(details.metadata or ()), self._pair]
-            credentials = details.credentials
-            wait_for_ready = details.wait_for_ready
-            compression = details.compression
-
-        return Details()
+    def _add(self, details: Any) -> _CallDetails:
+        return _CallDetails(
+            details.method,
+            details.timeout,
+            [*(details.metadata or ()), self._pair],
+            details.credentials,
+            details.wait_for_ready,
+            details.compression,
+        )
 
     def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
         return continuation(self._add(details), request)

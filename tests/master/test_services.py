@@ -1,0 +1,353 @@
+"""The master over real gRPC: what its clients may do, and what it says to those who err."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from hrm import rpc
+from hrm.config import MasterSettings
+from hrm.errors import InvalidConfig
+from hrm.master import daemon
+from hrm.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    application_pb2,
+    application_pb2_grpc,
+    common_pb2,
+    node_pb2,
+    node_pb2_grpc,
+)
+
+TIMEOUT_S = 10.0
+
+
+class Running:
+    """A master in this process, its address and token."""
+
+    def __init__(self, settings: MasterSettings, address: str) -> None:
+        self.settings = settings
+        self.address = address
+        self.token = rpc.read_token(settings.token_file)
+        self.channel = rpc.channel(address, self.token)
+
+    @property
+    def admin(self) -> Any:
+        return admin_pb2_grpc.AdminServiceStub(self.channel)
+
+    @property
+    def applications(self) -> Any:
+        return application_pb2_grpc.ApplicationServiceStub(self.channel)
+
+    @property
+    def nodes(self) -> Any:
+        return node_pb2_grpc.NodeServiceStub(self.channel)
+
+
+@asynccontextmanager
+async def running(directory: Path, **settings: Any) -> AsyncIterator[Running]:
+    configured = MasterSettings(
+        port=0, state_dir=directory / "master", token_file=directory / "token", **settings
+    )
+    serving = asyncio.create_task(daemon.run(configured))
+    address_file = configured.state_dir / "address"
+    async with asyncio.timeout(TIMEOUT_S):
+        while not address_file.exists() or not address_file.read_text().endswith("\n"):
+            await asyncio.sleep(0.01)
+            if serving.done():
+                serving.result()
+    master = Running(configured, address_file.read_text().strip())
+    try:
+        yield master
+    finally:
+        await master.channel.close(None)
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+
+@contextmanager
+def refused(code: grpc.StatusCode, part: str) -> Iterator[None]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        yield
+    assert caught.value.code() is code, caught.value.details()
+    assert part in (caught.value.details() or "")
+
+
+def registration(**fields: Any) -> application_pb2.RegisterApplicationRequest:
+    values = {"submission_key": "key-1", "name": "app", "user": "somebody", **fields}
+    return application_pb2.RegisterApplicationRequest(**values)
+
+
+def node(name: str = "n1", identity: str = "i1", **fields: Any) -> node_pb2.NodeMessage:
+    unit = node_pb2.ResourceUnit(
+        resource_unit_id=f"{name}/cpu",
+        capacity=common_pb2.Resources(vcores=4, memory_mib=4096),
+        run_limit=4,
+    )
+    values: dict[str, Any] = {
+        "name": name,
+        "identity": identity,
+        "incarnation": f"{identity}-1",
+        "endpoint": "127.0.0.1:1",
+        "resource_units": [unit],
+        **fields,
+    }
+    return node_pb2.NodeMessage(sequence=1, register=node_pb2.RegisterNode(**values))
+
+
+async def request_containers(
+    master: Running, *requests: application_pb2.ContainerRequest
+) -> application_pb2.ApplicationNotice:
+    """Register, attach, ask; answers the first notice after the attachment."""
+    registered = await master.applications.Register(registration(), timeout=TIMEOUT_S)
+    session = master.applications.Session(timeout=TIMEOUT_S)
+    attach = application_pb2.AttachApplication(
+        application_id=registered.application_id, epoch=registered.epoch
+    )
+    await session.write(application_pb2.ApplicationUpdate(attach=attach))
+    attached = await session.read()
+    assert attached.WhichOneof("notice") == "attached"
+    ask = application_pb2.RequestContainers(containers=requests)
+    await session.write(application_pb2.ApplicationUpdate(request=ask))
+    notice: application_pb2.ApplicationNotice = await session.read()
+    session.cancel()
+    return notice
+
+
+async def test_every_rpc_asks_for_the_token(tmp_path: Path) -> None:
+    async with running(tmp_path) as master:
+        for token in ("", "wrong", master.token + "x"):
+            async with rpc.channel(master.address, token) as channel:
+                calls = [
+                    admin_pb2_grpc.AdminServiceStub(channel).GetCluster(
+                        admin_pb2.GetClusterRequest(), timeout=TIMEOUT_S
+                    ),
+                    application_pb2_grpc.ApplicationServiceStub(channel).Register(
+                        registration(), timeout=TIMEOUT_S
+                    ),
+                    health_pb2_grpc.HealthStub(channel).Check(
+                        health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S
+                    ),
+                ]
+                for call in calls:
+                    with refused(grpc.StatusCode.UNAUTHENTICATED, "HRM_TOKEN_FILE"):
+                        await call
+                stream = node_pb2_grpc.NodeServiceStub(channel).Connect(timeout=TIMEOUT_S)
+                with refused(grpc.StatusCode.UNAUTHENTICATED, "token"):
+                    await stream.read()
+
+
+async def test_stock_clients_find_health_and_reflection(tmp_path: Path) -> None:
+    async with running(tmp_path) as master:
+        health = health_pb2_grpc.HealthStub(master.channel)
+        for service in ("", "hrm.v1.AdminService", "hrm.v1.NodeService"):
+            request = health_pb2.HealthCheckRequest(service=service)
+            answer = await health.Check(request, timeout=TIMEOUT_S)
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        reflection = reflection_pb2_grpc.ServerReflectionStub(master.channel)
+        stream = reflection.ServerReflectionInfo(timeout=TIMEOUT_S)
+        await stream.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+        listed = await stream.read()
+        stream.cancel()
+        names = {service.name for service in listed.list_services_response.service}
+        assert {"hrm.v1.AdminService", "hrm.v1.ApplicationService"} <= names
+
+
+async def test_an_application_gets_its_container_on_a_node(tmp_path: Path) -> None:
+    async with running(tmp_path) as master:
+        stream = master.nodes.Connect(timeout=TIMEOUT_S)
+        await stream.write(node())
+        registered = await stream.read()
+        assert registered.WhichOneof("message") == "registered"
+        notice = await request_containers(
+            master,
+            application_pb2.ContainerRequest(
+                executor_id="1", resources=common_pb2.Resources(vcores=1, memory_mib=512)
+            ),
+        )
+        assert notice.container.state == common_pb2.CONTAINER_STATE_ASSIGNED
+        assert notice.container.node == "n1"
+        assign = await stream.read()
+        assert assign.epoch == registered.epoch
+        assert assign.assign.container_id == notice.container.container_id
+        stream.cancel()
+
+
+async def test_an_impossible_request_is_refused_naming_the_largest_node(tmp_path: Path) -> None:
+    async with running(tmp_path) as master:
+        stream = master.nodes.Connect(timeout=TIMEOUT_S)
+        await stream.write(node())
+        await stream.read()
+        huge = application_pb2.ContainerRequest(
+            executor_id="1", resources=common_pb2.Resources(vcores=64, memory_mib=512)
+        )
+        notice = await request_containers(master, huge)
+        assert "the largest node, n1, has 4 vcores" in notice.refused.message
+        stream.cancel()
+
+
+@pytest.mark.parametrize(
+    ("fields", "part"),
+    [
+        ({"vcores": 0, "memory_mib": 512}, "resources.vcores is 0"),
+        ({"vcores": -1, "memory_mib": 512}, "resources.vcores is -1"),
+        ({"vcores": 1, "memory_mib": 2**60}, "resources.memory_mib"),
+        ({"vcores": 1, "memory_mib": 1, "gpu_memory_mib": -5}, "gpu_memory_mib is -5"),
+    ],
+)
+async def test_quantities_out_of_range_are_named(
+    tmp_path: Path, fields: dict[str, int], part: str
+) -> None:
+    async with running(tmp_path) as master:
+        request = application_pb2.ContainerRequest(
+            executor_id="1", resources=common_pb2.Resources(**fields)
+        )
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, part):
+            await request_containers(master, request)
+        cluster = await master.admin.GetCluster(admin_pb2.GetClusterRequest(), timeout=TIMEOUT_S)
+        assert cluster.containers_pending == 0
+
+
+async def test_nan_durations_and_odd_names_are_refused(tmp_path: Path) -> None:
+    async with running(tmp_path) as master:
+        resources = common_pb2.Resources(vcores=1, memory_mib=512)
+        nan = application_pb2.ContainerRequest(
+            executor_id="1", resources=resources, expected_duration_s=float("nan")
+        )
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "expected_duration_s is nan"):
+            await request_containers(master, nan)
+        path = application_pb2.ContainerRequest(executor_id="../../etc", resources=resources)
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "executor_id"):
+            await request_containers(master, path)
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "submission_key"):
+            await master.applications.Register(registration(submission_key=""), timeout=TIMEOUT_S)
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "declared_class is 77"):
+            await master.applications.Register(registration(declared_class=77), timeout=TIMEOUT_S)
+
+
+async def test_bytes_that_are_no_protobuf_are_refused_and_harm_nobody(tmp_path: Path) -> None:
+    async with running(tmp_path) as master:
+        raw = master.channel.unary_unary(
+            "/hrm.v1.ApplicationService/Register",
+            request_serializer=lambda data: data,
+            response_deserializer=lambda data: data,
+        )
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await raw(b"\xff\xff\xff this is no message", timeout=TIMEOUT_S)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "malformed" in (caught.value.details() or "")
+        cluster = await master.admin.GetCluster(admin_pb2.GetClusterRequest(), timeout=TIMEOUT_S)
+        assert cluster.applications_live == 0
+
+
+async def test_streams_must_begin_as_they_should(tmp_path: Path) -> None:
+    async with running(tmp_path) as master:
+        session = master.applications.Session(timeout=TIMEOUT_S)
+        beat = application_pb2.ApplicationUpdate(heartbeat=application_pb2.ApplicationHeartbeat())
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "`attach`"):
+            await session.write(beat)
+            await session.read()
+        session = master.applications.Session(timeout=TIMEOUT_S)
+        attach = application_pb2.AttachApplication(application_id="app-nowhere", epoch=1)
+        with refused(grpc.StatusCode.NOT_FOUND, "app-nowhere"):
+            await session.write(application_pb2.ApplicationUpdate(attach=attach))
+            await session.read()
+        stream = master.nodes.Connect(timeout=TIMEOUT_S)
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "`register`"):
+            await stream.write(node_pb2.NodeMessage(heartbeat=node_pb2.NodeHeartbeat()))
+            await stream.read()
+
+
+async def test_nodes_with_bad_units_are_refused(tmp_path: Path) -> None:
+    async with running(tmp_path) as master:
+        good = node().register.resource_units[0]
+        foreign = node_pb2.ResourceUnit()
+        foreign.CopyFrom(good)
+        foreign.resource_unit_id = "another/cpu"
+        for units, part in (
+            ([], "at least one"),
+            ([good, good], "one id"),
+            ([foreign], "must be named n1/"),
+        ):
+            stream = master.nodes.Connect(timeout=TIMEOUT_S)
+            with refused(grpc.StatusCode.INVALID_ARGUMENT, part):
+                await stream.write(node(resource_units=units))
+                await stream.read()
+
+
+async def test_an_agent_that_registers_twice_is_told(tmp_path: Path) -> None:
+    async with running(tmp_path) as master:
+        first = master.nodes.Connect(timeout=TIMEOUT_S)
+        await first.write(node(identity="i1"))
+        await first.read()
+        second = master.nodes.Connect(timeout=TIMEOUT_S)
+        with refused(grpc.StatusCode.ALREADY_EXISTS, "--name"):
+            await second.write(node(identity="i2"))
+            await second.read()
+        listed = await master.admin.ListNodes(admin_pb2.ListNodesRequest(), timeout=TIMEOUT_S)
+        assert [each.state for each in listed.nodes] == [common_pb2.NODE_STATE_ALIVE]
+        first.cancel()
+
+
+async def test_admin_calls_name_what_is_not_there(tmp_path: Path) -> None:
+    async with running(tmp_path) as master:
+        get = admin_pb2.GetApplicationRequest(application_id="app-none")
+        with refused(grpc.StatusCode.NOT_FOUND, "hrm apps --all"):
+            await master.admin.GetApplication(get, timeout=TIMEOUT_S)
+        with refused(grpc.StatusCode.NOT_FOUND, "hrm nodes"):
+            await master.admin.DrainNodes(
+                admin_pb2.DrainNodesRequest(names=["nowhere"]), timeout=TIMEOUT_S
+            )
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "limit is -3"):
+            await master.admin.ListApplications(
+                admin_pb2.ListApplicationsRequest(limit=-3), timeout=TIMEOUT_S
+            )
+
+
+async def test_a_restarted_master_knows_its_applications(tmp_path: Path) -> None:
+    async with running(tmp_path) as master:
+        registered = await master.applications.Register(registration(), timeout=TIMEOUT_S)
+        again = await master.applications.Register(registration(), timeout=TIMEOUT_S)
+        assert again.application_id == registered.application_id, "one key, one application"
+    async with running(tmp_path) as master:
+        get = admin_pb2.GetApplicationRequest(application_id=registered.application_id)
+        app = await master.admin.GetApplication(get, timeout=TIMEOUT_S)
+        assert app.state == common_pb2.APPLICATION_STATE_DETACHED
+        back = await master.applications.Register(
+            registration(application_id=registered.application_id), timeout=TIMEOUT_S
+        )
+        assert back.epoch == registered.epoch + 1
+
+
+async def test_a_port_in_use_and_a_shared_directory_are_clear(tmp_path: Path) -> None:
+    async with running(tmp_path) as master:
+        port = int(master.address.rpartition(":")[2])
+        other = MasterSettings(
+            port=port, state_dir=tmp_path / "other", token_file=tmp_path / "token"
+        )
+        with pytest.raises(InvalidConfig, match="--port"):
+            await daemon.run(other)
+        same = MasterSettings(
+            port=0, state_dir=master.settings.state_dir, token_file=tmp_path / "token"
+        )
+        with pytest.raises(InvalidConfig, match="another master uses"):
+            await daemon.run(same)
+
+
+def test_a_token_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    token = rpc.create_token(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert rpc.create_token(path) == token
+    path.chmod(0o644)
+    with pytest.raises(InvalidConfig, match="chmod 600"):
+        rpc.read_token(path)
