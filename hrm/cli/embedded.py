@@ -40,6 +40,7 @@ __all__ = ["Cluster", "Process", "Progress", "free_port", "locked", "start", "st
 
 MASTER_START_TIMEOUT_S = 60.0
 AGENTS_START_TIMEOUT_S = 60.0
+APPLICATIONS_STOP_TIMEOUT_S = 10.0
 AGENT_STOP_TIMEOUT_S = 20.0
 MASTER_STOP_TIMEOUT_S = 10.0
 KILL_TIMEOUT_S = 10.0
@@ -219,8 +220,10 @@ def stop(cluster: Cluster, progress: Progress) -> list[str]:
     Raises:
         Unavailable: something survived SIGKILL (it hangs in the kernel).
     """
-    ended = []
     running = cluster.alive()
+    ended = []
+    if any(process.role == "master" for process in running):
+        ended += _end_applications(cluster, progress)
     for role, timeout_s in (("agent", AGENT_STOP_TIMEOUT_S), ("master", MASTER_STOP_TIMEOUT_S)):
         group = [process for process in running if process.role == role]
         if not group:
@@ -241,6 +244,34 @@ def stop(cluster: Cluster, progress: Progress) -> list[str]:
         names = ", ".join(f"{process.name} (pid {process.pid})" for process in survivors)
         raise errors.Unavailable(f"{names} did not end, even by SIGKILL; try hrm down again later")
     record_path(cluster.directory).unlink(missing_ok=True)
+    return ended
+
+
+def _end_applications(cluster: Cluster, progress: Progress) -> list[str]:
+    """Kill live applications, so that their drivers end now instead of looking for a master.
+
+    A master that does not answer keeps nothing from ending: then drivers find out by themselves.
+    """
+    from hrm.v1 import admin_pb2
+
+    ended: list[str] = []
+    try:
+        with client.connect(cluster.address, _CALL_TIMEOUT_S, token_path=cluster.token) as master:
+            listing = admin_pb2.ListApplicationsRequest()
+            live = master.stub.ListApplications(listing, timeout=_CALL_TIMEOUT_S).applications
+            for app in live:
+                progress(f"ending application {app.application_id} ({app.name})")
+                kill = admin_pb2.KillApplicationRequest(
+                    application_id=app.application_id, reason="the cluster was ended by hrm down"
+                )
+                master.stub.KillApplication(kill, timeout=_CALL_TIMEOUT_S)
+                ended.append(f"application {app.application_id} ({app.name})")
+            deadline = time.monotonic() + APPLICATIONS_STOP_TIMEOUT_S
+            while live and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+                live = master.stub.ListApplications(listing, timeout=_CALL_TIMEOUT_S).applications
+    except errors.HrmError as error:
+        progress(f"applications could not be told: {error.message}")
     return ended
 
 

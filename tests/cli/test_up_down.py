@@ -182,6 +182,58 @@ def test_down_ends_what_a_dead_agent_left(directory: Path, eventually: Callable[
     assert start_ticks(child) is None
 
 
+APPLICATION = """
+import time
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.appName("endless").getOrCreate()
+spark.sparkContext.parallelize(range(2), 2).foreach(lambda _: time.sleep(600))
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(240)
+def test_down_ends_drivers_and_executors_with_a_reason(
+    tmp_path: Path, eventually: Callable[..., Any]
+) -> None:
+    """A real Spark, submitted by ``hrm spark-submit`` to the cluster of ``hrm up``."""
+    home = Path(os.environ["HRM_HOME"])
+    script = tmp_path / "app.py"
+    script.write_text(APPLICATION)
+
+    def applications() -> Any:
+        return json.loads(_hrm("apps", "-o", "json").stdout)["applications"]
+
+    up = _hrm("up", "--nodes", "1", "--cores", "1", "--memory", "2g", "--port", "0")
+    assert up.returncode == 0, up.stderr
+    try:
+        options = ["--executor-memory", "512m", "--conf", "spark.ui.enabled=false"]
+        command = [sys.executable, "-m", "hrm.cli", "spark-submit", *options, str(script)]
+        with (tmp_path / "driver.log").open("wb") as log:
+            driver = subprocess.Popen(command, stdout=log, stderr=log, cwd=tmp_path)
+        try:
+            eventually(
+                lambda: (
+                    driver.poll() is not None
+                    or any(app["containers_running"] for app in applications())
+                ),
+                120,
+            )
+            assert driver.poll() is None, (tmp_path / "driver.log").read_text()
+            (app,) = applications()
+            assert app["name"] == "endless"
+            down = _hrm("down")
+            assert f"ended application {app['application_id']} (endless)" in down.stderr
+            assert driver.wait(timeout=30) != 0
+            assert "the cluster was ended by hrm down" in (tmp_path / "driver.log").read_text()
+        finally:
+            driver.kill()
+            driver.wait()
+    finally:
+        _hrm("down")
+    eventually(lambda: _of(home) == [], 10, "executors of the cluster are gone")
+
+
 def test_a_reused_pid_is_left_alone(tmp_path: Path) -> None:
     ticks = start_ticks(os.getpid())
     assert ticks is not None
