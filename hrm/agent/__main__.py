@@ -28,7 +28,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--work-dir", type=Path)
     parser.add_argument("--token-file", type=Path)
     parser.add_argument("--cores", type=int, help="vcores to offer")
-    parser.add_argument("--memory", type=int, dest="memory_mib", metavar="MIB")
+    parser.add_argument("--memory-mib", type=int, help="memory to offer")
     parser.add_argument("--run-limit", type=int, help="containers that may run at once")
     parser.add_argument("--isolation", choices=("auto", "cgroup2", "cgroup1", "none"))
     parser.add_argument("--cpu-limit", choices=("shares", "quota"))

@@ -4,9 +4,9 @@ Messages are sent while a stream is up and dropped while it is down: a registrat
 list of containers, a heartbeat repeats it, so nothing that matters exists in one message alone.
 
 Whether a failure is worth another try: an unreachable, slow or restarting master is. A name that
-belongs to another live agent and a field out of range never are. A wrong token is not at the first
-contact, when it is a mistake in the set-up; later it is, because a new master may have a new
-token, which is read from its file for every try, and executors must not die of that.
+belongs to another live agent never is. A wrong token or a refused field is not at the first
+contact, when it is a mistake in the set-up; later it is, because a new master may have a new token,
+which is read from its file for every try, and executors must not die of that.
 """
 
 from __future__ import annotations
@@ -112,9 +112,9 @@ class Link:
             delay_s = min(self._delay_max_s, delay_s * 2)
 
     def _is_fatal(self, error: HrmError) -> bool:
-        if isinstance(error, PermissionDenied):
+        if isinstance(error, PermissionDenied | InvalidRequest):
             return not self._was_up
-        return isinstance(error, AlreadyExists | InvalidRequest)
+        return isinstance(error, AlreadyExists)
 
     def _say(self, problem: HrmError) -> None:
         now = asyncio.get_running_loop().time()

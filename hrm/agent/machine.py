@@ -128,7 +128,7 @@ def _offer(name: NodeName, settings: AgentSettings) -> ResourceUnit:
     if memory_mib <= 0:
         raise InvalidConfig(
             f"this machine has {total_mib} MiB, too little to leave {_RESERVE_MIB} MiB to itself; "
-            f"say what to offer with --memory or HRM_AGENT_MEMORY_MIB"
+            f"say what to offer with --memory-mib or HRM_AGENT_MEMORY_MIB"
         )
     vcores = settings.cores or cores
     if vcores > cores or memory_mib > total_mib:

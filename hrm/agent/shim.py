@@ -108,13 +108,14 @@ def descendants(root: int) -> list[int]:
 
 
 def write_json(path: Path, document: dict[str, Any], mode: int = 0o600) -> None:
-    """Write ``document`` so that a reader sees all of it or nothing."""
+    """Write ``document`` so that a reader sees all of it or nothing.
+
+    Not forced to the disk: what these files tell of is over when the machine goes down.
+    """
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "w") as file:
         json.dump(document, file)
-        file.flush()
-        os.fsync(file.fileno())
     partial.replace(path)
 
 

@@ -63,11 +63,13 @@ class _Watched:
 def memory_message(used_mib: int | None, limit_mib: int, heap_mib: int = 0) -> str:
     """One line for the user of a container that was over its limit."""
     used = f"used {used_mib} MiB of" if used_mib is not None else "needed more than its"
-    parts = f"{heap_mib} MiB heap + {limit_mib - heap_mib} MiB overhead, " if heap_mib else ""
+    parts = "spark.executor.memory + overhead"
+    if heap_mib:
+        overhead_mib = limit_mib - heap_mib
+        parts = f"spark.executor.memory of {heap_mib} MiB + overhead of {overhead_mib} MiB"
     return (
-        f"{used} {limit_mib} MiB ({parts}spark.executor.memory + overhead); raise "
-        f"spark.executor.memoryOverhead (Python workers, off-heap) or spark.executor.memory, or "
-        f"give tasks less data with more partitions"
+        f"{used} {limit_mib} MiB ({parts}); raise spark.executor.memoryOverhead (Python workers, "
+        f"off-heap) or spark.executor.memory, or give tasks less data with more partitions"
     )
 
 

@@ -62,7 +62,7 @@ def test_over_the_limit_is_told_once_and_names_it(run: Any) -> None:
     tracker.watch("c1", os.getpid(), NoIsolation(), limit_mib=64, heap_mib=32)
     (breach,) = tracker.sample().breaches
     assert breach.container_id == "c1"
-    assert "of 64 MiB (32 MiB heap + 32 MiB overhead, " in breach.message
+    assert "of 64 MiB (spark.executor.memory of 32 MiB + overhead of 32 MiB); " in breach.message
     assert "raise spark.executor.memoryOverhead" in breach.message
     assert tracker.sample().breaches == ()
 

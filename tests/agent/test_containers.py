@@ -1,0 +1,192 @@
+"""What the agent's hands do where no whole agent is needed to see it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hrm.agent import shim
+from hrm.agent.containers import Adopted, Containers, Ended, StopOrder
+from hrm.agent.isolation import Isolation, Limits, NoIsolation, detect
+from hrm.agent.machine import ending
+from hrm.core.model import ContainerId, ContainerSpec, EndCause
+from hrm.errors import LaunchFailed
+from hrm.spark.launch import Launch
+from tests.agent.test_launch import SPEC
+
+FOREVER = "exec sleep 600"
+ENDED = Ended(
+    started=True, exit_code=0, signal=0, ended_at_s=1.0, memory_kills=0, order=None, last_line=""
+)
+
+
+def spec_of(container_id: str) -> ContainerSpec:
+    return replace(SPEC, container_id=ContainerId(container_id))
+
+
+def shell(script: str) -> Launch:
+    return Launch(argv=("sh", "-c", script), environment={"PATH": os.environ["PATH"]})
+
+
+class Hands:
+    """``Containers`` with their ends in a queue."""
+
+    def __init__(self, directory: Path, isolation: Isolation | None = None) -> None:
+        self.ends: asyncio.Queue[tuple[str, Ended]] = asyncio.Queue()
+        self.containers = Containers(
+            directory,
+            isolation or NoIsolation(),
+            rebuild=lambda name: detect(name, "unused", vcores=1).driver,
+            log_bytes_max=4096,
+            log_files_max=2,
+            on_end=lambda name, ended: self.ends.put_nowait((name, ended)),
+        )
+
+    async def end(self) -> tuple[str, Ended]:
+        async with asyncio.timeout(20):
+            return await self.ends.get()
+
+
+@pytest.fixture
+async def hands(tmp_path: Path) -> AsyncIterator[Hands]:
+    hands = Hands(tmp_path)
+    yield hands
+    for name in list(hands.containers._running):
+        hands.containers.stop(name, StopOrder(cause=EndCause.KILLED, reason="over"), 0.0)
+    assert await hands.containers.drain(20)
+    await hands.containers.close()
+
+
+async def test_old_directories_are_removed(hands: Hands, tmp_path: Path) -> None:
+    await hands.containers.start(spec_of("c1"), shell("true"))
+    await hands.end()
+    await hands.containers.start(spec_of("c2"), shell(FOREVER))
+    ended_at_s = (tmp_path / "containers/c1/exit.json").stat().st_mtime
+    assert hands.containers.forget_old(60, ended_at_s + 59) == 0
+    assert hands.containers.forget_old(60, ended_at_s + 61) == 1
+    assert [path.name for path in hands.containers.dir.iterdir()] == ["c2"]
+
+
+async def test_a_failed_start_is_an_end_on_record(hands: Hands, tmp_path: Path) -> None:
+    with pytest.raises(LaunchFailed, match="cannot execute nothing: No such file"):
+        await hands.containers.start(spec_of("c1"), Launch(argv=("nothing",), environment={}))
+    (adopted,) = await Hands(tmp_path).containers.adopt()
+    assert adopted.ended is not None
+    end = ending(adopted.ended, adopted.ended.order, adopted.spec)
+    assert end.cause is EndCause.LAUNCH_FAILED
+    assert end.message == "cannot execute nothing: No such file or directory"
+
+
+async def test_the_record_has_no_secret(hands: Hands, tmp_path: Path) -> None:
+    await hands.containers.start(SPEC, shell(FOREVER))
+    record = (tmp_path / "containers" / SPEC.container_id / "container.json").read_text()
+    assert "s3cret" not in record
+    assert json.loads(record)["spec"]["containerId"] == SPEC.container_id
+
+
+async def test_an_order_to_stop_outlives_the_agent(hands: Hands, tmp_path: Path) -> None:
+    await hands.containers.start(spec_of("c1"), shell(FOREVER))
+    order = StopOrder(cause=EndCause.RELEASED, reason="idle")
+    hands.containers.stop("c1", order, 5.0)
+    await hands.end()
+    (adopted,) = await Hands(tmp_path).containers.adopt()
+    assert adopted.ended is not None
+    assert adopted.ended.order == order
+
+
+async def test_what_cannot_be_read_is_set_aside(tmp_path: Path) -> None:
+    broken = tmp_path / "containers" / "c1"
+    broken.mkdir(parents=True)
+    (broken / "container.json").write_text("{")
+    (broken / "spec.json").write_text("a secret that no shim came to read")
+    (tmp_path / "containers" / "not a container").mkdir()
+    assert await Hands(tmp_path).containers.adopt() == []
+    assert not (broken / "spec.json").exists()
+
+
+async def test_a_pid_of_another_process_is_not_adopted(tmp_path: Path) -> None:
+    """The recorded number belongs to a process that started at another time."""
+    hands = Hands(tmp_path)
+    await hands.containers.start(spec_of("c1"), shell("exit 3"))
+    await hands.end()
+    path = tmp_path / "containers/c1/process.json"
+    (tmp_path / "containers/c1/exit.json").unlink()
+    document = json.loads(path.read_text())
+    for change in (
+        {"shim_pid": os.getpid()},
+        {
+            "shim_pid": os.getpid(),
+            "shim_start_ticks": shim.start_ticks(os.getpid()),
+            "boot_id": "another boot",
+        },
+    ):
+        shim.write_json(path, document | change)
+        found: list[Adopted] = await Hands(tmp_path).containers.adopt()
+        assert found[0].ended is not None
+
+
+async def test_a_group_nobody_knows_is_emptied_and_removed(tmp_path: Path) -> None:
+    driver = detect("auto", f"test-{uuid.uuid4().hex[:12]}", vcores=1).driver
+    files = driver.create("lost", Limits(vcores=1, memory_mib=64))
+    if not files:
+        pytest.skip("no cgroups on this machine")
+    process = await asyncio.to_thread(join, files)
+    try:
+        assert driver.members("lost") == {process.pid}
+        assert await Hands(tmp_path, driver).containers.adopt() == []
+        assert driver.existing() == ()
+        assert process.wait(20) == -signal.SIGKILL
+    finally:
+        process.kill()
+        process.communicate()
+        driver.remove("lost")
+        driver.close()
+
+
+def join(files: tuple[Path, ...]) -> subprocess.Popen[bytes]:
+    """A process that has joined the groups and waits."""
+    code = "import sys\nfor p in sys.argv[1:]: open(p, 'w').write('0')\nprint(flush=True)\ninput()"
+    command = [sys.executable, "-I", "-S", "-c", code, *map(str, files)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"\n"
+    return process
+
+
+@pytest.mark.parametrize(
+    ("ended", "cause", "words"),
+    [
+        (ENDED, EndCause.EXITED, "exited with code 0"),
+        (replace(ENDED, exit_code=1, last_line="boom"), EndCause.EXITED, "its stderr: boom"),
+        (replace(ENDED, exit_code=52), EndCause.EXITED, "raise spark.executor.memory"),
+        (replace(ENDED, exit_code=137, memory_kills=1), EndCause.MEMORY_LIMIT, "its 1408 MiB"),
+        (replace(ENDED, exit_code=137), EndCause.EXITED, "SIGKILL from outside of HRM"),
+        (replace(ENDED, exit_code=0, memory_kills=1), EndCause.EXITED, "exited with code 0"),
+        (replace(ENDED, exit_code=-1, problem="gone"), EndCause.LOST, "gone"),
+        (
+            replace(ENDED, order=StopOrder(cause=EndCause.PREEMPTED, reason="for a stream")),
+            EndCause.PREEMPTED,
+            "for a stream",
+        ),
+    ],
+)
+def test_what_an_end_is_called(ended: Ended, cause: EndCause, words: str) -> None:
+    end = ending(ended, ended.order, SPEC)
+    assert end.cause is cause
+    assert words in end.message
+
+
+@pytest.mark.parametrize("bad", ["..", "a/b", "", ".hidden", "x" * 300])
+async def test_an_id_cannot_leave_the_work_directory(hands: Hands, bad: str) -> None:
+    with pytest.raises(LaunchFailed, match="cannot name a work directory"):
+        await hands.containers.start(spec_of(bad), shell("true"))
