@@ -258,7 +258,7 @@ spark.stop()
     settings = {
         "enabled": "true", "shuffleTracking.enabled": "true", "initialExecutors": "0",
         "minExecutors": "0", "maxExecutors": "2", "executorIdleTimeout": "2s",
-        "schedulerBacklogTimeout": "100ms", "sustainedSchedulerBacklogTimeout": "100ms",
+        "schedulerBacklogTimeout": "1s",
     }  # fmt: skip
     options = [
         part

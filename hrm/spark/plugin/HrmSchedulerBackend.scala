@@ -143,7 +143,8 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
 
   /** An application that dies of an exception never says so: its last job does. */
   private def failureAtShutdown(exitCode: Int): Option[String] =
-    if (exitCode != 0) Some(s"the application ended with exit code $exitCode")
+    if (!contextReady) Some("the SparkContext could not be made; see the driver's log")
+    else if (exitCode != 0) Some(s"the application ended with exit code $exitCode")
     else if (org.apache.spark.util.ShutdownHookManager.inShutdown()) {
       listener.lastFailure.map(why => s"the driver ended after a failed job: $why")
     } else None

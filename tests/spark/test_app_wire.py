@@ -1,0 +1,111 @@
+"""Conversions between the wire, the driver's JSON and the AppMaster's core."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from hrm.core import application_master as core
+from hrm.spark import app_wire
+from hrm.v1 import common_pb2
+
+TARGET = core.ProfileTarget(profile=3, count=2, vcores=4, heap_mib=1024, memory_mib=1408)
+
+
+@pytest.mark.parametrize("state", common_pb2.ContainerState.values())
+def test_every_container_state_has_a_phase(state: common_pb2.ContainerState) -> None:
+    seen = app_wire.seen(common_pb2.ContainerStatus(executor_id="1", state=state))
+    name = common_pb2.ContainerState.Name(state).removeprefix("CONTAINER_STATE_")
+    expected = name if name in ("RUNNING", "STOPPING", "ENDED") else "REQUESTED"
+    assert seen.phase is core.Phase[expected]
+
+
+@pytest.mark.parametrize(
+    ("cause", "exit_code", "blame"),
+    [
+        ("EXITED", 1, core.Blame.APPLICATION),
+        ("EXITED", 0, core.Blame.NOBODY),
+        ("RELEASED", 143, core.Blame.NOBODY),
+        ("MEMORY_LIMIT", 137, core.Blame.APPLICATION),
+        ("NODE_LOST", -1, core.Blame.NODE),
+        ("LAUNCH_FAILED", -1, core.Blame.APPLICATION),
+        ("KILLED", 143, core.Blame.NOBODY),
+        ("LOST", -1, core.Blame.NOBODY),
+        ("PREEMPTED", 143, core.Blame.NOBODY),
+        ("UNSPECIFIED", 0, core.Blame.NOBODY),
+    ],
+)
+def test_blame_follows_the_cause(cause: str, exit_code: int, blame: core.Blame) -> None:
+    end = common_pb2.ContainerEnd(cause=f"END_CAUSE_{cause}", exit_code=exit_code, message="why")
+    status = common_pb2.ContainerStatus(
+        executor_id="7", state=common_pb2.CONTAINER_STATE_ENDED, node="n", end=end
+    )
+    seen = app_wire.seen(status)
+    assert (seen.blame, seen.exit_code, seen.message) == (blame, exit_code, "why")
+
+
+def test_a_request_carries_the_profile() -> None:
+    command = core.RequestContainers(asks=(core.ContainerAsk(executor_id="9", target=TARGET),))
+    update = app_wire.update(command)
+    assert update is not None
+    (request,) = update.request.containers
+    assert (request.executor_id, request.resource_profile_id) == ("9", 3)
+    assert (request.resources.vcores, request.resources.memory_mib) == (4, 1408)
+    assert request.heap_mib == 1024
+
+
+def test_what_is_for_spark_is_not_for_the_master() -> None:
+    assert app_wire.update(core.FailApplication(message="no")) is None
+    assert app_wire.update(core.ExecutorStarted(executor_id="1", node="n")) is None
+
+
+def test_a_finish_carries_how_it_ended() -> None:
+    for succeeded, state in (
+        (True, common_pb2.APPLICATION_STATE_SUCCEEDED),
+        (False, common_pb2.APPLICATION_STATE_FAILED),
+    ):
+        update = app_wire.update(core.FinishApplication(succeeded=succeeded, message="m"))
+        assert update is not None
+        assert (update.finished.state, update.finished.message) == (state, "m")
+
+
+def test_the_drivers_targets_and_progress() -> None:
+    item = {
+        "profile": 3, "count": 2, "vcores": 4, "heap_mib": 1024, "memory_mib": 1408,
+        "gpus": 0, "gpu_memory_mib": 0,
+    }  # fmt: skip
+    assert app_wire.targets([item]) == (TARGET,)
+    counts = {
+        f"tasks_{name}": number
+        for number, name in enumerate(("total", "running", "completed", "failed"))
+    }
+    report = {
+        "event": "progress", "active_jobs": 1, "active_stages": 2, "completed_stages": 3,
+        "mean_task_s": 0.5, "streaming_queries": ["q"], **counts,
+        "stages": [{"stage_id": 4, "attempt": 1, "name": "map", "mean_task_s": 0.1, **counts}],
+    }  # fmt: skip
+    progress = app_wire.progress(report).progress
+    assert (progress.active_jobs, progress.completed_stages, progress.tasks_failed) == (1, 3, 3)
+    assert progress.streaming_queries == ["q"]
+    assert (progress.stages[0].stage_id, progress.stages[0].tasks_completed) == (4, 2)
+
+
+def test_a_class_by_another_name_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        app_wire.workload_class("fast")
+
+
+def test_the_appmaster_imports_nothing_heavy() -> None:
+    """It starts with every driver: what it imports is waited for."""
+    script = (
+        "import sys, hrm.spark.appmaster\n"
+        "print([m for m in ('numpy', 'pydantic', 'rich', 'structlog', 'typer', 'psutil') "
+        "if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True,
+        timeout=60,
+    )  # fmt: skip
+    assert done.stdout.strip() == "[]"
