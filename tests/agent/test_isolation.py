@@ -20,6 +20,7 @@ from hrm.agent.isolation import (
     Isolation,
     Limits,
     detect,
+    sweep,
 )
 from hrm.errors import InvalidConfig, LaunchFailed
 
@@ -219,6 +220,20 @@ def test_auto_takes_the_best_that_works_and_says_why() -> None:
     assert all(detection.passed_over.values())
     assert detection.explanation.startswith(detection.driver.name)
     assert detection.driver.existing() == ()
+
+
+def test_a_sweep_ends_what_an_agent_left(run_in: Any) -> None:
+    identity = f"test-{uuid.uuid4().hex[:12]}"
+    driver = detect("auto", identity, vcores=2).driver
+    files = driver.create("app-1-x1", LIMITS)
+    if not files:
+        pytest.skip("no cgroups on this machine")
+    process = run_in(files, "print('in', flush=True)\nimport time; time.sleep(600)")
+    assert process.stdout.readline() == b"in\n"
+    assert sweep(identity) == ("app-1-x1",)
+    assert process.wait(10) == -9
+    assert not files[0].parent.parent.exists()
+    assert sweep(identity) == ()
 
 
 def test_a_forced_driver_that_does_not_work_is_an_error() -> None:

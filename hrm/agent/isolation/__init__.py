@@ -8,7 +8,7 @@ for real, best first, and says why each better one was passed over.
 from hrm.agent.isolation.base import GroupIsolation, Isolation, IsolationError, Limits
 from hrm.agent.isolation.cgroup1 import Cgroup1
 from hrm.agent.isolation.cgroup2 import Cgroup2
-from hrm.agent.isolation.detect import DRIVERS, Detection, detect
+from hrm.agent.isolation.detect import DRIVERS, Detection, detect, sweep
 from hrm.agent.isolation.none import NoIsolation
 
 __all__ = [
@@ -22,4 +22,5 @@ __all__ = [
     "Limits",
     "NoIsolation",
     "detect",
+    "sweep",
 ]

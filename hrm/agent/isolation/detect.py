@@ -11,7 +11,7 @@ from hrm.agent.isolation.cgroup2 import Cgroup2
 from hrm.agent.isolation.none import NoIsolation
 from hrm.errors import InvalidConfig
 
-__all__ = ["DRIVERS", "Detection", "detect"]
+__all__ = ["DRIVERS", "Detection", "detect", "sweep"]
 
 DRIVERS: dict[str, Callable[[str, int, CpuLimit], Isolation]] = {
     "cgroup2": Cgroup2,
@@ -58,3 +58,17 @@ def detect(wanted: str, identity: str, *, vcores: int, cpu_limit: CpuLimit = "sh
         else:
             return Detection(driver=driver, passed_over=passed_over)
     raise AssertionError("the driver 'none' always works")
+
+
+def sweep(identity: str) -> tuple[str, ...]:
+    """End and remove every group of an agent that is gone for good; the containers' ids.
+
+    An agent that starts again on its work directory does this by itself; this is for those that
+    were killed and whose cluster is being taken down.
+    """
+    removed: list[str] = []
+    for make in DRIVERS.values():
+        driver = make(identity, 1, "shares")
+        removed += [name for name in driver.existing() if driver.remove(name)]
+        driver.close()
+    return tuple(removed)
