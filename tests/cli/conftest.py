@@ -21,7 +21,6 @@ from hrm.cli.app import app
 from hrm.v1 import admin_pb2, admin_pb2_grpc, common_pb2, node_pb2
 
 APPLICATION = "app-0001"
-NOW_S = time.time()
 
 
 def _resources(vcores: int, memory_mib: int) -> common_pb2.Resources:
@@ -32,7 +31,7 @@ def example_cluster() -> admin_pb2.Cluster:
     return admin_pb2.Cluster(
         version="0.1.0",
         epoch=3,
-        started_at_s=NOW_S - 3725,
+        started_at_s=time.time() - 3725,
         address="127.0.0.1:7480",
         nodes_alive=2,
         nodes_lost=1,
@@ -72,9 +71,9 @@ def example_application() -> admin_pb2.Application:
         state=common_pb2.CONTAINER_STATE_ENDED,
         node="node-1",
         resources=_resources(2, 1408),
-        requested_at_s=NOW_S - 200,
-        started_at_s=NOW_S - 190,
-        ended_at_s=NOW_S - 100,
+        requested_at_s=time.time() - 200,
+        started_at_s=time.time() - 190,
+        ended_at_s=time.time() - 100,
         end=common_pb2.ContainerEnd(
             cause=common_pb2.END_CAUSE_MEMORY_LIMIT,
             exit_code=137,
@@ -90,8 +89,8 @@ def example_application() -> admin_pb2.Application:
         class_evidence="query top-k, trigger ProcessingTime",
         spark_version="4.3.0",
         driver_host="127.0.0.1",
-        submitted_at_s=NOW_S - 200,
-        first_running_at_s=NOW_S - 190,
+        submitted_at_s=time.time() - 200,
+        first_running_at_s=time.time() - 190,
         containers=[container],
         containers_running=1,
         containers_pending=4,
