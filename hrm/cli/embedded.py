@@ -33,7 +33,7 @@ from typing import IO, Any
 
 from hrm import __version__, errors
 from hrm.agent.shim import PROCESS_FILE, boot_id, descendants, start_ticks, write_json
-from hrm.cli import client
+from hrm.cli import client, console
 from hrm.cli.machine import NodeSize
 
 __all__ = ["Cluster", "Process", "Progress", "free_port", "locked", "start", "stop"]
@@ -292,7 +292,19 @@ def sweep_containers(directory: Path) -> list[str]:
         if roots:
             _kill_trees(roots)
             ended.append(f"container {path.parent.name} of {path.parents[2].name}")
+    for path in sorted(directory.glob("nodes/*/identity")):
+        _sweep_groups(path)
     return ended
+
+
+def _sweep_groups(identity: Path) -> None:
+    """Remove the control groups of an agent that was killed; what cannot be removed is said."""
+    from hrm.agent import isolation
+
+    try:
+        isolation.sweep(identity.read_text().strip())
+    except (OSError, errors.HrmError) as error:
+        console.note(f"control groups of {identity.parent.name} are left: {error}")
 
 
 def _kill_trees(roots: list[tuple[int, int]]) -> None:
