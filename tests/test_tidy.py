@@ -229,7 +229,7 @@ def _command_lines(document: Path) -> Iterator[str]:
     """Commands in code blocks and in inline code, without prompts, comments and continuations."""
     text = document.read_text()
     for _, language, block in FENCE.findall(text):
-        if language in ("", "sh", "bash", "console", "shell"):
+        if language in ("sh", "bash", "console", "shell"):
             for line in block.replace("\\\n", " ").splitlines():
                 yield line.strip().removeprefix("$ ")
     yield from re.findall(r"`([^`\n]+)`", FENCE.sub("", text))
