@@ -19,7 +19,35 @@ from hrm.core.negotiator import Proposal
 from hrm.core.records import ApplicationRecord
 from hrm.errors import HrmError
 
-# --- messages to nodes --------------------------------------------------------------------------
+__all__ = [
+    "AcknowledgeEnded",
+    "ApplicationAdmitted",
+    "AssignContainer",
+    "ContainerChanged",
+    "Done",
+    "EndApplication",
+    "ForgetApplication",
+    "ForgetNode",
+    "MasterCommand",
+    "NodeCommand",
+    "NodeMessage",
+    "Notice",
+    "NotifyApplication",
+    "PersistApplication",
+    "ProposeClaims",
+    "Refuse",
+    "RememberNode",
+    "Reply",
+    "ReportContainer",
+    "RequestRefused",
+    "SendHeartbeat",
+    "SendToNode",
+    "SetContainerClass",
+    "StartProcess",
+    "StopContainer",
+    "StopProcess",
+    "WakeScheduler",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +78,6 @@ class SetContainerClass:
 NodeMessage: TypeAlias = AssignContainer | StopContainer | AcknowledgeEnded | SetContainerClass
 
 
-# --- notices to applications --------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerChanged:
     status: ContainerStatus
@@ -76,9 +101,6 @@ class EndApplication:
 
 
 Notice: TypeAlias = ContainerChanged | RequestRefused | EndApplication
-
-
-# --- commands of the master's core --------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,9 +198,6 @@ MasterCommand: TypeAlias = (
     | WakeScheduler
     | ProposeClaims
 )
-
-
-# --- commands of a node's core ------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,13 +28,43 @@ from hrm.core.model import (
 )
 from hrm.core.negotiator import Proposal
 
+__all__ = [
+    "ApplicationAttached",
+    "ApplicationDetached",
+    "ApplicationFinished",
+    "ApplicationRegistered",
+    "AssignReceived",
+    "ClaimsProposed",
+    "ContainerAdopted",
+    "ContainerClassSet",
+    "ContainerOverLimit",
+    "ContainerReported",
+    "ContainersReleased",
+    "ContainersRequested",
+    "DrainRequested",
+    "EndsAcknowledged",
+    "Event",
+    "HeartbeatDue",
+    "KillRequested",
+    "MasterConnected",
+    "MasterDisconnected",
+    "MasterEvent",
+    "NodeDisconnected",
+    "NodeEvent",
+    "NodeRegistered",
+    "NodeReported",
+    "ProcessEnded",
+    "ProgressReported",
+    "SchedulerWoken",
+    "StopReceived",
+    "Ticked",
+    "WorkloadClassObserved",
+]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     now: float
-
-
-# --- what the master hears of nodes -------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +111,6 @@ class ContainerReported(Event):
 class NodeDisconnected(Event):
     node: NodeName
     incarnation: str
-
-
-# --- what the master hears of applications ------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,9 +181,6 @@ class ApplicationFinished(Event):
     message: str = ""
 
 
-# --- what the master hears of people, schedulers and time ---------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KillRequested(Event):
     call_id: int
@@ -186,9 +210,6 @@ class ClaimsProposed(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticked(Event):
     """Time passed; drives every time limit of a core."""
-
-
-# --- what a node hears --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,177 @@
+"""One real cluster for all tests here: master and agents are processes, Spark is Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+APPS = Path(__file__).parent / "apps"
+BIN = Path(sys.executable).parent
+
+UP_TIMEOUT_S = 60.0
+
+
+@dataclass
+class Submitted:
+    """A running spark-submit. Its output goes to ``log``."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def wait(self, timeout_s: float = 120.0) -> int:
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"still running after {timeout_s} s:\n{self.output()[-4000:]}")
+
+
+class Cluster:
+    """A cluster of ``hrm up`` and the commands of a person who uses it."""
+
+    def __init__(self, directory: Path, plugins: Path) -> None:
+        self.directory = directory
+        home = directory / "home"
+        home.mkdir(parents=True)
+        (home / "plugins").symlink_to(plugins)
+        self.state = directory / "state"
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("HRM_", "SPARK_"))}
+        self.environment = {
+            **kept,
+            "PATH": f"{BIN}{os.pathsep}{kept['PATH']}",
+            "HRM_HOME": str(home),
+            "HRM_TOKEN_FILE": str(self.state / "token"),
+            "HRM_PYTHON": sys.executable,
+            "SPARK_CONF_DIR": str(REPOSITORY / "spark-conf"),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        self._submitted: list[Submitted] = []
+
+    def up(self, *arguments: str) -> None:
+        done = self.run("up", "--state-dir", str(self.state), "--port", "0", *arguments)
+        assert done.returncode == 0, done.stderr
+
+    def down(self) -> None:
+        for submitted in self._submitted:
+            if submitted.process.poll() is None:
+                submitted.process.kill()
+                submitted.process.wait(10)
+        done = self.run("down", "--state-dir", str(self.state))
+        assert done.returncode == 0, done.stderr
+
+    @property
+    def cluster(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads((self.state / "cluster.json").read_text())
+        return document
+
+    @property
+    def address(self) -> str:
+        address: str = (self.state / "master" / "address").read_text().strip()
+        return address
+
+    def run(self, *arguments: str, timeout_s: float = UP_TIMEOUT_S) -> Any:
+        """One ``hrm`` command."""
+        return subprocess.run(
+            [str(BIN / "hrm"), *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def ask(self, *arguments: str) -> dict[str, Any]:
+        """The JSON answer of one ``hrm`` command."""
+        done = self.run(*arguments, "--output", "json", "--master", self.address)
+        assert done.returncode == 0, done.stderr
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+    def submit(
+        self,
+        *arguments: str,
+        master: str | None = None,
+        environment: dict[str, str] | None = None,
+        program: str = "spark-submit",
+    ) -> Submitted:
+        """The stock spark-submit (or another of Spark's programs)."""
+        log = self.directory / f"submit-{len(self._submitted)}.log"
+        address = master or f"hrm://{self.address}"
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [
+                    str(BIN / program),
+                    "--master",
+                    address,
+                    "--conf",
+                    "spark.ui.enabled=false",
+                    "--conf",
+                    "spark.executor.memory=512m",
+                    "--conf",
+                    "spark.executor.cores=1",
+                    *arguments,
+                ],
+                env={**self.environment, **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                cwd=self.directory,
+                start_new_session=True,
+            )
+        submitted = Submitted(process, log)
+        self._submitted.append(submitted)
+        return submitted
+
+    def application(self, name: str) -> dict[str, Any] | None:
+        """The latest application of this name, with its containers; None if there is none yet."""
+        listed = self.ask("apps", "--all")["applications"]
+        ids = [app["application_id"] for app in listed if app["name"] == name]
+        return self.ask("app", "show", ids[-1]) if ids else None
+
+    def free_vcores(self) -> int:
+        return int(self.ask("status")["free"]["vcores"])
+
+
+def executors_of(application_id: str) -> list[psutil.Process]:
+    """The executor JVMs of an application."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        command = process.info["cmdline"] or []
+        if "--app-id" in command and application_id in command and "java" in command[0]:
+            found.append(process)
+    return found
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, _plugins: Path) -> Iterator[Cluster]:
+    subject = Cluster(tmp_path_factory.mktemp("cluster"), _plugins)
+    subject.up("--nodes", "2", "--cores", "2", "--memory", "3g")
+    yield subject
+    subject.down()
+
+
+@pytest.fixture
+def running_app(cluster: Cluster, eventually: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
+    """``running_app(name, executors)``: waits until the application runs that many."""
+
+    def wait(name: str, executors: int, timeout_s: float = 60.0) -> dict[str, Any]:
+        def there() -> dict[str, Any] | None:
+            app = cluster.application(name)
+            return app if app and app["containers_running"] == executors else None
+
+        found: dict[str, Any] = eventually(there, timeout_s, f"{name} runs {executors} executors")
+        return found
+
+    return wait

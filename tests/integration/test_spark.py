@@ -1,0 +1,312 @@
+"""spark-submit --master hrm://… on a real cluster: what runs, and what survives what."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.integration.conftest import APPS, Cluster, executors_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+SUM_OF_SQUARES = "TOTAL 332833500"
+CLEAN_UP_S = 10.0
+
+
+def test_a_python_application_runs_and_returns_everything(
+    cluster: Cluster, eventually: Callable[..., Any]
+) -> None:
+    app = cluster.submit(str(APPS / "total.py"), "4", "0")
+    assert app.wait() == 0, app.output()
+    assert SUM_OF_SQUARES in app.output()
+    shown = cluster.application("total")
+    assert shown is not None
+    assert shown["state"] == "APPLICATION_STATE_SUCCEEDED"
+    assert shown["workload_class"] == "WORKLOAD_CLASS_BATCH"
+    assert {c["node"] for c in shown["containers"]} == {"node-1", "node-2"}
+    eventually(lambda: cluster.free_vcores() == 4, CLEAN_UP_S, "all vcores are free again")
+    logs = cluster.run(
+        "app", "logs", shown["application_id"], "--executor", "1", "--master", cluster.address
+    )
+    assert "CoarseGrainedExecutorBackend" in logs.stdout
+
+
+def test_a_jvm_application_runs(cluster: Cluster) -> None:
+    app = cluster.submit("-e", "select sum(id * id) from range(1000)", program="spark-sql")
+    assert app.wait() == 0, app.output()
+    assert "332833500" in app.output()
+
+
+def test_a_session_built_in_plain_python_runs(cluster: Cluster) -> None:
+    code = (
+        "from pyspark.sql import SparkSession\n"
+        f"s = SparkSession.builder.master('hrm://{cluster.address}')"
+        ".config('spark.executor.memory', '512m').config('spark.ui.enabled', 'false')"
+        ".appName('plain').getOrCreate()\n"
+        "print('COUNT', s.range(1000).count())\n"
+        "print('AUTH', s.sparkContext.getConf().get('spark.authenticate'))\n"
+        "s.stop()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=cluster.environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "COUNT 1000" in done.stdout
+    assert "AUTH true" in done.stdout, "Spark's own RPC authentication is on by default"
+
+
+def test_dynamic_allocation_grows_and_shrinks(
+    cluster: Cluster, tmp_path: Path, eventually: Callable[..., Any]
+) -> None:
+    stop = tmp_path / "stop"
+    conf = {
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.minExecutors": "0",
+        "spark.dynamicAllocation.maxExecutors": "3",
+        "spark.dynamicAllocation.executorIdleTimeout": "2s",
+        "spark.dynamicAllocation.schedulerBacklogTimeout": "200ms",
+    }
+    flags = [part for k, v in conf.items() for part in ("--conf", f"{k}={v}")]
+    app = cluster.submit(*flags, str(APPS / "elastic.py"), str(stop))
+
+    def running() -> int:
+        shown = cluster.application("elastic")
+        return -1 if shown is None else int(shown["containers_running"])
+
+    eventually(lambda: running() >= 2, 60.0, "executors come with the backlog")
+    eventually(lambda: running() == 0, 60.0, "idle executors go")
+    stop.touch()
+    assert app.wait() == 0, app.output()
+    assert "TOTAL 4950" in app.output()
+
+
+def test_a_dead_executor_is_replaced_and_the_answer_is_right(
+    cluster: Cluster, tmp_path: Path, running_app: Callable[..., Any]
+) -> None:
+    marker = tmp_path / "tasks-run"
+    app = cluster.submit(
+        "--conf", "spark.executor.instances=2", str(APPS / "total.py"), "6", "2", str(marker)
+    )
+    shown = running_app("total", 2)
+    executors_of(shown["application_id"])[0].send_signal(signal.SIGKILL)
+    assert app.wait() == 0, app.output()
+    assert SUM_OF_SQUARES in app.output()
+    after = cluster.ask("app", "show", shown["application_id"])
+    bad = [c for c in after["containers"] if c["end"]["cause"] == "END_CAUSE_EXITED"]
+    assert [c["end"]["exit_code"] for c in bad] == [137]
+    assert len(after["containers"]) == 3
+
+
+def test_a_killed_driver_leaves_nothing_behind(
+    cluster: Cluster,
+    tmp_path: Path,
+    running_app: Callable[..., Any],
+    eventually: Callable[..., Any],
+) -> None:
+    app = cluster.submit(
+        "--conf",
+        "spark.executor.instances=2",
+        str(APPS / "total.py"),
+        "2",
+        "200",
+        str(tmp_path / "tasks-run"),
+    )
+    shown = running_app("total", 2)
+    drivers = [psutil.Process(app.process.pid), *psutil.Process(app.process.pid).children(True)]
+    java = [p for p in drivers if "java" in p.name()]
+    assert java, drivers
+    os.kill(java[0].pid, signal.SIGKILL)
+    application_id = shown["application_id"]
+    eventually(lambda: not executors_of(application_id), CLEAN_UP_S, "its executors are gone")
+    eventually(lambda: cluster.free_vcores() == 4, CLEAN_UP_S, "its resources are free")
+    ended = cluster.ask("app", "show", application_id)
+    assert ended["state"] == "APPLICATION_STATE_FAILED"
+    assert "driver" in ended["message"]
+
+
+def test_a_killed_appmaster_comes_back_to_its_executors(
+    cluster: Cluster,
+    tmp_path: Path,
+    running_app: Callable[..., Any],
+    eventually: Callable[..., Any],
+) -> None:
+    app = cluster.submit(
+        "--conf",
+        "spark.executor.instances=2",
+        str(APPS / "total.py"),
+        "4",
+        "6",
+        str(tmp_path / "tasks-run"),
+    )
+    shown = running_app("total", 2)
+    before = {c["container_id"] for c in shown["containers"]}
+
+    def masters() -> list[psutil.Process]:
+        family = psutil.Process(app.process.pid).children(recursive=True)
+        return [p for p in family if "hrm.spark.appmaster" in " ".join(p.cmdline())]
+
+    (first,) = masters()
+    first.send_signal(signal.SIGKILL)
+    eventually(lambda: any(p.pid != first.pid for p in masters()), 20.0, "another AppMaster starts")
+    assert app.wait() == 0, app.output()
+    assert SUM_OF_SQUARES in app.output()
+    after = cluster.ask("app", "show", shown["application_id"])
+    assert after["state"] == "APPLICATION_STATE_SUCCEEDED"
+    assert {c["container_id"] for c in after["containers"]} == before, "no executor was lost"
+
+
+def test_a_container_over_its_memory_is_killed_with_the_limit_named(
+    cluster: Cluster, eventually: Callable[..., Any]
+) -> None:
+    app = cluster.submit(
+        "--conf",
+        "spark.executor.instances=1",
+        "--conf",
+        "spark.hrm.executor.maxFailures=1",
+        "--conf",
+        "spark.task.maxFailures=1",
+        str(APPS / "glutton.py"),
+    )
+    assert app.wait() != 0
+    shown = cluster.application("glutton")
+    assert shown is not None
+    ends = [c["end"] for c in shown["containers"] if c.get("end")]
+    killed = [end for end in ends if end["cause"] == "END_CAUSE_MEMORY_LIMIT"]
+    assert killed, ends
+    assert "896 MiB" in killed[0]["message"], killed[0]
+    assert "memoryOverhead" in killed[0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("trigger", "expected"),
+    [("processing-time", "STREAM"), ("default", "STREAM"), ("available-now", "BATCH")],
+)
+def test_the_class_is_found_not_declared(
+    cluster: Cluster, tmp_path: Path, eventually: Callable[..., Any], trigger: str, expected: str
+) -> None:
+    stop = tmp_path / "stop.file"
+    app = cluster.submit(
+        "--conf", "spark.executor.instances=1", str(APPS / "stream.py"), trigger, str(stop)
+    )
+    name = f"stream-{trigger}"
+
+    def progressed() -> bool:
+        shown = cluster.application(name)
+        return bool(shown and shown.get("progress", {}).get("tasks_completed", "0") != "0")
+
+    def workload_class() -> str:
+        shown = cluster.application(name)
+        return str(shown["workload_class"]) if shown else ""
+
+    if expected == "STREAM":
+        eventually(lambda: workload_class().endswith("STREAM"), 60.0, "it is seen as a stream")
+        shown = cluster.application(name)
+        assert shown is not None
+        assert "ticks" in shown["class_evidence"]
+    else:
+        eventually(progressed, 60.0, "the query works")
+        assert workload_class().endswith("BATCH")
+    stop.touch()
+    eventually(stop.with_suffix(".stopped").exists, 30.0, "the query has stopped")
+    eventually(lambda: workload_class().endswith("BATCH"), 5.0, "without a query it is batch")
+    stop.with_suffix(".end").touch()
+    assert app.wait() == 0, app.output()
+
+
+def test_a_declared_class_overrides(cluster: Cluster) -> None:
+    app = cluster.submit("--conf", "spark.hrm.class=stream", str(APPS / "total.py"), "2", "0")
+    assert app.wait() == 0, app.output()
+    shown = cluster.application("total")
+    assert shown is not None
+    assert shown["workload_class"] == "WORKLOAD_CLASS_STREAM"
+    assert "spark.hrm.class" in shown["class_evidence"]
+
+
+def test_kill_ends_the_application_and_says_why(
+    cluster: Cluster, tmp_path: Path, running_app: Callable[..., Any]
+) -> None:
+    app = cluster.submit(str(APPS / "total.py"), "2", "200", str(tmp_path / "tasks-run"))
+    shown = running_app("total", 2)
+    done = cluster.run(
+        "app", "kill", shown["application_id"], "--reason", "enough", "--master", cluster.address
+    )
+    assert done.returncode == 0, done.stderr
+    assert app.wait(60.0) != 0
+    assert "enough" in app.output()
+    why = cluster.ask("app", "why", shown["application_id"])
+    assert "enough" in why["summary"]
+
+
+def _one_clear_line(output: str, *parts: str) -> None:
+    lines = [x for x in output.splitlines() if all(p in x for p in parts)]
+    assert lines, output[-3000:]
+
+
+def test_an_unreachable_master_is_one_clear_line(cluster: Cluster) -> None:
+    app = cluster.submit(str(APPS / "total.py"), "2", "0", master="hrm://127.0.0.1:1")
+    assert app.wait(90.0) != 0
+    _one_clear_line(app.output(), "127.0.0.1:1", "hrm up")
+
+
+def test_an_unknown_host_is_one_clear_line(cluster: Cluster) -> None:
+    app = cluster.submit(str(APPS / "total.py"), "2", "0", master="hrm://no.such.host.invalid:7480")
+    assert app.wait(90.0) != 0
+    _one_clear_line(app.output(), "no.such.host.invalid:7480")
+
+
+def test_a_malformed_master_is_one_clear_line(cluster: Cluster) -> None:
+    app = cluster.submit(str(APPS / "total.py"), "2", "0", master="hrm://127.0.0.1")
+    assert app.wait(30.0) != 0
+    _one_clear_line(app.output(), "hrm://HOST:PORT")
+
+
+@pytest.mark.parametrize("content", [None, "not-the-token\n"])
+def test_a_missing_or_wrong_token_is_one_clear_line(
+    cluster: Cluster, tmp_path: Path, content: str | None
+) -> None:
+    path = tmp_path / "token"
+    if content is not None:
+        path.write_text(content)
+        path.chmod(0o600)
+    app = cluster.submit(
+        str(APPS / "total.py"), "2", "0", environment={"HRM_TOKEN_FILE": str(path)}
+    )
+    assert app.wait(60.0) != 0
+    _one_clear_line(app.output(), "token", "HRM_TOKEN_FILE")
+
+
+def test_more_cores_than_any_node_has_is_refused_at_once(cluster: Cluster) -> None:
+    app = cluster.submit("--conf", "spark.executor.cores=64", str(APPS / "total.py"), "2", "0")
+    assert app.wait(60.0) != 0
+    _one_clear_line(app.output(), "64 vcores", "the largest node", "2 vcores")
+
+
+def test_other_masters_are_left_alone(cluster: Cluster) -> None:
+    app = cluster.submit(str(APPS / "total.py"), "2", "0", master="local[1]")
+    assert app.wait() == 0, app.output()
+    assert SUM_OF_SQUARES in app.output()
+
+
+def test_nothing_runs_when_all_is_done(cluster: Cluster, eventually: Callable[..., Any]) -> None:
+    """The last test of this module: all of the above left no container and no AppMaster."""
+    eventually(lambda: cluster.free_vcores() == 4, CLEAN_UP_S, "all vcores are free")
+    status = cluster.ask("status")
+    assert status["applications_live"] == 0
+    assert status["containers_running"] == 0
+    ids = {a["application_id"] for a in cluster.ask("apps", "--all")["applications"]}
+    left = [p for x in ids for p in executors_of(x)]
+    assert not left
