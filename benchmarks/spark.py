@@ -167,14 +167,14 @@ def measure(
         TimeElapsedColumn(), console=CONSOLE,
     ) as progress:  # fmt: skip
         bar = progress.add_task("warm-up", total=len(clusters) + len(order) * len(chosen))
+        progress.update(bar, description=f"{chosen[0].name}, uncounted")
+        # Not counted, so both at once: fills the page cache, compiles what is compiled once.
+        warming = []
         for system, cluster in clusters.items():
-            progress.update(bar, description=f"{chosen[0].name} on {system}, uncounted")
-            # Not counted: it fills the page cache, and compiles what is compiled once.
-            cluster.submit(
-                chosen[0].app,
-                chosen[0].arguments(directory / f"{system}-warmup"),
-                directory / f"{system}-warmup",
-            ).finish(plan.run_timeout_s)
+            where = directory / f"{system}-warmup"
+            warming.append(cluster.submit(chosen[0].app, chosen[0].arguments(where), where))
+        for submission in warming:
+            submission.finish(plan.run_timeout_s)
             progress.advance(bar)
         for workload in chosen:
             for run, system in order:

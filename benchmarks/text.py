@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import re
 import sysconfig
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,8 @@ _SUFFIXES = {
     "", ".txt", ".md", ".rst", ".gz", ".copyright",
     ".1", ".2", ".3", ".4", ".5", ".6", ".7", ".8", ".py", ".pyi",
 }  # fmt: skip
+# What typesets a manual page and is not read: request lines, fonts, special characters.
+_ROFF = re.compile(r"^[.'].*$|\\f(?:\[\w*\]|\(..|.)|\\\*?\(..|\\\[\w+\]", re.MULTILINE)
 # Histories of changes are hashes and file names more than words.
 _NO_PROSE = ("changelog", "changes", "news")
 
@@ -85,6 +88,8 @@ def _read(path: Path) -> str | None:
         text = data.decode("utf-8")
     except (OSError, EOFError, UnicodeDecodeError, zlib.error):
         return None
+    if "man" in path.parts:
+        text = _ROFF.sub(" ", text)
     if "\0" in text or not _FILE_BYTES_MIN <= len(data) <= _FILE_BYTES_MAX:
         return None
     return text

@@ -68,6 +68,13 @@ def test_a_cut_file_in_the_cache_is_built_again(tmp_path: Path, source: Path) ->
     assert Path(build_text(tmp_path / "one", 0.002, [source]).path).stat().st_size == first.bytes
 
 
+def test_manual_pages_are_read_without_their_typesetting(tmp_path: Path) -> None:
+    page = ".TH LS 1\n\\fBls\\fR lists files\\(em\\fIall\\fP of \\f[CR]them\\f[]\n" * 10
+    _write(tmp_path / "man" / "man1" / "ls.1", page)
+    words = Path(build_text(tmp_path / "out", 0.0002, [tmp_path / "man"]).path).read_text().split()
+    assert words[:6] == ["ls", "lists", "files", "all", "of", "them"]
+
+
 def test_a_bare_machine_has_the_standard_library(tmp_path: Path) -> None:
     library = Path(sysconfig.get_paths()["stdlib"])
     assert places()[-1] == library
