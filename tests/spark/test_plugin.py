@@ -209,6 +209,57 @@ spark.stop()
     assert master.finished.state == common_pb2.APPLICATION_STATE_SUCCEEDED
 
 
+async def test_a_session_that_breaks_is_opened_again_even_with_a_new_master(
+    master: FakeMaster, tmp_path: Path
+) -> None:
+    body = """
+spark = builder.getOrCreate()
+say("ready")
+wait_for("back")
+say("sum", spark.sparkContext.parallelize(range(100), 2).sum())
+spark.stop()
+"""
+    async with application(
+        master, tmp_path, body, "--conf", "spark.executor.instances=1"
+    ) as driver:
+        await driver.said("ready")
+        master.break_session()
+        await until(lambda: master.sessions == 2, 30, "the second session")
+        master.epoch += 1
+        master.break_session()
+        await until(lambda: master.sessions == 3, 30, "the third session")
+        driver.tell("back")
+        assert await driver.said("sum") == "4950"
+        assert await driver.exit_status() == 0
+    assert set(master.executors) == {"1"}, "the executor was kept"
+    assert {r.submission_key for r in master.registrations[1:]} == {
+        master.registrations[0].submission_key
+    }
+
+
+async def test_an_appmaster_that_keeps_dying_ends_the_application(
+    master: FakeMaster, tmp_path: Path
+) -> None:
+    body = """
+spark = builder.getOrCreate()
+say("ready")
+wait_for("killed")
+say("sum", spark.sparkContext.parallelize(range(100), 2).sum())
+"""
+    options = [
+        "--conf", "spark.hrm.appmaster.maxRestarts=1", "--conf", "spark.executor.instances=1",
+    ]  # fmt: skip
+    async with application(master, tmp_path, body, *options) as driver:
+        await driver.said("ready")
+        driver.appmaster().kill()
+        await until(lambda: master.sessions == 2, 30, "the second session")
+        driver.appmaster().kill()
+        await until(lambda: "died 2 times in a row" in driver.output(), 30, "the reason")
+        driver.tell("killed")
+        assert await driver.exit_status() != 0
+    assert not (tmp_path / "sum").exists()
+
+
 async def test_a_stream_is_found_when_it_starts_and_forgotten_when_it_ends(
     master: FakeMaster, tmp_path: Path
 ) -> None:

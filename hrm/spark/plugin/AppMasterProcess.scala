@@ -5,6 +5,8 @@ import java.nio.charset.StandardCharsets.UTF_8
 import java.util.concurrent.{TimeoutException, TimeUnit}
 import java.util.concurrent.atomic.AtomicBoolean
 
+import scala.util.Try
+
 import org.apache.spark.SparkConf
 
 /**
@@ -50,14 +52,17 @@ private[hrm] object AppMasterProcess {
    */
   private def prestarted(): Option[AppMasterProcess] =
     for {
-      pid <- sys.env.get("HRM_APPMASTER_PID").flatMap(_.toLongOption)
-      descriptor <- sys.env.get("HRM_APPMASTER_FD").flatMap(_.toIntOption)
+      pid <- number("HRM_APPMASTER_PID")
+      descriptor <- number("HRM_APPMASTER_FD")
       handle <- optional(ProcessHandle.of(pid))
       parent <- optional(handle.parent())
       if parent.pid() == ProcessHandle.current().pid() && handle.isAlive
       if adopted.compareAndSet(false, true)
       stdin <- open(s"/proc/self/fd/$descriptor")
     } yield new AppMasterProcess(handle, stdin)
+
+  private def number(variable: String): Option[Long] =
+    sys.env.get(variable).flatMap(text => Try(text.toLong).toOption)
 
   private def optional[T](found: java.util.Optional[T]): Option[T] =
     if (found.isPresent) Some(found.get) else None

@@ -101,20 +101,21 @@ private[hrm] object StreamDetector {
       Try(call(query, "trigger")).toOption.map(_.getClass.getSimpleName.stripSuffix("$").stripSuffix("Trigger"))
     }
 
-  private def byState(id: UUID): Option[AnyRef] = {
-    val sessions = Iterator("getDefaultSession", "getActiveSession").flatMap { getter =>
-      Try {
-        val sql = Class.forName("org.apache.spark.sql.SparkSession", true, loader)
-        sql.getMethod(getter).invoke(null).asInstanceOf[Option[AnyRef]]
-      }.toOption.flatten
-    }
-    sessions.flatMap { session =>
-      Try {
-        val active = call(call(session, "sharedState"), "activeStreamingQueries")
-        Option(active.asInstanceOf[JavaMap[UUID, AnyRef]].get(id))
-      }.toOption.flatten
-    }.nextOption()
-  }
+  private def byState(id: UUID): Option[AnyRef] =
+    first(Seq("getDefaultSession", "getActiveSession").iterator.flatMap { getter =>
+      val query = for {
+        session <- session(getter)
+        active <- Try(call(call(session, "sharedState"), "activeStreamingQueries")).toOption
+        query <- Option(active.asInstanceOf[JavaMap[UUID, AnyRef]].get(id))
+      } yield query
+      query.iterator
+    })
+
+  private def session(getter: String): Option[AnyRef] =
+    Try {
+      val sql = Class.forName("org.apache.spark.sql.SparkSession", true, loader)
+      sql.getMethod(getter).invoke(null).asInstanceOf[Option[AnyRef]]
+    }.getOrElse(None)
 
   /** The thread of a query carries the run's id in its name and the query as its enclosing object. */
   private def byThread(runId: UUID): Option[AnyRef] = {
@@ -122,14 +123,18 @@ private[hrm] object StreamDetector {
     while (group.getParent != null) group = group.getParent
     val threads = new Array[Thread](group.activeCount() * 2 + 16)
     val count = group.enumerate(threads)
-    threads.iterator.take(count).filter(_.getName.contains(runId.toString)).flatMap { thread =>
-      Try {
+    val named = threads.iterator.take(count).filter(_.getName.contains(runId.toString))
+    first(named.flatMap { thread =>
+      val query = Try {
         val outer = thread.getClass.getDeclaredField("$outer")
         outer.setAccessible(true)
         outer.get(thread)
-      }.toOption
-    }.nextOption()
+      }
+      query.toOption.iterator
+    })
   }
+
+  private def first[T](found: Iterator[T]): Option[T] = if (found.hasNext) Some(found.next()) else None
 
   private def loader: ClassLoader =
     Option(Thread.currentThread().getContextClassLoader).getOrElse(getClass.getClassLoader)
