@@ -10,8 +10,9 @@ import scala.util.Try
 import org.apache.spark.SparkConf
 
 /**
- * The AppMaster's process: everything it must know goes as one line through its standard input, which then
- * stays open: its end tells the AppMaster that the driver is gone, however that came about.
+ * The AppMaster's process: everything it must know goes as one line through its standard input,
+ * which then stays open: its end tells the AppMaster that the driver is gone, however that came
+ * about.
  */
 private[hrm] final class AppMasterProcess private (handle: ProcessHandle, stdin: OutputStream) {
 
@@ -47,8 +48,9 @@ private[hrm] object AppMasterProcess {
   def start(conf: SparkConf): AppMasterProcess = prestarted().getOrElse(spawn(conf))
 
   /**
-   * The process that spark-env.sh started before this JVM, so that Python's imports overlap the driver's own
-   * start. The shell has become this JVM by exec: the process is our child, its pipe is ours.
+   * The process that spark-env.sh started before this JVM, so that Python's imports overlap the
+   * driver's own start. The shell has become this JVM by exec: the process is our child, its pipe
+   * is ours.
    */
   private def prestarted(): Option[AppMasterProcess] =
     for {
@@ -71,7 +73,8 @@ private[hrm] object AppMasterProcess {
     try Some(new FileOutputStream(path)) catch { case _: java.io.IOException => None }
 
   private def spawn(conf: SparkConf): AppMasterProcess = {
-    val python = conf.getOption("spark.hrm.python").orElse(sys.env.get("HRM_PYTHON")).getOrElse("python3")
+    val named = conf.getOption("spark.hrm.python").orElse(sys.env.get("HRM_PYTHON"))
+    val python = named.getOrElse("python3")
     val builder = new ProcessBuilder(python, "-P", "-m", "hrm.spark.appmaster")
     builder.redirectOutput(ProcessBuilder.Redirect.DISCARD)
     builder.redirectError(ProcessBuilder.Redirect.INHERIT)

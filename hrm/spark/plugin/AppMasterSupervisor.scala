@@ -14,9 +14,10 @@ import org.apache.spark.internal.Logging
 /**
  * Keeps one AppMaster alive.
  *
- * Before the application is registered, an AppMaster that ends is an error of its own making, and is reported
- * at once. Later it is started again, after a growing pause, up to a number of times; one that has lived for a
- * while clears the count. One that no longer asks for events hangs, and is treated as dead.
+ * Before the application is registered, an AppMaster that ends is an error of its own making, and
+ * is reported at once. Later it is started again, after a growing pause, up to a number of times;
+ * one that has lived for a while clears the count. One that no longer asks for events hangs, and is
+ * treated as dead.
  */
 private[hrm] final class AppMasterSupervisor(
     conf: SparkConf,
@@ -52,7 +53,8 @@ private[hrm] final class AppMasterSupervisor(
     }
     last.foreach { incarnation =>
       if (!incarnation.process.awaitExit(timeoutMs)) {
-        logWarning(s"The AppMaster has not ended within $timeoutMs ms (spark.hrm.stop.timeout); killing it")
+        logWarning(s"The AppMaster has not ended within $timeoutMs ms " +
+          "(spark.hrm.stop.timeout); killing it")
         incarnation.process.kill()
       }
       incarnation.close()
@@ -94,13 +96,13 @@ private[hrm] final class AppMasterSupervisor(
       if (!isRegistered) {
         listener.failed("the AppMaster ended before it had registered; see its messages above")
       } else if (restarts >= restartsMax) {
-        listener.failed(s"the AppMaster died ${restarts + 1} times in a row (spark.hrm.appmaster.maxRestarts is " +
-          s"$restartsMax); see its messages above")
+        listener.failed(s"the AppMaster died ${restarts + 1} times in a row " +
+          s"(spark.hrm.appmaster.maxRestarts is $restartsMax); see its messages above")
       } else {
         val delayMs = math.min(BackoffMs << restarts, BackoffMaxMs)
         restarts += 1
-        logWarning(s"The AppMaster (process ${incarnation.process.pid}) has died; restart $restarts of " +
-          s"$restartsMax in $delayMs ms")
+        logWarning(s"The AppMaster (process ${incarnation.process.pid}) has died; " +
+          s"restart $restarts of $restartsMax in $delayMs ms")
         try timer.schedule((() => relaunch()): Runnable, delayMs, TimeUnit.MILLISECONDS)
         catch { case _: RejectedExecutionException => } // the application has just stopped
       }
@@ -124,7 +126,10 @@ private[hrm] object AppMasterSupervisor {
   private val BackoffMaxMs = 5000L
   private val SettledS = 60L
 
-  private final class Incarnation(val process: AppMasterProcess, gateway: GatewayServer, bridge: DriverBridge) {
+  private final class Incarnation(
+      val process: AppMasterProcess,
+      gateway: GatewayServer,
+      bridge: DriverBridge) {
     def close(): Unit = {
       bridge.close()
       gateway.shutdown()

@@ -8,14 +8,19 @@ private[hrm] trait AppMasterListener {
   def failed(message: String): Unit
   def executorStarted(executorId: String, node: String): Unit
   def executorEnded(
-      executorId: String, exitCode: Int, reason: String, causedByApp: Boolean, lostHost: String): Unit
+      executorId: String,
+      exitCode: Int,
+      reason: String,
+      causedByApp: Boolean,
+      lostHost: String): Unit
 }
 
 /**
  * The object that one AppMaster sees through py4j.
  *
- * Python calls, Java answers, never the other way round, so that an AppMaster that hangs cannot hold up
- * Spark. Every AppMaster gets a bridge of its own: what a dead one left unfinished is heard by nobody.
+ * Python calls, Java answers, never the other way round, so that an AppMaster that hangs cannot
+ * hold up Spark. Every AppMaster gets a bridge of its own: what a dead one left unfinished is heard
+ * by nobody.
  */
 class DriverBridge private[hrm] (
     generation: Int,
@@ -31,7 +36,8 @@ class DriverBridge private[hrm] (
   }
 
   /** JSON array of what happened since the last call; empty after `timeoutMs` without news. */
-  def nextEvents(timeoutMs: Int): String = json.writeValueAsString(events.poll(generation, timeoutMs.toLong))
+  def nextEvents(timeoutMs: Int): String =
+    json.writeValueAsString(events.poll(generation, timeoutMs.toLong))
 
   def registered(applicationId: String): Unit = if (open) listener.registered(applicationId)
 
@@ -46,6 +52,10 @@ class DriverBridge private[hrm] (
 
   /** `lostHost`: the host that disappeared with the executor; empty where its end was seen. */
   def executorEnded(
-      executorId: String, exitCode: Int, reason: String, causedByApp: Boolean, lostHost: String): Unit =
+      executorId: String,
+      exitCode: Int,
+      reason: String,
+      causedByApp: Boolean,
+      lostHost: String): Unit =
     if (open) listener.executorEnded(executorId, exitCode, reason, causedByApp, lostHost)
 }

@@ -8,9 +8,10 @@ import scala.collection.mutable
 /**
  * What Spark has to tell the AppMaster, in the order in which it must be heard.
  *
- * The queue is bounded because it conflates: of targets, class and progress only the newest survives; a kill
- * is one executor id, of which there are as many as executors. A new AppMaster (a higher generation) hears
- * the whole state again; what an older one still asks for is answered with nothing.
+ * The queue is bounded because it conflates: of targets, class and progress only the newest
+ * survives; a kill is one executor id, of which there are as many as executors. A new AppMaster (a
+ * higher generation) hears the whole state again; what an older one still asks for is answered with
+ * nothing.
  */
 private[hrm] final class EventQueue(progress: () => JMap[String, Any]) {
   import EventQueue._
@@ -92,7 +93,8 @@ private[hrm] final class EventQueue(progress: () => JMap[String, Any]) {
 
   /** All that is new for `generation`; waits up to `timeoutMs` for something. */
   def poll(reader: Int, timeoutMs: Long): JList[JMap[String, Any]] = synchronized {
-    val deadlineNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(math.min(timeoutMs, PollMaxMs))
+    val limitMs = math.min(timeoutMs, PollMaxMs)
+    val deadlineNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(limitMs)
     polledNs = System.nanoTime()
     var batch = if (reader == generation) take() else new JList[JMap[String, Any]]()
     while (batch.isEmpty && reader == generation && deadlineNs > System.nanoTime()) {

@@ -31,13 +31,15 @@ private[hrm] object ExecutorLaunch {
       .orElse(conf.get(config.EXECUTOR_MEMORY_OVERHEAD))
       .getOrElse(defaultOverheadMib(heapMib, conf))
     val offHeapMib = amount(ResourceProfile.OFFHEAP_MEM).getOrElse(
-      if (conf.get(config.MEMORY_OFFHEAP_ENABLED)) conf.get(config.MEMORY_OFFHEAP_SIZE) / 1024 / 1024 else 0L)
+      if (!conf.get(config.MEMORY_OFFHEAP_ENABLED)) 0L
+      else conf.get(config.MEMORY_OFFHEAP_SIZE) / 1024 / 1024)
     val pysparkMib = amount(ResourceProfile.PYSPARK_MEM).getOrElse(
       conf.getOption("spark.executor.pyspark.memory").map(JavaUtils.byteStringAsMb).getOrElse(0L))
     val target = new JMap[String, Any]()
     target.put("profile", profile.id)
     target.put("count", count)
-    target.put("vcores", amount(ResourceProfile.CORES).getOrElse(conf.get(config.EXECUTOR_CORES).toLong))
+    val vcores = amount(ResourceProfile.CORES).getOrElse(conf.get(config.EXECUTOR_CORES).toLong)
+    target.put("vcores", vcores)
     target.put("heap_mib", heapMib)
     target.put("memory_mib", heapMib + overheadMib + offHeapMib + pysparkMib)
     target.put("gpus", amount("gpu").getOrElse(0L))
@@ -47,7 +49,8 @@ private[hrm] object ExecutorLaunch {
   }
 
   private def defaultOverheadMib(heapMib: Long, conf: SparkConf): Long = {
-    val leastMib = conf.getOption("spark.executor.minMemoryOverhead").map(JavaUtils.byteStringAsMb).getOrElse(384L)
+    val leastMib = conf.getOption("spark.executor.minMemoryOverhead")
+      .map(JavaUtils.byteStringAsMb).getOrElse(384L)
     val factor = conf.getDouble("spark.executor.memoryOverheadFactor", 0.10)
     math.max((heapMib * factor).toLong, leastMib)
   }

@@ -1,14 +1,16 @@
 package org.apache.spark.scheduler.cluster.hrm
 
 import org.apache.spark.{SparkContext, SparkException}
-import org.apache.spark.scheduler.{ExternalClusterManager, SchedulerBackend, TaskScheduler, TaskSchedulerImpl}
+import org.apache.spark.scheduler.{ExternalClusterManager, SchedulerBackend}
+import org.apache.spark.scheduler.{TaskScheduler, TaskSchedulerImpl}
 
 /**
  * What Spark's ServiceLoader finds: the answer to masters of the form hrm://host:port.
  *
- * spark-submit admits only masters that it knows, so spark-env.sh rewrites hrm:// to spark+hrm:// on the
- * command line; a master that application code sets itself arrives here unchanged. All policy is in the
- * AppMaster, a Python process; this jar only carries messages between it and Spark.
+ * spark-submit admits only masters that it knows, so spark-env.sh rewrites hrm:// to spark+hrm://
+ * on the command line; a master that application code sets itself arrives here unchanged. All
+ * policy is in the AppMaster, a Python process; this jar only carries messages between it and
+ * Spark.
  */
 class HrmClusterManager extends ExternalClusterManager {
 
@@ -35,11 +37,13 @@ private[hrm] object HrmClusterManager {
 
   /** host:port of a master URL. */
   def address(masterURL: String): String = {
-    val address = Schemes.find(s => masterURL.startsWith(s)).map(masterURL.stripPrefix).getOrElse(masterURL)
+    val scheme = Schemes.find(s => masterURL.startsWith(s)).getOrElse("")
+    val address = masterURL.stripPrefix(scheme)
     address match {
       case Address(port) if port.toInt >= 1 && port.toInt <= 65535 => address
       case _ => throw new SparkException(
-        s"'$masterURL' is not the address of an HRM master; write hrm://HOST:PORT, such as hrm://127.0.0.1:7480")
+        s"'$masterURL' is not the address of an HRM master; write hrm://HOST:PORT, such as " +
+          "hrm://127.0.0.1:7480")
     }
   }
 }

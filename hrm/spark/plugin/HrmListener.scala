@@ -12,7 +12,7 @@ private[hrm] final class HrmListener(executorAdded: () => Unit) extends SparkLis
   import HrmListener._
 
   @volatile private var events: EventQueue = _
-  private val streams = new StreamDetector((workload, evidence) => events.setWorkload(workload, evidence))
+  private val streams = new StreamDetector((kind, evidence) => events.setWorkload(kind, evidence))
   private val jobs = mutable.Set.empty[Int]
   private val stages = mutable.LinkedHashMap.empty[(Int, Int), Stage]
   private var completedStages = 0
@@ -26,14 +26,16 @@ private[hrm] final class HrmListener(executorAdded: () => Unit) extends SparkLis
 
   override def onExecutorAdded(added: SparkListenerExecutorAdded): Unit = executorAdded()
 
-  override def onOtherEvent(event: SparkListenerEvent): Unit = if (streams.observe(event)) events.progressed()
+  override def onOtherEvent(event: SparkListenerEvent): Unit =
+    if (streams.observe(event)) events.progressed()
 
   override def onJobStart(job: SparkListenerJobStart): Unit = changed { jobs += job.jobId }
 
   override def onJobEnd(job: SparkListenerJobEnd): Unit = changed {
     jobs -= job.jobId
     lastJobError = job.jobResult match {
-      case JobFailed(exception) => Some(String.valueOf(exception.getMessage).linesIterator.take(1).mkString)
+      case JobFailed(exception) =>
+        Some(String.valueOf(exception.getMessage).linesIterator.take(1).mkString)
       case _ => None
     }
   }

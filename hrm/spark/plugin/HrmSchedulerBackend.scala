@@ -17,10 +17,11 @@ import org.apache.spark.util.ThreadUtils
 /**
  * Spark's side of one application.
  *
- * Its life: the constructor starts the AppMaster, which registers while Spark finishes its own set-up; start()
- * waits for the application's id, within a limit; from then on targets and kills flow to the AppMaster and
- * executors' ends flow back; stop() says how the application ended and waits, within a limit, until the master
- * has heard it. An AppMaster that dies is replaced and finds its executors again.
+ * Its life: the constructor starts the AppMaster, which registers while Spark finishes its own set-
+ * up; start() waits for the application's id, within a limit; from then on targets and kills flow
+ * to the AppMaster and executors' ends flow back; stop() says how the application ended and waits,
+ * within a limit, until the master has heard it. An AppMaster that dies is replaced and finds its
+ * executors again.
  */
 private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkContext, master: String)
   extends CoarseGrainedSchedulerBackend(scheduler, sc.env.rpcEnv) with AppMasterListener {
@@ -52,8 +53,8 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   override def start(): Unit = {
     super.start()
     if (!answered.await(registrationMs, TimeUnit.MILLISECONDS)) {
-      failed(s"the AppMaster has not registered with the HRM master $master within ${registrationMs / 1000} s; " +
-        "raise spark.hrm.registration.timeout, or see its messages above")
+      failed(s"the AppMaster has not registered with the HRM master $master within " +
+        s"${registrationMs / 1000} s; raise spark.hrm.registration.timeout, or see its messages above")
     }
     throwProblem()
   }
@@ -119,7 +120,11 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     logInfo(s"Executor $executorId started on node $node")
 
   override def executorEnded(
-      executorId: String, exitCode: Int, reason: String, causedByApp: Boolean, lostHost: String): Unit = {
+      executorId: String,
+      exitCode: Int,
+      reason: String,
+      causedByApp: Boolean,
+      lostHost: String): Unit = {
     events.ended(executorId)
     removeExecutor(
       executorId,
@@ -195,8 +200,8 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     override def onDisconnected(remoteAddress: RpcAddress): Unit =
       addressToExecutorId.get(remoteAddress).foreach { executorId =>
         if (disableExecutor(executorId) && !stopping.get()) {
-          val giveUp: Runnable = () => removeExecutor(
-            executorId, ExecutorProcessLost("the executor's connection broke, and its node has not said why"))
+          val silence = "the executor's connection broke, and its node has not said why"
+          val giveUp: Runnable = () => removeExecutor(executorId, ExecutorProcessLost(silence))
           timer.schedule(giveUp, lossReasonMs, TimeUnit.MILLISECONDS)
         }
       }

@@ -8,13 +8,15 @@ import scala.util.Try
 /**
  * Tells streams from batch by what runs, without a word from the user.
  *
- * A structured-streaming query whose trigger is default, ProcessingTime, Continuous or RealTime runs until
- * somebody stops it: the application is a stream while it has one. AvailableNow and Once read what is there
- * and end: batch. The event names a query but not its trigger, so the trigger is read from the running query,
- * by its shared state or, where no session leads there, by the thread that runs it. Where both fail, behaviour
- * decides: a query that idles, waiting for data, or that has run for long, is a stream.
+ * A structured-streaming query whose trigger is default, ProcessingTime, Continuous or RealTime
+ * runs until somebody stops it: the application is a stream while it has one. AvailableNow and Once
+ * read what is there and end: batch. The event names a query but not its trigger, so the trigger is
+ * read from the running query, by its shared state or, where no session leads there, by the thread
+ * that runs it. Where both fail, behaviour decides: a query that idles, waiting for data, or that
+ * has run for long, is a stream.
  *
- * Everything goes by reflection: the sql jar may be absent, and its classes move between Spark versions.
+ * Everything goes by reflection: the sql jar may be absent, and its classes move between Spark
+ * versions.
  */
 private[hrm] final class StreamDetector(report: (String, String) => Unit) {
   import StreamDetector._
@@ -47,7 +49,8 @@ private[hrm] final class StreamDetector(report: (String, String) => Unit) {
   }
 
   private def progressed(event: AnyRef): Unit =
-    Try(UUID.fromString(call(call(event, "progress"), "runId").toString)).foreach(behaved(_, idle = false))
+    Try(UUID.fromString(call(call(event, "progress"), "runId").toString))
+      .foreach(behaved(_, idle = false))
 
   private def behaved(runId: UUID, idle: Boolean): Unit = {
     val noticed = synchronized {
@@ -98,7 +101,8 @@ private[hrm] object StreamDetector {
   /** The kind of trigger: "ProcessingTime", "AvailableNow" and so on. */
   private def triggerOf(id: UUID, runId: UUID): Option[String] =
     byState(id).orElse(byThread(runId)).flatMap { query =>
-      Try(call(query, "trigger")).toOption.map(_.getClass.getSimpleName.stripSuffix("$").stripSuffix("Trigger"))
+      Try(call(query, "trigger")).toOption
+        .map(_.getClass.getSimpleName.stripSuffix("$").stripSuffix("Trigger"))
     }
 
   private def byState(id: UUID): Option[AnyRef] =
@@ -134,7 +138,8 @@ private[hrm] object StreamDetector {
     })
   }
 
-  private def first[T](found: Iterator[T]): Option[T] = if (found.hasNext) Some(found.next()) else None
+  private def first[T](found: Iterator[T]): Option[T] =
+    if (found.hasNext) Some(found.next()) else None
 
   private def loader: ClassLoader =
     Option(Thread.currentThread().getContextClassLoader).getOrElse(getClass.getClassLoader)
