@@ -48,7 +48,7 @@ _hrm_is_master() {
 }
 
 # Rewrites the launcher's arguments into HRM_ARGUMENTS; HRM_FOUND says whether any master was ours.
-# Ends, as Spark does, at the first argument that is no option: from there on it is the application's.
+# Ends, as Spark does, at the first argument that is no option: what follows is the application's.
 _hrm_rewrite() {
   HRM_ARGUMENTS=("$1")
   HRM_FOUND=
@@ -156,7 +156,7 @@ _hrm_secret() {
   SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS:+$SPARK_SUBMIT_OPTS }$HRM_ARGUMENT_FILE"
 }
 
-# A Python shell starts spark-submit once more, from a process without our open files: there is the place.
+# A Python shell starts spark-submit once more, from a process without our open files: act there.
 if [ "${1:-}" = org.apache.spark.deploy.SparkSubmit ] && [ "${2:-}" != pyspark-shell-main ]; then
   _hrm_rewrite "$@"
   if [ -n "$HRM_FOUND" ]; then

@@ -223,7 +223,8 @@ async def fake_master(work_dir: Path, port: int = 0, **options: Any) -> AsyncIte
     finally:
         for executor in master.executors.values():
             if executor.process is not None and executor.process.returncode is None:
-                os.kill(executor.process.pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(executor.process.pid, signal.SIGKILL)
                 await executor.process.wait()
         for task in list(master.tasks):
             task.cancel()

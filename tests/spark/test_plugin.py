@@ -65,7 +65,8 @@ class Driver:
         return next(p for p in [root, *root.children(True)] if p.name() == "java")
 
     def appmaster(self) -> psutil.Process:
-        return next(p for p in self.java().children() if "hrm.spark.appmaster" in p.cmdline())
+        alive = [p for p in self.java().children() if p.status() != psutil.STATUS_ZOMBIE]
+        return next(p for p in alive if "hrm.spark.appmaster" in p.cmdline())
 
 
 @pytest.fixture
