@@ -198,8 +198,10 @@ class Applications:
         """End an application and stop all it has."""
         self.ledger.move_application(app, state, now, message)
         self.ledger.ended.append(app.application_id)
+        natural = state is ApplicationState.SUCCEEDED
+        cause = EndCause.RELEASED if natural else EndCause.KILLED
         for container in list(app.containers.values()):
-            self._stop(container, EndCause.KILLED, f"application {state.value}", now)
+            self._stop(container, cause, f"application {state.value}", now)
         app.session = None
         app.detached_at_s = None
         notice = c.EndApplication(state=state, message=message)

@@ -78,7 +78,7 @@ def test_dynamic_allocation_grows_and_shrinks(
         "spark.dynamicAllocation.minExecutors": "0",
         "spark.dynamicAllocation.maxExecutors": "3",
         "spark.dynamicAllocation.executorIdleTimeout": "2s",
-        "spark.dynamicAllocation.schedulerBacklogTimeout": "200ms",
+        "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
     }
     flags = [part for k, v in conf.items() for part in ("--conf", f"{k}={v}")]
     app = cluster.submit(*flags, str(APPS / "elastic.py"), str(stop))
