@@ -113,6 +113,11 @@ class MasterSettings(_Settings):
     schedulers: int = Field(
         default=2, ge=1, le=256, description="parallel schedulers in the master"
     )
+    placement_policy: str = Field(
+        default="min-wait",
+        min_length=1,
+        description="what chooses units for containers; `docs/policies.md` lists them",
+    )
 
     heartbeat_interval_s: float = Field(
         default=1.0, gt=0, le=60, description="how often agents and AppMasters say that they live"

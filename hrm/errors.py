@@ -13,6 +13,7 @@
     ├── StaleEpoch              the sender follows a master that has been replaced
     ├── Unavailable             the other side cannot be reached (yet)
     ├── LaunchFailed            a process could not be started
+    ├── PolicyFault             a placement policy failed, or proposed what no policy may
     ├── PluginBuildFailed       the Spark plugin does not compile against this Spark
     └── InvalidTransition       a bug: an entity was asked to do what its table does not hold
 
@@ -32,6 +33,7 @@ __all__ = [
     "NotFound",
     "PermissionDenied",
     "PluginBuildFailed",
+    "PolicyFault",
     "StaleEpoch",
     "Unavailable",
     "Unsatisfiable",
@@ -84,6 +86,10 @@ class Unavailable(HrmError):
 
 class LaunchFailed(HrmError):
     """A process could not be started."""
+
+
+class PolicyFault(HrmError):
+    """A placement policy raised, or answered what is no placement. Its round counts for nothing."""
 
 
 class PluginBuildFailed(HrmError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hrm.core.model import (
     ApplicationId,
@@ -25,9 +25,9 @@ from hrm.core.model import (
     NodeName,
     NodeState,
     Progress,
+    Resources,
     ResourceUnit,
     ResourceUnitId,
-    Resources,
     StageProgress,
     Usage,
     WorkloadClass,
@@ -72,7 +72,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 E = TypeVar("E", bound=Enum)
 
 
-def _table(prefix: str, enum: type[E], numbers: dict[str, int]) -> dict[E, int]:
+def _table(prefix: str, enum: type[E], numbers: dict[str, Any]) -> dict[E, Any]:
     return {m: numbers[f"{prefix}_{m.name}"] for m in enum}
 
 

@@ -154,14 +154,18 @@ def describe(machine: Machine, master: str) -> str:
 
 
 def ending(ended: Ended, order: StopOrder | None, spec: ContainerSpec | None) -> ContainerEnd:
-    """What to tell of an end: the order that caused it, the limit that it ran into, or itself."""
-    if order is not None:
-        return ContainerEnd(cause=order.cause, exit_code=ended.exit_code, message=order.reason)
-    if ended.memory_kills and ended.exit_code != 0:
+    """What to tell of an end: the limit that it ran into, the order that caused it, or itself.
+
+    The limit comes first: an application that fails because the kernel took one of its processes
+    may order the end of the others before anybody has looked, and must still hear why.
+    """
+    if ended.memory_kills and (order is not None or ended.exit_code != 0):
         limit_mib = spec.resources.memory_mib if spec else 0
         heap_mib = spec.heap_mib if spec else 0
         message = memory_message(None, limit_mib, heap_mib)
         return ContainerEnd(cause=EndCause.MEMORY_LIMIT, exit_code=ended.exit_code, message=message)
+    if order is not None:
+        return ContainerEnd(cause=order.cause, exit_code=ended.exit_code, message=order.reason)
     if not ended.started:
         return ContainerEnd(cause=EndCause.LAUNCH_FAILED, message=ended.problem)
     if ended.problem:

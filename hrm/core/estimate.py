@@ -25,7 +25,7 @@ from hrm.core.feasibility import Vector, fits, minus, plus
 from hrm.core.model import WorkloadClass
 from hrm.core.resource_unit import Entry, UnitImage, startable
 
-__all__ = ["Estimate", "estimate", "simulate"]
+__all__ = ["Estimate", "duration_s", "end_s", "estimate", "simulate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,28 +75,34 @@ def simulate(demand: Vector, unit: UnitImage, now: float) -> float:
     free = unit.free
     ends: list[tuple[float, int, Vector]] = []
     for order, entry in enumerate(unit.running):
-        ends.append((entry.remaining_s(now), order, entry.demand))
+        ends.append((max(now, end_s(entry)), order, entry.demand))
     heapq.heapify(ends)
     stream = list(unit.stream_waiting)
     batch = list(unit.batch_waiting)
     order = len(ends)
-    at = 0.0
+    at = now
     while True:
         started = list(startable(stream, batch, free))
         for entry in started:
             free = minus(free, entry.demand)
             (stream if entry.workload_class is WorkloadClass.STREAM else batch).remove(entry)
-            heapq.heappush(ends, (at + _duration_s(entry), order, entry.demand))
+            heapq.heappush(ends, (at + duration_s(entry), order, entry.demand))
             order += 1
         if not stream and fits(demand, free):
-            return at
+            return at - now
         if not ends or math.isinf(ends[0][0]):
             return math.inf
         at, _, released = heapq.heappop(ends)
         free = plus(free, released)
 
 
-def _duration_s(entry: Entry) -> float:
+def duration_s(entry: Entry) -> float:
+    """How long a waiting container will run once it has started; infinite for a stream."""
     if entry.workload_class is WorkloadClass.STREAM:
         return math.inf
     return max(0.0, entry.duration_s)
+
+
+def end_s(entry: Entry) -> float:
+    """When a running container is due, whether or not that is past; infinite for a stream."""
+    return entry.started_at_s + duration_s(entry)

@@ -10,9 +10,13 @@ Source: HRM paper, section 4.3.3, algorithm 2, with the local copy spent claim b
 
 from __future__ import annotations
 
+import itertools
+import operator
+import traceback
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from hrm.core.bounds import Bounds
 from hrm.core.feasibility import Vector, demand_vector
@@ -20,6 +24,7 @@ from hrm.core.model import ApplicationId, ContainerId, ContainerRequest, Workloa
 from hrm.core.negotiator import Claim, Decision, Outcome, Proposal
 from hrm.core.resource_unit import Entry
 from hrm.core.shared_state import ClusterView
+from hrm.errors import PolicyFault
 
 __all__ = ["Job", "Placement", "PlacementPolicy", "Scheduler"]
 
@@ -36,7 +41,12 @@ class Placement:
 
 
 class PlacementPolicy(Protocol):
-    """Chooses units; commits nothing. One instance serves one scheduler."""
+    """Chooses units; commits nothing. One instance serves one scheduler.
+
+    A policy may be anybody's code: what it answers is checked, and what it raises is caught. One
+    that has the attribute ``strict_order = True`` is asked for the oldest job only, streams before
+    batch, and within it in order of request, until one container gets no place.
+    """
 
     name: str
 
@@ -60,6 +70,10 @@ class Job:
     not_before_s: float = 0.0
     delay_s: float = 0.0
     last_refusal: str = ""
+    policy_fault: str = ""
+
+
+_Members: TypeAlias = list[tuple[ContainerId, ContainerRequest]]
 
 
 class Scheduler:
@@ -72,6 +86,7 @@ class Scheduler:
     def __init__(self, name: str, policy: PlacementPolicy, bounds: Bounds) -> None:
         self.name = name
         self.policy = policy
+        self.strict_order = bool(getattr(policy, "strict_order", False))
         self.bounds = bounds
         self.jobs: dict[ApplicationId, Job] = {}
         self.in_flight: tuple[ApplicationId, float] | None = None
@@ -80,6 +95,7 @@ class Scheduler:
         self.rounds = 0
         self.placed = 0
         self.retries = 0
+        self.policy_faults = 0
         self.delays_s: deque[float] = deque(maxlen=bounds.delays_kept)
 
     def add(
@@ -113,43 +129,37 @@ class Scheduler:
 
     def next_job(self, now: float) -> Job | None:
         """The job to place now: streams first, then in order of arrival."""
-        ready = (job for job in self.jobs.values() if job.not_before_s <= now)
-        return min(ready, key=lambda job: job.workload_class is WorkloadClass.BATCH, default=None)
+        ready = (job for job in self._candidates() if job.not_before_s <= now)
+        return min(ready, key=_is_batch, default=None)
 
     def next_time_s(self) -> float | None:
         """When the next job may be tried; None without jobs."""
-        return min((job.not_before_s for job in self.jobs.values()), default=None)
+        return min((job.not_before_s for job in self._candidates()), default=None)
 
     def choose(self, job: Job, view: ClusterView, lease_token: int, now: float) -> Proposal:
-        """Claims for what the policy found a place for; spends ``view``."""
+        """Claims for what the policy found a place for; spends ``view``.
+
+        None where the policy failed; ``job.policy_fault`` says how.
+        """
         self.rounds += 1
+        job.policy_fault = ""
         claims: list[Claim] = []
-        groups: dict[Vector, list[tuple[ContainerId, ContainerRequest]]] = {}
-        for container_id, request in job.pending.items():
-            groups.setdefault(demand_vector(request.resources), []).append((container_id, request))
-        for demand, members in groups.items():
-            entries = tuple(
-                Entry(
-                    container_id,
-                    job.workload_class,
-                    demand,
-                    request.expected_duration_s or self.bounds.default_duration_s,
+        versions = view.version.copy()
+        try:
+            for demand, members in self._groups(job):
+                placement = self._placement(job.workload_class, demand, members)
+                rows = _ask(self.policy, view, placement, now)
+                claims.extend(
+                    Claim(entry, view.unit_id(row), int(versions[row]))
+                    for entry, row in zip(placement.entries, rows, strict=True)
+                    if row is not None
                 )
-                for container_id, request in members
-            )
-            placement = Placement(
-                job.workload_class,
-                demand,
-                entries,
-                self.bounds.waiting_limit,
-                self.bounds.wait_max_s,
-            )
-            rows = self.policy.place(view, placement, now)
-            claims.extend(
-                Claim(entry, view.unit_id(row), int(view.version[row]))
-                for entry, row in zip(entries, rows, strict=True)
-                if row is not None
-            )
+                if self.strict_order and None in rows:
+                    break
+        except PolicyFault as fault:
+            self.policy_faults += 1
+            job.policy_fault = fault.message
+            claims = []
         if job.workload_class is WorkloadClass.STREAM and len(claims) < len(job.pending):
             claims = []
         return Proposal(
@@ -165,7 +175,7 @@ class Scheduler:
             self.withdraw(job.application_id, container_id)
         self.placed += len(granted)
         refusals = [outcome.reason for outcome in outcomes if outcome.decision is Decision.ABORT]
-        job.last_refusal = refusals[-1] if refusals else ""
+        job.last_refusal = refusals[-1] if refusals else job.policy_fault
         if job.pending:
             self.retries += 1
             job.delay_s = min(
@@ -175,3 +185,74 @@ class Scheduler:
                 job.delay_s = self.bounds.retry_delay_s
             job.not_before_s = now + job.delay_s
         return granted
+
+    def _candidates(self) -> Iterable[Job]:
+        """The jobs that may be placed at all: every one, or in strict order the first alone."""
+        if not self.strict_order or not self.jobs:
+            return self.jobs.values()
+        return (min(self.jobs.values(), key=_is_batch),)
+
+    def _groups(self, job: Job) -> Iterable[tuple[Vector, _Members]]:
+        """Containers of one demand together; in strict order only those that follow each other."""
+        members = job.pending.items()
+        if self.strict_order:
+            runs = itertools.groupby(members, key=lambda item: demand_vector(item[1].resources))
+            return [(demand, list(run)) for demand, run in runs]
+        groups: dict[Vector, _Members] = {}
+        for container_id, request in members:
+            groups.setdefault(demand_vector(request.resources), []).append((container_id, request))
+        return groups.items()
+
+    def _placement(
+        self, workload_class: WorkloadClass, demand: Vector, members: _Members
+    ) -> Placement:
+        entries = tuple(
+            Entry(
+                container_id,
+                workload_class,
+                demand,
+                request.expected_duration_s or self.bounds.default_duration_s,
+            )
+            for container_id, request in members
+        )
+        return Placement(
+            workload_class, demand, entries, self.bounds.waiting_limit, self.bounds.wait_max_s
+        )
+
+
+def _is_batch(job: Job) -> bool:
+    return job.workload_class is WorkloadClass.BATCH
+
+
+def _ask(
+    policy: PlacementPolicy, view: ClusterView, placement: Placement, now: float
+) -> list[int | None]:
+    """The policy's answer, if it is one.
+
+    Raises:
+        PolicyFault: it raised, or answered something else than an open row for each container.
+    """
+    name = f"placement policy {getattr(policy, 'name', type(policy).__name__)!r}"
+    try:
+        answer = list(policy.place(view, placement, now))
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        message = f"{name} failed: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+        raise PolicyFault(message) from error
+    wanted = len(placement.entries)
+    if len(answer) != wanted:
+        raise PolicyFault(f"{name} answered {len(answer)} rows for {wanted} containers")
+    rows: list[int | None] = []
+    for each in answer:
+        if each is None:
+            rows.append(None)
+            continue
+        try:
+            row = operator.index(each)
+        except TypeError:
+            raise PolicyFault(f"{name} answered {each!r}, which is no row") from None
+        refusal = view.refusal(row, placement.demand)
+        if refusal:
+            raise PolicyFault(f"{name} answered row {row}: {refusal}")
+        rows.append(row)
+    return rows

@@ -16,13 +16,16 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hrm.core.feasibility import Vector, fitting_rows, minus
+from hrm.core.estimate import simulate
+from hrm.core.feasibility import Vector, fits, fitting_rows, minus
 from hrm.core.model import NodeName, ResourceUnitId, WorkloadClass
 from hrm.core.resource_unit import Entry, UnitImage, UnitQueue
+from hrm.core.waits import WaitTable
 
 __all__ = ["ClusterView", "SharedState"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
+Floats: TypeAlias = npt.NDArray[np.float64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
 _FIRST_ROWS = 16
@@ -43,6 +46,7 @@ class SharedState:
         self._queues: list[UnitQueue | None] = [None] * _FIRST_ROWS
         self._nodes: list[NodeName | None] = [None] * _FIRST_ROWS
         self._unused: list[int] = list(range(_FIRST_ROWS - 1, -1, -1))
+        self._waits = WaitTable()
         self.free: Ints = np.zeros((_FIRST_ROWS, 4), dtype=np.int64)
         self.total: Ints = np.zeros((_FIRST_ROWS, 4), dtype=np.int64)
         self.waiting_stream: Ints = np.zeros(_FIRST_ROWS, dtype=np.int64)
@@ -76,6 +80,7 @@ class SharedState:
         self.waiting_stream[row] = 0
         self.waiting_batch[row] = 0
         self.version[row] += 1
+        self._waits.stale.add(row)
         self._unused.append(row)
 
     def set_open(self, unit_id: ResourceUnitId, is_open: bool) -> None:
@@ -104,10 +109,32 @@ class SharedState:
         self.waiting_stream[row] = len(queue.stream_waiting)
         self.waiting_batch[row] = len(queue.batch_waiting)
         self.version[row] += 1
+        self._waits.stale.add(row)
+
+    def waits_s(self, demand: Vector, rows: Ints, now: float) -> Floats:
+        """``estimate.simulate`` for each of ``rows``; infinite at rows that are not in use."""
+        self._waits.update(self._image, len(self._queues))
+        return self._waits.waits_s(demand, rows, now)
+
+    def refusal(self, row: int, demand: Vector) -> str:
+        """Why nobody may propose ``row`` for ``demand``, queue or no queue; empty if one may."""
+        if not 0 <= row < len(self._queues):
+            return f"there is no row {row}; rows are 0 to {len(self._queues) - 1}"
+        if self._queues[row] is None:
+            return f"row {row} is not in use"
+        if not self.open[row]:
+            return f"row {row} is closed: its node takes no new containers"
+        if not fits(demand, self.queue(row).capacity):
+            return f"the unit of row {row} is too small, even when it is empty"
+        return ""
 
     def view(self) -> ClusterView:
         """A snapshot for one scheduling round."""
         return ClusterView(self)
+
+    def _image(self, row: int) -> UnitImage | None:
+        queue = self._queues[row]
+        return None if queue is None else queue.image()
 
     def _grow(self) -> None:
         old = len(self._queues)
@@ -126,7 +153,8 @@ class ClusterView:
     """One scheduler's copy of the state, which it may spend while it places a job.
 
     ``apply`` takes a placement off the copy, so that the next container of the job sees it. The
-    state itself is untouched. A view is for one round: unit images are read when first asked for.
+    state itself is untouched, whatever is written into the columns: all are copies, and images are
+    immutable. A view is for one round: unit images are read when first asked for.
 
     Attributes, each with one row a unit: ``free`` and ``total``, shape (rows, 4) in the order of
     ``feasibility.DIMENSIONS``; ``waiting_stream``, ``waiting_batch``, ``version`` and ``open``,
@@ -137,7 +165,7 @@ class ClusterView:
         self._state = state
         self._images: dict[int, UnitImage] = {}
         self.free = state.free.copy()
-        self.total = state.total
+        self.total = state.total.copy()
         self.waiting_stream = state.waiting_stream.copy()
         self.waiting_batch = state.waiting_batch.copy()
         self.version = state.version.copy()
@@ -146,6 +174,28 @@ class ClusterView:
     @property
     def waiting(self) -> Ints:
         return self.waiting_stream + self.waiting_batch
+
+    def waiting_at(self, row: int) -> int:
+        return int(self.waiting_stream[row] + self.waiting_batch[row])
+
+    def waits_s(self, demand: Vector, rows: Ints, now: float) -> Floats:
+        """Estimated seconds until a new batch container would start at each of ``rows``.
+
+        Algorithm 1 for all of them at once; the same shape as ``rows``.
+        """
+        waits = self._state.waits_s(demand, rows, now)
+        if self._images:
+            for index in np.flatnonzero(np.isin(rows, list(self._images))).tolist():
+                waits[index] = self.wait_s(demand, int(rows[index]), now)
+        return waits
+
+    def wait_s(self, demand: Vector, row: int, now: float) -> float:
+        """The same for one row."""
+        return simulate(demand, self.image(row), now)
+
+    def refusal(self, row: int, demand: Vector) -> str:
+        """See ``SharedState.refusal``; asks the state, whatever was written into this view."""
+        return self._state.refusal(row, demand)
 
     def unit_id(self, row: int) -> ResourceUnitId:
         return self._state.queue(row).unit.unit_id

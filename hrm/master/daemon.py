@@ -17,7 +17,7 @@ from grpc_health.v1.health import SERVICE_NAME as HEALTH
 from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined]
 from grpc_reflection.v1alpha import reflection
 
-from hrm import rpc
+from hrm import policies, rpc
 from hrm.config import MasterSettings
 from hrm.core.bounds import Bounds
 from hrm.core.master import MasterCore
@@ -27,7 +27,6 @@ from hrm.master.application_service import ApplicationService
 from hrm.master.interpreter import Interpreter
 from hrm.master.node_service import NodeService
 from hrm.master.store import SqliteStore
-from hrm.policies.min_wait import MinWait
 from hrm.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -76,7 +75,9 @@ async def _serve(settings: MasterSettings, token: str, store: SqliteStore) -> in
     loop = asyncio.get_running_loop()
     core = MasterCore(
         epoch=store.next_epoch(),
-        policies=[MinWait(start=index) for index in range(settings.schedulers)],
+        policies=[
+            policies.load(settings.placement_policy, index) for index in range(settings.schedulers)
+        ],
         bounds=bounds,
         records=store.applications(),
         known_nodes=store.nodes(),

@@ -144,6 +144,14 @@ class Cluster:
         return int(self.ask("status")["free"]["vcores"])
 
 
+def command_of(process: psutil.Process) -> str:
+    """Its command line; empty once it is gone."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
 def executors_of(application_id: str) -> list[psutil.Process]:
     """The executor JVMs of an application."""
     found = []

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.integration.conftest import APPS, Cluster, executors_of
+from tests.integration.conftest import APPS, Cluster, command_of, executors_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -157,7 +157,7 @@ def test_a_killed_appmaster_comes_back_to_its_executors(
 
     def masters() -> list[psutil.Process]:
         family = psutil.Process(app.process.pid).children(recursive=True)
-        return [p for p in family if "hrm.spark.appmaster" in " ".join(p.cmdline())]
+        return [p for p in family if "hrm.spark.appmaster" in command_of(p)]
 
     (first,) = masters()
     first.send_signal(signal.SIGKILL)
@@ -182,11 +182,13 @@ def test_a_container_over_its_memory_is_killed_with_the_limit_named(
         str(APPS / "glutton.py"),
     )
     assert app.wait() != 0
-    shown = cluster.application("glutton")
-    assert shown is not None
-    ends = [c["end"] for c in shown["containers"] if c.get("end")]
-    killed = [end for end in ends if end["cause"] == "END_CAUSE_MEMORY_LIMIT"]
-    assert killed, ends
+
+    def killed_ends() -> list[dict[str, Any]]:
+        shown = cluster.application("glutton")
+        ends = [c["end"] for c in (shown or {})["containers"] if c.get("end")]
+        return [end for end in ends if end["cause"] == "END_CAUSE_MEMORY_LIMIT"]
+
+    killed = eventually(killed_ends, CLEAN_UP_S, "a container ended for its memory")
     assert "896 MiB" in killed[0]["message"], killed[0]
     assert "memoryOverhead" in killed[0]["message"]
 
