@@ -12,6 +12,7 @@ import io
 import re
 import shlex
 import tokenize
+import tomllib
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -133,6 +134,10 @@ def test_no_module_is_dead() -> None:
         imported |= set(_imports(path))
     # Modules that are imported when their command is typed stand there as text.
     imported |= {str(value) for value in importlib.import_module("hrm.cli.app").COMMANDS.values()}
+    # So do those that an entry point names.
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    points = [value for group in project["entry-points"].values() for value in group.values()]
+    imported |= {value.partition(":")[0] for value in points}
     scripts = "".join((ROOT / p).read_text() for p in ("Makefile", "spark-conf/spark-env.sh"))
     dead = [
         _relative(path)

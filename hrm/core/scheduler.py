@@ -61,6 +61,7 @@ class Job:
 
     Invariants: ``pending`` holds all and only the application's PENDING containers, in order of
     request. ``delay_s`` is the latest back-off; 0 after a round that placed everything.
+    ``policy_fault`` says how the policy failed in the latest round; empty if it did not.
     """
 
     application_id: ApplicationId
@@ -139,7 +140,7 @@ class Scheduler:
     def choose(self, job: Job, view: ClusterView, lease_token: int, now: float) -> Proposal:
         """Claims for what the policy found a place for; spends ``view``.
 
-        None where the policy failed; ``job.policy_fault`` says how.
+        No claim at all where the policy failed; then ``job.policy_fault`` says how.
         """
         self.rounds += 1
         job.policy_fault = ""
@@ -237,8 +238,8 @@ def _ask(
         answer = list(policy.place(view, placement, now))
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
-        message = f"{name} failed: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
-        raise PolicyFault(message) from error
+        what = f"{type(error).__name__}: {error}"
+        raise PolicyFault(f"{name} failed: {what} ({where.filename}:{where.lineno})") from error
     wanted = len(placement.entries)
     if len(answer) != wanted:
         raise PolicyFault(f"{name} answered {len(answer)} rows for {wanted} containers")

@@ -1,0 +1,41 @@
+"""Best fit: the fullest unit that still has room, so that others stay whole for large containers.
+
+How full a unit is: the mean part in use of its vcores, memory, device memory and slots. The unit
+that was fullest before it got a container is the fullest after it as well, so units are sorted once
+and filled one after the other. Where none has room, containers wait at the unit with the fewest
+waiters.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hrm.core.scheduler import Placement
+from hrm.core.shared_state import ClusterView
+from hrm.policies.spending import (
+    in_order,
+    rows_with_room,
+    to_shortest_queue,
+    used_share,
+    with_nones,
+)
+
+__all__ = ["BestFit"]
+
+
+class BestFit:
+    """Keeps nothing between rounds, so it is the same for every scheduler."""
+
+    name = "best-fit"
+
+    def __init__(self, index: int = 0) -> None:
+        del index
+
+    def place(self, view: ClusterView, placement: Placement, now: float) -> list[int | None]:
+        """See ``PlacementPolicy.place``."""
+        entries = placement.entries
+        rows = rows_with_room(view, placement)
+        fullest_first = rows[np.argsort(-used_share(view, rows), kind="stable")]
+        chosen = in_order(view, placement.demand, entries, fullest_first, now)
+        chosen += to_shortest_queue(view, placement, entries[len(chosen) :], now)
+        return with_nones(chosen, entries)

@@ -1,0 +1,62 @@
+"""Dominant-resource fairness as far as a placement can give it, with first fit and no waiting.
+
+The idea: of two jobs, the one whose largest share of any resource is smaller goes first, and so
+their dominant shares rise together. A placement policy is asked job by job; it does not choose the
+job and does not know what a job holds already. What it can do is to make the *steps* equal: in one
+round a batch job gets containers worth at most ``TURN_SHARE`` of the cluster in their dominant
+resource (always one), and the rest of it goes back behind the jobs that are ready. Jobs that arrive
+together and want different resources therefore fill up at equal dominant shares.
+
+What it does not do: make up for what a job got before the others came, take anything back, weigh
+users, or know of the jobs of other schedulers. Run it with ``schedulers = 1``: it stands for a
+central scheduler. A stream is all or nothing in HRM and is placed whole.
+
+Source: the allocation rule is progressive filling by dominant share (Ghodsi et al., "Dominant
+Resource Fairness", NSDI 2011, section 4.1), here in equal steps instead of by an account.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hrm.core.feasibility import Vector
+from hrm.core.model import WorkloadClass
+from hrm.core.scheduler import Placement
+from hrm.core.shared_state import ClusterView
+from hrm.policies.spending import in_order, rows_with_room, with_nones
+
+__all__ = ["CentralizedDrf"]
+
+TURN_SHARE = 1 / 16
+
+
+class CentralizedDrf:
+    """Keeps nothing between rounds."""
+
+    name = "centralized-drf"
+
+    def __init__(self, index: int = 0) -> None:
+        del index
+
+    def place(self, view: ClusterView, placement: Placement, now: float) -> list[int | None]:
+        """See ``PlacementPolicy.place``."""
+        entries = placement.entries
+        if placement.workload_class is WorkloadClass.BATCH:
+            entries = entries[: _turn(view, placement.demand)]
+        rows = rows_with_room(view, placement)
+        chosen = in_order(view, placement.demand, entries, rows, now)
+        return with_nones(chosen, placement.entries)
+
+
+def _turn(view: ClusterView, demand: Vector) -> int:
+    """How many containers are worth ``TURN_SHARE`` of the open units, at least one.
+
+    Slots are left out: they bound how many run, nobody asks for them.
+    """
+    total = view.total[view.open, :3].sum(axis=0)
+    wanted = np.asarray(demand[:3], np.int64)
+    counts = (wanted > 0) & (total > 0)
+    if not counts.any():
+        return 1
+    dominant_share = float((wanted[counts] / total[counts]).max())
+    return max(1, int(TURN_SHARE / dominant_share))

@@ -1,0 +1,34 @@
+"""First in, first out: first fit in row order, and nothing overtakes a container without a place.
+
+The way of a classic queue at a central scheduler: no container waits at a unit, all wait with the
+scheduler until the first of them fits. ``strict_order`` asks the scheduler for its half: the oldest
+job blocks the others, streams before batch, and within a job the oldest container does.
+
+What it does not do: order jobs *across* schedulers. Each has its own queue; for one queue in the
+whole cluster run one (``schedulers = 1``). A head that needs a node which has left blocks until a
+node like it comes.
+"""
+
+from __future__ import annotations
+
+from hrm.core.scheduler import Placement
+from hrm.core.shared_state import ClusterView
+from hrm.policies.spending import in_order, rows_with_room, with_nones
+
+__all__ = ["Fifo"]
+
+
+class Fifo:
+    """Keeps nothing between rounds."""
+
+    name = "fifo"
+    strict_order = True
+
+    def __init__(self, index: int = 0) -> None:
+        del index
+
+    def place(self, view: ClusterView, placement: Placement, now: float) -> list[int | None]:
+        """See ``PlacementPolicy.place``."""
+        rows = rows_with_room(view, placement)
+        chosen = in_order(view, placement.demand, placement.entries, rows, now)
+        return with_nones(chosen, placement.entries)

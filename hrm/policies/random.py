@@ -1,0 +1,81 @@
+"""At random: every unit with room is as likely; where none has room, every unit that lets wait.
+
+The baseline that every other policy has to beat. It is also what parallel schedulers do best to
+stay out of each other's way without a word: two of them seldom draw the same unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from hrm.core.feasibility import fits
+from hrm.core.resource_unit import Entry
+from hrm.core.scheduler import Placement
+from hrm.core.shared_state import ClusterView
+from hrm.policies.spending import (
+    Ints,
+    may_still_wait,
+    rows_that_let_wait,
+    rows_with_room,
+    with_nones,
+)
+
+__all__ = ["Random"]
+
+_SEED = 20221233
+
+
+class Random:
+    """``index``: which scheduler it serves. Each has a stream of numbers of its own, and the same
+    one in every run."""
+
+    name = "random"
+
+    def __init__(self, index: int = 0) -> None:
+        self._generator = np.random.default_rng([_SEED, index])
+
+    def place(self, view: ClusterView, placement: Placement, now: float) -> list[int | None]:
+        """See ``PlacementPolicy.place``."""
+        entries, demand = placement.entries, placement.demand
+        chosen = self._draw(
+            view,
+            entries,
+            rows_with_room(view, placement),
+            lambda row: fits(demand, view.image(row).free),
+            now,
+        )
+        left = entries[len(chosen) :]
+        if left:
+            chosen += self._draw(
+                view,
+                left,
+                rows_that_let_wait(view, placement, now)[0],
+                lambda row: may_still_wait(view, placement, row, now)[0],
+                now,
+            )
+        return with_nones(chosen, entries)
+
+    def _draw(
+        self,
+        view: ClusterView,
+        entries: Sequence[Entry],
+        rows: Ints,
+        admits: Callable[[int], bool],
+        now: float,
+    ) -> list[int]:
+        """Draw a row for each entry; a row that admits no more is taken out of the urn."""
+        urn = rows.tolist()
+        chosen: list[int] = []
+        for entry in entries:
+            if not urn:
+                break
+            index = int(self._generator.integers(len(urn)))
+            row = urn[index]
+            view.apply(row, entry, now)
+            chosen.append(row)
+            if not admits(row):
+                urn[index] = urn[-1]
+                urn.pop()
+        return chosen

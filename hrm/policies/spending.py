@@ -1,0 +1,172 @@
+"""What placement policies share: which rows admit a container, and ways of spending them.
+
+A policy is a few of these put together. The masks are vector operations over all units; the ways of
+spending touch only the rows that get a container, so their Python loops are over containers, never
+over units. All of them put what they choose on the view at once (``ClusterView.apply``), so that
+the next choice sees it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hrm.core.feasibility import Vector, fitting_rows
+from hrm.core.model import WorkloadClass
+from hrm.core.resource_unit import Entry
+from hrm.core.scheduler import Placement
+from hrm.core.shared_state import ClusterView
+
+__all__ = [
+    "Floats",
+    "Ints",
+    "by_score",
+    "in_order",
+    "in_turn",
+    "may_still_wait",
+    "rows_that_let_wait",
+    "rows_with_room",
+    "to_shortest_queue",
+    "used_share",
+    "with_nones",
+]
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+
+def rows_with_room(view: ClusterView, placement: Placement) -> Ints:
+    """Rows at which a container of ``placement`` would start at once, in row order."""
+    nobody_before = view.waiting_before(placement.workload_class) == 0
+    room = view.open & nobody_before & fitting_rows(placement.demand, view.free)
+    return np.flatnonzero(room)
+
+
+def rows_that_let_wait(view: ClusterView, placement: Placement, now: float) -> tuple[Ints, Floats]:
+    """Rows at which one more may wait under both bounds, in row order, with the wait at each.
+
+    The wait is Algorithm 1's: estimated seconds for batch, stream waiters for streams.
+    """
+    admitting = (
+        view.open & view.could_ever_fit(placement.demand) & (view.waiting < placement.waiting_limit)
+    )
+    rows = np.flatnonzero(admitting)
+    if placement.workload_class is WorkloadClass.STREAM:
+        return rows, view.waiting_stream[rows].astype(np.float64)
+    waits = view.waits_s(placement.demand, rows, now)
+    bounded = (waits < placement.wait_max_s) & np.isfinite(waits)
+    return rows[bounded], waits[bounded]
+
+
+def may_still_wait(
+    view: ClusterView, placement: Placement, row: int, now: float
+) -> tuple[bool, float]:
+    """The same for one row that has just got a container: does it admit another, at what wait?"""
+    waiters = view.waiting_at(row)
+    if placement.workload_class is WorkloadClass.STREAM:
+        return waiters < placement.waiting_limit, float(view.waiting_stream[row])
+    if waiters >= placement.waiting_limit:
+        return False, math.inf
+    wait_s = view.wait_s(placement.demand, row, now)
+    return wait_s < placement.wait_max_s and not math.isinf(wait_s), wait_s
+
+
+def in_order(
+    view: ClusterView, demand: Vector, entries: Sequence[Entry], rows: Ints, now: float
+) -> list[int]:
+    """Fill the first of ``rows``, which all have room, then the second, and so on."""
+    if not len(rows):
+        return []
+    wanted = np.asarray(demand, np.int64)
+    fold = view.free[rows][:, wanted > 0] // wanted[wanted > 0]
+    chosen: list[int] = np.repeat(rows, np.minimum(fold.min(axis=1), len(entries)))[
+        : len(entries)
+    ].tolist()
+    for row, entry in zip(chosen, entries, strict=False):
+        view.apply(row, entry, now)
+    return chosen
+
+
+def in_turn(
+    view: ClusterView,
+    entries: Sequence[Entry],
+    rows: Callable[[], Ints],
+    cursor: int,
+    now: float,
+) -> tuple[list[int], int]:
+    """One entry to each row after the other, from row ``cursor`` on, pass after pass.
+
+    ``rows``: asked before every pass. Answers the choice and the next cursor.
+    """
+    chosen: list[int] = []
+    while len(chosen) < len(entries):
+        admitting = rows()
+        turn = np.roll(admitting, -int(np.searchsorted(admitting, cursor)))
+        turn = turn[: len(entries) - len(chosen)]
+        if not len(turn):
+            break
+        for row in turn.tolist():
+            view.apply(row, entries[len(chosen)], now)
+            chosen.append(row)
+        cursor = chosen[-1] + 1
+    return chosen, cursor
+
+
+def by_score(
+    view: ClusterView,
+    entries: Sequence[Entry],
+    rows: Ints,
+    scores: Floats,
+    again: Callable[[int], tuple[bool, float]],
+    now: float,
+) -> list[int]:
+    """Each entry to the row with the least score; of equals, the one that stands first in ``rows``.
+
+    ``again``: whether a row that has just got a container admits another, and its new score, which
+    must not be less than the old one. So no more rows can ever matter than there are entries.
+    """
+    best = np.argsort(scores, kind="stable")[: len(entries)].tolist()
+    heap = [(float(scores[index]), index, int(rows[index])) for index in best]
+    heapq.heapify(heap)
+    chosen: list[int] = []
+    while heap and len(chosen) < len(entries):
+        _, index, row = heapq.heappop(heap)
+        view.apply(row, entries[len(chosen)], now)
+        chosen.append(row)
+        admits, score = again(row)
+        if admits:
+            heapq.heappush(heap, (score, index, row))
+    return chosen
+
+
+def to_shortest_queue(
+    view: ClusterView, placement: Placement, entries: Sequence[Entry], now: float
+) -> list[int]:
+    """Let entries wait where the fewest wait; of equals at the first row."""
+    if not entries:
+        return []
+    rows, _ = rows_that_let_wait(view, placement, now)
+
+    def again(row: int) -> tuple[bool, float]:
+        return may_still_wait(view, placement, row, now)[0], float(view.waiting_at(row))
+
+    lengths = view.waiting[rows].astype(np.float64)
+    return by_score(view, entries, rows, lengths, again, now)
+
+
+def used_share(view: ClusterView, rows: Ints) -> Floats:
+    """How full each row is: the mean over what it has of the part in use, 0 to 1."""
+    total = view.total[rows]
+    used = np.divide(total - view.free[rows], total, out=np.zeros(total.shape), where=total > 0)
+    shares: Floats = used.sum(axis=1) / np.maximum((total > 0).sum(axis=1), 1)
+    return shares
+
+
+def with_nones(chosen: Sequence[int], entries: Sequence[Entry]) -> list[int | None]:
+    """The answer of ``place``: None for the entries at the end that got no row."""
+    return [*chosen, *[None] * (len(entries) - len(chosen))]

@@ -1,0 +1,44 @@
+"""Worst fit: the emptiest unit with room, so that load is level and containers disturb least.
+
+How full a unit is: the mean part in use of its vcores, memory, device memory and slots. Where none
+has room, containers wait at the unit with the fewest waiters.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hrm.core.feasibility import fits
+from hrm.core.scheduler import Placement
+from hrm.core.shared_state import ClusterView
+from hrm.policies.spending import (
+    by_score,
+    rows_with_room,
+    to_shortest_queue,
+    used_share,
+    with_nones,
+)
+
+__all__ = ["WorstFit"]
+
+
+class WorstFit:
+    """Keeps nothing between rounds, so it is the same for every scheduler."""
+
+    name = "worst-fit"
+
+    def __init__(self, index: int = 0) -> None:
+        del index
+
+    def place(self, view: ClusterView, placement: Placement, now: float) -> list[int | None]:
+        """See ``PlacementPolicy.place``."""
+        entries = placement.entries
+
+        def again(row: int) -> tuple[bool, float]:
+            has_room = fits(placement.demand, view.image(row).free)
+            return has_room, float(used_share(view, np.array([row]))[0])
+
+        rows = rows_with_room(view, placement)
+        chosen = by_score(view, entries, rows, used_share(view, rows), again, now)
+        chosen += to_shortest_queue(view, placement, entries[len(chosen) :], now)
+        return with_nones(chosen, entries)
