@@ -190,7 +190,10 @@ class Nodes:
         if container is None and app is not None and self._may_adopt(app, status):
             container = self._adopt(app, status, now)
         if container is None or container.node not in (None, node.name):
-            self._stop_stranger(node, status.container_id)
+            # One that is being stopped answers every order with a report: asking again for each
+            # of them would never end.
+            if status.state is not ContainerState.STOPPING:
+                self._stop_stranger(node, status.container_id)
             return
         self._update(node, container, status, now)
 
