@@ -111,7 +111,8 @@ class Applications:
             if known is not None:
                 self.ledger.tell(known)
                 continue
-            why = self._refusal(app, request)
+            request = self.placing.resolve(request)
+            why = self.placing.gpu_refusal(request) or self._refusal(app, request)
             if why:
                 refused[request.resource_profile_id, why].append(request.executor_id)
             else:

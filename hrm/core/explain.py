@@ -95,6 +95,8 @@ def _pending_line(ledger: Ledger, app: Application, pending: list[Container], no
         return f"{since}: the master has restarted and waits for its nodes to come back"
     state = ledger.state
     could = state.open & fitting_rows(demand_vector(request), state.total)
+    if not request.gpu_memory_mib:
+        could &= ~state.gpu_only
     if not could.any():
         return f"{since}: only nodes that are draining or lost are large enough"
     if app.refusal:

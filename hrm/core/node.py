@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from hrm.core import commands as c
 from hrm.core import events as e
-from hrm.core.feasibility import demand_vector, fits
+from hrm.core.feasibility import could_hold, demand_vector, fits
 from hrm.core.model import (
     ContainerEnd,
     ContainerId,
@@ -27,7 +27,7 @@ from hrm.core.model import (
     ResourceUnit,
     ResourceUnitId,
 )
-from hrm.core.resource_unit import Entry, UnitQueue
+from hrm.core.resource_unit import Entry, UnitQueue, queues_of
 from hrm.core.transitions import CONTAINER, Lifecycle
 
 __all__ = ["NodeCore"]
@@ -62,7 +62,7 @@ class NodeCore:
         default_duration_s: float = 60.0,
     ) -> None:
         self.name = name
-        self.units: dict[ResourceUnitId, UnitQueue] = {u.unit_id: UnitQueue(u) for u in units}
+        self.units: dict[ResourceUnitId, UnitQueue] = queues_of(units)
         self.containers: dict[ContainerId, _Container] = {}
         self.epoch = 0
         self.connected = False
@@ -123,7 +123,7 @@ class NodeCore:
         container = _Container(spec, _life(spec.container_id), event.now)
         self.containers[spec.container_id] = container
         unit = self.units.get(spec.unit_id)
-        if unit is None or not fits(demand_vector(spec.resources), unit.capacity):
+        if unit is None or not could_hold(demand_vector(spec.resources), unit.unit):
             what = "has no such resource unit" if unit is None else "is too small for it"
             message = f"{self.name} {what}: {spec.unit_id}"
             end = ContainerEnd(cause=EndCause.LAUNCH_FAILED, message=message)

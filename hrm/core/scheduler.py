@@ -149,6 +149,7 @@ class Scheduler:
         try:
             for demand, members in self._groups(job):
                 placement = self._placement(job.workload_class, demand, members)
+                view.open_to(demand)
                 rows = _ask(self.policy, view, placement, now)
                 claims.extend(
                     Claim(entry, view.unit_id(row), int(versions[row]))

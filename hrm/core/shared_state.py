@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hrm.core.estimate import simulate
-from hrm.core.feasibility import Vector, fits, fitting_rows, minus
+from hrm.core.feasibility import Vector, could_hold, fitting_rows, minus
 from hrm.core.model import NodeName, ResourceUnitId, WorkloadClass
-from hrm.core.resource_unit import Entry, UnitImage, UnitQueue
+from hrm.core.resource_unit import Entry, UnitImage, UnitQueue, pooled_part
 from hrm.core.waits import WaitTable
 
 __all__ = ["ClusterView", "SharedState"]
@@ -36,7 +36,8 @@ class SharedState:
 
     Invariants:
         For every row in use: ``free``, ``waiting_stream`` and ``waiting_batch`` equal what its
-        queue says; ``open`` is True iff its node takes new containers.
+        queue's image says; ``open`` is True iff its node takes new containers and the unit is not
+        draining; ``gpu_only`` is the unit's.
         A row that is not in use is closed, with zeros in ``total`` and ``free``.
         ``rows`` maps all and only the unit ids in use to their rows.
     """
@@ -53,6 +54,7 @@ class SharedState:
         self.waiting_batch: Ints = np.zeros(_FIRST_ROWS, dtype=np.int64)
         self.version: Ints = np.zeros(_FIRST_ROWS, dtype=np.int64)
         self.open: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
+        self.gpu_only: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
 
     def add(self, node: NodeName, queue: UnitQueue) -> int:
         """Give a unit a row; answers it. The unit's id must be new."""
@@ -65,16 +67,21 @@ class SharedState:
         self._queues[row] = queue
         self._nodes[row] = node
         self.total[row] = queue.capacity
-        self.open[row] = True
+        self.open[row] = not queue.unit.draining
+        self.gpu_only[row] = queue.unit.gpu_only
+        owner = self.find(queue.unit.pool)
+        if owner is not None and owner not in queue.pool:
+            queue.join(owner)
         self.refresh(row)
         return row
 
     def remove(self, unit_id: ResourceUnitId) -> None:
-        """Take a unit's row out of use."""
+        """Take a unit's row out of use; units that share a pool go together."""
         row = self.rows.pop(unit_id)
         self._queues[row] = None
         self._nodes[row] = None
         self.open[row] = False
+        self.gpu_only[row] = False
         self.total[row] = 0
         self.free[row] = 0
         self.waiting_stream[row] = 0
@@ -97,19 +104,31 @@ class SharedState:
         row = self.rows.get(unit_id)
         return None if row is None else self.queue(row)
 
+    def siblings(self, row: int) -> list[int]:
+        """Rows of the other units that share this row's vcores and memory."""
+        pool = self.queue(row).pool
+        if len(pool) == 1:
+            return []
+        rows = (self.rows.get(queue.unit.unit_id) for queue in pool)
+        return [each for each in rows if each is not None and each != row]
+
     def node(self, row: int) -> NodeName:
         node = self._nodes[row]
         assert node is not None, f"row {row} is not in use"
         return node
 
     def refresh(self, row: int) -> None:
-        """Copy a queue's numbers into its row after a change."""
-        queue = self.queue(row)
-        self.free[row] = queue.free
-        self.waiting_stream[row] = len(queue.stream_waiting)
-        self.waiting_batch[row] = len(queue.batch_waiting)
-        self.version[row] += 1
-        self._waits.stale.add(row)
+        """Copy a queue's numbers, and its siblings', into their rows after a change."""
+        for queue in self.queue(row).pool:
+            each = self.rows.get(queue.unit.unit_id)
+            if each is None:
+                continue
+            image = queue.image()
+            self.free[each] = image.free
+            self.waiting_stream[each] = len(image.stream_waiting)
+            self.waiting_batch[each] = len(image.batch_waiting)
+            self.version[each] += 1
+            self._waits.stale.add(each)
 
     def waits_s(self, demand: Vector, rows: Ints, now: float) -> Floats:
         """``estimate.simulate`` for each of ``rows``; infinite at rows that are not in use."""
@@ -124,7 +143,10 @@ class SharedState:
             return f"row {row} is not in use"
         if not self.open[row]:
             return f"row {row} is closed: its node takes no new containers"
-        if not fits(demand, self.queue(row).capacity):
+        unit = self.queue(row).unit
+        if unit.gpu_only and not demand[2]:
+            return f"the unit of row {row} is for containers that use its GPU"
+        if not could_hold(demand, unit):
             return f"the unit of row {row} is too small, even when it is empty"
         return ""
 
@@ -147,6 +169,7 @@ class SharedState:
         self.waiting_batch = np.concatenate([self.waiting_batch, np.zeros(old, np.int64)])
         self.version = np.concatenate([self.version, np.zeros(old, np.int64)])
         self.open = np.concatenate([self.open, np.zeros(old, np.bool_)])
+        self.gpu_only = np.concatenate([self.gpu_only, np.zeros(old, np.bool_)])
 
 
 class ClusterView:
@@ -157,8 +180,9 @@ class ClusterView:
     immutable. A view is for one round: unit images are read when first asked for.
 
     Attributes, each with one row a unit: ``free`` and ``total``, shape (rows, 4) in the order of
-    ``feasibility.DIMENSIONS``; ``waiting_stream``, ``waiting_batch``, ``version`` and ``open``,
-    shape (rows,).
+    ``feasibility.DIMENSIONS``; ``waiting_stream``, ``waiting_batch``, ``version``, ``gpu_only`` and
+    ``open``, shape (rows,). Rows that are not open to the demand being placed are closed: see
+    ``open_to``.
     """
 
     def __init__(self, state: SharedState) -> None:
@@ -170,6 +194,12 @@ class ClusterView:
         self.waiting_batch = state.waiting_batch.copy()
         self.version = state.version.copy()
         self.open = state.open.copy()
+        self.gpu_only = state.gpu_only.copy()
+
+    def open_to(self, demand: Vector) -> None:
+        """Close the rows that hold cores for a GPU to a demand without need of one."""
+        self.open = self._state.open if demand[2] else self._state.open & ~self._state.gpu_only
+        self.open = self.open.copy()
 
     @property
     def waiting(self) -> Ints:
@@ -197,6 +227,10 @@ class ClusterView:
         """See ``SharedState.refusal``; asks the state, whatever was written into this view."""
         return self._state.refusal(row, demand)
 
+    def siblings(self, row: int) -> list[int]:
+        """Rows of the other units that share this row's vcores and memory."""
+        return self._state.siblings(row)
+
     def unit_id(self, row: int) -> ResourceUnitId:
         return self._state.queue(row).unit.unit_id
 
@@ -213,6 +247,7 @@ class ClusterView:
             running = (*image.running, replace(entry, started_at_s=now))
             self._images[row] = replace(image, free=free, running=running)
             self.free[row] = free
+            self._apply_to_siblings(row, replace(entry, started_at_s=now))
             return True
         if entry.workload_class is WorkloadClass.STREAM:
             waiting = (*image.stream_waiting, entry)
@@ -223,6 +258,15 @@ class ClusterView:
             self._images[row] = replace(image, batch_waiting=waiting)
             self.waiting_batch[row] += 1
         return False
+
+    def _apply_to_siblings(self, row: int, entry: Entry) -> None:
+        """What starts at ``row`` is gone from every unit that shares its cores."""
+        part = replace(entry, demand=pooled_part(entry.demand))
+        for sibling in self.siblings(row):
+            image = self.image(sibling)
+            free = minus(image.free, part.demand)
+            self._images[sibling] = replace(image, free=free, running=(*image.running, part))
+            self.free[sibling] = free
 
     def waiting_before(self, workload_class: WorkloadClass) -> Ints:
         """How many waiters a new container of this class would find before it; shape (rows,)."""
