@@ -105,6 +105,9 @@ class Nodes:
     def end_recovery(self, now: float) -> None:
         """Every node is back, or had its time: what is still PENDING runs nowhere."""
         self.ledger.recovering = False
+        for name in sorted(self.awaited):
+            self.ledger.out.append(c.ForgetNode(node=NodeName(name)))
+        self.awaited.clear()
         for app in self.ledger.live_applications():
             if app.recovered:
                 for container in app.in_state(ContainerState.PENDING):
@@ -180,15 +183,11 @@ class Nodes:
         """Take in what a node says of one container."""
         app = self.ledger.applications.get(status.application_id)
         container = None if app is None else app.containers.get(status.container_id)
-        if status.state is ContainerState.ENDED:
-            if container is not None and container.node == node.name:
-                end = status.end or ContainerEnd(cause=EndCause.LOST)
-                self._end(container, end, now)
-            acknowledge = c.AcknowledgeEnded(container_ids=(status.container_id,))
-            self.ledger.send(node, acknowledge)
-            return
         if container is None and app is not None and self._may_adopt(app, status):
             container = self._adopt(app, status, now)
+        if status.state is ContainerState.ENDED:
+            self._apply_ended(node, container, status, now)
+            return
         if container is None or container.node not in (None, node.name):
             # One that is being stopped answers every order with a report: asking again for each
             # of them would never end.
@@ -196,6 +195,17 @@ class Nodes:
                 self._stop_stranger(node, status.container_id)
             return
         self._update(node, container, status, now)
+
+    def _apply_ended(
+        self, node: Node, container: Container | None, status: ContainerStatus, now: float
+    ) -> None:
+        """What has ended is not started again, not even one that an earlier master granted and
+        that its AppMaster has asked this one for meanwhile."""
+        if container is not None and container.node in (None, node.name):
+            if container.state is ContainerState.PENDING:
+                self.placing.withdraw(container)
+            self._end(container, status.end or ContainerEnd(cause=EndCause.LOST), now)
+        self.ledger.send(node, c.AcknowledgeEnded(container_ids=(status.container_id,)))
 
     def _may_adopt(self, app: Application, status: ContainerStatus) -> bool:
         """Unknown containers of a live application belong to an earlier master's grants."""
@@ -305,22 +315,29 @@ class Nodes:
         if running:
             if container_id not in queue.running:
                 entry = queue.get(container_id) or self._entry(container)
-                self._make_room(node, queue, entry)
-                queue.run(entry, now)
+                if self._make_room(node, queue, entry):
+                    queue.run(entry, now)
+                elif container_id not in queue:
+                    queue.enqueue(entry)
         elif container_id in queue.running:
             queue.unrun(container_id)
         elif container_id not in queue:
             queue.enqueue(self._entry(container))
         self.ledger.refresh(container.unit_id)
 
-    def _make_room(self, node: Node, queue: UnitQueue, entry: Entry) -> None:
-        """The node runs ``entry``: whatever was reserved but never confirmed must be waiting."""
+    def _make_room(self, node: Node, queue: UnitQueue, entry: Entry) -> bool:
+        """The node runs ``entry``: whatever was reserved but never confirmed must be waiting.
+
+        False: there is still no room, because the report of an end was lost. The next heartbeat
+        tells of that end, and then of ``entry``.
+        """
         for container_id in reversed(list(queue.running)):
             if fits(entry.demand, queue.free):
-                return
+                return True
             container = node.containers.get(container_id)
             if container is None or container.state is ContainerState.ASSIGNED:
                 queue.unrun(container_id)
+        return fits(entry.demand, queue.free)
 
     def _entry(self, container: Container) -> Entry:
         app = self.ledger.applications[container.application_id]
