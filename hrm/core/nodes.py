@@ -64,6 +64,7 @@ class Nodes:
         self.placing.room_appeared(event.now)
 
     def reported(self, event: e.NodeReported) -> None:
+        self._revive(event)
         node = self._listen(event.node, event.incarnation, event.sequence, event.now)
         if node is None:
             return
@@ -103,14 +104,25 @@ class Nodes:
             del self.ledger.nodes[node.name]
 
     def end_recovery(self, now: float) -> None:
-        """Every node is back, or had its time: what is still PENDING runs nowhere."""
+        """Every node is back, or had its time.
+
+        If all are back, what is still PENDING runs nowhere and may be placed. Otherwise a node that
+        nobody hears of may be running it: its end is told, and its AppMaster asks for another under
+        a new id, so that no id ever runs twice.
+        """
         self.ledger.recovering = False
-        for name in sorted(self.awaited):
-            self.ledger.out.append(c.ForgetNode(node=NodeName(name)))
+        absent = sorted(self.awaited)
         self.awaited.clear()
+        for name in absent:
+            self.ledger.out.append(c.ForgetNode(node=NodeName(name)))
+        message = f"it may run on a node that has not come back: {', '.join(absent)}"
         for app in self.ledger.live_applications():
-            if app.recovered:
-                for container in app.in_state(ContainerState.PENDING):
+            if not app.recovered:
+                continue
+            for container in app.in_state(ContainerState.PENDING):
+                if absent:
+                    self._end(container, ContainerEnd(cause=EndCause.LOST, message=message), now)
+                else:
                     self.placing.hand_over(app, container, now)
 
     def _book(self, event: e.NodeRegistered) -> Node:
@@ -153,6 +165,21 @@ class Nodes:
         node.sequence = sequence
         node.last_heard_s = now
         return node
+
+    def _revive(self, event: e.NodeReported) -> None:
+        """A node that was silent for too long speaks again, on a stream that never broke: its
+        agent has no reason to register anew. What it ran has been given up."""
+        node = self.ledger.nodes.get(event.node)
+        if node is None or node.state is not NodeState.LOST:
+            return
+        if node.incarnation != event.incarnation or event.sequence <= node.sequence:
+            return
+        node.life.move(NodeState.ALIVE, event.now, "heard of again")
+        node.connected = True
+        self.ledger.out.append(c.RememberNode(node=node.name))
+        for unit in node.units:
+            self.ledger.state.add(node.name, UnitQueue(unit))
+        self.placing.room_appeared(event.now)
 
     def _reconcile(
         self, node: Node, statuses: tuple[ContainerStatus, ...], now: float, *, registration: bool
