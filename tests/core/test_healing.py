@@ -1,4 +1,4 @@
-"""How the core gets over what it could not have heard; each of these was a fault simulator's find."""
+"""How the core gets over what it could not have heard: each was a find of the fault simulator."""
 
 from __future__ import annotations
 
