@@ -3,16 +3,16 @@
 A GPU without a core is idle, and so is a core that waits for a GPU; the three modes trade one for
 the other. All cut the same machine:
 
-========  ===========================================  ==============================================
-mode      the units                                    when
-========  ===========================================  ==============================================
-shared    one of all cores and memory; one a GPU,      mostly CPU jobs. Nothing is pinned, nothing is
-          which takes cores and memory from the first  kept for GPUs: they may find no core left.
-partial   one a GPU with N cores of its own; one of    CPU jobs and some GPU jobs whose need of cores
-          all that remains, at least the reserve       is small and steady
-even      one a GPU with an equal part of the cores;   mostly GPU jobs. A container without need of a
-          none without a GPU                           GPU may be placed there, and holds cores of it
-========  ===========================================  ==============================================
+========  ==========================================  ============================================
+mode      the units                                   when
+========  ==========================================  ============================================
+shared    one of all cores and memory; one a GPU,     mostly CPU jobs. Nothing is pinned and nothing
+          which takes cores and memory from it        kept for GPUs: they may find no core left.
+partial   one a GPU with N cores of its own; one of   CPU jobs, and some GPU jobs whose need of
+          all that remains, at least the reserve      cores is small and steady
+even      one a GPU with an equal part of the cores;  mostly GPU jobs. A container without need of
+          none without a GPU                          a GPU may run there, and holds its cores.
+========  ==========================================  ============================================
 
 Cores are bound to the GPU that is nearest by NUMA distance, one core to each GPU in turn, so that
 GPUs of one socket share its cores fairly. Parts of an even split differ by one core at most.
@@ -84,7 +84,7 @@ class Binding:
 
     def __str__(self) -> str:
         if self.mode is not BindingMode.PARTIAL:
-            return self.mode.value
+            return str(self.mode.value)
         return f"partial, {self.bound_cores} cores a GPU, at least {self.reserve_cores} kept"
 
 
@@ -117,9 +117,7 @@ def concerned(
     """The units of ``old`` that ``new`` takes away or changes, in order."""
     kept = {unit.unit_id: unit for unit in new}
     return tuple(
-        unit.unit_id
-        for unit in old
-        if kept.get(unit.unit_id) != replace(unit, draining=False)
+        unit.unit_id for unit in old if kept.get(unit.unit_id) != replace(unit, draining=False)
     )
 
 
@@ -212,9 +210,7 @@ def _memory_shares(total_mib: int, cores: Sequence[int], binding: Binding) -> li
     return shares
 
 
-def _shared(
-    name: NodeName, hardware: Hardware, gpus: Sequence[Gpu]
-) -> tuple[ResourceUnit, ...]:
+def _shared(name: NodeName, hardware: Hardware, gpus: Sequence[Gpu]) -> tuple[ResourceUnit, ...]:
     vcores = len(hardware.cores)
     owner = ResourceUnit(
         unit_id=ResourceUnitId(f"{name}/cpu"),

@@ -18,6 +18,7 @@ class Bounds:
     application_grace_s: float = 30.0
     lease_timeout_s: float = 2.0
     proposal_timeout_s: float = 5.0
+    rebind_timeout_s: float = 4.0
     retry_delay_s: float = 0.05
     retry_delay_max_s: float = 2.0
     resend_delay_s: float = 3.0

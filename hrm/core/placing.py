@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hrm.core import admission
 from hrm.core import commands as c
-from hrm.core.feasibility import could_hold, demand_vector
 from hrm.core.ledger import Application, Container, Ledger
 from hrm.core.model import (
+    ContainerEnd,
     ContainerRequest,
     ContainerState,
-    NodeState,
+    EndCause,
     Resources,
     WorkloadClass,
 )
@@ -25,8 +26,6 @@ from hrm.core.negotiator import Decision, Negotiator, Outcome, Proposal
 from hrm.core.scheduler import Job, Scheduler
 
 __all__ = ["Placing"]
-
-_NODES_NAMED = 5
 
 
 class Placing:
@@ -46,75 +45,9 @@ class Placing:
         return name
 
     def refusal(self, resources: Resources) -> str:
-        """Why no node could ever serve this; empty if one could, or if none is known yet."""
-        demand = demand_vector(resources)
-        units = [(unit, node) for node in self.ledger.nodes.values() for unit in node.units]
-        if any(could_hold(demand, unit) for unit, _ in units):
-            return ""
-        asks = f"an executor asks for {resources}"
-        if resources.gpu_memory_mib:
-            units = [(unit, node) for unit, node in units if unit.gpu is not None]
-            if not units:
-                return f"{asks}, but {self._no_gpu()}"
-            gpu, node = max(
-                ((unit.gpu, node) for unit, node in units if unit.gpu is not None),
-                key=lambda found: found[0].memory_mib,
-            )
-            if gpu.memory_mib < resources.gpu_memory_mib:
-                return (
-                    f"{asks}, but the largest GPU, of {node.name}, is {gpu}; lower "
-                    f"spark.hrm.executor.gpu.memory"
-                )
-        else:
-            units = [(unit, node) for unit, node in units if not unit.gpu_only]
-            if not units and self.ledger.nodes:
-                return (
-                    f"{asks} and no GPU, but every core of the cluster is bound to a GPU; keep "
-                    f"some with hrm node bind (--reserve), or ask for a GPU"
-                )
-        if not units:
-            return ""
-        unit, node = max(units, key=lambda x: (x[0].capacity.vcores, x[0].capacity.memory_mib))
-        return (
-            f"{asks}, but the largest node, {node.name}, has {unit.capacity} at {unit.unit_id}; "
-            f"lower spark.executor.cores or spark.executor.memory "
-            f"(with its overhead), or add a larger node"
-        )
-
-    def resolve(self, request: ContainerRequest) -> ContainerRequest:
-        """A whole GPU in numbers: as much device memory as the largest GPU has, so that the
-        container is alone on whichever it gets. Unchanged where no GPU is known."""
-        if not request.gpus or request.resources.gpu_memory_mib:
-            return request
-        gpus = (unit.gpu for node in self.ledger.nodes.values() for unit in node.units)
-        whole_mib = max((gpu.memory_mib for gpu in gpus if gpu is not None), default=0)
-        resources = replace(request.resources, gpu_memory_mib=whole_mib)
-        return replace(request, resources=resources)
-
-    def gpu_refusal(self, request: ContainerRequest) -> str:
-        """Why a request for GPUs cannot be served at all; empty if nothing speaks against it."""
-        if request.gpus > 1:
-            return (
-                f"an executor asks for {request.gpus} GPUs; HRM serves one an executor: set "
-                f"spark.executor.resource.gpu.amount to 1 and ask for more executors"
-            )
-        if request.gpus and not request.resources.gpu_memory_mib and not self.ledger.recovering:
-            return f"an executor asks for a GPU, but {self._no_gpu()}"
-        return ""
-
-    def _no_gpu(self) -> str:
-        nodes = [node for node in self.ledger.nodes.values() if node.state is not NodeState.LOST]
-        if not nodes:
-            return "no node is alive, so no GPU is known; start an agent on a machine with one"
-        there = ", ".join(
-            f"{node.name} ({' and '.join(str(unit.capacity) for unit in node.units)})"
-            for node in nodes[:_NODES_NAMED]
-        )
-        more = f" and {len(nodes) - _NODES_NAMED} more" if len(nodes) > _NODES_NAMED else ""
-        return (
-            f"no node of the cluster has one: there are {there}{more}; start an agent on a "
-            f"machine with a GPU, or unset spark.executor.resource.gpu.amount"
-        )
+        """Why no node could ever serve this; empty if one could, or if one that could may be on
+        its way: while no node is known, or not all of an earlier master's are back."""
+        return admission.refusal(self.ledger, resources)
 
     def request(self, app: Application, request: ContainerRequest, now: float) -> None:
         """Book a new container and give it to the application's scheduler."""
@@ -124,7 +57,12 @@ class Placing:
 
     def hand_over(self, app: Application, container: Container, now: float) -> None:
         """Let a PENDING container be scheduled."""
-        container.request = self.resolve(container.request)
+        container.request = admission.resolve(self.ledger, container.request)
+        if container.request.gpus and not container.request.resources.gpu_memory_mib:
+            # Asked for while nodes were still coming back. The next request hears the refusal.
+            end = ContainerEnd(cause=EndCause.PREEMPTED, message="no GPU came back to this master")
+            self.ledger.end_container(container, end, now)
+            return
         scheduler = self.schedulers[app.scheduler]
         scheduler.add(
             app.application_id,
@@ -233,6 +171,26 @@ class Placing:
             node.containers[container.container_id] = container
             self.ledger.send(node, c.AssignContainer(spec=self.ledger.spec(container)))
             self.ledger.tell(container)
+        if not outcomes and job.delay_s >= self.ledger.bounds.retry_delay_max_s:
+            self._refuse_hopeless(app, job, now)
+
+    def _refuse_hopeless(self, app: Application, job: Job, now: float) -> None:
+        """Asked for when nobody could know that no node would ever serve it; now one can."""
+        for container_id in list(job.pending):
+            container = app.containers[container_id]
+            why = self.refusal(container.request.resources)
+            if why:
+                self.withdraw(container)
+                notice = c.RequestRefused(
+                    executor_ids=(container.request.executor_id,),
+                    resource_profile_id=container.request.resource_profile_id,
+                    message=why,
+                )
+                self.ledger.out.append(
+                    c.NotifyApplication(application_id=app.application_id, notice=notice)
+                )
+                end = ContainerEnd(cause=EndCause.KILLED, message=why)
+                self.ledger.end_container(container, end, now)
 
     def _lease_free(self, now: float) -> None:
         """First the batch commits that waited, then the next stream."""
