@@ -96,7 +96,7 @@ def cluster_view(cluster: admin_pb2.Cluster) -> RenderableType:
 def nodes_table(nodes: Iterable[admin_pb2.Node]) -> RenderableType:
     """``hrm nodes``: one line a resource unit."""
     table = _table(
-        "NODE", "STATE", "UNIT", ">FREE VCORES", ">FREE MEMORY", ">RUNNING", ">WAITING S/B",
+        "NODE", "STATE", "UNIT", ">FREE VCORES", ">FREE MEMORY", "GPU", ">RUNNING", ">WAITING S/B",
         ">CPU", "ISOLATION", "SPARK", ">HEARD",
     )  # fmt: skip
     for node in nodes:
@@ -111,9 +111,10 @@ def nodes_table(nodes: Iterable[admin_pb2.Node]) -> RenderableType:
             free, capacity = status.free, status.unit.capacity
             table.add_row(
                 *shown,
-                escape(status.unit.resource_unit_id),
+                escape(status.unit.resource_unit_id + (" (draining)" * status.unit.draining)),
                 f"{free.vcores}/{capacity.vcores}",
                 f"{memory(free.memory_mib)} of {memory(capacity.memory_mib)}",
+                escape(_unit_gpu(status)),
                 f"{status.running}/{status.unit.run_limit}",
                 f"{status.waiting_stream}/{status.waiting_batch}",
                 *tail,
@@ -230,6 +231,15 @@ def _state(name: str, prefix: str) -> str:
     word = name.removeprefix(prefix).lower()
     colour = _COLOURS.get(word)
     return f"[{colour}]{word}[/]" if colour else word
+
+
+def _unit_gpu(status: admin_pb2.ResourceUnitStatus) -> str:
+    """The GPU of a unit and how much of it is free; a declared one is never shown as a real one."""
+    if not status.unit.HasField("gpu"):
+        return "-"
+    gpu = status.unit.gpu
+    name = f"{gpu.name} (declared)" if gpu.declared else gpu.name
+    return f"{name.strip()} {memory(status.free.gpu_memory_mib)} of {memory(gpu.memory_mib)}"
 
 
 def _gpu(free: common_pb2.Resources, capacity: common_pb2.Resources) -> str:

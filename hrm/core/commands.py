@@ -22,6 +22,7 @@ from hrm.errors import HrmError
 
 __all__ = [
     "AcknowledgeEnded",
+    "Answer",
     "AnswerRebinding",
     "ApplicationAdmitted",
     "AssignContainer",
@@ -142,10 +143,13 @@ class Rebound:
     message: str
 
 
+Answer: TypeAlias = ApplicationAdmitted | Done | Rebound
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     call_id: int
-    answer: ApplicationAdmitted | Done | Rebound
+    answer: Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

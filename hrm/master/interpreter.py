@@ -74,7 +74,7 @@ class Interpreter:
         self.application_outboxes: dict[ApplicationId, Outbox] = {}
         self.stopped: asyncio.Future[HrmError | None]
         self.stopped = asyncio.get_running_loop().create_future()
-        self._calls: dict[int, asyncio.Future[c.ApplicationAdmitted | c.Done | c.Rebound]] = {}
+        self._calls: dict[int, asyncio.Future[c.Answer]] = {}
         self._call_ids = itertools.count(1)
         self._held: deque[tuple[list[asyncio.Future[None]], list[c.MasterCommand]]] = deque()
         self._flushing: asyncio.Task[None] | None = None
@@ -96,7 +96,7 @@ class Interpreter:
             return
         self._take(commands)
 
-    async def call(self, make: Callable[[int], e.MasterEvent]) -> Answer:
+    async def call(self, make: Callable[[int], e.MasterEvent]) -> c.Answer:
         """Submit the event that ``make`` builds around a call id, and wait for its answer.
 
         Raises:
@@ -104,7 +104,7 @@ class Interpreter:
             Unavailable: no answer within ``CALL_TIMEOUT_S``.
         """
         call_id = next(self._call_ids)
-        future: asyncio.Future[c.ApplicationAdmitted | c.Done | c.Rebound]
+        future: asyncio.Future[c.Answer]
         future = asyncio.get_running_loop().create_future()
         self._calls[call_id] = future
         try:
