@@ -95,11 +95,14 @@ def cluster_view(cluster: admin_pb2.Cluster) -> RenderableType:
 
 def nodes_table(nodes: Iterable[admin_pb2.Node]) -> RenderableType:
     """``hrm nodes``: one line a resource unit."""
+    listed = list(nodes)
+    with_gpus = any(x.unit.HasField("gpu") for node in listed for x in node.resource_units)
+    gpu_column = ["GPU, FREE MEMORY"] if with_gpus else []
     table = _table(
-        "NODE", "STATE", "UNIT", ">FREE VCORES", ">FREE MEMORY", "GPU", ">RUNNING", ">WAITING S/B",
-        ">CPU", "ISOLATION", "SPARK", ">HEARD",
+        "NODE", "STATE", "UNIT", ">FREE VCORES", ">FREE MEMORY", *gpu_column, ">RUNNING",
+        ">WAITING S/B", ">CPU", "ISOLATION", "SPARK", ">HEARD",
     )  # fmt: skip
-    for node in nodes:
+    for node in listed:
         shown = [escape(node.name), _state(common_pb2.NodeState.Name(node.state), "NODE_STATE_")]
         tail = [
             f"{node.usage.cpu_percent:.0f}%",
@@ -114,14 +117,14 @@ def nodes_table(nodes: Iterable[admin_pb2.Node]) -> RenderableType:
                 escape(status.unit.resource_unit_id + (" (draining)" * status.unit.draining)),
                 f"{free.vcores}/{capacity.vcores}",
                 f"{memory(free.memory_mib)} of {memory(capacity.memory_mib)}",
-                escape(_unit_gpu(status)),
+                *([escape(_unit_gpu(status))] if with_gpus else []),
                 f"{status.running}/{status.unit.run_limit}",
                 f"{status.waiting_stream}/{status.waiting_batch}",
                 *tail,
             )
             shown, tail = ["", ""], ["", "", "", ""]
         if not node.resource_units:
-            table.add_row(*shown, *["-"] * 5, *tail)
+            table.add_row(*shown, *["-"] * (5 + with_gpus), *tail)
     return table
 
 

@@ -44,7 +44,7 @@ CPU_ONLY = Resources(1, 512)
 
 def cluster_of(mode: BindingMode, **binding: int) -> VirtualCluster:
     cluster = VirtualCluster()
-    cluster.add_hardware("n1", MACHINE, Binding(mode=mode, **binding))  # type: ignore[arg-type]
+    cluster.add_hardware("n1", MACHINE, Binding(mode=mode, **binding))
     cluster.settle()
     return cluster
 
