@@ -69,7 +69,11 @@ def faults(
 
     unknown = sorted(set(without or ()) - set(KINDS))
     if unknown:
-        raise InvalidRequest(f"--without {unknown[0]}: no such kind of fault; one of {list(KINDS)}")
+        raise InvalidRequest(
+            f"--without {unknown[0]}: no such kind of fault; name one of {', '.join(KINDS)}"
+        )
+    if json_file is not None and not json_file.parent.is_dir():
+        raise InvalidRequest(f"--json {json_file}: no such directory; create it, or name another")
     limits = Limits(nodes, applications, horizon, frozenset(without or ()))
     summary = Summary()
     told_s = time.monotonic()

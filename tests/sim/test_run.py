@@ -111,6 +111,9 @@ def test_the_command_shows_what_broke_and_how_to_see_it_again(
     assert json.loads(done.stdout.strip().splitlines()[-1])["failed_seeds"] == [seed]
 
 
-def test_an_unknown_kind_is_refused() -> None:
-    done = CliRunner().invoke(app, ["sim", "faults", "--without", "earthquake"])
-    assert done.exit_code != 0
+@pytest.mark.parametrize("words", [["--without", "earthquake"], ["--json", "/no/such/dir/f"]])
+def test_bad_input_is_refused_before_anything_runs(words: list[str]) -> None:
+    done = CliRunner().invoke(app, ["sim", "faults", *words])
+    assert done.exit_code == 1
+    assert f"error: {words[0]} {words[1]}: no such " in done.stderr
+    assert not done.stdout
