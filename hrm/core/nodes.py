@@ -4,7 +4,8 @@ The node decides who starts; the master's table mirrors it. Reports are taken in
 sequence numbers, older ones are dropped. Each heartbeat lists every container the node knows, so a
 lost message costs a heartbeat, not a container:
 
-- known here, absent there: sent again if the node never answered, else lost;
+- known here, absent there: sent again if the node never answered, else lost; given up if the node
+  is being drained;
 - running there, ended or unknown here: stopped;
 - to be stopped here, still running there: told again.
 """
@@ -209,6 +210,10 @@ class Nodes:
         if container.state is not ContainerState.ASSIGNED:
             message = f"{node.name} no longer knows it"
             self._end(container, ContainerEnd(cause=EndCause.LOST, message=message), now)
+            return
+        if node.state is NodeState.DRAINING:
+            message = f"{node.name} was drained before it arrived there"
+            self._end(container, ContainerEnd(cause=EndCause.PREEMPTED, message=message), now)
             return
         if registration:
             self._mirror(node, container, now, running=False)

@@ -157,3 +157,18 @@ def test_a_late_registration_of_a_dead_agent_does_not_shut_out_its_successor() -
     app = cluster.submit(1)
     cluster.settle()
     assert cluster.states(app) == {"running": 1}
+
+
+def test_an_order_that_was_lost_is_not_repeated_to_a_node_that_is_drained() -> None:
+    cluster = VirtualCluster([unit("n1")])
+    node = cluster.nodes["n1"]
+    node.connected = False
+    app = cluster.submit(1)
+    cluster.settle()
+    assert cluster.states(app) == {"assigned": 1}
+    drain = e.DrainRequested(now=cluster.now, call_id=77, nodes=(node.name,))
+    cluster.tell_master(drain)
+    node.connected = True
+    cluster.advance(5)
+    assert cluster.states(app) == {}
+    assert not node.processes
