@@ -71,10 +71,11 @@ class Oracle:
             if isinstance(command, c.SendToNode) and isinstance(command.message, c.AssignContainer):
                 assigned.append(command.message.spec)
                 node = core.ledger.nodes.get(command.node)
-                if node is None or node.state is NodeState.LOST:
+                if node is None or node.state is not NodeState.ALIVE:
+                    what = "unknown" if node is None else node.state.value
                     self.violated(
                         f"{command.message.spec.container_id} is granted to {command.node}, "
-                        f"which is lost"
+                        f"which is {what}"
                     )
             elif isinstance(command, c.SendToNode):
                 self._ordered(command, event.now)
