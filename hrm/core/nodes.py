@@ -4,7 +4,8 @@ The node decides who starts; the master's table mirrors it. Reports are taken in
 sequence numbers, older ones are dropped. Each heartbeat lists every container the node knows, so a
 lost message costs a heartbeat, not a container:
 
-- known here, absent there: sent again if the node never answered, else lost;
+- known here, absent there: sent again if the node never answered, else lost; given up if the node
+  is being drained;
 - running there, ended or unknown here: stopped;
 - to be stopped here, still running there: told again.
 """
@@ -53,7 +54,7 @@ class Nodes:
                 self.ledger.out.append(refusal)
                 return
             self._lose(node, event.now, "another agent took its name")
-        if node is None:
+        if node is None or node.state is NodeState.LOST:
             self.ledger.out.append(c.RememberNode(node=event.node))
         node = self._book(event)
         self.ledger.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
@@ -167,19 +168,29 @@ class Nodes:
         return node
 
     def _revive(self, event: e.NodeReported) -> None:
-        """A node that was silent for too long speaks again, on a stream that never broke: its
-        agent has no reason to register anew. What it ran has been given up."""
+        """Take a node back that speaks on a stream that never broke: its agent has no reason to
+        register anew.
+
+        Either it was silent for too long and is LOST; what it ran has been given up. Or the
+        registration of an agent that is dead came late, after that of its successor, and has ended.
+        """
         node = self.ledger.nodes.get(event.node)
-        if node is None or node.state is not NodeState.LOST:
+        if node is None:
             return
-        if node.incarnation != event.incarnation or event.sequence <= node.sequence:
+        if node.incarnation != event.incarnation:
+            if node.connected:
+                return
+            node.incarnation = event.incarnation
+            node.sequence = event.sequence - 1
+        if event.sequence <= node.sequence:
             return
-        node.life.move(NodeState.ALIVE, event.now, "heard of again")
         node.connected = True
-        self.ledger.out.append(c.RememberNode(node=node.name))
-        for unit in node.units:
-            self.ledger.state.add(node.name, UnitQueue(unit))
-        self.placing.room_appeared(event.now)
+        if node.state is NodeState.LOST:
+            node.life.move(NodeState.ALIVE, event.now, "heard of again")
+            self.ledger.out.append(c.RememberNode(node=node.name))
+            for unit in node.units:
+                self.ledger.state.add(node.name, UnitQueue(unit))
+            self.placing.room_appeared(event.now)
 
     def _reconcile(
         self, node: Node, statuses: tuple[ContainerStatus, ...], now: float, *, registration: bool
@@ -199,6 +210,10 @@ class Nodes:
         if container.state is not ContainerState.ASSIGNED:
             message = f"{node.name} no longer knows it"
             self._end(container, ContainerEnd(cause=EndCause.LOST, message=message), now)
+            return
+        if node.state is NodeState.DRAINING:
+            message = f"{node.name} was drained before it arrived there"
+            self._end(container, ContainerEnd(cause=EndCause.PREEMPTED, message=message), now)
             return
         if registration:
             self._mirror(node, container, now, running=False)

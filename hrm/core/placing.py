@@ -176,9 +176,13 @@ class Placing:
 
     def _refuse_hopeless(self, app: Application, job: Job, now: float) -> None:
         """Asked for when nobody could know that no node would ever serve it; now one can."""
+        refusals = {
+            resources: self.refusal(resources)
+            for resources in dict.fromkeys(request.resources for request in job.pending.values())
+        }
         for container_id in list(job.pending):
             container = app.containers[container_id]
-            why = self.refusal(container.request.resources)
+            why = refusals[container.request.resources]
             if why:
                 self.withdraw(container)
                 notice = c.RequestRefused(

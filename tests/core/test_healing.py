@@ -133,3 +133,42 @@ def test_what_was_asked_for_before_any_node_was_known_is_refused_when_it_is_hope
     refused = [n for n in cluster.notices[app] if isinstance(n, c.RequestRefused)]
     assert [n.executor_ids for n in refused] == [("1",)]
     assert "the largest node, n1, has 4 vcores" in refused[0].message
+
+
+def test_a_lost_node_that_registers_again_is_awaited_by_the_next_master() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=1)])
+    cluster.disconnect(cluster.nodes["n1"])
+    cluster.advance(20)
+    assert not cluster.durable_nodes
+    cluster.register(cluster.nodes["n1"])
+    assert list(cluster.durable_nodes) == ["n1"]
+
+
+def test_a_late_registration_of_a_dead_agent_does_not_shut_out_its_successor() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=1)])
+    node = cluster.nodes["n1"]
+    node.incarnation, node.sequence = 2, 0
+    cluster.register(node)
+    node.incarnation = 1
+    cluster.register(node)
+    cluster.tell_master(e.NodeDisconnected(now=cluster.now, node=node.name, incarnation="1"))
+    node.incarnation = 2
+    cluster.advance(20)
+    app = cluster.submit(1)
+    cluster.settle()
+    assert cluster.states(app) == {"running": 1}
+
+
+def test_an_order_that_was_lost_is_not_repeated_to_a_node_that_is_drained() -> None:
+    cluster = VirtualCluster([unit("n1")])
+    node = cluster.nodes["n1"]
+    node.connected = False
+    app = cluster.submit(1)
+    cluster.settle()
+    assert cluster.states(app) == {"assigned": 1}
+    drain = e.DrainRequested(now=cluster.now, call_id=77, nodes=(node.name,))
+    cluster.tell_master(drain)
+    node.connected = True
+    cluster.advance(5)
+    assert cluster.states(app) == {}
+    assert not node.processes
