@@ -79,6 +79,15 @@ def test_gpus_as_the_driver_tells_them(tmp_path: Path, monkeypatch: pytest.Monke
     )
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not Path("/proc/driver/nvidia/version").exists(), reason="no NVIDIA driver")
+def test_the_gpus_of_this_machine() -> None:
+    gpus = find_gpus(())
+    assert gpus
+    assert all(gpu.uuid.startswith("GPU-") and gpu.name and gpu.memory_mib > 0 for gpu in gpus)
+    assert not any(gpu.declared for gpu in gpus)
+
+
 def test_declared_gpus_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HRM_AGENT_GPUS", '[{"memory_mib": 16384, "numa": 0}]')
     settings = load(AgentSettings)
