@@ -56,13 +56,15 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             for task in (reading, writing):
                 task.cancel()
             await asyncio.gather(reading, writing, return_exceptions=True)
-            if self._master.node_outboxes.get((name, incarnation)) is outbox:
-                del self._master.node_outboxes[name, incarnation]
-                event = e.NodeDisconnected(
-                    now=self._master.now(), node=name, incarnation=incarnation
-                )
-                self._master.submit(event)
+            self._disconnect(name, incarnation, outbox)
             log.info("node disconnected", node=name, incarnation=incarnation)
+
+    def _disconnect(self, name: NodeName, incarnation: str, outbox: Outbox) -> None:
+        if self._master.node_outboxes.get((name, incarnation)) is not outbox:
+            return  # a newer stream of the same agent has taken over
+        del self._master.node_outboxes[name, incarnation]
+        event = e.NodeDisconnected(now=self._master.now(), node=name, incarnation=incarnation)
+        self._master.submit(event)
 
     async def _register(self, requests: Any) -> tuple[NodeName, str, Outbox]:
         try:
@@ -78,6 +80,10 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         self._master.node_outboxes[key] = outbox
         try:
             await self._master.call(lambda call_id: _with_call(event, call_id))
+        except asyncio.CancelledError:
+            # The agent went away before it was answered; the core may have registered it already.
+            self._disconnect(*key, outbox)
+            raise
         except HrmError:
             if previous is None:
                 self._master.node_outboxes.pop(key, None)
