@@ -259,7 +259,10 @@ def _environment(spec: ContainerSpec, spark: Spark, java: Java, work_dir: Path) 
     """The application's environment over a few variables of the agent's, HRM's own over both."""
     environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     environment.setdefault("LANG", "C.UTF-8")
+    of_node = environment.get("LD_LIBRARY_PATH")
     environment.update(spec.launch.environment)
+    if of_node and dict(spec.launch.environment).get("LD_LIBRARY_PATH"):
+        environment["LD_LIBRARY_PATH"] += f":{of_node}"  # drivers of the node's devices
     path = environment.get("PATH") or os.environ.get("PATH") or os.defpath
     environment["PATH"] = f"{Path(sys.executable).parent}:{path}"
     if java.home is not None:
