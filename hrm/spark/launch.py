@@ -210,6 +210,10 @@ def executor_launch(
     argv = (
         str(java.command),
         "-cp", class_path,
+        # A JVM in a memory group starts with a 64th of the group, and collects garbage over and
+        # over until it has grown. The heap is this container's alone: it may have it at once, and
+        # memory that it does not touch is not used. The user's own -Xms, which follows, wins.
+        f"-Xms{heap_mib}m",
         f"-Xmx{heap_mib}m",
         f"-Djava.io.tmpdir={work_dir / 'tmp'}",
         *(_substitute(option, spec) for option in launch.java_options),

@@ -61,6 +61,7 @@ def test_the_command_of_an_executor(monkeypatch: pytest.MonkeyPatch) -> None:
     assert before == (
         "/jdk/bin/java",
         "-cp", "/spark/jars/*:/plugin.jar:/more/*",
+        "-Xms1024m",
         "-Xmx1024m",
         "-Djava.io.tmpdir=/work/app-1-x7/tmp",
         "-Dfile=/logs/app-1-7.gc",
