@@ -49,10 +49,17 @@ def test_a_session_built_in_plain_python_runs(cluster: Cluster) -> None:
     code = (
         "from pyspark.sql import SparkSession\n"
         f"s = SparkSession.builder.master('hrm://{cluster.address}')"
-        ".config('spark.executor.memory', '512m').config('spark.ui.enabled', 'false')"
+        ".config('spark.executor.memory', '512m').config('spark.ui.port', '0')"
         ".appName('plain').getOrCreate()\n"
         "print('COUNT', s.range(1000).count())\n"
         "print('AUTH', s.sparkContext.getConf().get('spark.authenticate'))\n"
+        "import json\n"
+        "from urllib.request import urlopen\n"
+        "context = s.sparkContext\n"
+        "page = f'{context.uiWebUrl}/api/v1/applications/{context.applicationId}/executors'\n"
+        "executors = json.load(urlopen(page, timeout=20))\n"
+        "links = [e['executorLogs']['stderr'] for e in executors if e['id'] != 'driver']\n"
+        "print('LOG', urlopen(links[0], timeout=20).read().decode())\n"
         "s.stop()\n"
     )
     done = subprocess.run(
@@ -66,6 +73,8 @@ def test_a_session_built_in_plain_python_runs(cluster: Cluster) -> None:
     assert done.returncode == 0, done.stderr
     assert "COUNT 1000" in done.stdout
     assert "AUTH true" in done.stdout, "Spark's own RPC authentication is on by default"
+    log = done.stdout.partition("LOG ")[2]
+    assert "CoarseGrainedExecutorBackend" in log, "the link in Spark's UI shows the executor's log"
 
 
 def test_dynamic_allocation_grows_and_shrinks(
