@@ -20,6 +20,11 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
         "by observation",
         "`stream` or `batch`: what the application is, where HRM should not find out by itself",
     ),
+    "spark.hrm.gang.min": (
+        "`0`",
+        "the first executors that start together or wait together, at most as many as Spark asks "
+        "for at first; to queue at a node is to wait. 0: each by itself",
+    ),
     "spark.hrm.tenant": ("", "whose share the application uses"),
     "spark.hrm.token.file": (
         "`$HRM_TOKEN_FILE`, else `$HRM_HOME/token`",

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from hrm.core import commands as c
 from hrm.core import events as e
+from hrm.core import gangs
 from hrm.core.ledger import Application, Container, Ledger
 from hrm.core.model import (
     ApplicationId,
@@ -131,6 +132,7 @@ class Applications:
             container = app.containers.get(container_id_of(app.application_id, executor_id))
             if container is not None:
                 self._stop(container, EndCause.RELEASED, event.reason or "released", event.now)
+        gangs.shrink(app)
 
     def progressed(self, event: e.ProgressReported) -> None:
         app = self._live(event.application_id)
@@ -226,6 +228,7 @@ class Applications:
             driver_host=event.driver_host,
             web_url=event.web_url,
             submitted_at_s=event.now,
+            gang_min=event.gang_min,
         )
         app = self.ledger.new_application(record, self.placing.choose_scheduler())
         app.detached_at_s = event.now
@@ -260,7 +263,9 @@ class Applications:
                 f"the application has {limit} containers already (containers_limit); raise it in "
                 f"hrm.toml [master]"
             )
-        return self.placing.refusal(request.resources)
+        return self.placing.refusal(request.resources) or gangs.refusal(
+            self.ledger, app, request.resources
+        )
 
     def _stop(self, container: Container, cause: EndCause, reason: str, now: float) -> None:
         state = container.state

@@ -128,6 +128,7 @@ class ApplicationRegistered(Event):
     web_url: str = ""
     declared_class: WorkloadClass | None = None
     launch: LaunchContext = NO_LAUNCH
+    gang_min: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

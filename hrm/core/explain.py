@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hrm.core.feasibility import demand_vector, fitting_rows
+from hrm.core import gangs
+from hrm.core.feasibility import demand_vector, fits, fitting_rows, minus
 from hrm.core.ledger import Application, Container, Ledger
 from hrm.core.model import ApplicationState, ContainerState, EndCause, NodeState
 
@@ -97,9 +98,32 @@ def _pending_line(ledger: Ledger, app: Application, pending: list[Container], no
     could = state.open & fitting_rows(demand_vector(request), state.total)
     if not could.any():
         return f"{since}: only nodes that are draining or lost are large enough"
+    gang = gangs.missing(app)
+    if gang:
+        tried = f"; the last try: {app.refusal}" if app.refusal else ""
+        return f"{since}: {_gang_reason(ledger, app, pending, gang)}{tried}"
     if app.refusal:
         return f"{since}: {app.refusal}"
     roomy = could & fitting_rows(demand_vector(request), state.free)
     if roomy.any():
         return f"{since}: there is room, its scheduler has not come to it yet"
     return f"{since}: no resource unit has that much free now"
+
+
+def _gang_reason(ledger: Ledger, app: Application, pending: list[Container], gang: int) -> str:
+    start = f"its first {app.gang_min} start together (spark.hrm.gang.min)"
+    if len(pending) < gang:
+        return f"{start}, and it has not asked for {gang - len(pending)} of them yet"
+    view = ledger.state.view()
+    rows = (view.open & (view.waiting_before(app.record.workload_class) == 0)).nonzero()[0].tolist()
+    offers = {row: ledger.state.queue(row).free for row in rows}
+    room = 0
+    for container in pending[:gang]:
+        demand = demand_vector(container.request.resources)
+        row = next((row for row, free in offers.items() if fits(demand, free)), None)
+        if row is not None:
+            offers[row] = minus(offers[row], demand)
+            room += 1
+    if room >= gang:
+        return f"{start}; there is room for all, its scheduler has not come to it yet"
+    return f"{start}, and there is room for {room} of the {gang} now"

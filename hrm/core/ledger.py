@@ -67,7 +67,11 @@ class Container:
 
 @dataclass(slots=True)
 class Application:
-    """One application. ``containers`` are the live ones, ``ended`` the latest of the others."""
+    """One application. ``containers`` are the live ones, ``ended`` the latest of the others.
+
+    ``gang_min``: how many containers must be placed before the first of them may be, 0 once that is
+    so; see ``Placing.gang_of``.
+    """
 
     record: ApplicationRecord
     life: Lifecycle[ApplicationState]
@@ -83,6 +87,7 @@ class Application:
     waited_s: float = 0.0
     refusal: str = ""
     recovered: bool = False
+    gang_min: int = 0
 
     @property
     def application_id(self) -> ApplicationId:
@@ -159,7 +164,13 @@ class Ledger:
 
     def new_application(self, record: ApplicationRecord, scheduler: str) -> Application:
         life = Lifecycle(f"application {record.application_id}", APPLICATION, record.state)
-        app = Application(record, life, scheduler, last_executor_number=record.last_executor_number)
+        app = Application(
+            record,
+            life,
+            scheduler,
+            last_executor_number=record.last_executor_number,
+            gang_min=0 if record.first_running_at_s else record.gang_min,
+        )
         self.applications[record.application_id] = app
         return app
 

@@ -16,7 +16,8 @@ a stream claim without the lease        ABORT, whole proposal: the fencing token
 ======================================  ==========================================================
 
 Batch proposals are committed claim by claim. A stream's proposal is all or nothing: half a stream
-keeps no deadline and holds room from others.
+keeps no deadline and holds room from others. So is the gang of an application that starts
+(``hrm.core.gangs``), whose claims must moreover RUN: for them, to QUEUE is to ABORT.
 
 Source: HRM paper, section 4.3 (algorithms 2 and 3, table of conflicts).
 """
@@ -48,13 +49,15 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The claims of one scheduling round. ``lease_token``: 0 for batch."""
+    """The claims of one scheduling round. ``lease_token``: 0 for batch. ``gang``: how many claims,
+    the first ones, must all run at once."""
 
     scheduler: str
     application_id: ApplicationId
     workload_class: WorkloadClass
     claims: tuple[Claim, ...]
     lease_token: int = 0
+    gang: int = 0
 
 
 class Decision(enum.Enum):
@@ -156,7 +159,11 @@ class Negotiator:
                 )
             self.parked.append(proposal)
             return None
-        return self._count([self._commit_claim(claim, now) for claim in proposal.claims])
+        gang = self._commit_together(proposal.claims[: proposal.gang], proposal, now)
+        if gang and gang[0].decision is Decision.ABORT:
+            return self._count([_abort(c, gang[0].reason) for c in proposal.claims])
+        rest = [self._commit_claim(claim, now) for claim in proposal.claims[proposal.gang :]]
+        return self._count(gang + rest)
 
     def unpark(self) -> list[Proposal]:
         """The proposals that waited for the lease, if it is free; the caller commits them anew."""
@@ -179,18 +186,27 @@ class Negotiator:
     def _commit_stream(self, proposal: Proposal, now: float) -> list[Outcome]:
         if not self.lease.holds(proposal.scheduler, proposal.lease_token, now):
             return self._count([_abort(c, "the stream's lease has ended") for c in proposal.claims])
+        return self._count(self._commit_together(proposal.claims, proposal, now))
+
+    def _commit_together(
+        self, claims: tuple[Claim, ...], proposal: Proposal, now: float
+    ) -> list[Outcome]:
+        """Grants for all of ``claims``, or none."""
+        if len(claims) < proposal.gang:
+            reason = f"all or nothing: {len(claims)} claims for a gang of {proposal.gang}"
+            return [_abort(c, reason) for c in claims]
         outcomes: list[Outcome] = []
-        for claim in proposal.claims:
-            outcome = self._commit_claim(claim, now)
+        for index, claim in enumerate(claims):
+            outcome = self._commit_claim(claim, now, must_run=index < proposal.gang)
             outcomes.append(outcome)
             if outcome.decision is Decision.ABORT:
                 for done in outcomes[:-1]:
                     self._undo(done.claim.unit_id, done.claim.entry.container_id)
                 reason = f"all or nothing: {outcome.reason}"
-                return self._count([_abort(c, reason) for c in proposal.claims])
-        return self._count(outcomes)
+                return [_abort(c, reason) for c in claims]
+        return outcomes
 
-    def _commit_claim(self, claim: Claim, now: float) -> Outcome:
+    def _commit_claim(self, claim: Claim, now: float, *, must_run: bool = False) -> Outcome:
         entry = claim.entry
         row = self.state.rows.get(claim.unit_id)
         if row is None:
@@ -205,6 +221,8 @@ class Negotiator:
         if queue.runs_at_once(entry.demand, entry.workload_class):
             queue.run(entry, now)
             decision = Decision.RUN
+        elif must_run:
+            return _abort(claim, "somebody else has taken the room, and a gang must run at once")
         else:
             refusal = self.may_wait(queue, entry, now)
             if refusal:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hrm.core import commands as c
+from hrm.core import gangs
 from hrm.core.feasibility import capacity_vector, demand_vector, fits
 from hrm.core.ledger import Application, Container, Ledger
 from hrm.core.model import ContainerRequest, ContainerState, Resources, WorkloadClass
@@ -122,6 +123,7 @@ class Placing:
                 self.wake(scheduler, self.negotiator.lease.expires_at_s)
                 return
             token = granted
+        job.gang = gangs.missing(self.ledger.applications[job.application_id])
         scheduler.in_flight = (job.application_id, now)
         proposal = scheduler.choose(job, self.ledger.state.view(), token, now)
         self.ledger.out.append(c.ProposeClaims(proposal=proposal))
@@ -134,7 +136,9 @@ class Placing:
         job = scheduler.jobs.get(proposal.application_id)
         pending = {} if job is None else job.pending
         wanted = tuple(x for x in proposal.claims if x.entry.container_id in pending)
-        proposal = replace(proposal, claims=wanted)
+        app = self.ledger.applications.get(proposal.application_id)
+        gang = 0 if app is None else gangs.missing(app)
+        proposal = replace(proposal, claims=wanted, gang=gang)
         outcomes = self.negotiator.commit(proposal, now)
         if outcomes is None:
             return
@@ -175,6 +179,8 @@ class Placing:
             node.containers[container.container_id] = container
             self.ledger.send(node, c.AssignContainer(spec=self.ledger.spec(container)))
             self.ledger.tell(container)
+        if granted:
+            gangs.settled(app)
 
     def _lease_free(self, now: float) -> None:
         """First the batch commits that waited, then the next stream."""

@@ -31,13 +31,18 @@ __all__ = ["Job", "Placement", "PlacementPolicy", "Scheduler"]
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Like containers of one job to be placed: as many as ``entries``, all of one demand."""
+    """Like containers of one job to be placed: as many as ``entries``, all of one demand.
+
+    ``together``: a place for some of them is worth nothing; ``waiting_limit`` is 0 where they must
+    start at once.
+    """
 
     workload_class: WorkloadClass
     demand: Vector
     entries: tuple[Entry, ...]
     waiting_limit: int
     wait_max_s: float
+    together: bool = False
 
 
 class PlacementPolicy(Protocol):
@@ -62,6 +67,7 @@ class Job:
     Invariants: ``pending`` holds all and only the application's PENDING containers, in order of
     request. ``delay_s`` is the latest back-off; 0 after a round that placed everything.
     ``policy_fault`` says how the policy failed in the latest round; empty if it did not.
+    ``gang`` is how many of ``pending``, the first, must be granted together and run at once.
     """
 
     application_id: ApplicationId
@@ -72,6 +78,7 @@ class Job:
     delay_s: float = 0.0
     last_refusal: str = ""
     policy_fault: str = ""
+    gang: int = 0
 
 
 _Members: TypeAlias = list[tuple[ContainerId, ContainerRequest]]
@@ -145,10 +152,11 @@ class Scheduler:
         self.rounds += 1
         job.policy_fault = ""
         claims: list[Claim] = []
+        wanted = dict(itertools.islice(job.pending.items(), job.gang or None))
         versions = view.version.copy()
         try:
-            for demand, members in self._groups(job):
-                placement = self._placement(job.workload_class, demand, members)
+            for demand, members in self._groups(wanted):
+                placement = self._placement(job, demand, members)
                 rows = _ask(self.policy, view, placement, now)
                 claims.extend(
                     Claim(entry, view.unit_id(row), int(versions[row]))
@@ -161,10 +169,11 @@ class Scheduler:
             self.policy_faults += 1
             job.policy_fault = fault.message
             claims = []
-        if job.workload_class is WorkloadClass.STREAM and len(claims) < len(job.pending):
+        stream = job.workload_class is WorkloadClass.STREAM
+        if (stream and len(claims) < len(wanted)) or len(claims) < job.gang:
             claims = []
         return Proposal(
-            self.name, job.application_id, job.workload_class, tuple(claims), lease_token
+            self.name, job.application_id, job.workload_class, tuple(claims), lease_token, job.gang
         )
 
     def settle(self, job: Job, outcomes: list[Outcome], now: float) -> list[Outcome]:
@@ -184,7 +193,8 @@ class Scheduler:
             )
             if granted:
                 job.delay_s = self.bounds.retry_delay_s
-            job.not_before_s = now + job.delay_s
+            # What comes after a gang has not been tried yet.
+            job.not_before_s = now if granted and job.gang else now + job.delay_s
         return granted
 
     def _candidates(self) -> Iterable[Job]:
@@ -193,9 +203,11 @@ class Scheduler:
             return self.jobs.values()
         return (min(self.jobs.values(), key=_is_batch),)
 
-    def _groups(self, job: Job) -> Iterable[tuple[Vector, _Members]]:
+    def _groups(
+        self, wanted: dict[ContainerId, ContainerRequest]
+    ) -> Iterable[tuple[Vector, _Members]]:
         """Containers of one demand together; in strict order only those that follow each other."""
-        members = job.pending.items()
+        members = wanted.items()
         if self.strict_order:
             runs = itertools.groupby(members, key=lambda item: demand_vector(item[1].resources))
             return [(demand, list(run)) for demand, run in runs]
@@ -204,9 +216,8 @@ class Scheduler:
             groups.setdefault(demand_vector(request.resources), []).append((container_id, request))
         return groups.items()
 
-    def _placement(
-        self, workload_class: WorkloadClass, demand: Vector, members: _Members
-    ) -> Placement:
+    def _placement(self, job: Job, demand: Vector, members: _Members) -> Placement:
+        workload_class = job.workload_class
         entries = tuple(
             Entry(
                 container_id,
@@ -217,7 +228,12 @@ class Scheduler:
             for container_id, request in members
         )
         return Placement(
-            workload_class, demand, entries, self.bounds.waiting_limit, self.bounds.wait_max_s
+            workload_class,
+            demand,
+            entries,
+            0 if job.gang else self.bounds.waiting_limit,
+            self.bounds.wait_max_s,
+            together=job.gang > 0 or workload_class is WorkloadClass.STREAM,
         )
 
 

@@ -107,6 +107,7 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
             web_url=wire.to_text(request.web_url, "web_url"),
             declared_class=wire.to_class(request.declared_class, "declared_class"),
             launch=wire.to_launch(request.launch),
+            gang_min=wire.to_gang_min(request.gang_min),
         )
 
     async def _attach(self, requests: Any, session: int, outbox: Outbox) -> c.ApplicationAdmitted:

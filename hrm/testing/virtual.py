@@ -144,6 +144,7 @@ class VirtualCluster:
         resources: Resources = SMALL,
         workload_class: WorkloadClass | None = None,
         name: str = "app",
+        gang_min: int = 0,
     ) -> ApplicationId:
         """Register an application, attach it, and ask for executors 1..n."""
         call_id = next(self._calls)
@@ -156,6 +157,7 @@ class VirtualCluster:
                 name=name,
                 user="somebody",
                 declared_class=workload_class,
+                gang_min=gang_min,
             )
         )
         application_id = self.admitted(call_id).application_id
