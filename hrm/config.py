@@ -133,6 +133,11 @@ class MasterSettings(_Settings):
     lease_timeout_s: float = Field(
         default=2.0, gt=0, description="longest hold of the stream lease"
     )
+    lease_scope: Literal["global", "candidates"] = Field(
+        default="global",
+        description="what a stream's lease locks: every resource unit, or those with room for it "
+        "(where they do not suffice, those that are large enough); batch passes at the others",
+    )
     retry_delay_s: float = Field(
         default=0.05, gt=0, description="first back-off of a scheduler's retry"
     )

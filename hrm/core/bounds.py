@@ -6,6 +6,7 @@ The daemons fill them from ``hrm.config``; the defaults here serve tests and the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 __all__ = ["Bounds"]
 
@@ -17,6 +18,7 @@ class Bounds:
     node_timeout_s: float = 15.0
     application_grace_s: float = 30.0
     lease_timeout_s: float = 2.0
+    lease_scope: Literal["global", "candidates"] = "global"
     proposal_timeout_s: float = 5.0
     retry_delay_s: float = 0.05
     retry_delay_max_s: float = 2.0

@@ -10,9 +10,10 @@ fits, and nobody waits before it        RUN: its resources are taken
 fits the unit but not what is free      QUEUE: it waits at that unit, no second round of choosing
 the same, but the queue is at a bound   ABORT: back to its scheduler, which tries a new snapshot
 unit gone, closed or too small          ABORT
-a batch claim while a stream holds the  PARK until the lease ends, then as above
-lease
-a stream claim without the lease        ABORT, whole proposal: the fencing token is stale
+a batch claim on what a stream's lease  PARK until the lease ends, then as above
+locks
+a stream claim without the lease, or    ABORT, whole proposal: the fencing token is stale
+outside of what it locks
 ======================================  ==========================================================
 
 Batch proposals are committed claim by claim. A stream's proposal is all or nothing: half a stream
@@ -78,8 +79,12 @@ class Outcome:
 class StreamLease:
     """The pessimistic lock of streams: one holder, a fencing token, a time limit.
 
+    It locks the whole state, as in the paper, or only the units that its holder considers
+    (``lease_scope``): then batch commits on other units pass.
+
     Invariants: ``token`` rises with every grant and is the token of the latest grant; ``holder`` is
-    None iff nobody holds the lease; a holder whose time is over holds nothing.
+    None iff nobody holds the lease; a holder whose time is over holds nothing. ``units`` is what
+    the latest grant locks, None for everything.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -87,10 +92,16 @@ class StreamLease:
         self.holder: str | None = None
         self.token = 0
         self.expires_at_s = 0.0
+        self.units: frozenset[ResourceUnitId] | None = None
         self.waiting: deque[str] = deque()
 
-    def acquire(self, scheduler: str, now: float) -> int | None:
-        """The token, or None: the scheduler is queued and will be told by ``release``."""
+    def acquire(
+        self, scheduler: str, now: float, units: frozenset[ResourceUnitId] | None = None
+    ) -> int | None:
+        """The token, or None: the scheduler is queued and will be told by ``release``.
+
+        ``units``: what to lock, None for everything. Who holds the lease already keeps what it has.
+        """
         self.expire(now)
         if self.holder == scheduler:
             return self.token
@@ -103,7 +114,12 @@ class StreamLease:
         self.holder = scheduler
         self.token += 1
         self.expires_at_s = now + self.timeout_s
+        self.units = units
         return self.token
+
+    def locks(self, unit_id: ResourceUnitId) -> bool:
+        """Is the unit the holder's alone? Ask ``expire`` first."""
+        return self.holder is not None and (self.units is None or unit_id in self.units)
 
     def holds(self, scheduler: str, token: int, now: float) -> bool:
         self.expire(now)
@@ -149,7 +165,7 @@ class Negotiator:
         if proposal.workload_class is WorkloadClass.STREAM:
             return self._commit_stream(proposal, now)
         self.lease.expire(now)
-        if self.lease.holder is not None:
+        if any(self.lease.locks(claim.unit_id) for claim in proposal.claims):
             if len(self.parked) >= self.bounds.parked_proposals_limit:
                 return self._count(
                     [
@@ -186,6 +202,9 @@ class Negotiator:
     def _commit_stream(self, proposal: Proposal, now: float) -> list[Outcome]:
         if not self.lease.holds(proposal.scheduler, proposal.lease_token, now):
             return self._count([_abort(c, "the stream's lease has ended") for c in proposal.claims])
+        if not all(self.lease.locks(claim.unit_id) for claim in proposal.claims):
+            reason = "a claim is outside of what the stream's lease locks"
+            return self._count([_abort(c, reason) for c in proposal.claims])
         return self._count(self._commit_together(proposal.claims, proposal, now))
 
     def _commit_together(

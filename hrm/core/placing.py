@@ -9,13 +9,20 @@ Source: HRM paper, sections 4.3.1 (stream), 4.3.2 (batch), 4.3.3 (algorithms 2 a
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from hrm.core import commands as c
 from hrm.core import gangs
 from hrm.core.feasibility import capacity_vector, demand_vector, fits
 from hrm.core.ledger import Application, Container, Ledger
-from hrm.core.model import ContainerRequest, ContainerState, Resources, WorkloadClass
+from hrm.core.model import (
+    ContainerRequest,
+    ContainerState,
+    Resources,
+    ResourceUnitId,
+    WorkloadClass,
+)
 from hrm.core.negotiator import Decision, Negotiator, Outcome, Proposal
 from hrm.core.scheduler import Job, Scheduler
 
@@ -116,16 +123,19 @@ class Placing:
         if job is None:
             self._sleep(scheduler)
             return
+        job.gang = gangs.missing(self.ledger.applications[job.application_id])
+        view = self.ledger.state.view()
         token = 0
         if job.workload_class is WorkloadClass.STREAM:
-            granted = self.negotiator.lease.acquire(scheduler.name, now)
+            lease = self.negotiator.lease
+            granted = lease.acquire(scheduler.name, now, self._to_lock(job))
             if granted is None:
-                self.wake(scheduler, self.negotiator.lease.expires_at_s)
+                self.wake(scheduler, lease.expires_at_s)
                 return
             token = granted
-        job.gang = gangs.missing(self.ledger.applications[job.application_id])
+            view.keep_open(lease.units)
         scheduler.in_flight = (job.application_id, now)
-        proposal = scheduler.choose(job, self.ledger.state.view(), token, now)
+        proposal = scheduler.choose(job, view, token, now)
         self.ledger.out.append(c.ProposeClaims(proposal=proposal))
 
     def proposed(self, proposal: Proposal, now: float) -> None:
@@ -161,6 +171,13 @@ class Placing:
             elif now - scheduler.in_flight[1] > self.ledger.bounds.proposal_timeout_s:
                 scheduler.in_flight = None
                 self.wake(scheduler, now)
+
+    def _to_lock(self, job: Job) -> frozenset[ResourceUnitId] | None:
+        """The units that a stream's lease is to lock; None for all."""
+        if self.ledger.bounds.lease_scope == "global":
+            return None
+        demands = Counter(demand_vector(request.resources) for request in job.pending.values())
+        return self.ledger.state.view().candidates(demands)
 
     def _settle(self, scheduler: Scheduler, job: Job, outcomes: list[Outcome], now: float) -> None:
         app = self.ledger.applications[job.application_id]

@@ -10,6 +10,7 @@ Source: HRM paper, sections 2.2 (global resource state) and 4.1 (record RS).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -227,6 +228,29 @@ class ClusterView:
     def waiting_before(self, workload_class: WorkloadClass) -> Ints:
         """How many waiters a new container of this class would find before it; shape (rows,)."""
         return self.waiting_stream if workload_class is WorkloadClass.STREAM else self.waiting
+
+    def candidates(self, demands: Mapping[Vector, int]) -> frozenset[ResourceUnitId]:
+        """Units that a stream of these demands has to consider (``demands``: how many of each).
+
+        Those with room for it at once; where they cannot take all of it, every open unit that is
+        large enough.
+        """
+        chosen = np.zeros_like(self.open)
+        for demand, many in demands.items():
+            nobody_before = self.waiting_stream == 0
+            room = self.open & nobody_before & fitting_rows(demand, self.free)
+            wanted = np.asarray(demand, np.int64)
+            folds = (self.free[room][:, wanted > 0] // wanted[wanted > 0]).min(axis=1)
+            chosen |= room if folds.sum() >= many else self.open & self.could_ever_fit(demand)
+        return frozenset(self.unit_id(row) for row in np.flatnonzero(chosen).tolist())
+
+    def keep_open(self, units: frozenset[ResourceUnitId] | None) -> None:
+        """Close every unit but these; None: leave all as they are."""
+        if units is not None:
+            rows = [self._state.rows[unit] for unit in units if unit in self._state.rows]
+            kept = np.zeros_like(self.open)
+            kept[rows] = self.open[rows]
+            self.open = kept
 
     def could_ever_fit(self, demand: Vector) -> Bools:
         """Rows whose empty unit would hold ``demand``; shape (rows,)."""
