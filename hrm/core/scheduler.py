@@ -20,6 +20,7 @@ from typing import Protocol, TypeAlias
 
 from hrm.core.bounds import Bounds
 from hrm.core.feasibility import Vector, demand_vector
+from hrm.core.gpu_share import gpu_share
 from hrm.core.model import ApplicationId, ContainerId, ContainerRequest, WorkloadClass
 from hrm.core.negotiator import Claim, Decision, Outcome, Proposal
 from hrm.core.resource_unit import Entry
@@ -67,7 +68,8 @@ class Job:
     Invariants: ``pending`` holds all and only the application's PENDING containers, in order of
     request. ``delay_s`` is the latest back-off; 0 after a round that placed everything.
     ``policy_fault`` says how the policy failed in the latest round; empty if it did not.
-    ``gang`` is how many of ``pending``, the first, must be granted together and run at once.
+    ``gang`` is how many of ``pending``, the first, must be granted together and run at once;
+    ``gpus_granted`` how many containers with device memory it was granted since it has been here.
     """
 
     application_id: ApplicationId
@@ -79,6 +81,7 @@ class Job:
     last_refusal: str = ""
     policy_fault: str = ""
     gang: int = 0
+    gpus_granted: int = 0
 
 
 _Members: TypeAlias = list[tuple[ContainerId, ContainerRequest]]
@@ -156,7 +159,7 @@ class Scheduler:
         versions = view.version.copy()
         try:
             for demand, members in self._groups(wanted):
-                placement = self._placement(job, demand, members)
+                placement = self._placement(job, demand, self._gpu_part(job, demand, members, view))
                 rows = _ask(self.policy, view, placement, now)
                 claims.extend(
                     Claim(entry, view.unit_id(row), int(versions[row]))
@@ -182,6 +185,7 @@ class Scheduler:
         for outcome in granted:
             container_id = outcome.claim.entry.container_id
             self.delays_s.append(now - job.requested_at_s.get(container_id, now))
+            job.gpus_granted += outcome.claim.entry.demand[2] > 0
             self.withdraw(job.application_id, container_id)
         self.placed += len(granted)
         refusals = [outcome.reason for outcome in outcomes if outcome.decision is Decision.ABORT]
@@ -215,6 +219,31 @@ class Scheduler:
         for container_id, request in members:
             groups.setdefault(demand_vector(request.resources), []).append((container_id, request))
         return groups.items()
+
+    def _gpu_part(self, job: Job, demand: Vector, members: _Members, view: ClusterView) -> _Members:
+        """What a batch job may ask of free GPUs in this round, so that none takes them all.
+
+        Known are the jobs of this scheduler and what each was granted while it has been waiting.
+        Those that fit nowhere now hold nobody's share; where no GPU is free all may ask, to queue.
+        """
+        if demand[2] == 0 or job.gang or job.workload_class is WorkloadClass.STREAM:
+            return members
+        free = view.room_for(demand)
+        if not free:
+            return members
+        wanted: list[int] = []
+        own = 0
+        for other in self.jobs.values():
+            if other is job:
+                own = len(wanted)
+            elif other.policy_fault or other.workload_class is WorkloadClass.STREAM:
+                continue
+            wishes = [demand_vector(request.resources) for request in other.pending.values()]
+            wishes = [wish for wish in wishes if wish[2] > 0]
+            room = min(len(wishes), view.room_for(wishes[0])) if wishes else 0
+            wanted.append(other.gpus_granted + room if room else 0)
+            free += other.gpus_granted if room else 0
+        return members[: max(0, gpu_share(free, wanted)[own] - job.gpus_granted)]
 
     def _placement(self, job: Job, demand: Vector, members: _Members) -> Placement:
         workload_class = job.workload_class

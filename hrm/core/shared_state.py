@@ -237,12 +237,19 @@ class ClusterView:
         """
         chosen = np.zeros_like(self.open)
         for demand, many in demands.items():
-            nobody_before = self.waiting_stream == 0
-            room = self.open & nobody_before & fitting_rows(demand, self.free)
-            wanted = np.asarray(demand, np.int64)
-            folds = (self.free[room][:, wanted > 0] // wanted[wanted > 0]).min(axis=1)
-            chosen |= room if folds.sum() >= many else self.open & self.could_ever_fit(demand)
+            room = self.open & (self.waiting_stream == 0) & fitting_rows(demand, self.free)
+            enough = self._folds(demand, room) >= many
+            chosen |= room if enough else self.open & self.could_ever_fit(demand)
         return frozenset(self.unit_id(row) for row in np.flatnonzero(chosen).tolist())
+
+    def room_for(self, demand: Vector) -> int:
+        """How many batch containers of ``demand``, and nothing else, could start at once."""
+        room = self.open & (self.waiting == 0) & fitting_rows(demand, self.free)
+        return self._folds(demand, room)
+
+    def _folds(self, demand: Vector, rows: Bools) -> int:
+        wanted = np.asarray(demand, np.int64)
+        return int((self.free[rows][:, wanted > 0] // wanted[wanted > 0]).min(axis=1).sum())
 
     def keep_open(self, units: frozenset[ResourceUnitId] | None) -> None:
         """Close every unit but these; None: leave all as they are."""
