@@ -153,12 +153,23 @@ class MasterSettings(_Settings):
     waiting_limit: int = Field(
         default=64, ge=0, description="containers that may wait at a resource unit"
     )
+    waiting_bound: Literal["limit", "feedback"] = Field(
+        default="limit",
+        description="how many may wait at a unit: limit: up to waiting_limit; feedback: only what "
+        "it finishes between two heartbeats, by its own record, and up to waiting_limit",
+    )
     applications_limit: int = Field(default=10_000, ge=1, description="live applications")
     containers_limit: int = Field(
         default=100_000, ge=1, description="live containers of one application"
     )
     ended_applications_kept: int = Field(
         default=1_000, ge=0, description="ended applications that `hrm apps --all` still knows"
+    )
+    run_times_kept: int = Field(
+        default=10_000,
+        ge=0,
+        description="mean run times kept for recurring applications, one for each application "
+        "name, user and resource profile",
     )
 
 

@@ -201,6 +201,8 @@ class Applications:
         self.ledger.move_application(app, state, now, message)
         self.ledger.ended.append(app.application_id)
         natural = state is ApplicationState.SUCCEEDED
+        if natural:
+            self.ledger.learn_run_times(app, now)
         cause = EndCause.RELEASED if natural else EndCause.KILLED
         for container in list(app.containers.values()):
             self._stop(container, cause, f"application {state.value}", now)

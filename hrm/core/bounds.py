@@ -28,6 +28,8 @@ class Bounds:
     default_duration_s: float = 60.0
     wait_max_s: float = 600.0
     waiting_limit: int = 64
+    waiting_bound: Literal["limit", "feedback"] = "limit"
+    heartbeat_interval_s: float = 1.0
     applications_limit: int = 10_000
     containers_limit: int = 100_000
     ended_applications_kept: int = 1_000
@@ -35,3 +37,4 @@ class Bounds:
     parked_proposals_limit: int = 1_024
     delays_kept: int = 1_000
     lost_nodes_kept: int = 1_000
+    run_times_kept: int = 10_000

@@ -17,6 +17,7 @@ from hrm.core.model import (
 )
 from hrm.core.negotiator import Proposal
 from hrm.core.records import ApplicationRecord
+from hrm.core.run_times import RunTime, RunTimeKey
 from hrm.errors import HrmError
 
 __all__ = [
@@ -28,12 +29,14 @@ __all__ = [
     "EndApplication",
     "ForgetApplication",
     "ForgetNode",
+    "ForgetRunTime",
     "MasterCommand",
     "NodeCommand",
     "NodeMessage",
     "Notice",
     "NotifyApplication",
     "PersistApplication",
+    "PersistRunTime",
     "ProposeClaims",
     "Refuse",
     "RememberNode",
@@ -172,6 +175,16 @@ class ForgetNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PersistRunTime:
+    row: RunTime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetRunTime:
+    key: RunTimeKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WakeScheduler:
     """Send ``SchedulerWoken`` at ``at_s`` (at once where that is past)."""
 
@@ -195,6 +208,8 @@ MasterCommand: TypeAlias = (
     | ForgetApplication
     | RememberNode
     | ForgetNode
+    | PersistRunTime
+    | ForgetRunTime
     | WakeScheduler
     | ProposeClaims
 )

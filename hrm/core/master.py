@@ -18,6 +18,7 @@ from hrm.core.negotiator import Negotiator
 from hrm.core.nodes import Nodes
 from hrm.core.placing import Placing
 from hrm.core.records import ApplicationRecord
+from hrm.core.run_times import RunTime
 from hrm.core.scheduler import PlacementPolicy, Scheduler
 
 __all__ = ["MasterCore"]
@@ -32,6 +33,7 @@ class MasterCore:
         records: applications that the store knows.
         known_nodes: nodes that the store knows. New containers of recovered applications wait until
             these are back, or the recovery window ends.
+        run_times: mean run times that the store knows, the latest last.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class MasterCore:
         bounds: Bounds | None = None,
         records: Iterable[ApplicationRecord] = (),
         known_nodes: Iterable[NodeName] = (),
+        run_times: Iterable[RunTime] = (),
         now: float = 0.0,
     ) -> None:
         bounds = bounds or Bounds()
@@ -53,6 +56,9 @@ class MasterCore:
         self.placing = Placing(self.ledger, self.negotiator, schedulers)
         self.nodes = Nodes(self.ledger, self.placing, set(known_nodes))
         self.applications = Applications(self.ledger, self.placing, self.nodes)
+        for row in run_times:
+            for key in self.ledger.run_times.put(row):
+                self.ledger.out.append(c.ForgetRunTime(key=key))
         self.recovery_ends_at_s = now + bounds.recovery_window_s
         for record in records:
             self.applications.recover(record, now)

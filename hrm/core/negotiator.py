@@ -193,6 +193,10 @@ class Negotiator:
         """Why ``entry`` may not wait at ``queue``; empty if it may (sections 3.4.2, 3.4.3)."""
         if queue.waiting_count >= self.bounds.waiting_limit:
             return f"{self.bounds.waiting_limit} containers wait there already (waiting_limit)"
+        row = self.state.rows.get(queue.unit.unit_id)
+        if row is not None and queue.waiting_count >= self.state.waiting_limit[row]:
+            limit = self.state.waiting_limit[row]
+            return f"{limit} may wait there, as many as it finishes meanwhile (waiting_bound)"
         if entry.workload_class is WorkloadClass.BATCH:
             wait_s = simulate(entry.demand, queue.image(), now)
             if wait_s >= self.bounds.wait_max_s:

@@ -69,6 +69,7 @@ class Placing:
 
     def request(self, app: Application, request: ContainerRequest, now: float) -> None:
         """Book a new container and give it to the application's scheduler."""
+        request = self.ledger.expected(app, request)
         container = self.ledger.new_container(app, request, now)
         if not (self.ledger.recovering and app.recovered):
             self.hand_over(app, container, now)

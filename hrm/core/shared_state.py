@@ -30,6 +30,7 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
 _FIRST_ROWS = 16
+_NO_LIMIT = np.iinfo(np.int64).max
 
 
 class SharedState:
@@ -39,6 +40,7 @@ class SharedState:
         For every row in use: ``free``, ``waiting_stream`` and ``waiting_batch`` equal what its
         queue says; ``open`` is True iff its node takes new containers.
         A row that is not in use is closed, with zeros in ``total`` and ``free``.
+        ``waiting_limit`` is how many may wait at a row; ``limit_waiting`` sets it.
         ``rows`` maps all and only the unit ids in use to their rows.
     """
 
@@ -54,6 +56,7 @@ class SharedState:
         self.waiting_batch: Ints = np.zeros(_FIRST_ROWS, dtype=np.int64)
         self.version: Ints = np.zeros(_FIRST_ROWS, dtype=np.int64)
         self.open: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
+        self.waiting_limit: Ints = np.full(_FIRST_ROWS, _NO_LIMIT)
 
     def add(self, node: NodeName, queue: UnitQueue) -> int:
         """Give a unit a row; answers it. The unit's id must be new."""
@@ -80,6 +83,7 @@ class SharedState:
         self.free[row] = 0
         self.waiting_stream[row] = 0
         self.waiting_batch[row] = 0
+        self.waiting_limit[row] = _NO_LIMIT
         self.version[row] += 1
         self._waits.stale.add(row)
         self._unused.append(row)
@@ -88,6 +92,13 @@ class SharedState:
         row = self.rows[unit_id]
         self.open[row] = is_open
         self.version[row] += 1
+
+    def limit_waiting(self, unit_id: ResourceUnitId, limit: int) -> None:
+        """From now on at most ``limit`` containers may wait at this unit."""
+        row = self.rows.get(unit_id)
+        if row is not None and self.waiting_limit[row] != limit:
+            self.waiting_limit[row] = limit
+            self.version[row] += 1
 
     def queue(self, row: int) -> UnitQueue:
         queue = self._queues[row]
@@ -148,6 +159,7 @@ class SharedState:
         self.waiting_batch = np.concatenate([self.waiting_batch, np.zeros(old, np.int64)])
         self.version = np.concatenate([self.version, np.zeros(old, np.int64)])
         self.open = np.concatenate([self.open, np.zeros(old, np.bool_)])
+        self.waiting_limit = np.concatenate([self.waiting_limit, np.full(old, _NO_LIMIT)])
 
 
 class ClusterView:
@@ -158,8 +170,8 @@ class ClusterView:
     immutable. A view is for one round: unit images are read when first asked for.
 
     Attributes, each with one row a unit: ``free`` and ``total``, shape (rows, 4) in the order of
-    ``feasibility.DIMENSIONS``; ``waiting_stream``, ``waiting_batch``, ``version`` and ``open``,
-    shape (rows,).
+    ``feasibility.DIMENSIONS``; ``waiting_stream``, ``waiting_batch``, ``waiting_limit``,
+    ``version`` and ``open``, shape (rows,).
     """
 
     def __init__(self, state: SharedState) -> None:
@@ -171,6 +183,7 @@ class ClusterView:
         self.waiting_batch = state.waiting_batch.copy()
         self.version = state.version.copy()
         self.open = state.open.copy()
+        self.waiting_limit = state.waiting_limit.copy()
 
     @property
     def waiting(self) -> Ints:

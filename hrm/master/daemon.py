@@ -81,6 +81,7 @@ async def _serve(settings: MasterSettings, token: str, store: SqliteStore) -> in
         bounds=bounds,
         records=store.applications(),
         known_nodes=store.nodes(),
+        run_times=store.run_times(),
         now=time.time(),
     )
     master = Interpreter(core, store)

@@ -133,6 +133,10 @@ class Interpreter:
                     writes.append(self.store.put_node(command.node))
                 case c.ForgetNode():
                     writes.append(self.store.forget_node(command.node))
+                case c.PersistRunTime():
+                    writes.append(self.store.put_run_time(command.row))
+                case c.ForgetRunTime():
+                    writes.append(self.store.forget_run_time(command.key))
                 case c.WakeScheduler():
                     self._wake(command)
                 case c.ProposeClaims():

@@ -34,6 +34,7 @@ from hrm.core.model import (
 )
 from hrm.core.node import NodeCore
 from hrm.core.records import ApplicationRecord
+from hrm.core.run_times import RunTime, RunTimeKey
 from hrm.core.scheduler import PlacementPolicy
 from hrm.policies.min_wait import MinWait
 
@@ -94,6 +95,7 @@ class VirtualCluster:
         self.notices: dict[str, list[c.Notice]] = {}
         self.durable: dict[ApplicationId, ApplicationRecord] = {}
         self.durable_nodes: dict[NodeName, None] = {}
+        self.durable_run_times: dict[RunTimeKey, RunTime] = {}
         self.answers: dict[int, c.Reply | c.Refuse] = {}
         self.nodes: dict[str, VirtualNode] = {}
         self._schedulers = schedulers
@@ -236,6 +238,7 @@ class VirtualCluster:
             self.bounds,
             records=self.durable.values(),
             known_nodes=self.durable_nodes,
+            run_times=self.durable_run_times.values(),
             now=self.now,
         )
         for node in self.nodes.values():
@@ -328,6 +331,11 @@ class VirtualCluster:
                 self.durable_nodes[command.node] = None
             case c.ForgetNode():
                 self.durable_nodes.pop(command.node, None)
+            case c.PersistRunTime():
+                self.durable_run_times.pop(command.row.key, None)
+                self.durable_run_times[command.row.key] = command.row
+            case c.ForgetRunTime():
+                self.durable_run_times.pop(command.key, None)
             case c.WakeScheduler():
                 name = command.scheduler
                 self._at(
