@@ -106,6 +106,7 @@ def document() -> str:
             _HEAD,
             _daemon("hrm master", config.MasterSettings),
             _daemon("hrm agent", config.AgentSettings),
+            _daemon("hrm scheduler", config.SchedulerSettings),
             _plain("Environment of clients", "Variable", _ENVIRONMENT),
             _plain("Settings in Spark's configuration", "Setting", SPARK_SETTINGS),
         ]
@@ -113,7 +114,10 @@ def document() -> str:
 
 
 def _daemon(
-    command: str, settings: type[config.MasterSettings] | type[config.AgentSettings]
+    command: str,
+    settings: type[config.MasterSettings]
+    | type[config.AgentSettings]
+    | type[config.SchedulerSettings],
 ) -> str:
     prefix = settings.model_config.get("env_prefix", "")
     lines = [
@@ -126,7 +130,7 @@ def _daemon(
         "|---|---|---|---|---|",
     ]
     for name, field in settings.model_fields.items():
-        default = shown_default(field)
+        default = "" if name == "name" else shown_default(field)
         cells = [
             f"`{name}`",
             f"`{flag_name(name)}`",

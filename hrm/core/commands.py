@@ -13,23 +13,29 @@ from hrm.core.model import (
     ContainerStatus,
     EndCause,
     NodeName,
+    ResourceUnitId,
     WorkloadClass,
 )
-from hrm.core.negotiator import Proposal
+from hrm.core.negotiator import Outcome, Proposal
 from hrm.core.records import ApplicationRecord
+from hrm.core.remote import StateChanged
 from hrm.core.run_times import RunTime, RunTimeKey
 from hrm.errors import HrmError
 
 __all__ = [
     "AcknowledgeEnded",
+    "Answer",
     "ApplicationAdmitted",
     "AssignContainer",
+    "ClaimsSettled",
     "ContainerChanged",
     "Done",
+    "DropScheduler",
     "EndApplication",
     "ForgetApplication",
     "ForgetNode",
     "ForgetRunTime",
+    "LeaseGranted",
     "MasterCommand",
     "NodeCommand",
     "NodeMessage",
@@ -45,6 +51,7 @@ __all__ = [
     "RequestRefused",
     "SendHeartbeat",
     "SendToNode",
+    "SendToScheduler",
     "SetContainerClass",
     "StartProcess",
     "StopContainer",
@@ -117,14 +124,35 @@ class ApplicationAdmitted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimsSettled:
+    """Answer to a remote scheduler's claims; true once it has taken in message ``sequence``."""
+
+    outcomes: tuple[Outcome, ...]
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseGranted:
+    """Answer to a remote scheduler: good on message ``sequence``. ``units``: None for all."""
+
+    token: int
+    expires_in_s: float
+    sequence: int
+    units: frozenset[ResourceUnitId] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """Answer to a call whose result the caller reads from the core's views."""
+
+
+Answer: TypeAlias = ApplicationAdmitted | ClaimsSettled | LeaseGranted | Done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     call_id: int
-    answer: ApplicationAdmitted | Done
+    answer: Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +227,23 @@ class ProposeClaims:
     proposal: Proposal
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendToScheduler:
+    """To the subscription of this session; dropped if it is gone."""
+
+    scheduler: str
+    session: int
+    message: StateChanged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropScheduler:
+    """End the subscription of this session: the scheduler may subscribe anew."""
+
+    scheduler: str
+    session: int
+
+
 MasterCommand: TypeAlias = (
     Reply
     | Refuse
@@ -212,6 +257,8 @@ MasterCommand: TypeAlias = (
     | ForgetRunTime
     | WakeScheduler
     | ProposeClaims
+    | SendToScheduler
+    | DropScheduler
 )
 
 

@@ -18,6 +18,7 @@ from hrm.core.negotiator import Negotiator
 from hrm.core.nodes import Nodes
 from hrm.core.placing import Placing
 from hrm.core.records import ApplicationRecord
+from hrm.core.remotes import Remotes
 from hrm.core.run_times import RunTime
 from hrm.core.scheduler import PlacementPolicy, Scheduler
 
@@ -54,6 +55,7 @@ class MasterCore:
             for index, policy in enumerate(policies)
         ]
         self.placing = Placing(self.ledger, self.negotiator, schedulers)
+        self.remotes = Remotes(self.ledger, self.placing, self.negotiator)
         self.nodes = Nodes(self.ledger, self.placing, set(known_nodes))
         self.applications = Applications(self.ledger, self.placing, self.nodes)
         for row in run_times:
@@ -79,7 +81,11 @@ class MasterCore:
             e.ApplicationFinished: self.applications.finished,
             e.KillRequested: self.applications.kill,
             e.SchedulerWoken: lambda event: self.placing.woken(event.scheduler, event.now),
-            e.ClaimsProposed: lambda event: self.placing.proposed(event.proposal, event.now),
+            e.ClaimsProposed: self.remotes.proposed,
+            e.SchedulerConnected: self.remotes.connected,
+            e.SchedulerDisconnected: self.remotes.disconnected,
+            e.LeaseRequested: self.remotes.lease_requested,
+            e.LeaseReturned: self.remotes.lease_returned,
             e.Ticked: lambda event: self._tick(event.now),
         }
 
@@ -90,6 +96,7 @@ class MasterCore:
     def handle(self, event: e.MasterEvent) -> list[c.MasterCommand]:
         """Take in one fact; answers what is to be done, in order."""
         self._handlers[type(event)](event)
+        self.remotes.flush(event.now)
         out = self.ledger.out
         self.ledger.out = []
         return out
@@ -99,4 +106,5 @@ class MasterCore:
             self.nodes.end_recovery(now)
         self.nodes.tick(now)
         self.applications.tick(now)
+        self.remotes.tick(now)
         self.placing.tick(now)

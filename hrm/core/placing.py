@@ -24,7 +24,9 @@ from hrm.core.model import (
     WorkloadClass,
 )
 from hrm.core.negotiator import Decision, Negotiator, Outcome, Proposal
+from hrm.core.remote import RemoteScheduler
 from hrm.core.scheduler import Job, Scheduler
+from hrm.errors import NotFound
 
 __all__ = ["Placing"]
 
@@ -95,7 +97,10 @@ class Placing:
         if job is not None:
             job.workload_class = app.record.workload_class
             job.not_before_s = now
-            self.wake(self.schedulers[app.scheduler], now)
+            scheduler = self.schedulers[app.scheduler]
+            if isinstance(scheduler, RemoteScheduler):
+                scheduler.changed_jobs[app.application_id] = None
+            self.wake(scheduler, now)
 
     def room_appeared(self, now: float) -> None:
         """Something ended or came: whoever waits for room may try at once."""
@@ -105,8 +110,8 @@ class Placing:
                 self.wake(scheduler, now)
 
     def wake(self, scheduler: Scheduler, at_s: float) -> None:
-        """See to it that the scheduler is woken at ``at_s`` or before."""
-        if scheduler.in_flight is not None:
+        """See to it that the scheduler is woken at ``at_s`` or before; remote ones wake alone."""
+        if scheduler.in_flight is not None or isinstance(scheduler, RemoteScheduler):
             return
         if scheduler.wake_at_s is None or at_s < scheduler.wake_at_s:
             scheduler.wake_at_s = at_s
@@ -116,6 +121,8 @@ class Placing:
         """One round of one scheduler, up to its proposal."""
         scheduler = self.schedulers.get(name)
         if scheduler is None or scheduler.in_flight is not None:
+            return
+        if isinstance(scheduler, RemoteScheduler):
             return
         scheduler.wake_at_s = None
         job = scheduler.next_job(now)
@@ -158,13 +165,18 @@ class Placing:
             self._settle(scheduler, job, outcomes, now)
         if proposal.workload_class is WorkloadClass.STREAM:
             self.negotiator.lease.release(scheduler.name, proposal.lease_token)
-            self._lease_free(now)
+            self.lease_free(now)
+        if isinstance(scheduler, RemoteScheduler):
+            self.send_changes(scheduler, now)
+            answer = c.ClaimsSettled(outcomes=tuple(outcomes), sequence=scheduler.sequence)
+            self.ledger.out.append(c.Reply(call_id=scheduler.call_id, answer=answer))
+            scheduler.call_id = 0
         self._sleep(scheduler)
 
     def tick(self, now: float) -> None:
         """End leases and proposals whose time is over."""
         if self.negotiator.lease.expire(now) or self.negotiator.lease.holder is None:
-            self._lease_free(now)
+            self.lease_free(now)
         for scheduler in self.schedulers.values():
             if scheduler.in_flight is None:
                 if scheduler.jobs and scheduler.wake_at_s is None:
@@ -200,13 +212,58 @@ class Placing:
         if granted:
             gangs.settled(app)
 
-    def _lease_free(self, now: float) -> None:
+    def lease_free(self, now: float) -> None:
         """First the batch commits that waited, then the next stream."""
         for proposal in self.negotiator.unpark():
             self.proposed(proposal, now)
         waiting = self.negotiator.lease.waiting
-        if waiting:
-            self.wake(self.schedulers[waiting[0]], now)
+        if not waiting:
+            return
+        scheduler = self.schedulers[waiting[0]]
+        if isinstance(scheduler, RemoteScheduler):
+            self.grant_lease(scheduler, now)
+        else:
+            self.wake(scheduler, now)
+
+    def grant_lease(self, scheduler: RemoteScheduler, now: float) -> None:
+        """Answer a remote scheduler's call for the lease, if it is its turn; else it is queued."""
+        lease = self.negotiator.lease
+        job = scheduler.jobs.get(scheduler.lease_for)
+        if job is None or not scheduler.lease_call_id:
+            lease.withdraw(scheduler.name)
+            if scheduler.lease_call_id:
+                error = NotFound("the job waits for nothing more")
+                self.ledger.out.append(c.Refuse(call_id=scheduler.lease_call_id, error=error))
+            scheduler.lease_call_id = 0
+            return
+        token = lease.acquire(scheduler.name, now, self._to_lock(job))
+        if token is None:
+            return
+        self.send_changes(scheduler, now)
+        answer = c.LeaseGranted(
+            token=token,
+            expires_in_s=lease.expires_at_s - now,
+            sequence=scheduler.sequence,
+            units=lease.units,
+        )
+        self.ledger.out.append(c.Reply(call_id=scheduler.lease_call_id, answer=answer))
+        scheduler.lease_call_id = 0
+
+    def send_changes(
+        self, scheduler: RemoteScheduler, now: float, *, all_of_them: bool = True
+    ) -> None:
+        """Tell a remote scheduler what has changed since the last time."""
+        for application_id, job in scheduler.jobs.items():
+            gang = gangs.missing(self.ledger.applications[application_id])
+            if gang != job.gang:
+                job.gang = gang
+                scheduler.changed_jobs[application_id] = None
+        for message in scheduler.changes(now, all_of_them=all_of_them):
+            self.ledger.out.append(
+                c.SendToScheduler(
+                    scheduler=scheduler.name, session=scheduler.session, message=message
+                )
+            )
 
     def _sleep(self, scheduler: Scheduler) -> None:
         at_s = scheduler.next_time_s()

@@ -199,7 +199,16 @@ class Scheduler:
                 job.delay_s = self.bounds.retry_delay_s
             # What comes after a gang has not been tried yet.
             job.not_before_s = now if granted and job.gang else now + job.delay_s
+        if granted:
+            job.gang = 0
         return granted
+
+    def entry(
+        self, container_id: ContainerId, workload_class: WorkloadClass, request: ContainerRequest
+    ) -> Entry:
+        """What a container will be in the queue of a unit."""
+        duration_s = request.expected_duration_s or self.bounds.default_duration_s
+        return Entry(container_id, workload_class, demand_vector(request.resources), duration_s)
 
     def _candidates(self) -> Iterable[Job]:
         """The jobs that may be placed at all: every one, or in strict order the first alone."""
@@ -248,13 +257,7 @@ class Scheduler:
     def _placement(self, job: Job, demand: Vector, members: _Members) -> Placement:
         workload_class = job.workload_class
         entries = tuple(
-            Entry(
-                container_id,
-                workload_class,
-                demand,
-                request.expected_duration_s or self.bounds.default_duration_s,
-            )
-            for container_id, request in members
+            self.entry(container_id, workload_class, request) for container_id, request in members
         )
         return Placement(
             workload_class,

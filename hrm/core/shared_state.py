@@ -57,6 +57,20 @@ class SharedState:
         self.version: Ints = np.zeros(_FIRST_ROWS, dtype=np.int64)
         self.open: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
         self.waiting_limit: Ints = np.full(_FIRST_ROWS, _NO_LIMIT)
+        self._watchers: list[set[ResourceUnitId]] = []
+        self._seen: dict[ResourceUnitId, int] = {}
+
+    def watch(self) -> set[ResourceUnitId]:
+        """A set that gets the id of every unit that changes, for its owner to empty; all at first.
+
+        ``unwatch`` ends it.
+        """
+        changed = set(self.rows)
+        self._watchers.append(changed)
+        return changed
+
+    def unwatch(self, changed: set[ResourceUnitId]) -> None:
+        self._watchers = [watcher for watcher in self._watchers if watcher is not changed]
 
     def add(self, node: NodeName, queue: UnitQueue) -> int:
         """Give a unit a row; answers it. The unit's id must be new."""
@@ -76,6 +90,8 @@ class SharedState:
     def remove(self, unit_id: ResourceUnitId) -> None:
         """Take a unit's row out of use."""
         row = self.rows.pop(unit_id)
+        self._seen.pop(unit_id, None)
+        self._changed(unit_id)
         self._queues[row] = None
         self._nodes[row] = None
         self.open[row] = False
@@ -92,6 +108,7 @@ class SharedState:
         row = self.rows[unit_id]
         self.open[row] = is_open
         self.version[row] += 1
+        self._changed(unit_id)
 
     def limit_waiting(self, unit_id: ResourceUnitId, limit: int) -> None:
         """From now on at most ``limit`` containers may wait at this unit."""
@@ -99,6 +116,7 @@ class SharedState:
         if row is not None and self.waiting_limit[row] != limit:
             self.waiting_limit[row] = limit
             self.version[row] += 1
+            self._changed(unit_id)
 
     def queue(self, row: int) -> UnitQueue:
         queue = self._queues[row]
@@ -122,6 +140,9 @@ class SharedState:
         self.waiting_batch[row] = len(queue.batch_waiting)
         self.version[row] += 1
         self._waits.stale.add(row)
+        if self._watchers and self._seen.get(queue.unit.unit_id) != queue.version:
+            self._seen[queue.unit.unit_id] = queue.version
+            self._changed(queue.unit.unit_id)
 
     def waits_s(self, demand: Vector, rows: Ints, now: float) -> Floats:
         """``estimate.simulate`` for each of ``rows``; infinite at rows that are not in use."""
@@ -143,6 +164,10 @@ class SharedState:
     def view(self) -> ClusterView:
         """A snapshot for one scheduling round."""
         return ClusterView(self)
+
+    def _changed(self, unit_id: ResourceUnitId) -> None:
+        for watcher in self._watchers:
+            watcher.add(unit_id)
 
     def _image(self, row: int) -> UnitImage | None:
         queue = self._queues[row]

@@ -15,6 +15,7 @@ from hrm import rpc, wire
 from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.model import ApplicationId, WorkloadClass
+from hrm.core.remote import StateChanged
 from hrm.errors import HrmError, InvalidRequest
 from hrm.master.interpreter import Interpreter, Outbox, drain
 from hrm.v1 import application_pb2 as pb
@@ -205,7 +206,7 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
                 raise InvalidRequest(f"an attached application may not send {kind or 'nothing'}")
 
 
-def _message(notice: c.NodeMessage | c.Notice) -> pb.ApplicationNotice:
+def _message(notice: c.NodeMessage | c.Notice | StateChanged) -> pb.ApplicationNotice:
     match notice:
         case c.ContainerChanged():
             return pb.ApplicationNotice(container=wire.from_status(notice.status))
