@@ -220,7 +220,18 @@ def test_two_of_one_name_are_one_too_many() -> None:
 happenings = st.lists(
     st.tuples(
         st.sampled_from(
-            ["submit", "release", "end", "finish", "break", "return", "join", "leave", "drain"]
+            [
+                "submit",
+                "release",
+                "end",
+                "finish",
+                "break",
+                "lose",
+                "return",
+                "join",
+                "leave",
+                "drain",
+            ]
         ),
         st.integers(0, 9),
         st.integers(1, 4),
@@ -257,6 +268,10 @@ def test_snapshot_and_deltas_are_the_state(
             cluster.finish(app)
         elif what == "break" and node.connected:
             cluster.disconnect(node)
+        elif what == "lose":
+            if node.connected:
+                cluster.disconnect(node)
+            cluster.advance(cluster.bounds.node_timeout_s + 1)
         elif what == "return" and not node.connected:
             cluster.register(node)
         elif what == "join" and count not in outside:
