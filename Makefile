@@ -62,8 +62,9 @@ format: $(READY) ## put the code into the project's format
 proto: $(READY) ## generate hrm/v1 from proto/
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)
 
-docs: $(READY) ## write docs/configuration.md from the settings
+docs: $(READY) ## write docs/configuration.md and docs/states.md from the code
 	$(BIN)/python -m hrm.cli.configdoc docs/configuration.md
+	$(BIN)/python -m hrm.cli.statedoc docs/states.md
 
 clean: ## remove what the tools left; .venv stays (rm -r .venv removes that)
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -71,7 +71,13 @@ def error_from(error: grpc.RpcError, target: str) -> errors.HrmError:
     """The HRM error behind a failed call to ``target`` (host:port)."""
     code = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
     details = (error.details() if hasattr(error, "details") else None) or str(error)
-    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return errors.Unavailable(
+            f"{target} has not answered in time; try again, or allow more with --timeout"
+        )
+    if code is grpc.StatusCode.UNAVAILABLE and "the master is too busy" in details:
+        return errors.Unavailable(details)
+    if code is grpc.StatusCode.UNAVAILABLE:
         return errors.Unavailable(
             f"no HRM master answers at {target} ({details}); check host and port, "
             f"or start one: hrm up"

@@ -334,22 +334,27 @@ class Containers:
         """Find what earlier runs of this agent left; ended containers first.
 
         Blocks no longer than file-system time and the removal of dead containers' groups. Those
-        that run are watched from now on, as if this agent had started them.
+        that run are watched from now on, as if this agent had started them: only now, because an
+        end that is told before its beginning would be forgotten, and its room with it. The caller
+        tells the beginnings before it lets the loop go on.
         """
         self.dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         found: list[Adopted] = []
+        living: dict[str, _Running] = {}
         for directory in sorted(self.dir.iterdir()):
             if not directory.is_dir() or not _ID.fullmatch(directory.name):
                 continue
             if (directory / ACKNOWLEDGED_FILE).exists():
                 continue
-            adopted = await self._adopt(directory)
+            adopted = await self._adopt(directory, living)
             if adopted is not None:
                 found.append(adopted)
         await asyncio.to_thread(self._clear_groups, {a.spec.container_id for a in found})
+        for container_id, entry in living.items():
+            self._watch(container_id, entry)
         return sorted(found, key=lambda a: a.ended is None)
 
-    async def _adopt(self, directory: Path) -> Adopted | None:
+    async def _adopt(self, directory: Path, living: dict[str, _Running]) -> Adopted | None:
         container_id = directory.name
         record = _read(directory / RECORD_FILE)
         try:
@@ -366,7 +371,7 @@ class Containers:
         started_at_s = float(process.get("started_at_s", time.time()))
         if pidfd is not None:
             pid = int(process["shim_pid"])
-            self._watch(container_id, _Running(pid, pidfd, None, isolation, asyncio.Event()))
+            living[container_id] = _Running(pid, pidfd, None, isolation, asyncio.Event())
             return Adopted(spec=spec, started_at_s=started_at_s, ended=None)
         ended = await asyncio.to_thread(self._gather, container_id, directory, isolation)
         return Adopted(spec=spec, started_at_s=started_at_s, ended=ended)

@@ -44,6 +44,7 @@ APPLICATIONS_STOP_TIMEOUT_S = 10.0
 AGENT_STOP_TIMEOUT_S = 20.0
 MASTER_STOP_TIMEOUT_S = 10.0
 KILL_TIMEOUT_S = 10.0
+APPLICATIONS_LISTED_MAX = 10_000
 _POLL_S = 0.05
 _CALL_TIMEOUT_S = 2.0
 _LOG_TAIL_BYTES = 16_384
@@ -252,19 +253,26 @@ def _end_applications(cluster: Cluster, progress: Progress) -> list[str]:
 
     A master that does not answer keeps nothing from ending: then drivers find out by themselves.
     """
+    import grpc
+
     from hrm.v1 import admin_pb2
 
     ended: list[str] = []
     try:
         with client.connect(cluster.address, _CALL_TIMEOUT_S, token_path=cluster.token) as master:
-            listing = admin_pb2.ListApplicationsRequest()
+            listing = admin_pb2.ListApplicationsRequest(limit=APPLICATIONS_LISTED_MAX)
             live = master.stub.ListApplications(listing, timeout=_CALL_TIMEOUT_S).applications
             for app in live:
                 progress(f"ending application {app.application_id} ({app.name})")
                 kill = admin_pb2.KillApplicationRequest(
                     application_id=app.application_id, reason="the cluster was ended by hrm down"
                 )
-                master.stub.KillApplication(kill, timeout=_CALL_TIMEOUT_S)
+                try:
+                    master.stub.KillApplication(kill, timeout=_CALL_TIMEOUT_S)
+                except grpc.RpcError as error:
+                    if error.code() is not grpc.StatusCode.NOT_FOUND:
+                        raise
+                    continue  # it has just ended by itself
                 ended.append(f"application {app.application_id} ({app.name})")
             deadline = time.monotonic() + APPLICATIONS_STOP_TIMEOUT_S
             while live and time.monotonic() < deadline:

@@ -286,7 +286,8 @@ class AppMasterLimits:
             (``spark.hrm.executor.failures.validityInterval``).
         settled_s: an executor that ran this long shows that its profile can run: the back-off
             begins anew.
-        confirm_s: time that a master of a new epoch has to find a running executor again.
+        confirm_s: time that a master has to find a running executor again, when it is of a new
+            epoch or the executor was adopted.
     """
 
     failures_max: int = 0
@@ -433,7 +434,8 @@ class AppMasterCore:
         self._highest_target = max(self._highest_target, total)
 
     def _session_opened(self, event: SessionOpened) -> None:
-        same_master = self.epoch in (None, event.epoch)
+        # An AppMaster that took over cannot know whether its executors' master has started again.
+        same_master = self.epoch == event.epoch
         self.attached, self.epoch = True, event.epoch
         self.last_number = max(self.last_number, event.last_executor_number)
         if self._workload is not None:

@@ -119,7 +119,11 @@ class StreamLease:
 
     def locks(self, unit_id: ResourceUnitId) -> bool:
         """Is the unit the holder's alone? Ask ``expire`` first."""
-        return self.holder is not None and (self.units is None or unit_id in self.units)
+        return self.holder is not None and self.covers(unit_id)
+
+    def covers(self, unit_id: ResourceUnitId) -> bool:
+        """Is the unit of those that the latest grant locks, or locked?"""
+        return self.units is None or unit_id in self.units
 
     def holds(self, scheduler: str, token: int, now: float) -> bool:
         self.expire(now)
@@ -206,7 +210,7 @@ class Negotiator:
     def _commit_stream(self, proposal: Proposal, now: float) -> list[Outcome]:
         if not self.lease.holds(proposal.scheduler, proposal.lease_token, now):
             return self._count([_abort(c, "the stream's lease has ended") for c in proposal.claims])
-        if not all(self.lease.locks(claim.unit_id) for claim in proposal.claims):
+        if not all(self.lease.covers(claim.unit_id) for claim in proposal.claims):
             reason = "a claim is outside of what the stream's lease locks"
             return self._count([_abort(c, reason) for c in proposal.claims])
         return self._count(self._commit_together(proposal.claims, proposal, now))

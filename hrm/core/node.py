@@ -118,10 +118,12 @@ class NodeCore:
         if known is not None:
             self._report(known)
             return
-        if spec.container_id in self._tombstones:
-            return
         container = _Container(spec, _life(spec.container_id), event.now)
         self.containers[spec.container_id] = container
+        if spec.container_id in self._tombstones:
+            message = f"it has ended on {self.name} before"
+            self._end(container, ContainerEnd(cause=EndCause.LOST, message=message), event.now)
+            return
         unit = self.units.get(spec.unit_id)
         if unit is None or not fits(demand_vector(spec.resources), unit.capacity):
             what = "has no such resource unit" if unit is None else "is too small for it"

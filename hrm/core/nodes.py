@@ -4,7 +4,8 @@ The node decides who starts; the master's table mirrors it. Reports are taken in
 sequence numbers, older ones are dropped. Each heartbeat lists every container the node knows, so a
 lost message costs a heartbeat, not a container:
 
-- known here, absent there: sent again if the node never answered, else lost;
+- known here, absent there: sent again if the node never answered, else lost; given up if the node
+  is being drained;
 - running there, ended or unknown here: stopped;
 - to be stopped here, still running there: told again.
 """
@@ -53,7 +54,7 @@ class Nodes:
                 self.ledger.out.append(refusal)
                 return
             self._lose(node, event.now, "another agent took its name")
-        if node is None:
+        if node is None or node.state is NodeState.LOST:
             self.ledger.out.append(c.RememberNode(node=event.node))
         node = self._book(event)
         self.ledger.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
@@ -64,6 +65,7 @@ class Nodes:
         self.placing.room_appeared(event.now)
 
     def reported(self, event: e.NodeReported) -> None:
+        self._revive(event)
         node = self._listen(event.node, event.incarnation, event.sequence, event.now)
         if node is None:
             return
@@ -103,11 +105,25 @@ class Nodes:
             del self.ledger.nodes[node.name]
 
     def end_recovery(self, now: float) -> None:
-        """Every node is back, or had its time: what is still PENDING runs nowhere."""
+        """Every node is back, or had its time.
+
+        If all are back, what is still PENDING runs nowhere and may be placed. Otherwise a node that
+        nobody hears of may be running it: its end is told, and its AppMaster asks for another under
+        a new id, so that no id ever runs twice.
+        """
         self.ledger.recovering = False
+        absent = sorted(self.awaited)
+        self.awaited.clear()
+        for name in absent:
+            self.ledger.out.append(c.ForgetNode(node=NodeName(name)))
+        message = f"it may run on a node that has not come back: {', '.join(absent)}"
         for app in self.ledger.live_applications():
-            if app.recovered:
-                for container in app.in_state(ContainerState.PENDING):
+            if not app.recovered:
+                continue
+            for container in app.in_state(ContainerState.PENDING):
+                if absent:
+                    self._end(container, ContainerEnd(cause=EndCause.LOST, message=message), now)
+                else:
                     self.placing.hand_over(app, container, now)
 
     def _book(self, event: e.NodeRegistered) -> Node:
@@ -152,6 +168,31 @@ class Nodes:
         node.last_heard_s = now
         return node
 
+    def _revive(self, event: e.NodeReported) -> None:
+        """Take a node back that speaks on a stream that never broke: its agent has no reason to
+        register anew.
+
+        Either it was silent for too long and is LOST; what it ran has been given up. Or the
+        registration of an agent that is dead came late, after that of its successor, and has ended.
+        """
+        node = self.ledger.nodes.get(event.node)
+        if node is None:
+            return
+        if node.incarnation != event.incarnation:
+            if node.connected:
+                return
+            node.incarnation = event.incarnation
+            node.sequence = event.sequence - 1
+        if event.sequence <= node.sequence:
+            return
+        node.connected = True
+        if node.state is NodeState.LOST:
+            node.life.move(NodeState.ALIVE, event.now, "heard of again")
+            self.ledger.out.append(c.RememberNode(node=node.name))
+            for unit in node.units:
+                self.ledger.state.add(node.name, UnitQueue(unit))
+            self.placing.room_appeared(event.now)
+
     def _reconcile(
         self, node: Node, statuses: tuple[ContainerStatus, ...], now: float, *, registration: bool
     ) -> None:
@@ -171,6 +212,10 @@ class Nodes:
             message = f"{node.name} no longer knows it"
             self._end(container, ContainerEnd(cause=EndCause.LOST, message=message), now)
             return
+        if node.state is NodeState.DRAINING:
+            message = f"{node.name} was drained before it arrived there"
+            self._end(container, ContainerEnd(cause=EndCause.PREEMPTED, message=message), now)
+            return
         if registration:
             self._mirror(node, container, now, running=False)
         if registration or now - container.sent_at_s >= bounds.resend_delay_s:
@@ -181,15 +226,11 @@ class Nodes:
         """Take in what a node says of one container."""
         app = self.ledger.applications.get(status.application_id)
         container = None if app is None else app.containers.get(status.container_id)
-        if status.state is ContainerState.ENDED:
-            if container is not None and container.node == node.name:
-                end = status.end or ContainerEnd(cause=EndCause.LOST)
-                self._end(container, end, now)
-            acknowledge = c.AcknowledgeEnded(container_ids=(status.container_id,))
-            self.ledger.send(node, acknowledge)
-            return
         if container is None and app is not None and self._may_adopt(app, status):
             container = self._adopt(app, status, now)
+        if status.state is ContainerState.ENDED:
+            self._apply_ended(node, container, status, now)
+            return
         if container is None or container.node not in (None, node.name):
             # One that is being stopped answers every order with a report: asking again for each
             # of them would never end.
@@ -197,6 +238,17 @@ class Nodes:
                 self._stop_stranger(node, status.container_id)
             return
         self._update(node, container, status, now)
+
+    def _apply_ended(
+        self, node: Node, container: Container | None, status: ContainerStatus, now: float
+    ) -> None:
+        """What has ended is not started again, not even one that an earlier master granted and
+        that its AppMaster has asked this one for meanwhile."""
+        if container is not None and container.node in (None, node.name):
+            if container.state is ContainerState.PENDING:
+                self.placing.withdraw(container)
+            self._end(container, status.end or ContainerEnd(cause=EndCause.LOST), now)
+        self.ledger.send(node, c.AcknowledgeEnded(container_ids=(status.container_id,)))
 
     def _may_adopt(self, app: Application, status: ContainerStatus) -> bool:
         """Unknown containers of a live application belong to an earlier master's grants."""
@@ -306,22 +358,29 @@ class Nodes:
         if running:
             if container_id not in queue.running:
                 entry = queue.get(container_id) or self._entry(container)
-                self._make_room(node, queue, entry)
-                queue.run(entry, now)
+                if self._make_room(node, queue, entry):
+                    queue.run(entry, now)
+                elif container_id not in queue:
+                    queue.enqueue(entry)
         elif container_id in queue.running:
             queue.unrun(container_id)
         elif container_id not in queue:
             queue.enqueue(self._entry(container))
         self.ledger.refresh(container.unit_id)
 
-    def _make_room(self, node: Node, queue: UnitQueue, entry: Entry) -> None:
-        """The node runs ``entry``: whatever was reserved but never confirmed must be waiting."""
+    def _make_room(self, node: Node, queue: UnitQueue, entry: Entry) -> bool:
+        """The node runs ``entry``: whatever was reserved but never confirmed must be waiting.
+
+        False: there is still no room, because the report of an end was lost. The next heartbeat
+        tells of that end, and then of ``entry``.
+        """
         for container_id in reversed(list(queue.running)):
             if fits(entry.demand, queue.free):
-                return
+                return True
             container = node.containers.get(container_id)
             if container is None or container.state is ContainerState.ASSIGNED:
                 queue.unrun(container_id)
+        return fits(entry.demand, queue.free)
 
     def _entry(self, container: Container) -> Entry:
         app = self.ledger.applications[container.application_id]

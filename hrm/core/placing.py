@@ -17,8 +17,10 @@ from hrm.core import gangs
 from hrm.core.feasibility import capacity_vector, demand_vector, fits
 from hrm.core.ledger import Application, Container, Ledger
 from hrm.core.model import (
+    ContainerEnd,
     ContainerRequest,
     ContainerState,
+    EndCause,
     Resources,
     ResourceUnitId,
     WorkloadClass,
@@ -48,7 +50,10 @@ class Placing:
         return name
 
     def refusal(self, resources: Resources) -> str:
-        """Why no node could ever serve this; empty if one could, or if none is known yet."""
+        """Why no node could ever serve this; empty if one could, or if one that could may be on
+        its way: while no node is known, or not all of an earlier master's are back."""
+        if self.ledger.recovering:
+            return ""
         demand = demand_vector(resources)
         largest: tuple[Resources, str] | None = None
         for node in self.ledger.nodes.values():
@@ -211,6 +216,30 @@ class Placing:
             self.ledger.tell(container)
         if granted:
             gangs.settled(app)
+        if not outcomes and job.delay_s >= self.ledger.bounds.retry_delay_max_s:
+            self._refuse_hopeless(app, job, now)
+
+    def _refuse_hopeless(self, app: Application, job: Job, now: float) -> None:
+        """Asked for when nobody could know that no node would ever serve it; now one can."""
+        refusals = {
+            resources: self.refusal(resources) or gangs.refusal(self.ledger, app, resources)
+            for resources in dict.fromkeys(request.resources for request in job.pending.values())
+        }
+        for container_id in list(job.pending):
+            container = app.containers[container_id]
+            why = refusals[container.request.resources]
+            if why:
+                self.withdraw(container)
+                notice = c.RequestRefused(
+                    executor_ids=(container.request.executor_id,),
+                    resource_profile_id=container.request.resource_profile_id,
+                    message=why,
+                )
+                self.ledger.out.append(
+                    c.NotifyApplication(application_id=app.application_id, notice=notice)
+                )
+                end = ContainerEnd(cause=EndCause.KILLED, message=why)
+                self.ledger.end_container(container, end, now)
 
     def lease_free(self, now: float) -> None:
         """First the batch commits that waited, then the next stream."""

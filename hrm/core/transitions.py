@@ -4,7 +4,7 @@ A container is PENDING in a scheduler's queue until a claim for it is committed;
 node answers; WAITING in the queue of a resource unit; RUNNING; STOPPING between the order to stop
 and the end; ENDED for good. Commit and node may disagree for a moment about WAITING and RUNNING,
 because the node decides who starts: both directions are legal. After a restart of the master a
-PENDING container may turn out to be WAITING or RUNNING at a node that reports it.
+PENDING container may turn out to be WAITING, RUNNING or STOPPING at a node that reports it.
 
 An application is DETACHED while its AppMaster is away; it comes back to what it was, or fails when
 its grace period ends.
@@ -35,7 +35,7 @@ APPLICATION: dict[A, frozenset[A]] = {
 }
 
 CONTAINER: dict[C, frozenset[C]] = {
-    C.PENDING: frozenset({C.ASSIGNED, C.WAITING, C.RUNNING, C.ENDED}),
+    C.PENDING: frozenset({C.ASSIGNED, C.WAITING, C.RUNNING, C.STOPPING, C.ENDED}),
     C.ASSIGNED: frozenset({C.WAITING, C.RUNNING, C.STOPPING, C.ENDED}),
     C.WAITING: frozenset({C.RUNNING, C.STOPPING, C.ENDED}),
     C.RUNNING: frozenset({C.WAITING, C.STOPPING, C.ENDED}),

@@ -190,7 +190,7 @@ class _Play:
         at_once: Bools = np.zeros(len(self.at), np.bool_)
         for step in range(len(self.ends) + 1):
             stream_left, begun = self._start()
-            fitting = self.open & ~stream_left & np.all(demand <= self.free, axis=0)
+            fitting = self.open & ~stream_left & _fit(demand, self.free)
             starts_s[self.index[fitting]] = self.at[fitting]
             if step == 0:
                 at_once = begun | fitting
@@ -214,7 +214,7 @@ class _Play:
         begun: Bools = np.zeros(len(self.at), np.bool_)
         for place in np.flatnonzero(self.waiting.any(axis=1)).tolist():
             here, stream, wanted = self.waiting[place], self.stream[place], self.wanted[place]
-            starts = here & np.all(wanted <= self.free, axis=0) & (stream | ~stream_left)
+            starts = here & _fit(wanted, self.free) & (stream | ~stream_left)
             stream_left |= here & stream & ~starts
             units = np.flatnonzero(starts)
             if not len(units):
@@ -238,6 +238,14 @@ class _Play:
         self.wanted, self.stream = self.wanted[:, :, left], self.stream[:, left]
         self.waiting, self.next_place = self.waiting[:, left], self.next_place[left]
         self.at, self.index, self.open = self.at[left], self.index[left], self.open[left]
+
+
+def _fit(demands: Ints, offers: Ints) -> Bools:
+    """``feasibility.fits``, dimension by dimension, shapes (4, units): faster than a reduction."""
+    fitting: Bools = demands[0] <= offers[0]
+    for dimension in range(1, _DIMENSIONS):
+        fitting &= demands[dimension] <= offers[dimension]
+    return fitting
 
 
 def _pad(array: npt.NDArray[Any], axis: int, more: int, value: float) -> npt.NDArray[Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import statistics
 from collections.abc import AsyncIterator
 from typing import Any
@@ -31,7 +33,7 @@ __all__ = ["AdminService"]
 
 LISTED_DEFAULT = 100
 LISTED_MAX = 10_000
-LOG_CONNECT_TIMEOUT_S = 5.0
+LOG_IDLE_TIMEOUT_S = 60.0
 LOG_FOLLOW_TIMEOUT_S = 24 * 3600.0
 
 _WAITING = (ContainerState.ASSIGNED, ContainerState.WAITING)
@@ -164,13 +166,18 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             follow=request.follow,
         )
         try:
-            reading = node_pb2_grpc.AgentServiceStub(channel).ReadLog(
-                ask, timeout=LOG_FOLLOW_TIMEOUT_S if request.follow else 60.0
-            )
-            async for chunk in reading:
-                yield chunk
+            stub = node_pb2_grpc.AgentServiceStub(channel)
+            idle_s = LOG_FOLLOW_TIMEOUT_S if request.follow else LOG_IDLE_TIMEOUT_S
+            chunks = aiter(stub.ReadLog(ask))
+            with contextlib.suppress(StopAsyncIteration):
+                while True:
+                    yield await asyncio.wait_for(anext(chunks), idle_s)
+        except TimeoutError:
+            await context.abort(*_no_log(node.name, f"nothing came for {idle_s:.0f} s"))
         except grpc.aio.AioRpcError as error:
-            await context.abort(error.code(), f"{node.name}: {error.details()}")
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                await context.abort(error.code(), f"{node.name}: {error.details()}")
+            await context.abort(*_no_log(node.name, error.details() or str(error.code())))
         finally:
             await channel.close(None)
 
@@ -251,6 +258,12 @@ def _run_times(ledger: Ledger, app: Application) -> list[pb.RunTime]:
         )
         for row in rows
     ]
+
+
+def _no_log(node: str, why: str) -> tuple[grpc.StatusCode, str]:
+    """What a reader is told whose log cannot be brought: the node's trouble, not the master's."""
+    message = f"the agent of {node} does not give the log: {why}; see hrm nodes"
+    return grpc.StatusCode.FAILED_PRECONDITION, message
 
 
 def _count(ledger: Ledger, *states: ContainerState) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 from typing import Any, TypeAlias
 
@@ -70,25 +69,18 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
         hello = pb.AttachedApplication(
             epoch=admitted.epoch, containers=[wire.from_status(x) for x in admitted.containers]
         )
-        await context.write(pb.ApplicationNotice(attached=hello))
         reading = asyncio.create_task(self._read(requests, application_id))
-        writing = asyncio.create_task(drain(outbox, lambda notice: context.write(_message(notice))))
+        writing = asyncio.create_task(_write(outbox, hello, context))
         try:
             await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
             problem = reading.exception() if reading.done() else None
             if isinstance(problem, HrmError):
                 await rpc.abort(context, problem)
         finally:
+            self._detach(application_id, session, outbox)
             for task in (reading, writing):
                 task.cancel()
-                with contextlib.suppress(asyncio.CancelledError, grpc.aio.AioRpcError, HrmError):
-                    await task
-            if self._master.application_outboxes.get(application_id) is outbox:
-                del self._master.application_outboxes[application_id]
-            event = e.ApplicationDetached(
-                now=self._master.now(), application_id=application_id, session=session
-            )
-            self._master.submit(event)
+            await asyncio.gather(reading, writing, return_exceptions=True)
 
     def _registration(
         self, request: pb.RegisterApplicationRequest, call_id: int
@@ -138,10 +130,22 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
             else:
                 self._master.application_outboxes[application_id] = previous
             raise
+        except asyncio.CancelledError:
+            # The client went away before it was answered; the core may have attached it already.
+            self._detach(application_id, session, outbox)
+            raise
         if previous is not None:
             previous.close()
         assert isinstance(answer, c.ApplicationAdmitted)
         return answer
+
+    def _detach(self, application_id: ApplicationId, session: int, outbox: Outbox) -> None:
+        if self._master.application_outboxes.get(application_id) is outbox:
+            del self._master.application_outboxes[application_id]
+        event = e.ApplicationDetached(
+            now=self._master.now(), application_id=application_id, session=session
+        )
+        self._master.submit(event)
 
     async def _read(self, requests: Any, application_id: ApplicationId) -> None:
         async for update in requests:
@@ -204,6 +208,11 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
                 return None
             case kind:
                 raise InvalidRequest(f"an attached application may not send {kind or 'nothing'}")
+
+
+async def _write(outbox: Outbox, hello: pb.AttachedApplication, context: _Session) -> None:
+    await context.write(pb.ApplicationNotice(attached=hello))
+    await drain(outbox, lambda notice: context.write(_message(notice)))
 
 
 def _message(notice: c.NodeMessage | c.Notice | StateChanged) -> pb.ApplicationNotice:

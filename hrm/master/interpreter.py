@@ -92,14 +92,13 @@ class Interpreter:
         if self.stopped.done():
             return
         try:
-            commands = self.core.handle(event)
-        except HrmError as error:
-            # A transition the tables do not hold. Going on would serve from books that are wrong;
-            # a restart rebuilds them from the nodes.
-            log.critical("core failed", event=type(event).__name__, error=str(error))
-            self.stopped.set_result(error)
-            return
-        self._take(commands)
+            self._take(self.core.handle(event))
+        except Exception as error:
+            # A bug, or a store that takes no more. Going on would serve from books that may be
+            # half changed; a restart rebuilds them from the store and the nodes.
+            name = type(event).__name__
+            log.critical("core failed", input=name, error=repr(error), exc_info=True)
+            self.stopped.set_result(HrmError(f"{name} could not be taken in: {error!r}"))
 
     async def call(self, make: Callable[[int], e.MasterEvent]) -> c.Answer:
         """Submit the event that ``make`` builds around a call id, and wait for its answer.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -44,23 +43,29 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         except HrmError as error:
             await rpc.abort(context, error)
         log.info("node registered", node=name, incarnation=incarnation)
+        reading = asyncio.create_task(self._read(requests, name, incarnation))
         writing = asyncio.create_task(self._write(outbox, context))
         try:
-            await self._read(requests, name, incarnation)
-        except HrmError as error:
-            log.warning("node sent a bad message", node=name, error=str(error))
-            await rpc.abort(context, error)
+            # A writer that ends (its outbox overflowed, a newer stream took over) ends the stream:
+            # the agent comes back and is told everything anew.
+            await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
+            problem = reading.exception() if reading.done() else None
+            if isinstance(problem, HrmError):
+                log.warning("node sent a bad message", node=name, error=str(problem))
+                await rpc.abort(context, problem)
         finally:
-            writing.cancel()
-            with contextlib.suppress(asyncio.CancelledError, grpc.aio.AioRpcError):
-                await writing
-            if self._master.node_outboxes.get((name, incarnation)) is outbox:
-                del self._master.node_outboxes[name, incarnation]
-                event = e.NodeDisconnected(
-                    now=self._master.now(), node=name, incarnation=incarnation
-                )
-                self._master.submit(event)
+            for task in (reading, writing):
+                task.cancel()
+            await asyncio.gather(reading, writing, return_exceptions=True)
+            self._disconnect(name, incarnation, outbox)
             log.info("node disconnected", node=name, incarnation=incarnation)
+
+    def _disconnect(self, name: NodeName, incarnation: str, outbox: Outbox) -> None:
+        if self._master.node_outboxes.get((name, incarnation)) is not outbox:
+            return  # a newer stream of the same agent has taken over
+        del self._master.node_outboxes[name, incarnation]
+        event = e.NodeDisconnected(now=self._master.now(), node=name, incarnation=incarnation)
+        self._master.submit(event)
 
     async def _register(self, requests: Any) -> tuple[NodeName, str, Outbox]:
         try:
@@ -76,6 +81,10 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         self._master.node_outboxes[key] = outbox
         try:
             await self._master.call(lambda call_id: _with_call(event, call_id))
+        except asyncio.CancelledError:
+            # The agent went away before it was answered; the core may have registered it already.
+            self._disconnect(*key, outbox)
+            raise
         except HrmError:
             if previous is None:
                 self._master.node_outboxes.pop(key, None)

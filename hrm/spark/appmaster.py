@@ -15,13 +15,16 @@ Stages of its life::
 At its first start a master that cannot be reached is an error at once, for a person waits at the
 prompt; later it is waited for, with growing pauses, up to ``spark.hrm.master.timeout``.
 
+The driver never waits for a master that is away: an AppMaster whose goodbye has not arrived soon
+lets the driver go and stays behind alone, for as long as the master holds an application without
+a session, so that what succeeded is not recorded as failed.
+
 Imports are light on purpose: this process starts with every ``spark-submit``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
 import json
 import os
@@ -29,7 +32,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ from hrm import errors, rpc
 from hrm.core import application_master as core
 from hrm.spark import app_wire
 from hrm.spark.bridge import DriverBridge
+from hrm.spark.outgoing import Outgoing
 from hrm.v1 import application_pb2, application_pb2_grpc
 
 __all__ = ["AppMaster", "main"]
@@ -48,7 +51,8 @@ RECONNECT_DELAY_S = 0.1
 RECONNECT_DELAY_MAX_S = 5.0
 REGISTER_TIMEOUT_S = 10.0
 GOODBYE_TIMEOUT_S = 2.0
-ORPHAN_TIMEOUT_S = 0.8
+# The master's default for an application without a session (application_grace_s).
+FAREWELL_MAX_S = 30.0
 HEARTBEAT_MIN_S = 0.05
 
 
@@ -66,12 +70,12 @@ class AppMaster:
         )
         self.core.adopt({i: int(p) for i, p in introduction["executors"].items()})
         self._token = ""
-        self._updates: collections.deque[application_pb2.ApplicationUpdate] = collections.deque()
         self._progress: application_pb2.ApplicationUpdate | None = None
-        self._something_to_say = asyncio.Event()
         self._targets_known = asyncio.Event()
         self._finishing = asyncio.Event()
+        self._outgoing: Outgoing | None = None
         self._call: Any = None
+        self._alone_since_s = time.monotonic()
         self._orphaned = False
         self._timer: asyncio.TimerHandle | None = None
         self._bridge = DriverBridge(
@@ -89,15 +93,25 @@ class AppMaster:
         finishing = asyncio.create_task(self._finishing.wait())
         await asyncio.wait({sessions, finishing}, return_when=asyncio.FIRST_COMPLETED)
         if not finishing.done():
-            # The session is over for good, and Spark knows why; it will say goodbye itself.
-            await finishing
-        elif not sessions.done():
-            limit_s = ORPHAN_TIMEOUT_S if self._orphaned else GOODBYE_TIMEOUT_S
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(sessions), limit_s)
-        sessions.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
+            # The session is over for good, and Spark knows why; it will say goodbye itself. Unless
+            # it broke by a fault of ours: then this process ends with it, and is started again.
             await sessions
+            await finishing
+        await self._farewell(sessions)
+        sessions.cancel()
+        await asyncio.wait({sessions}, timeout=GOODBYE_TIMEOUT_S)
+
+    async def _farewell(self, sessions: asyncio.Task[None]) -> None:
+        """Lets the goodbye arrive: with the driver for a moment, without it for much longer."""
+        if self.core.attached and not self._orphaned:
+            stop_s = float(self.hello["stop_timeout_ms"]) / 1000
+            await asyncio.wait({sessions}, timeout=min(GOODBYE_TIMEOUT_S, stop_s / 2))
+        if sessions.done():
+            return
+        if not self._orphaned:
+            await self._tell("detached")
+        _leave_terminal()
+        await asyncio.wait({sessions}, timeout=FAREWELL_MAX_S)
 
     async def _prepare(self) -> bool:
         """Checks what the user gave; False: it was refused, and the driver has been told."""
@@ -142,7 +156,8 @@ class AppMaster:
                     )
             case "progress":
                 self._progress = app_wire.progress(event)
-                self._something_to_say.set()
+                if self._outgoing is not None:
+                    self._outgoing.report(self._progress)
             case "finish":
                 succeeded = event["state"] == "SUCCEEDED"
                 self._finish(succeeded, event["message"])
@@ -160,7 +175,11 @@ class AppMaster:
 
     async def _tell_failure(self, message: str) -> None:
         """Tells the driver that nothing will come of this; returns when it has heard."""
-        done = self._bridge.call("failed", message)
+        await self._tell("failed", message)
+
+    async def _tell(self, method: str, *arguments: str) -> None:
+        """Calls the driver; returns when it has heard, or soon."""
+        done = self._bridge.call(method, *arguments)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(done, GOODBYE_TIMEOUT_S)
 
@@ -168,26 +187,30 @@ class AppMaster:
 
     async def _sessions(self) -> None:
         """One session after the other, until the application has ended or the limit is reached."""
-        delay_s, alone_since = RECONNECT_DELAY_S, time.monotonic()
+        delay_s = RECONNECT_DELAY_S
         async with rpc.channel(self.hello["master"], self._token) as channel:
             stub = application_pb2_grpc.ApplicationServiceStub(channel)
             while True:
+                began_s = time.monotonic()
                 try:
                     if await self._session(stub):
                         return
-                    delay_s, alone_since = RECONNECT_DELAY_S, time.monotonic()
                 except errors.HrmError as error:
-                    if not self._may_retry(error, time.monotonic() - alone_since):
-                        await self._tell_failure(error.message)
+                    if not self._may_retry(error):
+                        if not self.core.ended:
+                            await self._tell_failure(error.message)
                         return
+                if self._alone_since_s > began_s:
+                    delay_s = RECONNECT_DELAY_S  # this session had been attached
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, RECONNECT_DELAY_MAX_S)
 
-    def _may_retry(self, error: errors.HrmError, alone_s: float) -> bool:
+    def _may_retry(self, error: errors.HrmError) -> bool:
         if isinstance(error, errors.StaleEpoch):
             return True
         passing = isinstance(error, errors.Unavailable) or type(error) is errors.HrmError
         limit_s = float(self.hello["master_timeout_ms"]) / 1000
+        alone_s = time.monotonic() - self._alone_since_s
         return passing and bool(self.application_id) and alone_s < limit_s
 
     async def _session(self, stub: Any) -> bool:
@@ -198,25 +221,45 @@ class AppMaster:
         """
         try:
             answer = await stub.Register(self._registration(), timeout=self._register_timeout_s())
-            self.application_id = answer.application_id
-            await self._targets_known.wait()
-            self._updates.clear()
-            self._updates.append(app_wire.attach(answer.application_id, answer.epoch))
-            self._call = stub.Session(self._say(max(HEARTBEAT_MIN_S, answer.heartbeat_interval_s)))
-            return await self._listen(self._call, answer)
         except grpc.RpcError as error:
             raise rpc.error_from(error, self.hello["master"]) from error
+        self.application_id = answer.application_id
+        await self._targets_known.wait()
+        attach = app_wire.attach(answer.application_id, answer.epoch)
+        outgoing = self._outgoing = Outgoing(attach, UPDATES_MAX)
+        call = self._call = stub.Session(
+            outgoing.stream(max(HEARTBEAT_MIN_S, answer.heartbeat_interval_s))
+        )
+        try:
+            return await self._listen(call, answer, outgoing)
+        except grpc.RpcError as error:
+            raise rpc.error_from(error, self.hello["master"]) from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not outgoing.overflowed or (task is not None and task.cancelling()):
+                raise
+            # We cancelled the call, not somebody us.
+            raise errors.Unavailable(
+                f"the master at {self.hello['master']} has left {UPDATES_MAX} messages unread"
+            ) from None
         finally:
             if self.core.attached:
-                self._handle(core.SessionLost(now=time.monotonic()))
+                self._alone_since_s = time.monotonic()
+                self._handle(core.SessionLost(now=self._alone_since_s))
+            # The call may be over for the master and yet ask for more to send.
+            self._outgoing = self._call = None
+            outgoing.close()
+            call.cancel()
 
-    async def _listen(self, call: Any, answer: Any) -> bool:
-        attached = False
+    async def _listen(self, call: Any, answer: Any, outgoing: Outgoing) -> bool:
+        end_ordered = False
         async for notice in call:
             now = time.monotonic()
             match notice.WhichOneof("notice"):
                 case "attached":
-                    attached = True
+                    outgoing.attached = True
+                    if self._progress is not None:
+                        outgoing.report(self._progress)
                     self._handle(
                         core.SessionOpened(
                             now=now,
@@ -240,32 +283,11 @@ class AppMaster:
                         )
                     )
                 case "end":
+                    end_ordered = True
                     self._handle(core.EndOrdered(now=now, message=notice.end.message))
-        if not attached:
+        if not outgoing.attached:
             raise errors.Unavailable(f"the master at {self.hello['master']} closed the session")
-        return self.core.ended
-
-    async def _say(self, interval_s: float) -> AsyncIterator[application_pb2.ApplicationUpdate]:
-        """The updates, a heartbeat where there are none for a while; ends after the goodbye."""
-        while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._something_to_say.wait(), interval_s)
-            self._something_to_say.clear()
-            if not self._updates and self._progress is None:
-                yield app_wire.heartbeat()
-            # Progress first: it must not come after the goodbye. Attaching comes before both.
-            while self._updates or self._progress is not None:
-                attaching = self._updates and self._updates[0].HasField("attach")
-                if self._progress is not None and self.core.attached and not attaching:
-                    report, self._progress = self._progress, None
-                    yield report
-                elif self._updates:
-                    update = self._updates.popleft()
-                    yield update
-                    if update.HasField("finished"):
-                        return
-                else:
-                    break  # progress waits for the session to be attached
+        return outgoing.goodbye_said or end_ordered
 
     def _registration(self) -> application_pb2.RegisterApplicationRequest:
         hello = self.hello
@@ -315,9 +337,9 @@ class AppMaster:
             case _:
                 update = app_wire.update(command)
                 assert update is not None
-                self._updates.append(update)
-                self._something_to_say.set()
-                if len(self._updates) > UPDATES_MAX and self._call is not None:
+                assert self._outgoing is not None
+                self._outgoing.put(update)
+                if self._outgoing.overflowed:
                     # A master that takes nothing: opening the session anew sends the state instead.
                     self._call.cancel()
 
@@ -357,6 +379,14 @@ def _watch_stdin(on_end: Any) -> None:
             loop.call_soon_threadsafe(on_end, "it ended without a word")
 
     threading.Thread(target=watch, name="stdin", daemon=True).start()
+
+
+def _leave_terminal() -> None:
+    """Lets go of the driver's terminal or pipe, whose reader waits until all have closed it."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (1, 2):
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 def _read_introduction() -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -102,6 +103,29 @@ async def test_an_order_to_stop_outlives_the_agent(hands: Hands, tmp_path: Path)
     (adopted,) = await Hands(tmp_path).containers.adopt()
     assert adopted.ended is not None
     assert adopted.ended.order == order
+
+
+async def test_an_end_during_the_adoption_is_told_after_its_beginning(
+    hands: Hands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await hands.containers.start(spec_of("c1"), shell(FOREVER))
+    heir = Hands(tmp_path)
+
+    def slow_clear(_known: set[str]) -> None:
+        """The container ends while the adoption is still busy with others."""
+        process = json.loads((tmp_path / "containers/c1/process.json").read_text())
+        os.kill(process["pid"], signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while not (tmp_path / "containers/c1/exit.json").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    monkeypatch.setattr(heir.containers, "_clear_groups", slow_clear)
+    (adopted,) = await heir.containers.adopt()
+    assert adopted.ended is None, "it ran when it was found"
+    assert heir.ends.empty(), "nobody hears of an end before the beginning has been told"
+    assert (await heir.end())[0] == "c1"
+    await heir.containers.close()
 
 
 async def test_what_cannot_be_read_is_set_aside(tmp_path: Path) -> None:

@@ -178,9 +178,9 @@ def test_cgroup1_writes_what_it_was_told() -> None:
 def test_cgroup2_writes_what_it_was_told(tmp_path: Path) -> None:
     """On plain files that play the kernel's: it shows the values, not that a kernel takes them."""
     controllers = "cpuset cpu io memory pids"
-    group = tmp_path / "hrm" / "me" / "c1"
+    group = tmp_path / "hrm-me" / "c1"
     group.mkdir(parents=True)
-    for parent in (tmp_path, tmp_path / "hrm", tmp_path / "hrm" / "me"):
+    for parent in (tmp_path, tmp_path / "hrm-me"):
         (parent / "cgroup.controllers").write_text(controllers)
         (parent / "cgroup.subtree_control").write_text("")
     names = ("memory.max", "memory.oom.group", "memory.swap.max", "cpu.weight", "cpu.max")

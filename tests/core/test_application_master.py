@@ -252,9 +252,28 @@ def test_an_appmaster_that_takes_over_adopts() -> None:
     commands = core.handle(
         opened(1, seen("3", Phase.RUNNING), seen("11", Phase.REQUESTED), epoch=7, last=12)
     )
+    assert not any(isinstance(c, ExecutorEnded) for c in commands)
+    assert asked(commands) == ["13"], "no id is used twice"
+    commands = core.handle(Ticked(now=31))
     assert [c.executor_id for c in commands if isinstance(c, ExecutorEnded)] == ["10"]
-    assert asked(commands) == ["13", "14"], "no id is used twice"
+    assert asked(commands) == ["14"]
     assert set(core.containers) == {"3", "11", "13", "14"}
+
+
+def test_adopted_executors_outlive_a_master_that_is_still_looking_for_them() -> None:
+    """AppMaster and master started again together: nodes have yet to say what runs on them."""
+    core = AppMasterCore()
+    core.adopt({"1": 0, "2": 0})
+    core.handle(want(0, target(2)))
+    assert core.handle(opened(1, epoch=7, last=2)) == []
+    assert core.handle(changed(2, seen("1", Phase.RUNNING))) == []
+    core.handle(changed(3, seen("2", Phase.RUNNING)))
+    assert core.wake_at_s() is None
+    assert core.handle(Ticked(now=100)) == []
+    # From now on this master knows them: one that is missing is gone.
+    core.handle(SessionLost(now=101))
+    commands = core.handle(opened(102, seen("1", Phase.RUNNING), epoch=7, last=2))
+    assert [c.executor_id for c in commands if isinstance(c, ExecutorEnded)] == ["2"]
 
 
 def test_the_master_may_end_the_application() -> None:

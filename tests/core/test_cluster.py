@@ -294,6 +294,13 @@ def test_a_restarted_master_does_not_wait_for_ever_for_a_node() -> None:
     assert cluster.states(app)["running"] == 1
     assert cluster.master.ledger.recovering
     cluster.advance(10)
+    assert cluster.states(app) == {"running": 1}, "n2 may still run the other: that id is used up"
+    cluster.request(app, [2, 3])
+    cluster.settle()
+    assert cluster.states(app) == {"running": 1, "waiting": 1}
+    cluster.register(cluster.nodes["n2"])
+    cluster.advance(7)
+    assert not cluster.nodes["n2"].processes, "what came back too late is stopped"
     assert cluster.states(app) == {"running": 1, "waiting": 1}
 
 

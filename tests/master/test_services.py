@@ -18,6 +18,7 @@ from hrm import rpc
 from hrm.config import MasterSettings
 from hrm.errors import InvalidConfig
 from hrm.master import daemon
+from hrm.master.interpreter import Interpreter
 from hrm.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -34,9 +35,17 @@ TIMEOUT_S = 10.0
 class Running:
     """A master in this process, its address and token."""
 
-    def __init__(self, settings: MasterSettings, address: str) -> None:
+    def __init__(
+        self,
+        settings: MasterSettings,
+        address: str,
+        serving: asyncio.Task[int],
+        interpreter: Interpreter,
+    ) -> None:
         self.settings = settings
         self.address = address
+        self.serving = serving
+        self.interpreter = interpreter
         self.token = rpc.read_token(settings.token_file)
         self.channel = rpc.channel(address, self.token)
 
@@ -58,20 +67,37 @@ async def running(directory: Path, **settings: Any) -> AsyncIterator[Running]:
     configured = MasterSettings(
         port=0, state_dir=directory / "master", token_file=directory / "token", **settings
     )
-    serving = asyncio.create_task(daemon.run(configured))
-    address_file = configured.state_dir / "address"
-    async with asyncio.timeout(TIMEOUT_S):
-        while not address_file.exists() or not address_file.read_text().endswith("\n"):
-            await asyncio.sleep(0.01)
-            if serving.done():
-                serving.result()
-    master = Running(configured, address_file.read_text().strip())
+    made: list[Interpreter] = []
+
+    class Kept(Interpreter):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            made.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(daemon, "Interpreter", Kept)
+        serving = asyncio.create_task(daemon.run(configured))
+        await _serving(serving, configured.state_dir / "address")
+    address = (configured.state_dir / "address").read_text().strip()
+    master = Running(configured, address, serving, made[0])
     try:
         yield master
     finally:
         await master.channel.close(None)
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
+
+
+def _written(address_file: Path) -> bool:
+    return address_file.exists() and address_file.read_text().endswith("\n")
+
+
+async def _serving(serving: asyncio.Task[int], address_file: Path) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        while not _written(address_file):
+            await asyncio.sleep(0.01)
+            if serving.done():
+                serving.result()
 
 
 @contextmanager
@@ -351,3 +377,31 @@ def test_a_token_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     path.chmod(0o644)
     with pytest.raises(InvalidConfig, match="chmod 600"):
         rpc.read_token(path)
+
+
+async def test_a_node_whose_outbox_is_full_is_sent_away_to_come_back(tmp_path: Path) -> None:
+    async with running(tmp_path) as master:
+        stream = master.nodes.Connect(timeout=TIMEOUT_S)
+        await stream.write(node())
+        await stream.read()
+        (outbox,) = master.interpreter.node_outboxes.values()
+        outbox.close()
+        assert not await stream.read(), "the stream ends instead of falling silent"
+        again = master.nodes.Connect(timeout=TIMEOUT_S)
+        await again.write(node())
+        assert (await again.read()).WhichOneof("message") == "registered"
+        again.cancel()
+
+
+async def test_a_core_that_fails_stops_the_master(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as master:
+
+        def fail(_event: object) -> None:
+            raise KeyError("a bug")
+
+        monkeypatch.setattr(master.interpreter.core, "handle", fail)
+        async with asyncio.timeout(TIMEOUT_S):
+            status = await master.serving
+        assert status == 1, "a ticker that dies silently would leave a master without a clock"

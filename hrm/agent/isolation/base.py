@@ -1,7 +1,7 @@
 """What every isolation driver does, and what the two cgroup drivers share.
 
 A driver knows containers by id alone. All groups of one agent lie below its identity
-(``<controller>/hrm/<identity>/<container id>``), so that two agents on one machine never touch each
+(``<controller>/hrm-<identity>/<container id>``), so that two agents on one machine never touch each
 other's, and an agent that starts again finds what its predecessor left.
 
 The processes of a container join its group themselves, between fork and exec, by writing to the
@@ -133,7 +133,14 @@ class GroupIsolation(Isolation):
         """Write the limits of ``group``, which lies below ``root``."""
 
     def _group(self, root: Path, container_id: str) -> Path:
-        return root / "hrm" / self._identity / _valid(container_id)
+        return self._parent(root) / _valid(container_id)
+
+    def _parent(self, root: Path) -> Path:
+        """The agent's own group, directly below the root: its weight is that of its vcores.
+
+        A common parent of all agents of a machine would hold them to the weight of one.
+        """
+        return root / f"hrm-{self._identity}"
 
     def create(self, container_id: str, limits: Limits) -> tuple[Path, ...]:
         try:
@@ -151,10 +158,9 @@ class GroupIsolation(Isolation):
 
     def _make(self, root: Path, group: Path) -> None:
         for _ in range(_MAKE_ATTEMPTS):
-            # Another agent that ends may take the common parent away between two steps.
+            # A sweep may take the parent away between two steps.
             with contextlib.suppress(FileNotFoundError):
-                for parent in (root / "hrm", root / "hrm" / self._identity):
-                    self._prepare(parent)
+                self._prepare(self._parent(root))
                 group.mkdir(exist_ok=True)
                 return
         raise FileNotFoundError(errno.ENOENT, "the parent group keeps disappearing", str(group))
@@ -189,17 +195,14 @@ class GroupIsolation(Isolation):
     def close(self) -> None:
         # rmdir refuses where a container, or another agent, still has a group below.
         for root in self._roots():
-            for parent in (root / "hrm" / self._identity, root / "hrm"):
-                with contextlib.suppress(OSError):
-                    parent.rmdir()
+            with contextlib.suppress(OSError):
+                self._parent(root).rmdir()
 
     def existing(self) -> tuple[str, ...]:
         names: set[str] = set()
         for root in self._roots():
             with contextlib.suppress(OSError):
-                names |= {
-                    path.name for path in (root / "hrm" / self._identity).iterdir() if path.is_dir()
-                }
+                names |= {path.name for path in self._parent(root).iterdir() if path.is_dir()}
         return tuple(sorted(names))
 
     def check(self) -> None:

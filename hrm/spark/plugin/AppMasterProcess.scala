@@ -2,7 +2,6 @@ package org.apache.spark.scheduler.cluster.hrm
 
 import java.io.{FileOutputStream, OutputStream}
 import java.nio.charset.StandardCharsets.UTF_8
-import java.util.concurrent.{TimeoutException, TimeUnit}
 import java.util.concurrent.atomic.AtomicBoolean
 
 import scala.util.Try
@@ -24,15 +23,6 @@ private[hrm] final class AppMasterProcess private (handle: ProcessHandle, stdin:
   }
 
   def onExit(action: () => Unit): Unit = handle.onExit().thenRun(() => action())
-
-  /** True: it ended within the time. */
-  def awaitExit(timeoutMs: Long): Boolean =
-    try {
-      handle.onExit().get(timeoutMs, TimeUnit.MILLISECONDS)
-      true
-    } catch {
-      case _: TimeoutException => false
-    }
 
   def kill(): Unit = {
     handle.destroyForcibly()

@@ -3,7 +3,8 @@ package org.apache.spark.scheduler.cluster.hrm
 import java.net.InetAddress
 import java.security.SecureRandom
 import java.util.{Base64, LinkedHashMap => JMap}
-import java.util.concurrent.{RejectedExecutionException, ScheduledExecutorService, TimeUnit}
+import java.util.concurrent.{CountDownLatch, RejectedExecutionException}
+import java.util.concurrent.{ScheduledExecutorService, TimeUnit}
 
 import com.fasterxml.jackson.databind.ObjectMapper
 import py4j.GatewayServer
@@ -16,8 +17,8 @@ import org.apache.spark.internal.Logging
  *
  * Before the application is registered, an AppMaster that ends is an error of its own making, and
  * is reported at once. Later it is started again, after a growing pause, up to a number of times;
- * one that has lived for a while clears the count. One that no longer asks for events hangs, and is
- * treated as dead.
+ * one that has lived for a while clears the count. A start that fails counts as a death. One that no
+ * longer asks for events hangs, and is treated as dead.
  */
 private[hrm] final class AppMasterSupervisor(
     conf: SparkConf,
@@ -45,6 +46,9 @@ private[hrm] final class AppMasterSupervisor(
   /** From now on its end is no accident. */
   def finishing(): Unit = synchronized { stopped = true }
 
+  /** It needs us no more: it says its last words alone, once there is a master to hear them. */
+  def detached(): Unit = synchronized(running).foreach(_.end())
+
   /** Lets it say its last words, for at most `timeoutMs`. */
   def stop(timeoutMs: Long): Unit = {
     val last = synchronized {
@@ -52,7 +56,7 @@ private[hrm] final class AppMasterSupervisor(
       running
     }
     last.foreach { incarnation =>
-      if (!incarnation.process.awaitExit(timeoutMs)) {
+      if (!incarnation.awaitEnd(timeoutMs)) {
         logWarning(s"The AppMaster has not ended within $timeoutMs ms " +
           "(spark.hrm.stop.timeout); killing it")
         incarnation.process.kill()
@@ -80,32 +84,40 @@ private[hrm] final class AppMasterSupervisor(
       process.say(new ObjectMapper().writeValueAsString(hello))
     } catch {
       case e: java.io.IOException =>
-        gateway.shutdown()
-        if (running.isEmpty) {
-          listener.failed(s"the AppMaster cannot be started (${e.getMessage}); " +
-            "HRM_PYTHON or spark.hrm.python must name a Python that has hrm installed")
+        running.foreach { incarnation =>
+          incarnation.process.kill()
+          incarnation.close()
         }
+        gateway.shutdown()
+        died(s"cannot be started (${e.getMessage}); " +
+          "HRM_PYTHON or spark.hrm.python must name a Python that has hrm installed")
     }
   }
 
   private def exited(incarnation: Incarnation): Unit = synchronized {
+    incarnation.end()
     incarnation.close()
-    if (!stopped && running.contains(incarnation)) {
-      val livedS = TimeUnit.NANOSECONDS.toSeconds(System.nanoTime() - startedNs)
-      if (livedS >= SettledS) restarts = 0
-      if (!isRegistered) {
-        listener.failed("the AppMaster ended before it had registered; see its messages above")
-      } else if (restarts >= restartsMax) {
-        listener.failed(s"the AppMaster died ${restarts + 1} times in a row " +
-          s"(spark.hrm.appmaster.maxRestarts is $restartsMax); see its messages above")
-      } else {
-        val delayMs = math.min(BackoffMs << restarts, BackoffMaxMs)
-        restarts += 1
-        logWarning(s"The AppMaster (process ${incarnation.process.pid}) has died; " +
-          s"restart $restarts of $restartsMax in $delayMs ms")
-        try timer.schedule((() => relaunch()): Runnable, delayMs, TimeUnit.MILLISECONDS)
-        catch { case _: RejectedExecutionException => } // the application has just stopped
-      }
+    if (running.contains(incarnation)) {
+      died(s"(process ${incarnation.process.pid}) has died; see its messages above")
+    }
+  }
+
+  /** Counts it and starts the next after a pause; one that nobody wants any more is no loss. */
+  private def died(how: String): Unit = if (!stopped) {
+    running = None
+    val livedS = TimeUnit.NANOSECONDS.toSeconds(System.nanoTime() - startedNs)
+    if (livedS >= SettledS) restarts = 0
+    if (!isRegistered) {
+      listener.failed(s"the AppMaster $how; it had not registered yet")
+    } else if (restarts >= restartsMax) {
+      listener.failed(s"the AppMaster died ${restarts + 1} times in a row " +
+        s"(spark.hrm.appmaster.maxRestarts is $restartsMax); at last it $how")
+    } else {
+      val delayMs = math.min(BackoffMs << restarts, BackoffMaxMs)
+      restarts += 1
+      logWarning(s"The AppMaster $how; restart $restarts of $restartsMax in $delayMs ms")
+      try timer.schedule((() => relaunch()): Runnable, delayMs, TimeUnit.MILLISECONDS)
+      catch { case _: RejectedExecutionException => } // the application has just stopped
     }
   }
 
@@ -130,6 +142,14 @@ private[hrm] object AppMasterSupervisor {
       val process: AppMasterProcess,
       gateway: GatewayServer,
       bridge: DriverBridge) {
+    private val over = new CountDownLatch(1)
+
+    /** The process has ended, or goes on without us. */
+    def end(): Unit = over.countDown()
+
+    /** True: that came within the time. */
+    def awaitEnd(timeoutMs: Long): Boolean = over.await(timeoutMs, TimeUnit.MILLISECONDS)
+
     def close(): Unit = {
       bridge.close()
       gateway.shutdown()

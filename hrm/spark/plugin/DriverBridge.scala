@@ -6,6 +6,7 @@ import com.fasterxml.jackson.databind.ObjectMapper
 private[hrm] trait AppMasterListener {
   def registered(applicationId: String): Unit
   def failed(message: String): Unit
+  def detached(): Unit
   def executorStarted(executorId: String, node: String): Unit
   def executorEnded(
       executorId: String,
@@ -46,6 +47,9 @@ class DriverBridge private[hrm] (
 
   /** The application cannot go on. */
   def failed(message: String): Unit = if (open) listener.failed(message)
+
+  /** Nobody needs to wait for this AppMaster: it ends by itself, when the master has heard it. */
+  def detached(): Unit = if (open) listener.detached()
 
   def executorStarted(executorId: String, node: String): Unit =
     if (open) listener.executorStarted(executorId, node)

@@ -3,6 +3,8 @@ package org.apache.spark.scheduler.cluster.hrm
 import java.io.File
 import java.util.{ArrayList => JList, LinkedHashMap => JMap}
 
+import scala.util.Try
+
 import org.apache.spark.{SecurityManager, SparkConf, SparkContext}
 import org.apache.spark.internal.config
 import org.apache.spark.launcher.JavaModuleOptions
@@ -12,6 +14,7 @@ import org.apache.spark.util.Utils
 
 /** How executors are started and what they need, as plain maps for JSON. */
 private[hrm] object ExecutorLaunch {
+  private val LibraryPath = "LD_LIBRARY_PATH"
 
   def describe(sc: SparkContext, driverUrl: String): JMap[String, Any] = {
     val launch = new JMap[String, Any]()
@@ -62,8 +65,19 @@ private[hrm] object ExecutorLaunch {
     if (security.isAuthenticationEnabled()) {
       environment.put(SecurityManager.ENV_AUTH_SECRET, security.getSecretKey())
     }
+    sslPasswords(security).foreach { case (name, value) => environment.put(name, value) }
+    sc.conf.get(config.EXECUTOR_LIBRARY_PATH).filter(_.nonEmpty).foreach { added =>
+      val given = Option(environment.get(LibraryPath)).filter(_.nonEmpty)
+      environment.put(LibraryPath, (given.toSeq :+ added).mkString(File.pathSeparator))
+    }
     environment
   }
+
+  /** The passwords of RPC over TLS, which must not stand in arguments; Spark 3.5 has no such RPC. */
+  private def sslPasswords(security: SecurityManager): Map[String, String] =
+    Try(security.getClass.getMethod("getEnvironmentForSslRpcPasswords")).toOption
+      .map(_.invoke(security).asInstanceOf[Map[String, String]])
+      .getOrElse(Map.empty)
 
   /** {{APP_ID}} and {{EXECUTOR_ID}} stay as they are: the node knows what to put there. */
   private def javaOptions(conf: SparkConf): JList[String] = strings(

@@ -71,10 +71,16 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   override def sufficientResourcesRegistered(): Boolean =
     totalRegisteredExecutors.get() >= initialExecutors * minRegisteredRatio
 
-  /** Asked in a loop while the SparkContext waits for its first executors: a refusal ends that wait. */
+  /**
+   * Asked in a loop while the SparkContext waits for its first executors: a refusal ends that wait.
+   * One that comes before contextReady is set leaves it to us to throw, so we look again after.
+   */
   override def isReady(): Boolean = {
     throwProblem()
-    contextReady = contextReady || super.isReady()
+    if (!contextReady && super.isReady()) {
+      contextReady = true
+      throwProblem()
+    }
     contextReady
   }
 
@@ -122,6 +128,8 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
       if (contextReady && !stopping.get()) stopApplication(message)
     }
   }
+
+  override def detached(): Unit = appMaster.detached()
 
   override def executorStarted(executorId: String, node: String): Unit =
     logInfo(s"Executor $executorId started on node $node")
@@ -192,6 +200,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     hello.put("launch", ExecutorLaunch.describe(sc, driver.toString))
     hello.put("registration_timeout_ms", registrationMs)
     hello.put("master_timeout_ms", conf.getTimeAsMs("spark.hrm.master.timeout", "1h"))
+    hello.put("stop_timeout_ms", stopMs)
     hello.put("max_failures", conf.getInt("spark.hrm.executor.maxFailures", 0))
     hello.put("failures_validity_ms",
       conf.getTimeAsMs("spark.hrm.executor.failures.validityInterval", "1h"))

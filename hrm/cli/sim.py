@@ -1,0 +1,108 @@
+"""``hrm sim faults``: let the scheduling core live through faults, and say what broke.
+
+Data goes to stdout: the violations in words, and one last line of JSON. Progress goes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hrm.cli.console import note
+from hrm.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from hrm.sim.run import Result
+
+__all__ = ["app"]
+
+PROGRESS_PERIOD_S = 5.0
+SHOWN_PLANS_MAX = 20
+TAIL_LINES = 40
+
+app = typer.Typer(no_args_is_help=True)
+sim_group = typer.Typer(no_args_is_help=True, help="Run the core in simulated clusters.")
+app.add_typer(sim_group, name="sim")
+
+
+@sim_group.callback()
+def _sim() -> None:
+    """Run the core in simulated clusters."""
+
+
+@sim_group.command()
+def faults(
+    seed: Annotated[int, typer.Option("--seed", min=0, help="The first run's seed.")] = 0,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="Runs, of seed, seed + 1, ...")] = 1,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", min=1, max=64, help="Nodes; default: by seed.")
+    ] = None,
+    applications: Annotated[
+        int | None, typer.Option("--applications", min=1, max=64, help="Default: by seed.")
+    ] = None,
+    horizon: Annotated[
+        float | None,
+        typer.Option("--horizon", min=2.0, max=3600.0, help="Virtual seconds with faults."),
+    ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option("--without", metavar="KIND", help="Leave out a kind of fault; repeatable."),
+    ] = None,
+    shrink: Annotated[
+        bool, typer.Option("--shrink", help="Look for a smaller run that fails, too.")
+    ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the summary there, too.")
+    ] = None,
+) -> None:
+    """Live through faults in virtual time; exit status 1 if a promise was broken.
+
+    One seed is one history, to the bit, on every machine.
+    """
+    from hrm.sim.plan import KINDS, Limits
+    from hrm.sim.run import Summary, run_seed
+    from hrm.sim.shrink import shrink as make_small
+
+    unknown = sorted(set(without or ()) - set(KINDS))
+    if unknown:
+        raise InvalidRequest(
+            f"--without {unknown[0]}: no such kind of fault; name one of {', '.join(KINDS)}"
+        )
+    if json_file is not None and not json_file.parent.is_dir():
+        raise InvalidRequest(f"--json {json_file}: no such directory; create it, or name another")
+    limits = Limits(nodes, applications, horizon, frozenset(without or ()))
+    summary = Summary()
+    told_s = time.monotonic()
+    for number in range(seed, seed + runs):
+        result = run_seed(number, limits)
+        summary.add(result)
+        if runs <= SHOWN_PLANS_MAX or result.violations:
+            typer.echo(result.plan.words())
+        if result.violations:
+            _show(result)
+            if shrink:
+                small = make_small(result, said=note)
+                typer.echo("shrunk:")
+                _show(small)
+        if time.monotonic() - told_s > PROGRESS_PERIOD_S:
+            told_s = time.monotonic()
+            note(f"{summary.runs} of {runs} runs, {summary.violations} with violations")
+    line: dict[str, Any] = summary.as_dict()
+    if json_file is not None:
+        json_file.write_text(json.dumps(line, indent=2) + "\n")
+    typer.echo(json.dumps(line))
+    if summary.violations:
+        raise typer.Exit(1)
+
+
+def _show(result: Result) -> None:
+    """A violation: what led to it, what it is, and how to see it again."""
+    for line in list(result.tail)[-TAIL_LINES:]:
+        typer.echo(f"  {line[:300]}")
+    for violation in result.violations:
+        typer.echo(f"VIOLATION: {violation}")
+    typer.echo(f"again: {result.plan.command()}")

@@ -1,0 +1,72 @@
+"""Writes ``docs/states.md``: the state diagrams, drawn from the transition tables themselves.
+
+``python -m hrm.cli.statedoc docs/states.md`` (or ``make docs``) writes the file; without an
+argument the text goes to stdout. A test compares the committed file with what this writes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from hrm.core.transitions import APPLICATION, CONTAINER, NODE
+
+__all__ = ["diagram", "document"]
+
+_HEAD = """\
+# States
+
+Drawn from `hrm/core/transitions.py` by `make docs`. What a diagram does not show cannot happen: a
+core that is asked for it raises `InvalidTransition` with the entity's latest history.
+"""
+
+_PARTS: list[tuple[str, str, Mapping[Any, frozenset[Any]]]] = [
+    (
+        "Application",
+        "Detached: its AppMaster is away, and its containers go on until the grace period ends.",
+        APPLICATION,
+    ),
+    (
+        "Container",
+        "Pending in a scheduler's queue; assigned to a node that has not answered; waiting in the "
+        "queue of a resource unit. A master that has restarted may find a pending container at a "
+        "node; a node may run what its master thought would wait, and the other way round.",
+        CONTAINER,
+    ),
+    ("Node", "A lost node that registers again is alive.", NODE),
+]
+
+
+def diagram(table: Mapping[Any, frozenset[Any]]) -> str:
+    """One table as a Mermaid state diagram, in the order of the table."""
+    states: list[Enum] = list(table)
+    lines = ["stateDiagram-v2", f"    [*] --> {states[0].value}"]
+    for state in states:
+        targets = [other for other in states if other in table[state]]
+        lines += [f"    {state.value} --> {other.value}" for other in targets]
+        if not targets:
+            lines.append(f"    {state.value} --> [*]")
+    return "\n".join(lines)
+
+
+def document() -> str:
+    """The whole file."""
+    parts = [
+        f"## {name}\n\n{text}\n\n```mermaid\n{diagram(table)}\n```\n"
+        for name, text, table in _PARTS
+    ]
+    return _HEAD + "\n" + "\n".join(parts)
+
+
+def main() -> None:
+    if len(sys.argv) > 1:
+        Path(sys.argv[1]).write_text(document())
+    else:
+        sys.stdout.write(document())
+
+
+if __name__ == "__main__":
+    main()

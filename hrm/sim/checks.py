@@ -1,0 +1,235 @@
+"""The oracle: what must hold after every event, and what must have come of it in the end.
+
+``core.invariants`` recounts the books of one core. Here is what no core can see: two machines at
+once, the processes themselves, what was durable when somebody was told, who held the lease.
+
+The oracle keeps a record of its own and shares no code with what it judges, not even ``fits``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.application_master import AppMasterCore
+from hrm.core.feasibility import Vector
+from hrm.core.invariants import master_violations, node_violations
+from hrm.core.master import MasterCore
+from hrm.core.model import ApplicationId, ContainerSpec, NodeState, WorkloadClass
+from hrm.core.negotiator import Proposal
+from hrm.core.node import NodeCore
+
+__all__ = ["Oracle"]
+
+_STOPS_A_SECOND_MAX = 30
+
+
+@dataclass(slots=True)
+class _Lease:
+    """The lease as the proposals show it: whose token was issued when, and whether it ended."""
+
+    token: int = 0
+    issued_at_s: float = 0.0
+    spent: bool = False
+
+
+@dataclass(slots=True)
+class Oracle:
+    """``found``: violations in words, the first first. ``checks``: how many times it looked.
+
+    ``told``: applications that an AppMaster was told to be admitted and not yet ended.
+    ``processes``: every live process of the cluster, and its machine.
+    """
+
+    found: list[str] = field(default_factory=list)
+    checks: int = 0
+    told: dict[ApplicationId, bool] = field(default_factory=dict)
+    processes: dict[str, str] = field(default_factory=dict)
+    _lease: _Lease = field(default_factory=_Lease)
+    _stops: Counter[str] = field(default_factory=Counter)
+    _second: int = 0
+
+    def violated(self, what: str) -> None:
+        self.found.append(what)
+
+    # --- the master -----------------------------------------------------------------------------
+
+    def master_began(self) -> None:
+        self._lease = _Lease()
+
+    def after_master(
+        self, core: MasterCore, event: e.MasterEvent, commands: list[c.MasterCommand]
+    ) -> None:
+        """The books agree; nobody dead is granted anything; the lease is what it should be."""
+        self.checks += 1
+        self.found += master_violations(core)
+        assigned = []
+        for command in commands:
+            if isinstance(command, c.SendToNode) and isinstance(command.message, c.AssignContainer):
+                assigned.append(command.message.spec)
+                node = core.ledger.nodes.get(command.node)
+                if node is None or node.state is not NodeState.ALIVE:
+                    what = "unknown" if node is None else node.state.value
+                    self.violated(
+                        f"{command.message.spec.container_id} is granted to {command.node}, "
+                        f"which is {what}"
+                    )
+            elif isinstance(command, c.SendToNode):
+                self._ordered(command, event.now)
+            elif isinstance(command, c.ProposeClaims):
+                self._proposed(command.proposal, event.now)
+        if isinstance(event, e.ClaimsProposed):
+            self._committed(core, event, assigned)
+
+    def _ordered(self, command: c.SendToNode, now: float) -> None:
+        """Master and node do not answer each other without end."""
+        second = int(now)
+        if second != self._second:
+            self._second = second
+            self._stops.clear()
+        if isinstance(command.message, c.StopContainer):
+            container_id = command.message.container_id
+            self._stops[container_id] += 1
+            if self._stops[container_id] == _STOPS_A_SECOND_MAX:
+                self.violated(
+                    f"{command.node} is told to stop {container_id} {_STOPS_A_SECOND_MAX} times "
+                    f"within a second"
+                )
+
+    def _proposed(self, proposal: Proposal, now: float) -> None:
+        if proposal.workload_class is WorkloadClass.STREAM:
+            if proposal.lease_token < self._lease.token:
+                self.violated(f"the lease's token fell to {proposal.lease_token}")
+            if proposal.lease_token > self._lease.token:
+                self._lease = _Lease(proposal.lease_token, now)
+
+    def _committed(
+        self, core: MasterCore, event: e.ClaimsProposed, assigned: list[ContainerSpec]
+    ) -> None:
+        proposal, lease = event.proposal, self._lease
+        claimed = {claim.entry.container_id for claim in proposal.claims}
+        granted = [spec for spec in assigned if spec.container_id in claimed]
+        if proposal.workload_class is not WorkloadClass.STREAM:
+            return
+        over_s = lease.issued_at_s + core.ledger.bounds.lease_timeout_s
+        stale = lease.spent or proposal.lease_token != lease.token or event.now >= over_s
+        if granted and stale:
+            self.violated(
+                f"{proposal.scheduler} commits {granted[0].container_id} under lease token "
+                f"{proposal.lease_token}, which has ended"
+            )
+        if proposal.lease_token == lease.token and granted:
+            lease.spent = True
+
+    def left_master(self, command: c.MasterCommand, durable: dict[ApplicationId, object]) -> None:
+        """Nobody is told of an application that a crash could forget."""
+        match command:
+            case c.Reply(answer=c.ApplicationAdmitted(application_id=application_id)):
+                if application_id not in durable:
+                    self.violated(f"{application_id} was told of before it was durable")
+                self.told[application_id] = True
+            case c.NotifyApplication(notice=c.EndApplication()):
+                self.told.pop(command.application_id, None)
+
+    def master_restarted(self, core: MasterCore) -> None:
+        """Whatever an AppMaster was told survives."""
+        for application_id in self.told:
+            if application_id not in core.ledger.applications:
+                self.violated(f"{application_id} was admitted, and the next master forgot it")
+
+    # --- nodes ----------------------------------------------------------------------------------
+
+    def after_node(self, core: NodeCore, newest_epoch: int, event: e.NodeEvent, acts: bool) -> None:
+        """Units are healthy, nobody waits who could run, and old masters rule nothing.
+
+        ``acts``: the event made the node start or stop something, or take something in.
+        """
+        self.checks += 1
+        self.found += node_violations(core)
+        epoch = getattr(event, "epoch", newest_epoch)
+        if acts and epoch < newest_epoch:
+            self.violated(
+                f"{core.name} honours {type(event).__name__} of epoch {epoch}, it follows "
+                f"{newest_epoch}"
+            )
+        for unit_id, queue in core.units.items():
+            waiting = list(queue.stream_waiting.values()) or list(queue.batch_waiting.values())
+            for entry in waiting:
+                if _room(entry.demand, queue.free):
+                    self.violated(f"{entry.container_id} waits at {unit_id} though it could run")
+
+    def process_began(self, machine: str, spec: ContainerSpec, here: Iterable[ContainerSpec],
+                      capacity: Vector) -> None:  # fmt: skip
+        """One process a container in the whole cluster; no unit holds more than it has.
+
+        ``here``: what runs at the same unit, the new one included.
+        """
+        other = self.processes.get(spec.container_id)
+        if other is not None:
+            self.violated(f"{spec.container_id} starts on {machine} while it runs on {other}")
+        self.processes[spec.container_id] = machine
+        used = [0, 0, 0, 0]
+        for each in here:
+            resources = each.resources
+            used[0] += resources.vcores
+            used[1] += resources.memory_mib
+            used[2] += resources.gpu_memory_mib
+            used[3] += 1
+        if not _room((used[0], used[1], used[2], used[3]), capacity):
+            self.violated(f"{machine} runs {tuple(used)} at {spec.unit_id}, which has {capacity}")
+
+    def process_gone(self, container_id: str) -> None:
+        self.processes.pop(container_id, None)
+
+    # --- AppMasters -----------------------------------------------------------------------------
+
+    def after_application(self, name: str, core: AppMasterCore) -> None:
+        self.checks += 1
+        try:
+            core.check()
+        except AssertionError as error:
+            self.violated(f"the AppMaster of {name} breaks an invariant: {error}")
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def nothing_left(
+        self, core: MasterCore, nodes: Iterable[NodeCore], gone: set[str]
+    ) -> list[str]:
+        """What keeps the cluster from being as empty as when it began; empty when it is.
+
+        ``gone``: machines that died for good, which the master must have noticed.
+        """
+        left = [f"{x} still runs on {machine}" for x, machine in self.processes.items()]
+        left += [
+            f"{app.application_id} is {app.life.state.value}, scheduler {app.scheduler}, "
+            f"{len(app.containers)} containers"
+            for app in core.ledger.live_applications()
+        ]
+        for app in core.ledger.applications.values():
+            left += [f"{x.container_id} is {x.state.value}" for x in app.containers.values()]
+        for node in core.ledger.nodes.values():
+            if node.name in gone:
+                if node.state is not NodeState.LOST:
+                    left.append(f"{node.name} is gone, and still {node.state.value}")
+            elif node.state is not NodeState.ALIVE or not node.connected:
+                left.append(f"{node.name} is {node.state.value}, connected: {node.connected}")
+        for unit_id, row in core.ledger.state.rows.items():
+            queue = core.ledger.state.queue(row)
+            if queue.free != queue.capacity or queue.waiting_count:
+                left.append(f"{unit_id} has not all back: {queue.free} of {queue.capacity}")
+            if not core.ledger.state.open[row]:
+                left.append(f"{unit_id} is closed")
+        for scheduler in core.placing.schedulers.values():
+            left += [f"{scheduler.name} keeps the job of {x}" for x in scheduler.jobs]
+        if core.negotiator.parked:
+            left.append(f"{len(core.negotiator.parked)} proposals are parked")
+        for node_core in nodes:
+            left += [f"{node_core.name} remembers {x}" for x in node_core.containers]
+        return left
+
+
+def _room(demand: Vector, offer: Vector) -> bool:
+    return all(need <= have for need, have in zip(demand, offer, strict=True))

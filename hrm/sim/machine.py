@@ -1,0 +1,359 @@
+"""A machine of the cluster: its agent around ``NodeCore``, its processes, its disk.
+
+Agent and processes die apart: an agent that comes back is a new incarnation, which adopts what its
+work directory tells of, running or ended. A machine that comes back has no process left; with its
+disk it is the same node and reports their ends, with a new one it is a stranger with an old name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.feasibility import capacity_vector
+from hrm.core.model import (
+    ContainerEnd,
+    ContainerId,
+    ContainerSpec,
+    EndCause,
+    NodeName,
+    ResourceUnit,
+    ResourceUnitId,
+)
+from hrm.core.node import NodeCore
+from hrm.sim import words
+from hrm.sim.network import Stream
+from hrm.sim.plan import NodePlan
+from hrm.testing.virtual import node_event
+
+if TYPE_CHECKING:
+    from hrm.sim.world import World
+
+__all__ = ["Machine"]
+
+_REGISTER_TIMEOUT_S = 3.0
+_RECONNECT_S = 0.2
+_RECONNECT_MAX_S = 2.0
+
+
+@dataclass(slots=True)
+class _Process:
+    """``spawned``: past its start. ``order``: why it is being stopped, and how gently."""
+
+    spec: ContainerSpec
+    started_at_s: float
+    spawned: bool = False
+    order: c.StopProcess | None = None
+
+
+@dataclass(slots=True)
+class _Record:
+    """What the work directory knows of a container. ``end`` is None while it runs."""
+
+    spec: ContainerSpec
+    started_at_s: float
+    end: ContainerEnd | None = None
+
+
+class Machine:
+    """One machine. ``core`` is None while its agent is down; ``up`` is the machine itself.
+
+    Invariant: ``processes`` are the live ones; each has a record without an end.
+    """
+
+    def __init__(self, world: World, plan: NodePlan) -> None:
+        self.world = world
+        self.plan = plan
+        self.name = NodeName(plan.name)
+        self.units = tuple(
+            ResourceUnit(unit_id=ResourceUnitId(unit_id), capacity=capacity, run_limit=limit)
+            for unit_id, capacity, limit in plan.units
+        )
+        self.up = True
+        self.core: NodeCore | None = None
+        self.processes: dict[ContainerId, _Process] = {}
+        self._capacity = {unit.unit_id: capacity_vector(unit) for unit in self.units}
+        self._records: dict[ContainerId, _Record] = {}
+        self._offset_s = plan.clock_offset_s
+        self._identity = 1
+        self._incarnation = 0
+        self._sequence = 0
+        self._newest_epoch = 0
+        self._link: _Link | None = None
+        self._delay_s = _RECONNECT_S
+
+    def now(self) -> float:
+        """The machine's own clock."""
+        true = self.world.clock.now
+        return true + self._offset_s + (true % 1000.0) * (self.plan.clock_rate - 1.0)
+
+    def step_clock(self, step_s: float) -> None:
+        """The clock is set, forwards or backwards."""
+        self.world.log.say(self.name, f"clock set by {step_s:.3f} s")
+        self._offset_s += step_s
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def start_agent(self) -> None:
+        if not self.up or self.core is not None:
+            return
+        self._incarnation += 1
+        self._sequence = 0
+        self._newest_epoch = 0
+        self._delay_s = _RECONNECT_S
+        self.core = NodeCore(self.name, self.units)
+        self.world.log.say(self.name, f"agent {self._incarnation} starts")
+        for record in sorted(self._records.values(), key=lambda record: record.end is None):
+            spec = record.spec
+            self.deliver(
+                e.ContainerAdopted(now=self.now(), spec=spec, started_at_s=record.started_at_s)
+            )
+            if record.end is not None:
+                self._say_ended(spec.container_id, record.end)
+        self._connect()
+
+    def crash_agent(self) -> None:
+        """The agent dies; what has been started lives on, what was being started may not."""
+        if self.core is None:
+            return
+        self.world.log.say(self.name, "agent crashes")
+        self.core = None
+        if self._link is not None:
+            self._link.drop()
+            self._link = None
+        for container_id, process in list(self.processes.items()):
+            if not process.spawned and self.world.chance.random() < 0.5:
+                self._gone(container_id)
+                del self._records[container_id]
+            process.spawned = True
+
+    def crash(self) -> None:
+        """The machine dies with everything on it."""
+        if not self.up:
+            return
+        self.crash_agent()
+        self.up = False
+        self.world.log.say(self.name, "machine crashes")
+        end = ContainerEnd(cause=EndCause.LOST, message="the machine died")
+        for container_id in list(self.processes):
+            self._gone(container_id)
+            self._records[container_id].end = end
+
+    def come_back(self, *, with_disk: bool) -> None:
+        if self.up:
+            return
+        self.up = True
+        if not with_disk:
+            self._identity += 1
+            self._records.clear()
+        self.world.log.say(self.name, "machine is back" + ("" if with_disk else ", emptied"))
+        self.start_agent()
+
+    # --- events in, commands out ----------------------------------------------------------------
+
+    def deliver(self, event: e.NodeEvent) -> None:
+        core, world = self.core, self.world
+        if core is None:
+            return
+        known = len(core.containers)
+        try:
+            commands = core.handle(event)
+        except Exception as error:
+            world.log.say(self.name, words.of_event(event))
+            world.oracle.violated(f"{self.name}'s core raised {type(error).__name__}: {error}")
+            return
+        world.log.say(self.name, words.of_event(event) + words.of_commands(commands))
+        acts = bool(commands) or len(core.containers) != known
+        world.oracle.after_node(core, self._newest_epoch, event, acts)
+        self._newest_epoch = max(self._newest_epoch, getattr(event, "epoch", 0))
+        for command in commands:
+            self._carry_out(command)
+
+    def _carry_out(self, command: c.NodeCommand) -> None:
+        match command:
+            case c.StartProcess():
+                self._start(command.spec)
+            case c.StopProcess():
+                self._stop(command)
+            case c.ReportContainer():
+                self._send(
+                    e.ContainerReported(
+                        now=0.0,
+                        node=self.name,
+                        incarnation=str(self._incarnation),
+                        sequence=self._next_sequence(),
+                        container=command.status,
+                    )
+                )
+            case c.SendHeartbeat():
+                self._send(
+                    e.NodeReported(
+                        now=0.0,
+                        node=self.name,
+                        incarnation=str(self._incarnation),
+                        sequence=self._next_sequence(),
+                        containers=command.statuses,
+                    )
+                )
+
+    def _next_sequence(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    def _send(self, message: Any) -> None:
+        if self._link is not None:
+            self._link.stream.send_to_server(message)
+
+    # --- processes ------------------------------------------------------------------------------
+
+    def _start(self, spec: ContainerSpec) -> None:
+        container_id = spec.container_id
+        self.processes[container_id] = _Process(spec, self.now())
+        self._records[container_id] = _Record(spec, self.now())
+        here = [p.spec for p in self.processes.values() if p.spec.unit_id == spec.unit_id]
+        capacity = self._capacity[spec.unit_id]
+        self.world.oracle.process_began(self.name, spec, here, capacity)
+        delay_s = self.world.chance.uniform(0.01, 0.3)
+        self.world.clock.after(delay_s, self._started, container_id, self.processes[container_id])
+
+    def _started(self, container_id: ContainerId, process: _Process) -> None:
+        if self.processes.get(container_id) is not process:
+            return
+        process.spawned = True
+        network = self.world.network
+        if network.happens("launch-failure"):
+            end = ContainerEnd(cause=EndCause.LAUNCH_FAILED, message="cannot be started")
+            self._end(container_id, process, end)
+            return
+        if process.order is not None:
+            self._stop_soon(container_id, process)
+        elif network.happens("executor-crash"):
+            end = ContainerEnd(cause=EndCause.EXITED, exit_code=52, message="it crashed")
+            delay_s = network.chance.uniform(0.0, 6.0)
+            self.world.clock.after(delay_s, self._end, container_id, process, end)
+
+    def _stop(self, command: c.StopProcess) -> None:
+        process = self.processes.get(command.container_id)
+        if process is not None and process.order is None:
+            process.order = command
+            if process.spawned:
+                self._stop_soon(command.container_id, process)
+
+    def _stop_soon(self, container_id: ContainerId, process: _Process) -> None:
+        assert process.order is not None
+        delay_s = 0.01 + process.order.grace_s * self.world.chance.random()
+        end = ContainerEnd(cause=EndCause.EXITED, exit_code=143)
+        self.world.clock.after(delay_s, self._end, container_id, process, end)
+
+    def _end(self, container_id: ContainerId, process: _Process, end: ContainerEnd) -> None:
+        if self.processes.get(container_id) is not process:
+            return
+        if process.order is not None:
+            end = ContainerEnd(
+                cause=process.order.cause, exit_code=end.exit_code, message=process.order.reason
+            )
+        self._gone(container_id)
+        self._records[container_id].end = end
+        self._say_ended(container_id, end)
+
+    def _gone(self, container_id: ContainerId) -> None:
+        del self.processes[container_id]
+        self.world.oracle.process_gone(container_id)
+
+    def _say_ended(self, container_id: ContainerId, end: ContainerEnd) -> None:
+        self.deliver(e.ProcessEnded(now=self.now(), container_id=container_id, end=end))
+
+    # --- the master -----------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        core = self.core
+        if core is None or self._link is not None:
+            return
+        self._link = _Link(self, self._incarnation)
+        self.world.master.accept_node(self._link.stream)
+        self._send(
+            e.NodeRegistered(
+                now=0.0,
+                call_id=0,
+                node=self.name,
+                identity=f"{self.name}-{self._identity}",
+                incarnation=str(self._incarnation),
+                sequence=self._next_sequence(),
+                host="127.0.0.1",
+                endpoint="127.0.0.1:1",
+                units=self.units,
+                containers=core.statuses(),
+            )
+        )
+
+    def linked(self, epoch: int) -> None:
+        self._delay_s = _RECONNECT_S
+        self.deliver(e.MasterConnected(now=self.now(), epoch=epoch))
+
+    def unlinked(self, link: _Link) -> None:
+        """Try again, after a pause that grows."""
+        if self._link is not link:
+            return
+        self._link = None
+        if link.is_up:
+            self.deliver(e.MasterDisconnected(now=self.now()))
+        delay_s = self._delay_s * self.world.chance.uniform(0.5, 1.0)
+        self._delay_s = min(_RECONNECT_MAX_S, 2 * self._delay_s)
+        self.world.clock.after(delay_s, self._connect)
+
+    def master_said(self, epoch: int, message: c.NodeMessage, incarnation: int) -> None:
+        if self.core is None or incarnation != self._incarnation:
+            return
+        if isinstance(message, c.AcknowledgeEnded) and epoch >= self.core.epoch:
+            for container_id in message.container_ids:
+                if container_id not in self.processes:
+                    self._records.pop(container_id, None)
+        self.deliver(node_event(message, self.now(), epoch))
+
+    def beat(self, link: _Link) -> None:
+        if self._link is link:
+            self.deliver(e.HeartbeatDue(now=self.now()))
+            self.world.clock.after(self.plan.heartbeat_interval_s, self.beat, link)
+
+
+class _Link:
+    """The agent's end of one stream, up from the master's answer on."""
+
+    def __init__(self, machine: Machine, incarnation: int) -> None:
+        self.machine = machine
+        self.is_up = False
+        self._incarnation = incarnation
+        self._highest_epoch = machine.core.epoch if machine.core is not None else 0
+        self.stream = Stream(machine.world.network, machine.name, self, strict=False)
+        machine.world.clock.after(_REGISTER_TIMEOUT_S, self._check)
+
+    def drop(self) -> None:
+        self.stream.close_client()
+
+    def received(self, message: Any) -> None:
+        epoch, order = message
+        if order is not None:
+            if self.is_up:
+                self.machine.master_said(epoch, order, self._incarnation)
+            return
+        if not self.is_up and epoch >= self._highest_epoch:
+            self.is_up = True
+            self.machine.linked(epoch)
+            interval_s = self.machine.plan.heartbeat_interval_s
+            self.machine.world.clock.after(interval_s, self.machine.beat, self)
+
+    def closed(self) -> None:
+        self.machine.unlinked(self)
+
+    def ghost(self, message: Any) -> None:
+        epoch, order = message
+        if order is not None:
+            self.machine.master_said(epoch, order, self._incarnation)
+
+    def _check(self) -> None:
+        """A registration that nobody answers is given up."""
+        if not self.is_up:
+            self.drop()
+            self.machine.unlinked(self)

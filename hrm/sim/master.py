@@ -1,0 +1,413 @@
+"""The master's process in virtual time: interpreter, services and store around ``MasterCore``.
+
+As the daemon does, it feeds the core one event at a time, lets nothing leave before the writes of
+its batch and of all earlier ones are on the disk, and keeps one outbox a stream. A crash loses
+whatever was not durable, with everything that would have left after it; the next master begins
+with the store, a higher epoch, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.master import MasterCore
+from hrm.core.model import ApplicationId, NodeName
+from hrm.core.records import ApplicationRecord
+from hrm.core.run_times import RunTime, RunTimeKey
+from hrm.policies.min_wait import MinWait
+from hrm.sim import words
+from hrm.sim.network import Stream
+
+if TYPE_CHECKING:
+    from hrm.sim.world import World
+
+__all__ = ["MasterProcess"]
+
+TICK_S = 0.5
+_WRITE_S = 0.002
+
+
+class _Disk:
+    """What survives. Writes are done in order; ``slow_until_s``: until when each takes long."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.applications: dict[ApplicationId, ApplicationRecord] = {}
+        self.nodes: dict[NodeName, None] = {}
+        self.run_times: dict[RunTimeKey, RunTime] = {}
+        self.slow_until_s = 0.0
+        self.slow_write_s = 0.0
+
+    def apply(self, command: c.MasterCommand) -> None:
+        match command:
+            case c.PersistApplication():
+                self.applications[command.record.application_id] = command.record
+            case c.ForgetApplication():
+                self.applications.pop(command.application_id, None)
+            case c.RememberNode():
+                self.nodes[command.node] = None
+            case c.ForgetNode():
+                self.nodes.pop(command.node, None)
+            case c.PersistRunTime():
+                self.run_times.pop(command.row.key, None)
+                self.run_times[command.row.key] = command.row
+            case c.ForgetRunTime():
+                self.run_times.pop(command.key, None)
+
+
+class MasterProcess:
+    """The master over all its lives. ``core`` is None while it is down."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.disk = _Disk()
+        self.core: MasterCore | None = None
+        self.node_ends: dict[tuple[str, str], _NodeEnd] = {}
+        self.application_ends: dict[ApplicationId, _ApplicationEnd] = {}
+        self._life = 0
+        self._sessions = 0
+        self._call_ids = 0
+        self._calls: dict[int, Callable[[c.Reply | c.Refuse], None]] = {}
+        self._held: deque[tuple[list[c.MasterCommand], list[c.MasterCommand]]] = deque()
+        self._streams: list[Stream] = []
+
+    def now(self) -> float:
+        return self.world.clock.now
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        world = self.world
+        self._life += 1
+        self.disk.epoch += 1
+        self.core = MasterCore(
+            self.disk.epoch,
+            [MinWait(start=index) for index in range(world.plan.schedulers)],
+            world.plan.bounds,
+            records=list(self.disk.applications.values()),
+            known_nodes=sorted(self.disk.nodes),
+            run_times=list(self.disk.run_times.values()),
+            now=self.now(),
+        )
+        self.core.ledger.out.clear()
+        world.log.say("master", f"starts with epoch {self.disk.epoch}")
+        world.oracle.master_began()
+        world.oracle.master_restarted(self.core)
+        world.clock.after(TICK_S, self._tick, self._life)
+
+    def crash(self) -> None:
+        """Lose everything but the disk. What was being written may have got there."""
+        if self.core is None:
+            return
+        written = 0
+        if self._held and self.world.chance.random() < 0.5:
+            writes = self._held[0][0]
+            written = self.world.chance.randint(0, len(writes))
+            for command in writes[:written]:
+                self.disk.apply(command)
+        self.world.log.say("master", f"crashes with {len(self._held)} batches held, {written} kept")
+        self.core = None
+        self._life += 1
+        self._calls.clear()
+        self._held.clear()
+        self.node_ends.clear()
+        self.application_ends.clear()
+        streams, self._streams = self._streams, []
+        for stream in streams:
+            stream.kill_server()
+
+    # --- events in, commands out ----------------------------------------------------------------
+
+    def submit(self, event: e.MasterEvent) -> None:
+        core = self.core
+        if core is None:
+            return
+        world = self.world
+        try:
+            commands = core.handle(event)
+        except Exception as error:
+            world.log.say("master", words.of_event(event))
+            world.oracle.violated(f"the master's core raised {type(error).__name__}: {error}")
+            return
+        world.log.say("master", words.of_event(event) + words.of_commands(commands))
+        world.oracle.after_master(core, event, commands)
+        for command in commands:
+            if isinstance(command, c.NotifyApplication):
+                world.noticed(core, command)
+        self._take(commands)
+
+    def call(self, make: Callable[[int], e.MasterEvent],
+             answered: Callable[[c.Reply | c.Refuse], None]) -> None:  # fmt: skip
+        if self.core is not None:
+            self._call_ids += 1
+            self._calls[self._call_ids] = answered
+            self.submit(make(self._call_ids))
+
+    def _tick(self, life: int) -> None:
+        if life == self._life:
+            self.submit(e.Ticked(now=self.now()))
+            self.world.clock.after(TICK_S, self._tick, life)
+
+    def _take(self, commands: list[c.MasterCommand]) -> None:
+        writes: list[c.MasterCommand] = []
+        leaving: list[c.MasterCommand] = []
+        for command in commands:
+            match command:
+                case (
+                    c.PersistApplication() | c.ForgetApplication() | c.RememberNode()
+                    | c.ForgetNode() | c.PersistRunTime() | c.ForgetRunTime()
+                ):  # fmt: skip
+                    writes.append(command)
+                case c.WakeScheduler():
+                    self.world.clock.at(command.at_s, self._woken, self._life, command.scheduler)
+                case c.ProposeClaims():
+                    self._bring(command)
+                case _:
+                    leaving.append(command)
+        if not writes and not self._held:
+            self._send_all(leaving)
+            return
+        self._held.append((writes, leaving))
+        if len(self._held) == 1:
+            self._write_next()
+
+    def _write_next(self) -> None:
+        writes = self._held[0][0]
+        slow = self.disk.slow_until_s > self.now()
+        took_s = self.disk.slow_write_s if slow and writes else _WRITE_S
+        self.world.clock.after(took_s, self._written, self._life)
+
+    def _written(self, life: int) -> None:
+        if life != self._life:
+            return
+        writes, leaving = self._held.popleft()
+        for command in writes:
+            self.disk.apply(command)
+        self._send_all(leaving)
+        if self._held:
+            self._write_next()
+
+    def _woken(self, life: int, scheduler: str) -> None:
+        if life == self._life:
+            self.submit(e.SchedulerWoken(now=self.now(), scheduler=scheduler))
+
+    def _bring(self, command: c.ProposeClaims) -> None:
+        """A scheduler's proposal, if the scheduler lives, as late as it stalls."""
+        network, clock = self.world.network, self.world.clock
+        if network.happens("proposal-death"):
+            return
+        delay_s = 0.0
+        if network.happens("proposal-stall"):
+            delay_s = network.chance.uniform(0.02, 2.0)
+        clock.after(delay_s, self._propose, self._life, command)
+        if network.happens("proposal-duplicate"):
+            clock.after(network.chance.uniform(0.0, 1.5), self._propose, self._life, command)
+
+    def _propose(self, life: int, command: c.ProposeClaims) -> None:
+        if life == self._life:
+            self.submit(e.ClaimsProposed(now=self.now(), proposal=command.proposal))
+
+    def _send_all(self, commands: list[c.MasterCommand]) -> None:
+        for command in commands:
+            durable: dict[ApplicationId, object] = dict(self.disk.applications)
+            self.world.oracle.left_master(command, durable)
+            match command:
+                case c.Reply() | c.Refuse():
+                    answered = self._calls.pop(command.call_id, None)
+                    if answered is not None:
+                        answered(command)
+                case c.SendToNode():
+                    node_end = self.node_ends.get((command.node, command.incarnation))
+                    if node_end is not None:
+                        node_end.put(command.message)
+                case c.NotifyApplication():
+                    application_end = self.application_ends.get(command.application_id)
+                    if application_end is not None:
+                        application_end.put(command.notice)
+
+    # --- services -------------------------------------------------------------------------------
+
+    def accept_node(self, stream: Stream) -> None:
+        """An agent opens a stream; without a master it breaks at once."""
+        self._accept(stream, _NodeEnd(self, stream))
+
+    def accept_session(self, stream: Stream) -> None:
+        self._sessions += 1
+        self._accept(stream, _ApplicationEnd(self, stream, self._sessions))
+
+    def register(self, event: e.ApplicationRegistered, reply: Callable[[Any], None]) -> None:
+        """The unary call of AppMasters."""
+        self.call(lambda call_id: replace(event, now=self.now(), call_id=call_id), reply)
+
+    def _accept(self, stream: Stream, end: _NodeEnd | _ApplicationEnd) -> None:
+        cut = self.world.network.cut_until(stream.name) > self.now()
+        if self.core is None or cut:
+            stream.close_server()
+            return
+        stream.server = end
+        self._streams.append(stream)
+        if len(self._streams) > 200:
+            del self._streams[:100]
+
+
+class _NodeEnd:
+    """The master's end of an agent's stream."""
+
+    def __init__(self, master: MasterProcess, stream: Stream) -> None:
+        self._master = master
+        self._stream = stream
+        self._key: tuple[str, str] | None = None
+        self._previous: _NodeEnd | None = None
+        self._ready = False
+        self._early: list[Any] = []
+        self._outbox: list[c.NodeMessage] = []
+
+    def put(self, message: c.NodeMessage) -> None:
+        if self._ready:
+            self._stream.send_to_client((self._epoch, message))
+        else:
+            self._outbox.append(message)
+
+    def received(self, message: Any) -> None:
+        if isinstance(message, e.NodeRegistered):
+            if self._key is None:
+                self._register(message)
+        elif self._ready:
+            self._master.submit(replace(message, now=self._master.now()))
+        elif self._key is not None:
+            self._early.append(message)
+
+    def closed(self) -> None:
+        master = self._master
+        if self._key is not None and master.node_ends.get(self._key) is self:
+            del master.node_ends[self._key]
+            name, incarnation = self._key
+            master.submit(
+                e.NodeDisconnected(now=master.now(), node=NodeName(name), incarnation=incarnation)
+            )
+
+    def ghost(self, message: Any) -> None:
+        """The master's old lives are over: nothing reaches them."""
+
+    def _register(self, event: e.NodeRegistered) -> None:
+        master = self._master
+        assert master.core is not None
+        self._epoch = master.core.epoch
+        self._key = (event.node, event.incarnation)
+        self._previous = master.node_ends.get(self._key)
+        master.node_ends[self._key] = self
+        master.call(
+            lambda call_id: replace(event, now=master.now(), call_id=call_id), self._registered
+        )
+
+    def _registered(self, answer: c.Reply | c.Refuse) -> None:
+        assert self._key is not None
+        if isinstance(answer, c.Refuse):
+            if self._previous is None:
+                self._master.node_ends.pop(self._key, None)
+            else:
+                self._master.node_ends[self._key] = self._previous
+            self._key = None
+            self._stream.close_server()
+            return
+        if self._previous is not None:
+            self._previous._stream.close_server()
+        self._ready = True
+        self._stream.send_to_client((self._epoch, None))
+        for message in self._outbox:
+            self._stream.send_to_client((self._epoch, message))
+        early, self._early = self._early, []
+        for message in early:
+            self._master.submit(replace(message, now=self._master.now()))
+
+
+class _ApplicationEnd:
+    """The master's end of an AppMaster's session."""
+
+    def __init__(self, master: MasterProcess, stream: Stream, session: int) -> None:
+        self._master = master
+        self._stream = stream
+        self._session = session
+        self._application_id: ApplicationId | None = None
+        self._previous: _ApplicationEnd | None = None
+        self._ready = False
+        self._outbox: list[c.Notice] = []
+        self._early: list[Any] = []
+
+    def put(self, notice: c.Notice) -> None:
+        if not self._ready:
+            self._outbox.append(notice)
+            return
+        self._stream.send_to_client(notice)
+        if isinstance(notice, c.EndApplication):
+            self._over(close=True)
+
+    def received(self, message: Any) -> None:
+        if isinstance(message, e.ApplicationAttached):
+            self._attach(message)
+        elif self._ready:
+            self._master.submit(replace(message, now=self._master.now()))
+        else:
+            self._early.append(message)
+
+    def closed(self) -> None:
+        self._over(close=False)
+
+    def ghost(self, message: Any) -> None:
+        """The master's old lives are over: nothing reaches them."""
+
+    def _attach(self, event: e.ApplicationAttached) -> None:
+        master = self._master
+        self._application_id = event.application_id
+        self._previous = master.application_ends.get(event.application_id)
+        master.application_ends[event.application_id] = self
+        session = self._session
+        master.call(
+            lambda call_id: replace(event, now=master.now(), call_id=call_id, session=session),
+            self._attached,
+        )
+
+    def _attached(self, answer: c.Reply | c.Refuse) -> None:
+        if self._application_id is None:
+            return  # the session broke while the master was writing
+        ends = self._master.application_ends
+        if isinstance(answer, c.Refuse):
+            if self._previous is None:
+                ends.pop(self._application_id, None)
+            else:
+                ends[self._application_id] = self._previous
+            self._application_id = None
+            self._stream.send_to_client(answer)
+            self._stream.close_server()
+            return
+        if self._previous is not None:
+            self._previous._stream.close_server()
+        self._ready = True
+        self._stream.send_to_client(answer.answer)
+        for notice in self._outbox:
+            self.put(notice)
+        early, self._early = self._early, []
+        for message in early:
+            self._master.submit(replace(message, now=self._master.now()))
+
+    def _over(self, *, close: bool) -> None:
+        """The session ends: the application is detached, unless it has another or has ended."""
+        master, application_id = self._master, self._application_id
+        self._ready = False
+        if close:
+            self._stream.close_server()
+        if application_id is None:
+            return
+        self._application_id = None
+        if master.application_ends.get(application_id) is self:
+            del master.application_ends[application_id]
+        master.submit(
+            e.ApplicationDetached(
+                now=master.now(), application_id=application_id, session=self._session
+            )
+        )

@@ -1,0 +1,271 @@
+"""What a seed means: the cluster, the applications, and which faults befall them when.
+
+A plan is drawn whole before its run. Every kind of fault and every application has a source of
+chance of its own, named after the seed, so that leaving one out changes the others as little as
+possible: that is what makes shrinking work.
+
+Times are virtual and short (a node is lost after about five seconds, not fifteen): a run must be
+cheap, because the number of runs is what finds bugs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from hrm.core.bounds import Bounds
+from hrm.core.model import Resources, WorkloadClass
+
+__all__ = ["KINDS", "ApplicationPlan", "Limits", "NodePlan", "Plan", "TimedFault", "draw", "source"]
+
+MESSAGE_KINDS = {
+    "loss": 0.02,
+    "vanish": 0.08,
+    "delay": 0.10,
+    "duplicate": 0.08,
+    "reorder": 0.08,
+    "proposal-stall": 0.30,
+    "proposal-death": 0.15,
+    "proposal-duplicate": 0.30,
+    "launch-failure": 0.08,
+    "executor-crash": 0.20,
+}
+"""Faults that befall single messages, proposals and executors, with their highest rate."""
+
+TIMED_KINDS = {
+    "partition": 3,
+    "node-crash": 2,
+    "node-loss": 1,
+    "agent-crash": 3,
+    "master-crash": 2,
+    "appmaster-crash": 2,
+    "driver-death": 1,
+    "kill": 1,
+    "drain": 2,
+    "slow-disk": 3,
+    "clock-skew": 1,
+}
+"""Faults that happen at moments, with the most of a kind in one run."""
+
+KINDS = (*MESSAGE_KINDS, *TIMED_KINDS)
+_QUIET_CHANCE = 0.45
+"""That a kind does not happen at all in a run: few kinds at a time explore deeper."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the caller fixes; None leaves it to the seed. ``without``: kinds that do not happen."""
+
+    nodes: int | None = None
+    applications: int | None = None
+    horizon_s: float | None = None
+    without: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class TimedFault:
+    """``pick`` and ``size``, both within [0, 1), say whom it befalls and how bad it is."""
+
+    at_s: float
+    kind: str
+    pick: float
+    size: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """``units``: capacity and run limit of each. ``clock_offset_s``: against the master's."""
+
+    name: str
+    units: tuple[tuple[str, Resources, int], ...]
+    clock_offset_s: float
+    clock_rate: float
+    heartbeat_interval_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationPlan:
+    """One driver. ``targets``: from when on it wants how many executors; the last is at least 1.
+
+    ``work_s``: executor seconds until it is done. ``classes``: what its AppMaster observes, when.
+    ``kill_chance``: that it names executors when it lowers its target, as dynamic allocation does.
+    """
+
+    name: str
+    start_s: float
+    resources: Resources
+    targets: tuple[tuple[float, int], ...]
+    work_s: float
+    declared: WorkloadClass | None
+    classes: tuple[tuple[float, str], ...]
+    kill_chance: float
+    duration_hint_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that is decided before a run begins."""
+
+    seed: int
+    limits: Limits
+    horizon_s: float
+    schedulers: int
+    bounds: Bounds
+    nodes: tuple[NodePlan, ...]
+    applications: tuple[ApplicationPlan, ...]
+    rates: dict[str, float] = field(default_factory=dict)
+    faults: tuple[TimedFault, ...] = ()
+
+    def command(self) -> str:
+        """What to type to see exactly this run again."""
+        words = ["hrm sim faults", f"--seed {self.seed}"]
+        if self.limits.nodes is not None:
+            words.append(f"--nodes {self.limits.nodes}")
+        if self.limits.applications is not None:
+            words.append(f"--applications {self.limits.applications}")
+        if self.limits.horizon_s is not None:
+            words.append(f"--horizon {self.limits.horizon_s:g}")
+        words += [f"--without {kind}" for kind in sorted(self.limits.without)]
+        return " ".join(words)
+
+    def words(self) -> str:
+        """The draw in one line."""
+        rates = " ".join(f"{kind}={rate:.3f}" for kind, rate in self.rates.items() if rate)
+        counts = " ".join(
+            f"{kind}x{n}"
+            for kind in TIMED_KINDS
+            if (n := sum(fault.kind == kind for fault in self.faults))
+        )
+        return (
+            f"seed {self.seed}: {len(self.nodes)} nodes, {self.schedulers} schedulers, "
+            f"{len(self.applications)} applications, {self.horizon_s:.0f} s; "
+            f"{rates or 'no message faults'}; {counts or 'no timed faults'}"
+        )
+
+
+def source(seed: int, purpose: str) -> Random:
+    """The source of chance of one purpose."""
+    return Random(f"{seed}/{purpose}")  # noqa: S311 - chance that can be repeated is the point
+
+
+def draw(seed: int, limits: Limits | None = None) -> Plan:
+    """The plan of a seed, within the caller's limits."""
+    limits = limits or Limits()
+    chance = source(seed, "plan")
+    horizon_s = chance.uniform(8.0, 22.0)
+    node_count = chance.randint(1, 4)
+    application_count = chance.randint(1, 5)
+    schedulers = chance.randint(1, 3)
+    bounds = _bounds(chance)
+    if limits.horizon_s is not None:
+        horizon_s = limits.horizon_s
+    nodes = tuple(_node(seed, n + 1, limits) for n in range(limits.nodes or node_count))
+    count = application_count if limits.applications is None else limits.applications
+    applications = tuple(_application(seed, n + 1, horizon_s, nodes) for n in range(count))
+    rates = {kind: _rate(seed, kind, top, limits) for kind, top in MESSAGE_KINDS.items()}
+    faults = [
+        fault
+        for kind, most in TIMED_KINDS.items()
+        if kind not in limits.without
+        for fault in _timed(seed, kind, most, horizon_s)
+    ]
+    faults.sort(key=lambda fault: fault.at_s)
+    return Plan(
+        seed, limits, horizon_s, schedulers, bounds, nodes, applications, rates, tuple(faults)
+    )
+
+
+def _bounds(chance: Random) -> Bounds:
+    tight = chance.random() < 0.3
+    return Bounds(
+        node_timeout_s=chance.uniform(3.5, 6.0),
+        application_grace_s=chance.uniform(6.0, 12.0),
+        lease_timeout_s=chance.uniform(0.3, 1.5),
+        proposal_timeout_s=chance.uniform(0.5, 2.0),
+        resend_delay_s=chance.uniform(0.8, 1.5),
+        recovery_window_s=chance.uniform(1.5, 5.0),
+        stop_grace_s=chance.uniform(0.2, 1.5),
+        default_duration_s=10.0,
+        wait_max_s=chance.uniform(5.0, 60.0),
+        waiting_limit=chance.randint(1, 3) if tight else 64,
+    )
+
+
+def _node(seed: int, number: int, limits: Limits) -> NodePlan:
+    chance = source(seed, f"node-{number}")
+    name = f"node-{number}"
+    vcores = chance.randint(2, 8)
+    memory_mib = 1024 * chance.randint(2, 12)
+    run_limit = chance.randint(2, vcores) if chance.random() < 0.3 else vcores
+    units = [(f"{name}/cpu", Resources(vcores, memory_mib), run_limit)]
+    if chance.random() < 0.25:
+        units.append((f"{name}/gpu0", Resources(chance.randint(2, 4), 8192, 16384), 4))
+    skewed = chance.random() < 0.5 and "clock-skew" not in limits.without
+    offset_s = chance.uniform(-30.0, 30.0) if skewed else 0.0
+    rate = chance.uniform(0.98, 1.02) if skewed else 1.0
+    return NodePlan(name, tuple(units), offset_s, rate, chance.uniform(0.7, 1.1))
+
+
+def _application(
+    seed: int, number: int, horizon_s: float, nodes: tuple[NodePlan, ...]
+) -> ApplicationPlan:
+    chance = source(seed, f"application-{number}")
+    name = f"app-{number}"
+    burst = chance.random() < 0.5
+    start_s = 1.0 if burst else chance.uniform(0.5, 0.6 * horizon_s)
+    if chance.random() < 0.05:
+        resources = Resources(64, 1024)
+    else:
+        home = chance.choice(chance.choice(nodes).units)[1]
+        gpu = chance.choice((4096, 8192)) if home.gpu_memory_mib else 0
+        vcores = chance.randint(1, min(4, home.vcores))
+        resources = Resources(vcores, 512 * chance.randint(1, 4), gpu)
+    stream = chance.random() < 0.5
+    targets = [(0.0, chance.randint(1, 3 if stream else 6))]
+    if not stream or chance.random() < 0.3:
+        targets += [
+            (chance.uniform(0.5, horizon_s), chance.randint(0, 6))
+            for _ in range(chance.randint(0, 4))
+        ]
+    targets.sort()
+    targets.append((horizon_s, chance.randint(1, 2)))
+    classes = []
+    if stream:
+        classes.append((chance.uniform(0.0, 2.0), "STREAM"))
+    changes = chance.randint(0, 2) if chance.random() < 0.3 else 0
+    classes += [
+        (chance.uniform(0.5, horizon_s), chance.choice(("BATCH", "STREAM"))) for _ in range(changes)
+    ]
+    declared = None
+    if chance.random() < 0.3:
+        declared = WorkloadClass.STREAM if stream else WorkloadClass.BATCH
+    return ApplicationPlan(
+        name,
+        start_s,
+        resources,
+        tuple(targets),
+        chance.uniform(1.0, 12.0),
+        declared,
+        tuple(sorted(classes)),
+        chance.choice((0.0, 0.7)),
+        chance.choice((0.0, 3.0)),
+    )
+
+
+def _rate(seed: int, kind: str, top: float, limits: Limits) -> float:
+    chance = source(seed, f"rate/{kind}")
+    if chance.random() < _QUIET_CHANCE or kind in limits.without:
+        return 0.0
+    return top * chance.random()
+
+
+def _timed(seed: int, kind: str, most: int, horizon_s: float) -> list[TimedFault]:
+    chance = source(seed, f"timed/{kind}")
+    if chance.random() < _QUIET_CHANCE:
+        return []
+    draws: Callable[[], float] = chance.random
+    return [
+        TimedFault(1.5 + draws() * max(0.5, horizon_s - 2.0), kind, draws(), draws())
+        for _ in range(chance.randint(1, most))
+    ]

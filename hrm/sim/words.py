@@ -1,0 +1,112 @@
+"""Events and commands in words: the lines of the event log.
+
+The log's hash is over these words, so they name whatever decides how a run goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.model import ContainerStatus
+from hrm.core.negotiator import Proposal
+
+__all__ = ["of_command", "of_commands", "of_event"]
+
+
+def of_event(event: Any) -> str:
+    """One fact, without its time."""
+    name = type(event).__name__
+    match event:
+        case e.NodeReported():
+            return f"{name} {event.node}/{event.incarnation}#{event.sequence} " + _statuses(
+                event.containers
+            )
+        case e.ContainerReported():
+            return (
+                f"{name} {event.node}/{event.incarnation}#{event.sequence} "
+                f"{_status(event.container)}"
+            )
+        case e.NodeRegistered():
+            return f"{name} {event.node}/{event.incarnation} {event.identity} " + _statuses(
+                event.containers
+            )
+        case e.ContainersRequested():
+            ids = ",".join(request.executor_id for request in event.requests)
+            return f"{name} {event.application_id} {ids}"
+        case e.ContainersReleased():
+            return f"{name} {event.application_id} {','.join(event.executor_ids)}: {event.reason}"
+        case e.ClaimsProposed():
+            return f"{name} {_proposal(event.proposal)}"
+        case e.AssignReceived():
+            return f"{name} {event.spec.container_id} (epoch {event.epoch})"
+        case e.ProcessEnded():
+            return f"{name} {event.container_id} {event.end.cause.value}"
+        case e.ContainerAdopted():
+            return f"{name} {event.spec.container_id}"
+    return f"{name} {_fields(event)}".rstrip()
+
+
+def of_commands(commands: Iterable[Any]) -> str:
+    """What follows from a fact; empty where nothing does."""
+    words = "; ".join(map(of_command, commands))
+    return f" -> {words}" if words else ""
+
+
+def of_command(command: Any) -> str:
+    name = type(command).__name__
+    match command:
+        case c.SendToNode():
+            return f"to {command.node}/{command.incarnation}: {of_command(command.message)}"
+        case c.NotifyApplication():
+            return f"to {command.application_id}: {of_command(command.notice)}"
+        case c.AssignContainer() | c.StartProcess():
+            return f"{name} {command.spec.container_id} at {command.spec.unit_id}"
+        case c.ContainerChanged() | c.ReportContainer():
+            return f"{name} {_status(command.status)}"
+        case c.SendHeartbeat():
+            return f"{name} {_statuses(command.statuses)}"
+        case c.PersistApplication():
+            record = command.record
+            return f"{name} {record.application_id} {record.state.value}"
+        case c.ProposeClaims():
+            return f"{name} {_proposal(command.proposal)}"
+        case c.Reply():
+            return f"{name} {command.call_id} {type(command.answer).__name__}"
+        case c.Refuse():
+            return f"{name} {command.call_id} {command.error.message}"
+        case c.WakeScheduler():
+            return f"{name} {command.scheduler} {command.at_s:.6f}"
+    return f"{name} {_fields(command)}".rstrip()
+
+
+def _fields(thing: Any) -> str:
+    names = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
+    shown = (getattr(thing, name) for name in names if name not in ("now", "launch"))
+    return " ".join(_value(value) for value in shown)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_value, value))
+    if isinstance(value, float):
+        return f"{value:.6f}"
+    return str(getattr(value, "value", value))
+
+
+def _status(status: ContainerStatus) -> str:
+    return f"{status.container_id}={status.state.value}"
+
+
+def _statuses(statuses: Iterable[ContainerStatus]) -> str:
+    return "[" + " ".join(map(_status, statuses)) + "]"
+
+
+def _proposal(proposal: Proposal) -> str:
+    claims = " ".join(f"{x.entry.container_id}@{x.unit_id}" for x in proposal.claims)
+    return (
+        f"{proposal.scheduler} {proposal.application_id} {proposal.workload_class.value} "
+        f"token {proposal.lease_token} [{claims}]"
+    )

@@ -1,0 +1,298 @@
+"""The whole of one run: master, machines and drivers on one network and one clock, and their ills.
+
+Until the horizon, faults happen as the plan says. Then all of them stop: what was cut is joined,
+what is down comes back, what is drained is taken back into service. From there on, applications
+have a bounded time to end, and the cluster to become as empty as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.feasibility import Vector, capacity_vector, demand_vector, fits
+from hrm.core.master import MasterCore
+from hrm.core.model import NodeName, NodeState
+from hrm.sim.checks import Oracle
+from hrm.sim.clock import Clock, EventLog
+from hrm.sim.driver import Driver
+from hrm.sim.machine import Machine
+from hrm.sim.master import MasterProcess
+from hrm.sim.network import Network
+from hrm.sim.plan import Plan, TimedFault, source
+
+__all__ = ["World"]
+
+QUIET_S = 150.0
+EVENTS_MAX = 60_000
+_LOOK_S = 0.5
+
+
+class World:
+    """One run's world; ``run`` lives it to its end or to the first violation."""
+
+    def __init__(self, plan: Plan, tail_length: int = 80) -> None:
+        self.plan = plan
+        self.clock = Clock()
+        self.log = EventLog(self.clock, tail_length)
+        self.oracle = Oracle()
+        self.chance = source(plan.seed, "processes")
+        self.killed: set[str] = set()
+        self.refused: set[str] = set()
+        self.gone: set[str] = set()
+        self.network = Network(self.clock, source(plan.seed, "network"), plan.rates)
+        self.master = MasterProcess(self)
+        self.master.start()
+        self.machines = [Machine(self, node) for node in plan.nodes]
+        for machine in self.machines:
+            machine.start_agent()
+        self.drivers = [Driver(self, application) for application in plan.applications]
+        self._begin_s = self.clock.now
+        self._strikes: dict[str, Callable[[TimedFault], bool]] = {
+            "partition": self._partition,
+            "node-crash": self._node_crash,
+            "node-loss": self._node_loss,
+            "agent-crash": self._agent_crash,
+            "master-crash": self._master_crash,
+            "appmaster-crash": self._appmaster_crash,
+            "driver-death": self._driver_death,
+            "kill": self._kill,
+            "drain": self._drain,
+            "slow-disk": self._slow_disk,
+            "clock-skew": self._clock_step,
+        }
+        for fault in plan.faults:
+            self.clock.at(self._begin_s + fault.at_s, self._strike, fault)
+
+    def run(self) -> None:
+        horizon_s = self._begin_s + self.plan.horizon_s
+        self._live_until(horizon_s)
+        if self.oracle.found:
+            return
+        self._calm()
+        end_s = self.clock.now + QUIET_S
+        while not self.oracle.found:
+            look_s = self.clock.now + _LOOK_S
+            self._live_until(look_s)
+            self.clock.now = max(self.clock.now, look_s)
+            left = self._left()
+            if not left:
+                self._judge()
+                return
+            if self.clock.now >= end_s:
+                self.oracle.violated(
+                    f"{QUIET_S:.0f} s after the last fault: " + "; ".join(left[:6])
+                )
+
+    def noticed(self, core: MasterCore, command: c.NotifyApplication) -> None:
+        """Nobody is refused whom a node that the master knows could serve."""
+        if not isinstance(command.notice, c.RequestRefused):
+            return
+        driver = next((d for d in self.drivers if d.application_id == command.application_id), None)
+        if driver is None:
+            return
+        self.refused.add(driver.name)
+        demand = demand_vector(driver.plan.resources)
+        for node in core.ledger.nodes.values():
+            if any(fits(demand, capacity_vector(unit)) for unit in node.units):
+                self.oracle.violated(f"{driver.name} is refused, though it fits {node.name}")
+        if core.ledger.recovering:
+            self.oracle.violated(f"{driver.name} is refused before all nodes are back")
+
+    def _live_until(self, until_s: float) -> None:
+        while not self.oracle.found and self.clock.step(until_s):
+            if self.log.events > EVENTS_MAX:
+                self.oracle.violated(f"{EVENTS_MAX} events and no end in sight")
+
+    def _left(self) -> list[str]:
+        left = [f"driver {d.name} is not done" for d in self.drivers if not d.outcome]
+        if left:
+            return left
+        if self.master.core is None:
+            return ["the master is down"]
+        cores = [machine.core for machine in self.machines if machine.core is not None]
+        return self.oracle.nothing_left(self.master.core, cores, self.gone)
+
+    def _judge(self) -> None:
+        """Everybody has ended; who failed must have had a reason."""
+        injected = self.network.injected
+        for driver in self.drivers:
+            why = driver.outcome
+            excused = (
+                why == "succeeded"
+                or (why == "the driver died" and injected["driver-death"] > 0)
+                or driver.name in self.killed
+                or driver.name in self.refused
+                or (
+                    "executors failed within" in why
+                    and injected["executor-crash"] + injected["launch-failure"] > 0
+                )
+                or ("did not come back within" in why and self._could_be_away())
+                or (why == "the master cannot be reached" and self._could_be_away())
+            )
+            if not excused:
+                self.oracle.violated(f"{driver.name} fits, and failed without need: {why}")
+
+    def _could_be_away(self) -> bool:
+        kinds = ("partition", "master-crash", "appmaster-crash", "loss", "delay", "slow-disk")
+        return any(self.network.injected[kind] for kind in kinds)
+
+    # --- faults ---------------------------------------------------------------------------------
+
+    def _strike(self, fault: TimedFault) -> None:
+        if self._strikes[fault.kind](fault):
+            self.network.injected[fault.kind] += 1
+
+    def _calm(self) -> None:
+        self.log.say("world", "faults stop")
+        self.network.calm()
+        self.master.disk.slow_until_s = 0.0
+        if self.master.core is None:
+            self.master.start()
+        for machine in self.machines:
+            if machine.name not in self.gone:
+                machine.come_back(with_disk=True)
+                machine.start_agent()
+        for driver in self.drivers:
+            driver.start_appmaster_if_begun()
+        self._undo_drains()
+
+    def _undo_drains(self) -> None:
+        """Drains are asked for by people, who ask until it is done."""
+        core = self.master.core
+        if core is not None:
+            drained = [
+                node.name for node in core.ledger.nodes.values() if node.state is NodeState.DRAINING
+            ]
+            for name in drained:
+                self._ask_drain(name, undo=True)
+        self.clock.after(2.0, self._undo_drains)
+
+    def _ask_drain(self, name: NodeName, *, undo: bool) -> None:
+        self.master.call(
+            lambda call_id: e.DrainRequested(
+                now=self.clock.now, call_id=call_id, nodes=(name,), undo=undo
+            ),
+            _heard,
+        )
+
+    def _machine(self, fault: TimedFault) -> Machine:
+        return self.machines[int(fault.pick * len(self.machines))]
+
+    def _driver(self, fault: TimedFault) -> Driver | None:
+        living = [d for d in self.drivers if d.appmaster is not None and not d.outcome]
+        return living[int(fault.pick * len(living))] if living else None
+
+    def _partition(self, fault: TimedFault) -> bool:
+        names = [m.name for m in self.machines] + [d.name for d in self.drivers]
+        chosen = [names[int(fault.pick * len(names))]]
+        if fault.pick > 0.7:
+            chosen = [name for name in names if self.chance.random() < 0.5]
+        until_s = self.clock.now + 0.3 + 9.0 * fault.size
+        for name in chosen:
+            self.network.cuts[name] = until_s
+        self.log.say("world", f"partition of {','.join(chosen)} for {9.0 * fault.size:.1f} s")
+        return bool(chosen)
+
+    def _node_crash(self, fault: TimedFault) -> bool:
+        machine = self._machine(fault)
+        was_up = machine.up
+        machine.crash()
+        back_s = 0.5 + 8.0 * fault.size
+        with_disk = self.chance.random() < 0.6
+        self.clock.after(back_s, self._come_back, machine, with_disk)
+        return was_up
+
+    def _come_back(self, machine: Machine, with_disk: bool) -> None:
+        if machine.name not in self.gone:
+            machine.come_back(with_disk=with_disk)
+
+    def _node_loss(self, fault: TimedFault) -> bool:
+        """A machine dies for good, if all that fits the cluster fits the rest of it."""
+        lost = self._machine(fault)
+        rest = [m for m in self.machines if m is not lost and m.name not in self.gone]
+        for driver in self.drivers:
+            demand = demand_vector(driver.plan.resources)
+            if _could_run(demand, self.machines) and not _could_run(demand, rest):
+                return False
+        if not rest:
+            return False
+        self.gone.add(lost.name)
+        lost.crash()
+        return True
+
+    def _agent_crash(self, fault: TimedFault) -> bool:
+        machine = self._machine(fault)
+        was_up = machine.core is not None
+        machine.crash_agent()
+        self.clock.after(0.1 + 6.0 * fault.size * fault.size, machine.start_agent)
+        return was_up
+
+    def _master_crash(self, fault: TimedFault) -> bool:
+        if self.master.core is None:
+            return False
+        self.master.crash()
+        self.clock.after(0.1 + 4.0 * fault.size, self._restart_master)
+        return True
+
+    def _restart_master(self) -> None:
+        if self.master.core is None:
+            self.master.start()
+
+    def _appmaster_crash(self, fault: TimedFault) -> bool:
+        driver = self._driver(fault)
+        if driver is None:
+            return False
+        driver.crash_appmaster()
+        self.clock.after(0.2 + 3.0 * fault.size, driver.start_appmaster)
+        return True
+
+    def _driver_death(self, fault: TimedFault) -> bool:
+        driver = self._driver(fault)
+        if driver is not None:
+            driver.die(with_appmaster=fault.size < 0.5)
+        return driver is not None
+
+    def _kill(self, fault: TimedFault) -> bool:
+        driver = self._driver(fault)
+        if driver is None or not driver.application_id or self.master.core is None:
+            return False
+        self.killed.add(driver.name)
+        application_id = driver.application_id
+        self.master.call(
+            lambda call_id: e.KillRequested(
+                now=self.clock.now, call_id=call_id, application_id=application_id
+            ),
+            _heard,
+        )
+        return True
+
+    def _drain(self, fault: TimedFault) -> bool:
+        if self.master.core is None:
+            return False
+        name = self._machine(fault).name
+        self._ask_drain(name, undo=False)
+        self.clock.after(0.5 + 6.0 * fault.size, lambda: self._ask_drain(name, undo=True))
+        return True
+
+    def _slow_disk(self, fault: TimedFault) -> bool:
+        disk = self.master.disk
+        disk.slow_until_s = self.clock.now + 0.5 + 3.0 * fault.pick
+        disk.slow_write_s = 0.05 + fault.size
+        self.log.say("world", f"each write takes {disk.slow_write_s:.2f} s")
+        return True
+
+    def _clock_step(self, fault: TimedFault) -> bool:
+        machine = self._machine(fault)
+        machine.step_clock(4.0 * fault.size - 2.0)
+        return True
+
+
+def _could_run(demand: Vector, machines: list[Machine]) -> bool:
+    """Could one of them, when it is empty?"""
+    return any(fits(demand, capacity_vector(unit)) for m in machines for unit in m.units)
+
+
+def _heard(_answer: c.Reply | c.Refuse) -> None:
+    """Whoever asked has their answer."""

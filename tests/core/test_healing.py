@@ -1,0 +1,174 @@
+"""How the core gets over what it could not have heard: each was a find of the fault simulator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.model import (
+    ContainerEnd,
+    ContainerId,
+    ContainerState,
+    EndCause,
+    NodeName,
+    Resources,
+    container_id_of,
+)
+from hrm.testing.virtual import VirtualCluster, unit
+
+
+def test_a_node_that_was_silent_for_too_long_is_taken_back_on_its_old_stream() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=1)])
+    app = cluster.submit(1)
+    cluster.settle()
+    node = cluster.nodes["n1"]
+    node.connected = False
+    cluster.advance(20)
+    assert cluster.states(app) == {}, "the node is lost, and what it ran with it"
+    node.connected = True
+    cluster.advance(3)
+    assert not node.processes, "what has been given up is stopped"
+    cluster.request(app, [2])
+    cluster.settle()
+    assert cluster.states(app) == {"running": 1}
+
+
+def test_an_end_that_the_last_master_did_not_hear_of_is_final() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=1)])
+    app = cluster.submit(1)
+    cluster.settle()
+    node = cluster.nodes["n1"]
+    node.connected = False
+    end = ContainerEnd(cause=EndCause.EXITED, exit_code=1)
+    ended = container_id_of(app, "1")
+    cluster.tell_node(node, e.ProcessEnded(now=cluster.now, container_id=ended, end=end))
+    cluster.restart_master()
+    cluster.register(node)
+    cluster.attach(app)
+    cluster.request(app, [1, 2])
+    cluster.advance(5)
+    assert ended not in cluster.app(app).containers
+    assert cluster.states(app) == {"running": 1}, "the second one: the first is not started again"
+
+
+def test_a_stranger_that_stops_is_told_so_once() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=1)])
+    app = cluster.submit(1)
+    cluster.settle()
+    cluster.finish(app)
+    cluster.settle()
+    status = replace(
+        cluster.master.ledger.status(cluster.app(app).ended[0]),
+        container_id=ContainerId("nobody's"),
+        state=ContainerState.STOPPING,
+        end=None,
+    )
+    report = e.ContainerReported(
+        now=cluster.now, node=NodeName("n1"), incarnation="1", sequence=10_000, container=status
+    )
+    assert cluster.master.handle(report) == []
+
+
+def test_a_report_of_a_start_may_overtake_the_end_that_made_room() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=1)])
+    app = cluster.submit(2)
+    cluster.settle()
+    node = cluster.nodes["n1"]
+    node.connected = False
+    end = ContainerEnd(cause=EndCause.EXITED, exit_code=0)
+    first, second = container_id_of(app, "1"), container_id_of(app, "2")
+    cluster.tell_node(node, e.ProcessEnded(now=cluster.now, container_id=first, end=end))
+    node.connected = True
+    running = next(s for s in node.core.statuses() if s.container_id == second)
+    node.sequence += 1
+    cluster.tell_master(
+        e.ContainerReported(
+            now=cluster.now, node=node.name, incarnation="1", sequence=node.sequence,
+            container=running,
+        )
+    )  # fmt: skip
+    cluster.advance(2)
+    assert cluster.states(app) == {"running": 1}
+    assert cluster.master.ledger.state.queue(0).running.keys() == {second}
+
+
+def test_a_restarted_master_may_find_a_container_that_is_being_stopped() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=1)])
+    app = cluster.submit(1)
+    cluster.settle()
+    node = cluster.nodes["n1"]
+    stopping = replace(node.core.statuses()[0], state=ContainerState.STOPPING)
+    cluster.restart_master()
+    cluster.tell_master(
+        e.NodeRegistered(
+            now=cluster.now, call_id=77, node=node.name, identity="identity-of-n1",
+            incarnation="1", sequence=node.sequence + 1, host="127.0.0.1", endpoint="127.0.0.1:1",
+            units=(unit("n1", vcores=1),), containers=(stopping,),
+        )
+    )  # fmt: skip
+    assert cluster.states(app) == {"stopping": 1}
+
+
+def test_nobody_is_refused_before_all_nodes_are_back() -> None:
+    cluster = VirtualCluster([unit("small", vcores=1), unit("large", vcores=8)])
+    app = cluster.submit(0)
+    cluster.restart_master()
+    cluster.attach(app)
+    cluster.register(cluster.nodes["small"])
+    cluster.request(app, [1], Resources(8, 1024))
+    cluster.settle()
+    assert cluster.states(app) == {"pending": 1}
+    cluster.register(cluster.nodes["large"])
+    cluster.settle()
+    assert cluster.states(app) == {"running": 1}
+
+
+def test_what_was_asked_for_before_any_node_was_known_is_refused_when_it_is_hopeless() -> None:
+    cluster = VirtualCluster()
+    app = cluster.submit(1, Resources(64, 1024))
+    cluster.add_node(unit("n1"))
+    cluster.advance(15)
+    assert cluster.states(app) == {}
+    refused = [n for n in cluster.notices[app] if isinstance(n, c.RequestRefused)]
+    assert [n.executor_ids for n in refused] == [("1",)]
+    assert "the largest node, n1, has 4 vcores" in refused[0].message
+
+
+def test_a_lost_node_that_registers_again_is_awaited_by_the_next_master() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=1)])
+    cluster.disconnect(cluster.nodes["n1"])
+    cluster.advance(20)
+    assert not cluster.durable_nodes
+    cluster.register(cluster.nodes["n1"])
+    assert list(cluster.durable_nodes) == ["n1"]
+
+
+def test_a_late_registration_of_a_dead_agent_does_not_shut_out_its_successor() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=1)])
+    node = cluster.nodes["n1"]
+    node.incarnation, node.sequence = 2, 0
+    cluster.register(node)
+    node.incarnation = 1
+    cluster.register(node)
+    cluster.tell_master(e.NodeDisconnected(now=cluster.now, node=node.name, incarnation="1"))
+    node.incarnation = 2
+    cluster.advance(20)
+    app = cluster.submit(1)
+    cluster.settle()
+    assert cluster.states(app) == {"running": 1}
+
+
+def test_an_order_that_was_lost_is_not_repeated_to_a_node_that_is_drained() -> None:
+    cluster = VirtualCluster([unit("n1")])
+    node = cluster.nodes["n1"]
+    node.connected = False
+    app = cluster.submit(1)
+    cluster.settle()
+    assert cluster.states(app) == {"assigned": 1}
+    drain = e.DrainRequested(now=cluster.now, call_id=77, nodes=(node.name,))
+    cluster.tell_master(drain)
+    node.connected = True
+    cluster.advance(5)
+    assert cluster.states(app) == {}
+    assert not node.processes

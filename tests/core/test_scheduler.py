@@ -1,0 +1,187 @@
+"""A scheduler with a policy that is anybody's code: nonsense is refused, and nothing is lost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hrm.core import events as e
+from hrm.core.explain import explain
+from hrm.core.model import ApplicationId, NodeName, Resources, WorkloadClass
+from hrm.core.scheduler import Placement
+from hrm.core.shared_state import ClusterView
+from hrm.policies.fifo import Fifo
+from hrm.policies.min_wait import MinWait
+from hrm.testing.virtual import VirtualCluster, unit
+
+Answer = Callable[[ClusterView, Placement], Any]
+
+
+class Odd:
+    """Answers nonsense until it has ``recovered``."""
+
+    name = "odd-one"
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.recovered = False
+        self.good = MinWait()
+
+    def place(self, view: ClusterView, placement: Placement, now: float) -> list[int | None]:
+        if self.recovered:
+            return self.good.place(view, placement, now)
+        answer: list[int | None] = self.answer(view, placement)
+        return answer
+
+
+def _cluster(policy: Odd) -> VirtualCluster:
+    """Row 0 is open, row 1 closed, row 2 too small for what the tests ask for; the rest unused."""
+    nodes = [unit("n1"), unit("n2"), unit("n3", vcores=1)]
+    cluster = VirtualCluster(nodes, schedulers=1, policy=lambda _: policy)
+    cluster.tell_master(e.DrainRequested(now=cluster.now, call_id=99, nodes=(NodeName("n2"),)))
+    return cluster
+
+
+def _all(row: Any) -> Answer:
+    return lambda view, placement: [row] * len(placement.entries)
+
+
+def _raise(view: ClusterView, placement: Placement) -> Any:
+    raise ZeroDivisionError("no idea")
+
+
+NONSENSE: dict[str, tuple[Answer, str]] = {
+    "too few": (lambda view, placement: [0], "answered 1 rows for 2"),
+    "too many": (lambda view, placement: [0, 0, 0], "answered 3 rows for 2"),
+    "beyond the table": (_all(10**9), "there is no row 1000000000"),
+    "negative": (_all(-1), "there is no row -1"),
+    "closed": (_all(1), "row 1 is closed"),
+    "not in use": (_all(7), "row 7 is not in use"),
+    "too small": (_all(2), "too small"),
+    "NaN": (_all(math.nan), "nan, which is no row"),
+    "a float": (_all(0.0), "0.0, which is no row"),
+    "text": (_all("n1/cpu"), "'n1/cpu', which is no row"),
+    "nothing at all": (lambda view, placement: None, "TypeError"),
+    "an exception": (_raise, "ZeroDivisionError: no idea"),
+}
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+@pytest.mark.parametrize("workload_class", list(WorkloadClass))
+def test_nonsense_is_refused_by_name_counted_and_tried_again(
+    name: str, workload_class: WorkloadClass
+) -> None:
+    answer, message = NONSENSE[name]
+    policy = Odd(answer)
+    cluster = _cluster(policy)
+    before = cluster.master.ledger.state.free.copy()
+    app = cluster.submit(2, Resources(2, 1024), workload_class)
+    cluster.advance(20)
+    scheduler = next(iter(cluster.master.placing.schedulers.values()))
+    assert cluster.states(app) == {"pending": 2}
+    assert np.array_equal(cluster.master.ledger.state.free, before)
+    assert "'odd-one'" in cluster.app(app).refusal
+    assert message in cluster.app(app).refusal
+    why = explain(cluster.master.ledger, cluster.app(app), cluster.now)
+    assert "odd-one" in " ".join([why[0], *why[1]])
+    assert 5 <= scheduler.policy_faults <= 30, "the back-off is capped at two seconds"
+    policy.recovered = True
+    cluster.advance(3)
+    assert cluster.states(app) == {"running": 2}
+    assert cluster.app(app).refusal == ""
+
+
+def test_the_message_names_the_line_that_failed() -> None:
+    cluster = _cluster(Odd(_raise))
+    app = cluster.submit(1)
+    cluster.settle()
+    assert "test_scheduler.py:" in cluster.app(app).refusal
+
+
+def test_half_a_round_of_nonsense_places_nothing() -> None:
+    """Two demands, and the policy is right about the first only: the round counts for nothing."""
+
+    def answer(view: ClusterView, placement: Placement) -> list[int]:
+        return [0 if placement.demand[0] == 1 else 99] * len(placement.entries)
+
+    cluster = _cluster(Odd(answer))
+    app = cluster.submit(0)
+    cluster.request(app, [1, 2], Resources(1, 1024))
+    cluster.request(app, [3], Resources(2, 1024))
+    cluster.advance(5)
+    assert cluster.states(app) == {"pending": 3}
+    assert "there is no row 99" in cluster.app(app).refusal
+
+
+def test_a_policy_that_writes_into_its_view_changes_nothing_but_the_view() -> None:
+    def vandal(view: ClusterView, placement: Placement) -> list[int]:
+        for column in (view.free, view.total, view.waiting_stream, view.waiting_batch):
+            column[:] = 10**6
+        view.version[:] = 10**6
+        view.open[:] = True
+        return [1] * len(placement.entries)
+
+    cluster = _cluster(Odd(vandal))
+    state = cluster.master.ledger.state
+    names = ("free", "total", "waiting_stream", "waiting_batch", "version", "open")
+    before = {name: getattr(state, name).copy() for name in names}
+    app = cluster.submit(2)
+    cluster.advance(3)
+    assert {name: np.array_equal(getattr(state, name), before[name]) for name in names} == (
+        dict.fromkeys(names, True)
+    )
+    assert "row 1 is closed" in cluster.app(app).refusal, "opening it in the view does not help"
+
+
+def _strict(*vcores: int) -> VirtualCluster:
+    nodes = [unit(f"n{i}", n) for i, n in enumerate(vcores)]
+    return VirtualCluster(nodes, schedulers=1, policy=Fifo)
+
+
+def _end_all(cluster: VirtualCluster, app: ApplicationId, *executors: int) -> None:
+    for executor in executors:
+        cluster.end_process(app, executor)
+    cluster.settle()
+
+
+def test_in_strict_order_a_job_without_a_place_blocks_those_behind_it() -> None:
+    cluster = _strict(4)
+    first = cluster.submit(1, Resources(2, 1024))
+    large = cluster.submit(1, Resources(4, 1024))
+    small = cluster.submit(2, Resources(1, 1024))
+    cluster.advance(10)
+    assert cluster.states(first) == {"running": 1}
+    assert cluster.states(large) == {"pending": 1}
+    assert cluster.states(small) == {"pending": 2}, "there is room for it, but it is not its turn"
+    _end_all(cluster, first, 1)
+    assert cluster.states(large) == {"running": 1}
+    _end_all(cluster, large, 1)
+    assert cluster.states(small) == {"running": 2}
+
+
+def test_in_strict_order_a_stream_still_goes_before_batch() -> None:
+    cluster = _strict(4)
+    cluster.submit(1, Resources(2, 1024))
+    batch = cluster.submit(1, Resources(4, 1024))
+    stream = cluster.submit(2, Resources(1, 1024), WorkloadClass.STREAM)
+    cluster.advance(3)
+    assert cluster.states(stream) == {"running": 2}
+    assert cluster.states(batch) == {"pending": 1}
+
+
+def test_in_strict_order_a_large_container_blocks_later_ones_of_its_own_job() -> None:
+    cluster = _strict(4)
+    app = cluster.submit(0)
+    cluster.request(app, [1], Resources(2, 1024))
+    cluster.request(app, [2], Resources(4, 1024))
+    cluster.request(app, [3], Resources(2, 1024))
+    cluster.advance(10)
+    states = {n: cluster.container(app, n).state.value for n in (1, 2, 3)}
+    assert states == {1: "running", 2: "pending", 3: "pending"}
+    _end_all(cluster, app, 1)
+    _end_all(cluster, app, 2)
+    assert cluster.container(app, 3).state.value == "running"

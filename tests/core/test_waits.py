@@ -1,0 +1,159 @@
+"""The waits of all units at once are those of Algorithm 1, one by one: the same bits."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hrm.core.estimate import simulate
+from hrm.core.feasibility import Vector
+from hrm.core.model import ContainerId, NodeName, WorkloadClass
+from hrm.core.resource_unit import Entry, UnitQueue
+from hrm.core.shared_state import SharedState
+from hrm.testing.virtual import unit
+from tests.policies.states import CLASSES, DEMANDS, NOW, queues, states
+
+BATCH, STREAM = WorkloadClass.BATCH, WorkloadClass.STREAM
+ONE: Vector = (1, 1, 0, 1)
+
+
+def _entry(name: str, vcores: int, duration_s: float, cls: WorkloadClass = BATCH) -> Entry:
+    return Entry(ContainerId(name), cls, (vcores, 1, 0, 1), duration_s)
+
+
+def _agree(state: SharedState, demand: Vector, now: float) -> None:
+    rows = np.array(sorted(state.rows.values()), np.int64)
+    literal = [simulate(demand, state.queue(row).image(), now) for row in rows.tolist()]
+    assert state.waits_s(demand, rows, now).tolist() == literal
+
+
+def test_one_wait_for_each_row_in_the_order_asked() -> None:
+    state = SharedState()
+    for index, length_s in enumerate((30.0, 10.0, 20.0)):
+        queue = UnitQueue(unit(f"n{index}", vcores=1))
+        queue.enqueue(_entry(f"c{index}", 1, length_s))
+        queue.start_all(0.0)
+        state.add(NodeName(f"n{index}"), queue)
+    assert state.waits_s(ONE, np.array([2, 0, 1]), 4.0).tolist() == [16.0, 26.0, 6.0]
+
+
+def test_a_row_out_of_use_has_an_infinite_wait() -> None:
+    state = SharedState()
+    queue = UnitQueue(unit("n0"))
+    row = state.add(NodeName("n0"), queue)
+    assert state.waits_s(ONE, np.array([row]), 0.0).tolist() == [0.0]
+    state.remove(queue.unit.unit_id)
+    assert state.waits_s(ONE, np.array([row, 5]), 0.0).tolist() == [math.inf, math.inf]
+    assert state.waits_s(ONE, np.array([], np.int64), 0.0).tolist() == []
+
+
+def test_an_overdue_container_moves_the_wait_with_the_clock() -> None:
+    """The remembered start time ends with the first container that is due."""
+    state = SharedState()
+    queue = UnitQueue(unit("n0", vcores=1))
+    queue.enqueue(_entry("runs", 1, 10.0))
+    queue.start_all(0.0)
+    queue.enqueue(_entry("waits", 1, 5.0))
+    row = np.array([state.add(NodeName("n0"), queue)])
+    waits = [state.waits_s(ONE, row, now).tolist()[0] for now in (0.0, 4.0, 10.0, 11.0, 500.0)]
+    assert waits == [15.0, 11.0, 5.0, 5.0, 5.0]
+
+
+def test_of_two_that_end_together_the_one_that_started_first_ends_first() -> None:
+    """``late`` stands before ``early`` in the queue but starts after it. The other order of their
+    ends would let ``large`` in, and the new container would wait for that."""
+    state = SharedState()
+    queue = UnitQueue(unit("n0", vcores=4, run_limit=9))
+    queue.enqueue(_entry("p", 3, 10.0))
+    queue.enqueue(_entry("q", 1, 5.0))
+    queue.start_all(0.0)
+    for name, vcores, length_s in (("late", 2, 10.0), ("early", 1, 15.0), ("large", 3, 100.0)):
+        queue.enqueue(_entry(name, vcores, length_s))
+    row = np.array([state.add(NodeName("n0"), queue)])
+    assert simulate((2, 1, 0, 1), queue.image(), 0.0) == 20.0
+    assert state.waits_s((2, 1, 0, 1), row, 0.0).tolist() == [20.0]
+
+
+@settings(max_examples=300, deadline=None)
+@given(states(), DEMANDS, st.sampled_from([0.0, 5.0, 10.0, 17.3, NOW, 60.0]))
+def test_all_at_once_is_one_by_one(state: SharedState, demand: Vector, now: float) -> None:
+    _agree(state, demand, now)
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["ask", "ask", "end", "enqueue", "start", "reclassify", "leave", "come"]),
+        st.integers(0, 40),
+        CLASSES,
+        DEMANDS,
+    ),
+    min_size=5,
+    max_size=30,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), states(), steps)
+def test_what_is_remembered_stays_true_while_the_state_changes(
+    data: st.DataObject,
+    state: SharedState,
+    happenings: list[tuple[str, int, WorkloadClass, Vector]],
+) -> None:
+    now = 0.0
+    asked: list[Vector] = [ONE, (2, 30, 0, 1)]
+    for number, (what, pick, cls, demand) in enumerate(happenings):
+        rows = sorted(state.rows.values())
+        if what == "ask":
+            now += pick % 7
+            asked.append(demand)
+        elif what == "come":
+            for extra in range(pick % 12):
+                name = f"x{number}-{extra}"
+                state.add(NodeName(name), data.draw(queues(name)))
+        elif rows:
+            row = rows[pick % len(rows)]
+            queue = state.queue(row)
+            held = [*queue.running, *queue.stream_waiting, *queue.batch_waiting]
+            if what == "leave":
+                state.remove(queue.unit.unit_id)
+                continue
+            if what == "enqueue":
+                queue.enqueue(Entry(ContainerId(f"y{number}"), cls, demand, float(pick)))
+            elif what == "start":
+                queue.start_all(now)
+            elif held and what == "end":
+                queue.remove(held[pick % len(held)])
+            elif held:
+                queue.reclassify(held[pick % len(held)], cls)
+            state.refresh(row)
+        for each in asked[-3:]:
+            _agree(state, each, now)
+
+
+@settings(max_examples=100, deadline=None)
+@given(states(), DEMANDS, st.lists(st.integers(0, 30), max_size=6))
+def test_a_view_adds_what_was_put_on_it(
+    state: SharedState, demand: Vector, picks: list[int]
+) -> None:
+    view = state.view()
+    rows = np.flatnonzero(view.open)
+    for number, pick in enumerate(picks):
+        if len(rows):
+            entry = Entry(ContainerId(f"new-{number}"), BATCH, demand, 20.0)
+            view.apply(int(rows[pick % len(rows)]), entry, NOW)
+    literal = [simulate(demand, view.image(row), NOW) for row in rows.tolist()]
+    assert view.waits_s(demand, rows, NOW).tolist() == literal
+    assert [view.wait_s(demand, row, NOW) for row in rows.tolist()] == literal
+
+
+def test_more_demands_than_are_kept_are_still_answered_right() -> None:
+    state = SharedState()
+    queue = UnitQueue(unit("n0", vcores=64, memory_mib=64))
+    queue.enqueue(_entry("runs", 64, 10.0))
+    queue.start_all(0.0)
+    state.add(NodeName("n0"), queue)
+    for vcores in [*range(1, 40), *range(1, 40)]:
+        _agree(state, (vcores, 1, 0, 1), 1.0)
