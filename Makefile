@@ -15,7 +15,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PROTO := $(wildcard proto/hrm/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint proto-check test-unit test-spark format proto docs clean
+.PHONY: help venv demo test lint proto-check test-unit test-spark test-extra format proto docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,7 +53,11 @@ test-unit: $(READY) ## tests that need no Spark (about a minute)
 	$(BIN)/python -m pytest -ra -m "not spark" --durations=5
 
 test-spark: $(READY) ## tests that run a real Spark on a real cluster (some minutes)
-	$(BIN)/python -m pytest -ra -m spark --durations=5
+	$(BIN)/python -m pytest -ra -m "spark and not extra" --durations=5
+	@echo "not run here: make test-extra (against a fake master what the above shows on a real cluster)"
+
+test-extra: $(READY) ## tests of the Spark plugin that repeat others against a fake master
+	$(BIN)/python -m pytest -ra -m "spark and extra" --durations=5
 
 format: $(READY) ## put the code into the project's format
 	$(BIN)/ruff check --fix .

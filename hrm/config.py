@@ -8,15 +8,17 @@ a daemon (``[master]``, ``[agent]``, ``[scheduler]``). Environment variables are
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import tomllib
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
@@ -25,6 +27,7 @@ from hrm.errors import InvalidConfig
 
 __all__ = [
     "AgentSettings",
+    "DeclaredGpu",
     "MasterSettings",
     "SchedulerSettings",
     "config_file",
@@ -193,6 +196,16 @@ class MasterSettings(_Settings):
     )
 
 
+class DeclaredGpu(BaseModel):
+    """A GPU that a setting claims the machine to have."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    memory_mib: int = Field(ge=1, le=1 << 30)
+    numa: int = Field(default=-1, ge=-1, le=1023)
+    name: str = Field(default="", max_length=100)
+
+
 class AgentSettings(_Settings):
     """``hrm agent``."""
 
@@ -224,6 +237,30 @@ class AgentSettings(_Settings):
     )
     run_limit: int = Field(
         default=0, ge=0, description="containers that may run at once; 0: one a vcore"
+    )
+    binding_mode: Literal["shared", "partial", "even"] = Field(
+        default="shared",
+        description="how cores stand by GPUs: one pool, some for each GPU, or all divided",
+    )
+    gpu_bound_cores: int = Field(
+        default=1, ge=1, le=4096, description="cores of each GPU where the binding is partial"
+    )
+    cpu_reserve_cores: int = Field(
+        default=1, ge=0, le=4096, description="cores kept without a GPU where it is partial"
+    )
+    gpu_host_memory_mib: int = Field(
+        default=0,
+        ge=0,
+        description="memory beside each GPU where cores are bound; 0: in proportion to the cores",
+    )
+    gpu_limit: int | None = Field(
+        default=None, ge=0, le=1024, description="how many of its GPUs to offer; empty: all"
+    )
+    gpus: Annotated[tuple[DeclaredGpu, ...], NoDecode] = Field(
+        default=(),
+        max_length=1024,
+        description='declared GPUs for tests, as `[{"memory_mib": 16384, "numa": 0}]`; empty: '
+        "the real ones",
     )
     platform: str = Field(
         default="cpu", description="the group of like nodes that this one belongs to"
@@ -257,6 +294,16 @@ class AgentSettings(_Settings):
     work_keep_s: float = Field(
         default=86_400.0, ge=0, description="time an ended container's work directory is kept"
     )
+
+    @field_validator("gpus", mode="before")
+    @classmethod
+    def _gpus_may_be_json(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value) if value else ()
+        except ValueError as error:
+            raise ValueError(f"no JSON list of objects: {error}") from error
 
     _name_is_a_label = field_validator("name")(_label)
 

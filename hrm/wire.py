@@ -11,6 +11,8 @@ import re
 from enum import Enum
 from typing import Any, TypeVar
 
+from hrm.core.binding import BindingMode
+from hrm.core.commands import RebindUnits
 from hrm.core.model import (
     ApplicationId,
     ApplicationState,
@@ -21,6 +23,7 @@ from hrm.core.model import (
     ContainerState,
     ContainerStatus,
     EndCause,
+    Gpu,
     LaunchContext,
     NodeName,
     NodeState,
@@ -33,15 +36,18 @@ from hrm.core.model import (
     WorkloadClass,
 )
 from hrm.errors import InvalidRequest
+from hrm.v1 import admin_pb2 as admin
 from hrm.v1 import common_pb2 as common
 from hrm.v1 import node_pb2 as node
 
 __all__ = [
     "APPLICATION_STATE",
+    "BINDING_MODE",
     "CONTAINER_STATE",
     "END_CAUSE",
     "NODE_STATE",
     "WORKLOAD_CLASS",
+    "from_binding",
     "from_launch",
     "from_progress",
     "from_resources",
@@ -49,6 +55,7 @@ __all__ = [
     "from_status",
     "from_unit",
     "from_usage",
+    "to_binding",
     "to_class",
     "to_gang_min",
     "to_launch",
@@ -66,6 +73,7 @@ VCORES_MAX = 1_000_000
 MEMORY_MIB_MAX = 1 << 40
 RUN_LIMIT_MAX = 1_000_000
 GANG_MAX = 100_000
+GPU_INDEX_MAX = 1023
 NAME_LENGTH_MAX = 253
 TEXT_LENGTH_MAX = 65_536
 
@@ -85,9 +93,11 @@ APPLICATION_STATE = _table(
 CONTAINER_STATE = _table("CONTAINER_STATE", ContainerState, dict(common.ContainerState.items()))
 END_CAUSE = _table("END_CAUSE", EndCause, dict(common.EndCause.items()))
 NODE_STATE = _table("NODE_STATE", NodeState, dict(common.NodeState.items()))
+BINDING_MODE = _table("BINDING_MODE", BindingMode, dict(node.BindingMode.items()))
 
 _TO_CLASS = {number: member for member, number in WORKLOAD_CLASS.items()}
 _TO_CONTAINER_STATE = {number: member for member, number in CONTAINER_STATE.items()}
+_TO_BINDING_MODE = {number: member for member, number in BINDING_MODE.items()}
 _TO_END_CAUSE = {number: member for member, number in END_CAUSE.items()}
 _TO_APPLICATION_STATE = {number: member for member, number in APPLICATION_STATE.items()}
 
@@ -179,6 +189,7 @@ def to_request(
     resources: common.Resources,
     heap_mib: int,
     expected_duration_s: float,
+    gpus: int = 0,
 ) -> ContainerRequest:
     """Fields of application_pb2.ContainerRequest."""
     request = ContainerRequest(
@@ -187,6 +198,7 @@ def to_request(
         resources=to_resources(resources, "resources"),
         heap_mib=_whole(heap_mib, "heap_mib", 0, MEMORY_MIB_MAX),
         expected_duration_s=_seconds(expected_duration_s, "expected_duration_s"),
+        gpus=_whole(gpus, "gpus", 0, GPU_INDEX_MAX),
     )
     if request.heap_mib > request.resources.memory_mib:
         raise InvalidRequest(
@@ -233,6 +245,21 @@ def to_unit(message: node.ResourceUnit) -> ResourceUnit:
         capacity=to_resources(message.capacity, f"resource unit {message.resource_unit_id}"),
         run_limit=_whole(message.run_limit, "run_limit", 1, RUN_LIMIT_MAX),
         cpus=tuple(message.cpus),
+        gpu=_to_gpu(message.gpu) if message.HasField("gpu") else None,
+        pool=ResourceUnitId(to_text(message.pool, "pool")),
+        gpu_only=message.gpu_only,
+        draining=message.draining,
+    )
+
+
+def _to_gpu(message: node.Gpu) -> Gpu:
+    return Gpu(
+        index=_whole(message.index, "gpu.index", 0, GPU_INDEX_MAX),
+        memory_mib=_whole(message.memory_mib, "gpu.memory_mib", 1, MEMORY_MIB_MAX),
+        numa=message.numa_node,
+        uuid=to_text(message.uuid, "gpu.uuid"),
+        name=to_text(message.name, "gpu.name"),
+        declared=message.declared,
     )
 
 
@@ -242,6 +269,41 @@ def from_unit(value: ResourceUnit) -> node.ResourceUnit:
         capacity=from_resources(value.capacity),
         run_limit=value.run_limit,
         cpus=value.cpus,
+        gpu=None
+        if value.gpu is None
+        else node.Gpu(
+            index=value.gpu.index,
+            memory_mib=value.gpu.memory_mib,
+            numa_node=value.gpu.numa,
+            uuid=value.gpu.uuid,
+            name=value.gpu.name,
+            declared=value.gpu.declared,
+        ),
+        pool=value.pool,
+        gpu_only=value.gpu_only,
+        draining=value.draining,
+    )
+
+
+def to_binding(message: node.RebindUnits | admin.BindNodeRequest) -> dict[str, Any]:
+    """The fields of ``RebindReceived`` and ``RebindRequested`` that say what to change."""
+    if message.mode and message.mode not in _TO_BINDING_MODE:
+        raise InvalidRequest(f"mode is {message.mode}; it must be SHARED, PARTIAL or EVEN")
+    given = {
+        field: _whole(getattr(message, field), field, least, VCORES_MAX)
+        for field, least in (("bound_cores", 1), ("reserve_cores", 0))
+        if message.HasField(field)
+    }
+    return {"mode": _TO_BINDING_MODE.get(message.mode), **given}
+
+
+def from_binding(value: RebindUnits) -> node.RebindUnits:
+    mode = node.BINDING_MODE_UNSPECIFIED if value.mode is None else BINDING_MODE[value.mode]
+    return node.RebindUnits(
+        request_id=value.request_id,
+        mode=mode,
+        bound_cores=value.bound_cores,
+        reserve_cores=value.reserve_cores,
     )
 
 

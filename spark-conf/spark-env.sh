@@ -2,14 +2,16 @@
 # Makes a stock Spark understand masters of the form hrm://host:port.
 #
 # Point SPARK_CONF_DIR at this directory. Spark's launcher sources this file in its own shell, so it
-# may rewrite the launcher's arguments. It does four things, for hrm:// masters alone:
+# may rewrite the launcher's arguments. It does five things, for hrm:// masters alone:
 #
 #   1. hrm://host:port becomes spark+hrm://host:port, the form that spark-submit lets pass;
 #   2. the plugin is compiled for this Spark, once, and put on the driver's class path;
 #   3. a random secret turns Spark's RPC authentication on (--conf spark.authenticate=false wins).
 #      It is handed to Java in an argument file that is unlinked before Java starts: it stands
 #      neither in an argument list, nor in the environment, nor on the disk when something fails;
-#   4. the AppMaster's Python starts now, to import while the driver's JVM starts.
+#   4. the AppMaster's Python starts now, to import while the driver's JVM starts;
+#   5. what spark-submit would ignore without a word is not: --num-executors becomes the setting that
+#      HRM obeys, --deploy-mode cluster is refused, and a limit on all cores is warned of.
 #
 # Python on executors: where you set PYSPARK_PYTHON (or spark.pyspark.python), it is used on every
 # node, as ever. Where you do not, executors use the Python that runs their node's agent, and the
@@ -47,12 +49,15 @@ _hrm_is_master() {
   fi
 }
 
-# Rewrites the launcher's arguments into HRM_ARGUMENTS; HRM_FOUND says whether any master was ours.
+# Rewrites the launcher's arguments into HRM_ARGUMENTS; HRM_FOUND says whether any master was ours:
+# where none was, the arguments as they were given are the ones to use.
 # Ends, as Spark does, at the first argument that is no option: what follows is the application's.
 _hrm_rewrite() {
   HRM_ARGUMENTS=("$1")
   HRM_FOUND=
   HRM_OTHER_MASTER=
+  HRM_DEPLOY_MODE=
+  HRM_CORES_MAX=
   shift
   local properties="" option value
   while [ $# -gt 0 ]; do
@@ -62,7 +67,8 @@ _hrm_rewrite() {
       --master=*) _hrm_take "--master=" "${option#--master=}" option ;;
       --conf=spark.master=*) _hrm_take "--conf=spark.master=" "${option#--conf=spark.master=}" option ;;
       --properties-file=*) properties="${option#--properties-file=}" ;;
-      --*=*|-v|--verbose|--supervise|-h|--help|--version|--usage-error) ;;
+      --*=*) ;;
+      -v|--verbose|--supervise|--load-spark-defaults|-h|--help|--version|--usage-error) ;;
       -*)
         case "$option $value" in
           "--master "*) _hrm_take "" "$value" value ;;
@@ -70,19 +76,50 @@ _hrm_rewrite() {
             _hrm_take "spark.master=" "${value#spark.master=}" value ;;
           "--properties-file "*) properties="$value" ;;
         esac
-        HRM_ARGUMENTS+=("$option")
         shift
-        [ $# -eq 0 ] || HRM_ARGUMENTS+=("$value")
-        [ $# -eq 0 ] || shift
+        if [ $# -eq 0 ]; then
+          HRM_ARGUMENTS+=("$option")
+        else
+          _hrm_adapt "$option" "$value" "$option" "$value"
+          shift
+        fi
         continue ;;
       *) break ;;
     esac
-    HRM_ARGUMENTS+=("$option")
+    _hrm_adapt "${option%%=*}" "${option#*=}" "$option"
     shift
   done
   HRM_ARGUMENTS+=("$@")
   if [ -z "$HRM_FOUND$HRM_OTHER_MASTER" ]; then
     _hrm_default_master "${properties:-${SPARK_CONF_DIR:-}/spark-defaults.conf}"
+  fi
+  if [ -n "$HRM_FOUND" ]; then
+    _hrm_judge
+  fi
+}
+
+# $1: an option, $2: its value; then the same as it was given. Adds it to HRM_ARGUMENTS.
+_hrm_adapt() {
+  case "$1 $2" in
+    "--num-executors "*)
+      HRM_ARGUMENTS+=(--conf "spark.executor.instances=$2")
+      return ;;
+    "--deploy-mode "*) HRM_DEPLOY_MODE="$2" ;;
+    "--conf spark.submit.deployMode="*|"-c spark.submit.deployMode="*)
+      HRM_DEPLOY_MODE="${HRM_DEPLOY_MODE:-${2#*=}}" ;; # the option wins, as in spark-submit
+    "--total-executor-cores "*) HRM_CORES_MAX="$1" ;;
+    "--conf spark.cores.max="*|"-c spark.cores.max="*) HRM_CORES_MAX="spark.cores.max" ;;
+  esac
+  shift 2
+  HRM_ARGUMENTS+=("$@")
+}
+
+_hrm_judge() {
+  if [ "$HRM_DEPLOY_MODE" = cluster ]; then
+    _hrm_fail "deploy mode cluster is not supported: the driver runs where spark-submit runs; leave --deploy-mode cluster out"
+  fi
+  if [ -n "$HRM_CORES_MAX" ]; then
+    echo "HRM: warning: $HRM_CORES_MAX has no effect here; set spark.executor.instances and spark.executor.cores instead" >&2
   fi
 }
 
@@ -169,9 +206,9 @@ if [ "${1:-}" = org.apache.spark.deploy.SparkSubmit ] && [ "${2:-}" != pyspark-s
     export HRM_PYTHON HRM_APPMASTER_PID HRM_APPMASTER_FD HRM_PLUGIN_JAR HRM_ARGUMENT_FILE
     export SPARK_DIST_CLASSPATH SPARK_SUBMIT_OPTS
   fi
-  unset HRM_ARGUMENTS HRM_FOUND HRM_OTHER_MASTER HRM_SPARK_DIR
+  unset HRM_ARGUMENTS HRM_FOUND HRM_OTHER_MASTER HRM_DEPLOY_MODE HRM_CORES_MAX HRM_SPARK_DIR
 fi
 # A program that a driver starts may call spark-submit itself, and must come by here again.
 unset SPARK_ENV_LOADED
 unset -f _hrm_fail _hrm_is_master _hrm_rewrite _hrm_take _hrm_default_master _hrm_find_python
-unset -f _hrm_start_appmaster _hrm_secret
+unset -f _hrm_start_appmaster _hrm_secret _hrm_adapt _hrm_judge

@@ -180,6 +180,8 @@ class Containers:
             (directory / name).unlink(missing_ok=True)
         for name in ("local", "tmp"):
             (directory / name).mkdir(mode=0o700, exist_ok=True)
+        for name, text in launch.files.items():
+            (directory / name).write_text(text)
         bare = replace(spec, launch=LaunchContext())
         record = {
             "isolation": self._isolation.name,

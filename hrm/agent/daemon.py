@@ -31,7 +31,7 @@ from hrm.agent import shim
 from hrm.agent.containers import Containers, Ended, StopOrder
 from hrm.agent.link import Link
 from hrm.agent.logs import LogPages, Logs, LogService
-from hrm.agent.machine import Machine, describe, ending
+from hrm.agent.machine import Machine, describe, ending, keep_binding
 from hrm.agent.own_log import configure_logging
 from hrm.agent.tracker import Sample, Tracker
 from hrm.config import AgentSettings
@@ -44,6 +44,7 @@ from hrm.core.model import (
     ContainerState,
     ContainerStatus,
     EndCause,
+    Gpu,
 )
 from hrm.core.node import NodeCore
 from hrm.errors import HrmError, InvalidConfig
@@ -59,8 +60,9 @@ _FLUSH_LIMIT_S = 3.0
 _SERVER_GRACE_S = 1.0
 _log = structlog.get_logger("hrm.agent")
 
-CommandOf = Callable[[ContainerSpec, Path, str, str], Launch]
-"""Makes the command of a container: specification, work directory, addresses of its two logs."""
+CommandOf = Callable[[ContainerSpec, Path, str, str, Gpu | None], Launch]
+"""Makes the command of a container: specification, work directory, addresses of its two logs, the
+GPU of its unit."""
 
 
 class Agent:
@@ -78,7 +80,9 @@ class Agent:
         self._machine = machine
         self._token = token
         self._command_of = command_of
-        self._core = NodeCore(machine.name, (machine.unit,))
+        self._core = NodeCore(
+            machine.name, machine.units, hardware=machine.hardware, binding=machine.binding
+        )
         driver = machine.isolation.driver
         self._containers = Containers(
             settings.work_dir,
@@ -111,7 +115,7 @@ class Agent:
 
     def _rebuild_isolation(self, name: str) -> isolating.Isolation:
         make = isolating.DRIVERS[name]
-        vcores = self._machine.unit.capacity.vcores
+        vcores = self._machine.capacity.vcores
         return make(self._machine.identity, vcores, self._settings.cpu_limit)
 
     def _read_token(self) -> str:
@@ -245,8 +249,27 @@ class Agent:
                 case c.ReportContainer():
                     status = wire.from_status(self._dressed(command.status))
                     self._link.send(node_pb2.NodeMessage(container=status))
+                case c.AnswerRebinding():
+                    answer = node_pb2.RebindingAnswer(
+                        request_id=command.request_id,
+                        accepted=command.accepted,
+                        message=command.message,
+                    )
+                    self._link.send(node_pb2.NodeMessage(rebinding=answer))
+                    _log.info("asked for another binding", answer=command.message)
+                case c.RegisterAgain():
+                    self._register_again(command)
                 case c.SendHeartbeat():
                     self._link.send(node_pb2.NodeMessage(heartbeat=self._heartbeat(command)))
+
+    def _register_again(self, command: c.RegisterAgain) -> None:
+        """The units have changed; after all that is to be said now, the master hears of it."""
+        if command.binding is not None:
+            try:
+                keep_binding(self._settings, command.binding)
+            except OSError as error:
+                _log.warning("cannot keep the binding for the next start", why=str(error))
+        self._loop.call_soon(self._link.reconnect)
 
     def _heartbeat(self, command: c.SendHeartbeat) -> node_pb2.NodeHeartbeat:
         usage = wire.from_usage(self._sample.node) if self._sample else None
@@ -272,13 +295,15 @@ class Agent:
     async def _launch(self, spec: ContainerSpec) -> None:
         container_id = spec.container_id
         try:
+            unit = self._core.units[spec.unit_id].unit
             launch = self._command_of(
                 spec,
                 self._containers.work_dir(container_id),
                 self._logs.url(container_id, "stdout"),
                 self._logs.url(container_id, "stderr"),
+                unit.gpu,
             )
-            await self._containers.start(spec, launch, self._machine.unit.cpus)
+            await self._containers.start(spec, launch, unit.cpus)
         except Exception as error:
             if not isinstance(error, HrmError):
                 _log.exception("launching failed", container=container_id)
@@ -360,7 +385,7 @@ class Agent:
             incarnation=machine.incarnation,
             host=settings.host,
             endpoint=self._endpoint,
-            resource_units=[wire.from_unit(machine.unit)],
+            resource_units=[wire.from_unit(q.unit) for q in self._core.units.values()],
             containers=[wire.from_status(self._dressed(s)) for s in self._core.statuses()],
             isolation=machine.isolation.driver.name,
             spark_versions=self._spark_versions,
@@ -409,6 +434,12 @@ class Agent:
                 for container_id in ids:
                     self._containers.acknowledge(container_id)
             self._deliver(e.EndsAcknowledged(now=now, epoch=epoch, container_ids=ids))
+        elif kind == "rebind":
+            rebind = message.rebind
+            wish = wire.to_binding(rebind)
+            self._deliver(
+                e.RebindReceived(now=now, epoch=epoch, request_id=rebind.request_id, **wish)
+            )
         elif kind == "set_class":
             changed = message.set_class
             workload_class = wire.to_class(changed.workload_class, "set_class.workload_class")
@@ -455,7 +486,9 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
 def _spark_commands(settings: AgentSettings) -> tuple[CommandOf, tuple[str, ...]]:
     spark, java = find_spark(settings.spark_home), find_java(settings.java_home)
 
-    def command_of(spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str) -> Launch:
+    def command_of(
+        spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str, gpu: Gpu | None
+    ) -> Launch:
         return executor_launch(
             spec,
             spark=spark,
@@ -464,6 +497,7 @@ def _spark_commands(settings: AgentSettings) -> tuple[CommandOf, tuple[str, ...]
             work_dir=work_dir,
             stdout_url=stdout,
             stderr_url=stderr,
+            gpu=gpu,
         )
 
     return command_of, (spark.version,)

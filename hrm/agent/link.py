@@ -68,6 +68,7 @@ class Link:
         self._epoch = 0
         self._was_up = False
         self._was_up_this_time = False
+        self._hurried = False
         self._ended = asyncio.Event()
         self._logged_at_s = 0.0
         self._jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing
@@ -83,6 +84,11 @@ class Link:
         self._sequence += 1
         message.sequence = self._sequence
         self._queue.put_nowait(message)
+
+    def reconnect(self) -> None:
+        """End the stream once all is said, and register again at once."""
+        self._hurried = True
+        self._close_queue()
 
     def _close_queue(self) -> None:
         if self._queue is not None:
@@ -105,6 +111,9 @@ class Link:
                 return
             if self._was_up_this_time:
                 delay_s = _DELAY_S
+            if self._hurried:
+                self._hurried = False
+                continue
             self._say(problem)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay_s * self._jitter.uniform(0.5, 1.0)):

@@ -9,33 +9,41 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import re
 import socket
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import structlog
 
+from hrm.agent import shim
 from hrm.agent.containers import Ended, StopOrder
+from hrm.agent.hardware import cores as hardware_cores
+from hrm.agent.hardware import find_gpus, numa_distances
 from hrm.agent.isolation import Detection, detect
 from hrm.agent.tracker import memory_message
 from hrm.config import AgentSettings
+from hrm.core.binding import Binding, BindingMode, Hardware, cut
 from hrm.core.model import (
+    NOTHING,
     ContainerEnd,
     ContainerSpec,
     EndCause,
     NodeName,
     Resources,
     ResourceUnit,
-    ResourceUnitId,
 )
-from hrm.errors import InvalidConfig
+from hrm.errors import InvalidConfig, InvalidRequest
 
-__all__ = ["Machine", "describe", "ending"]
+__all__ = ["Machine", "describe", "ending", "keep_binding", "load_binding"]
+
+BINDING_FILE = "binding.json"
 
 _MIB = 1024 * 1024
 _RESERVE_MIB = 1024
@@ -58,8 +66,15 @@ class Machine:
     name: NodeName
     identity: str
     incarnation: str
-    unit: ResourceUnit
+    hardware: Hardware
+    binding: Binding
+    units: tuple[ResourceUnit, ...]
     isolation: Detection
+
+    @property
+    def capacity(self) -> Resources:
+        """All that the node offers, shared cores counted once."""
+        return sum((unit.own_capacity for unit in self.units), NOTHING)
 
     @staticmethod
     @contextlib.contextmanager
@@ -72,18 +87,28 @@ class Machine:
         """
         with _locked_identity(settings.work_dir) as identity:
             name = NodeName(settings.name or _host_name())
-            unit = _offer(name, settings)
+            hardware = _offer(settings)
+            isolation = detect(
+                settings.isolation,
+                identity,
+                vcores=len(hardware.cores),
+                cpu_limit=settings.cpu_limit,
+            )
+            hardware = replace(hardware, pins=isolation.driver.pins_cpus)
+            binding = load_binding(settings)
+            try:
+                units = cut(name, hardware, binding)
+            except InvalidRequest as error:
+                raise InvalidConfig(f"this node cannot be bound as set: {error}") from error
+            _say_binding(hardware, binding, units)
             yield Machine(
                 name=name,
                 identity=identity,
                 incarnation=uuid.uuid4().hex,
-                unit=unit,
-                isolation=detect(
-                    settings.isolation,
-                    identity,
-                    vcores=unit.capacity.vcores,
-                    cpu_limit=settings.cpu_limit,
-                ),
+                hardware=hardware,
+                binding=binding,
+                units=units,
+                isolation=isolation,
             )
 
 
@@ -120,8 +145,53 @@ def _locked_identity(work_dir: Path) -> Iterator[str]:
         yield identity
 
 
-def _offer(name: NodeName, settings: AgentSettings) -> ResourceUnit:
-    """One resource unit of everything. Offering more than there is is allowed, and said."""
+def _wanted(settings: AgentSettings) -> Binding:
+    return Binding(
+        mode=BindingMode(settings.binding_mode),
+        bound_cores=settings.gpu_bound_cores,
+        reserve_cores=settings.cpu_reserve_cores,
+        gpu_host_memory_mib=settings.gpu_host_memory_mib,
+        gpu_limit=settings.gpu_limit,
+    )
+
+
+def load_binding(settings: AgentSettings) -> Binding:
+    """What ``keep_binding`` wrote, while the settings are those it was written under; else they."""
+    wanted = _wanted(settings)
+    try:
+        kept = json.loads((settings.work_dir / BINDING_FILE).read_text())
+        if kept["settings"] == _plain(wanted):
+            return Binding(**{**kept["binding"], "mode": BindingMode(kept["binding"]["mode"])})
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        _log.warning("the binding that was kept is unreadable; using the settings", why=str(error))
+    return wanted
+
+
+def keep_binding(settings: AgentSettings, binding: Binding) -> None:
+    """Write down a binding that replaced the settings' one, for the next start of this agent."""
+    document = {"settings": _plain(_wanted(settings)), "binding": _plain(binding)}
+    shim.write_json(settings.work_dir / BINDING_FILE, document)
+
+
+def _plain(binding: Binding) -> dict[str, Any]:
+    return {**asdict(binding), "mode": binding.mode.value}
+
+
+def _say_binding(hardware: Hardware, binding: Binding, units: tuple[ResourceUnit, ...]) -> None:
+    for gpu in hardware.gpus:
+        _log.info("GPU", what=str(gpu), numa=gpu.numa)
+    bound = hardware.gpus and binding.mode is not BindingMode.SHARED
+    if bound and not any(unit.cpus for unit in units):
+        _log.warning(
+            "cores are bound to GPUs by count only: this isolation cannot pin them, or more are "
+            "offered than the machine has"
+        )
+
+
+def _offer(settings: AgentSettings) -> Hardware:
+    """All that is to be divided. Offering more than there is is allowed, and said."""
     cores = len(os.sched_getaffinity(0))
     total_mib = psutil.virtual_memory().total // _MIB
     memory_mib = settings.memory_mib or total_mib - max(_RESERVE_MIB, total_mib // 10)
@@ -139,17 +209,19 @@ def _offer(name: NodeName, settings: AgentSettings) -> ResourceUnit:
             memory_mib=memory_mib,
             total_mib=total_mib,
         )
-    return ResourceUnit(
-        unit_id=ResourceUnitId(f"{name}/cpu"),
-        capacity=Resources(vcores, memory_mib),
-        run_limit=settings.run_limit or vcores,
+    return Hardware(
+        cores=hardware_cores(settings.cores),
+        memory_mib=memory_mib,
+        gpus=find_gpus(settings.gpus),
+        distances=numa_distances(),
+        run_limit=settings.run_limit,
     )
 
 
 def describe(machine: Machine, master: str) -> str:
     """The line that tells a person, or a script, that the agent serves."""
     name, isolation = machine.name, machine.isolation.driver.name
-    capacity = machine.unit.capacity
+    capacity = machine.capacity
     return f"agent {name} ready (isolation {isolation}, {capacity}) -> master {master}"
 
 

@@ -47,7 +47,11 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
         "`1h`",
         "a failure older than this no longer counts",
     ),
-    "spark.hrm.executor.gpuMemory": ("", "GPU memory of an executor, such as `4g`"),
+    "spark.hrm.executor.gpu.memory": (
+        "the whole GPU",
+        "device memory of an executor that has `spark.executor.resource.gpu.amount=1`, in MiB or "
+        "such as `4g`: as many executors share a GPU as its memory allows",
+    ),
     "spark.hrm.executor.lossReasonTimeout": (
         "`5s`",
         "how long a lost executor's tasks wait for the reason of its loss",

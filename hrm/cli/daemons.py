@@ -54,7 +54,7 @@ def shown_default(field: Any) -> str:
         return f"$HRM_HOME/{value.relative_to(home)}" if value.is_relative_to(home) else str(value)
     if isinstance(value, float):
         return f"{value:g}"
-    return "" if value is None else str(value)
+    return "" if value is None or value == () else str(value)
 
 
 def _with_flags(settings_class: _Settings, run: Callable[..., None]) -> Callable[..., None]:

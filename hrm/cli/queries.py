@@ -6,11 +6,13 @@ one object; 64-bit numbers are strings there), so that whatever the table leaves
 
 from __future__ import annotations
 
+import enum
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.markup import escape
 
 from hrm import errors
 from hrm.cli import client, console
@@ -26,9 +28,18 @@ __all__ = ["app"]
 
 TIMEOUT_S = 10.0
 
+
+class Mode(enum.Enum):
+    """How cores stand by GPUs."""
+
+    SHARED = "shared"
+    PARTIAL = "partial"
+    EVEN = "even"
+
+
 app = typer.Typer(no_args_is_help=True)
 app_group = typer.Typer(no_args_is_help=True, help="Look at one application, or end it.")
-node_group = typer.Typer(no_args_is_help=True, help="Take nodes out of service and back.")
+node_group = typer.Typer(no_args_is_help=True, help="Take nodes out of service, cut them anew.")
 app.add_typer(app_group, name="app")
 app.add_typer(node_group, name="node")
 
@@ -209,6 +220,40 @@ def node_drain(
         request = DrainNodesRequest(names=names, undo=undo)
         answer = connection.stub.DrainNodes(request, timeout=timeout)
     _show(answer, output, lambda render: render.nodes_table(answer.nodes))
+
+
+@node_group.command("bind")
+def node_bind(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="`hrm nodes` lists them.")],
+    mode: Annotated[
+        Mode | None,
+        typer.Option("--mode", help="One pool of cores, some for each GPU, or all divided."),
+    ] = None,
+    bound_cores: Annotated[
+        int | None, typer.Option("--bound-cores", min=1, max=4096, help="Of each GPU, if partial.")
+    ] = None,
+    reserve: Annotated[
+        int | None,
+        typer.Option("--reserve", min=0, max=4096, help="Cores kept without a GPU, if partial."),
+    ] = None,
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+    timeout: TimeoutOption = TIMEOUT_S,
+) -> None:
+    """Cut a node into resource units anew; units in use first wait for their containers' end."""
+    from hrm.v1.admin_pb2 import BindNodeRequest
+
+    if (mode, bound_cores, reserve) == (None, None, None):
+        raise errors.InvalidRequest("say what to change: --mode, --bound-cores or --reserve")
+    request = BindNodeRequest(
+        name=name,
+        mode=f"BINDING_MODE_{mode.name}" if mode else None,
+        bound_cores=bound_cores,
+        reserve_cores=reserve,
+    )
+    with _hint("hrm nodes shows how it is cut"), client.connect(master, timeout) as connection:
+        answer = connection.stub.BindNode(request, timeout=timeout)
+    _show(answer, output, lambda _: escape(answer.message))
 
 
 def _show(message: Message, output: Output, view: Callable[[Any], RenderableType]) -> None:

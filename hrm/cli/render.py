@@ -95,11 +95,14 @@ def cluster_view(cluster: admin_pb2.Cluster) -> RenderableType:
 
 def nodes_table(nodes: Iterable[admin_pb2.Node]) -> RenderableType:
     """``hrm nodes``: one line a resource unit."""
+    listed = list(nodes)
+    with_gpus = any(x.unit.HasField("gpu") for node in listed for x in node.resource_units)
+    gpu_column = ["GPU, FREE MEMORY"] if with_gpus else []
     table = _table(
-        "NODE", "STATE", "UNIT", ">FREE VCORES", ">FREE MEMORY", ">RUNNING", ">WAITING S/B",
-        ">CPU", "ISOLATION", "SPARK", ">HEARD",
+        "NODE", "STATE", "UNIT", ">FREE VCORES", ">FREE MEMORY", *gpu_column, ">RUNNING",
+        ">WAITING S/B", ">CPU", "ISOLATION", "SPARK", ">HEARD",
     )  # fmt: skip
-    for node in nodes:
+    for node in listed:
         shown = [escape(node.name), _state(common_pb2.NodeState.Name(node.state), "NODE_STATE_")]
         tail = [
             f"{node.usage.cpu_percent:.0f}%",
@@ -111,16 +114,17 @@ def nodes_table(nodes: Iterable[admin_pb2.Node]) -> RenderableType:
             free, capacity = status.free, status.unit.capacity
             table.add_row(
                 *shown,
-                escape(status.unit.resource_unit_id),
+                escape(status.unit.resource_unit_id + (" (draining)" * status.unit.draining)),
                 f"{free.vcores}/{capacity.vcores}",
                 f"{memory(free.memory_mib)} of {memory(capacity.memory_mib)}",
+                *([escape(_unit_gpu(status))] if with_gpus else []),
                 f"{status.running}/{status.unit.run_limit}",
                 f"{status.waiting_stream}/{status.waiting_batch}",
                 *tail,
             )
             shown, tail = ["", ""], ["", "", "", ""]
         if not node.resource_units:
-            table.add_row(*shown, *["-"] * 5, *tail)
+            table.add_row(*shown, *["-"] * (5 + with_gpus), *tail)
     return table
 
 
@@ -237,6 +241,15 @@ def _state(name: str, prefix: str) -> str:
     word = name.removeprefix(prefix).lower()
     colour = _COLOURS.get(word)
     return f"[{colour}]{word}[/]" if colour else word
+
+
+def _unit_gpu(status: admin_pb2.ResourceUnitStatus) -> str:
+    """The GPU of a unit and how much of it is free; a declared one is never shown as a real one."""
+    if not status.unit.HasField("gpu"):
+        return "-"
+    gpu = status.unit.gpu
+    name = f"{gpu.name} (declared)" if gpu.declared else gpu.name
+    return f"{name.strip()} {memory(status.free.gpu_memory_mib)} of {memory(gpu.memory_mib)}"
 
 
 def _gpu(free: common_pb2.Resources, capacity: common_pb2.Resources) -> str:

@@ -90,7 +90,11 @@ class Blame(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileTarget:
-    """Spark's wish for one resource profile."""
+    """Spark's wish for one resource profile.
+
+    ``gpu_memory_mib`` is 0 for a whole GPU. ``unknown_resources`` are custom ones that HRM does not
+    manage.
+    """
 
     profile: int
     count: int
@@ -98,6 +102,8 @@ class ProfileTarget:
     heap_mib: int
     memory_mib: int
     gpu_memory_mib: int = 0
+    gpus: int = 0
+    unknown_resources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -432,6 +438,10 @@ class AppMasterCore:
                 self.profiles[number] = _Profile(target, has_run=running)
         total = sum(target.count for target in wanted.values())
         self._highest_target = max(self._highest_target, total)
+        for target in wanted.values():
+            problem = _unservable(target)
+            if problem:
+                self._fail(problem)
 
     def _session_opened(self, event: SessionOpened) -> None:
         # An AppMaster that took over cannot know whether its executors' master has started again.
@@ -633,6 +643,21 @@ class AppMasterCore:
             self._commands.append(
                 ReleaseContainers(executor_ids=tuple(executor_ids), reason=reason)
             )
+
+
+def _unservable(target: ProfileTarget) -> str:
+    """Why no cluster of HRM's could serve this profile; empty if one could."""
+    if target.unknown_resources:
+        return (
+            f"resource profile {target.profile} asks for {', '.join(target.unknown_resources)}; "
+            f"the only custom resource that HRM manages is gpu"
+        )
+    if target.gpus > 1:
+        return (
+            f"resource profile {target.profile} asks for {target.gpus} GPUs an executor, and HRM "
+            f"serves one; set spark.executor.resource.gpu.amount to 1 and ask for more executors"
+        )
+    return ""
 
 
 def _number(executor_id: str) -> int:

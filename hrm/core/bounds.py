@@ -21,6 +21,7 @@ class Bounds:
     lease_scope: Literal["global", "candidates"] = "global"
     proposal_timeout_s: float = 5.0
     scheduler_timeout_s: float = 15.0
+    rebind_timeout_s: float = 4.0
     retry_delay_s: float = 0.05
     retry_delay_max_s: float = 2.0
     resend_delay_s: float = 3.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from hrm.core.binding import Binding, BindingMode
 from hrm.core.model import (
     ApplicationId,
     ApplicationState,
@@ -25,6 +26,7 @@ from hrm.errors import HrmError
 __all__ = [
     "AcknowledgeEnded",
     "Answer",
+    "AnswerRebinding",
     "ApplicationAdmitted",
     "AssignContainer",
     "ClaimsSettled",
@@ -44,7 +46,10 @@ __all__ = [
     "PersistApplication",
     "PersistRunTime",
     "ProposeClaims",
+    "RebindUnits",
+    "Rebound",
     "Refuse",
+    "RegisterAgain",
     "RememberNode",
     "Reply",
     "ReportContainer",
@@ -85,7 +90,19 @@ class SetContainerClass:
     workload_class: WorkloadClass
 
 
-NodeMessage: TypeAlias = AssignContainer | StopContainer | AcknowledgeEnded | SetContainerClass
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebindUnits:
+    """Cut the node anew; what is None stays. Answered by number."""
+
+    request_id: int
+    mode: BindingMode | None
+    bound_cores: int | None
+    reserve_cores: int | None
+
+
+NodeMessage: TypeAlias = (
+    AssignContainer | StopContainer | AcknowledgeEnded | SetContainerClass | RebindUnits
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +163,14 @@ class Done:
     """Answer to a call whose result the caller reads from the core's views."""
 
 
-Answer: TypeAlias = ApplicationAdmitted | ClaimsSettled | LeaseGranted | Done
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebound:
+    """Answer to a request for another binding: what the node did, or waits for."""
+
+    message: str
+
+
+Answer: TypeAlias = ApplicationAdmitted | ClaimsSettled | LeaseGranted | Done | Rebound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,4 +316,23 @@ class SendHeartbeat:
     statuses: tuple[ContainerStatus, ...]
 
 
-NodeCommand: TypeAlias = StartProcess | StopProcess | ReportContainer | SendHeartbeat
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerRebinding:
+    """Tell the master what became of its ``RebindUnits``."""
+
+    request_id: int
+    accepted: bool
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterAgain:
+    """The units have changed: open the stream to the master anew. ``binding`` is the one in force,
+    to be kept for the next start; None while the node still waits for units to become free."""
+
+    binding: Binding | None
+
+
+NodeCommand: TypeAlias = (
+    StartProcess | StopProcess | ReportContainer | SendHeartbeat | AnswerRebinding | RegisterAgain
+)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from hrm.core.binding import BindingMode
 from hrm.core.model import (
     NO_LAUNCH,
     ApplicationId,
@@ -57,6 +58,9 @@ __all__ = [
     "NodeReported",
     "ProcessEnded",
     "ProgressReported",
+    "RebindAnswered",
+    "RebindReceived",
+    "RebindRequested",
     "SchedulerConnected",
     "SchedulerDisconnected",
     "SchedulerWoken",
@@ -201,6 +205,27 @@ class DrainRequested(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RebindRequested(Event):
+    """Somebody wants a node cut anew. What is None stays as the node has it."""
+
+    call_id: int
+    node: NodeName
+    mode: BindingMode | None = None
+    bound_cores: int | None = None
+    reserve_cores: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebindAnswered(Event):
+    """A node's answer to ``RebindUnits`` number ``request_id``."""
+
+    node: NodeName
+    request_id: int
+    accepted: bool
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerWoken(Event):
     scheduler: str
 
@@ -299,6 +324,15 @@ class ContainerClassSet(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RebindReceived(Event):
+    epoch: int
+    request_id: int
+    mode: BindingMode | None = None
+    bound_cores: int | None = None
+    reserve_cores: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessEnded(Event):
     """The launcher says that a container's processes are gone, or could not be started."""
 
@@ -342,6 +376,8 @@ MasterEvent: TypeAlias = (
     | ApplicationFinished
     | KillRequested
     | DrainRequested
+    | RebindRequested
+    | RebindAnswered
     | SchedulerWoken
     | ClaimsProposed
     | SchedulerConnected
@@ -358,6 +394,7 @@ NodeEvent: TypeAlias = (
     | StopReceived
     | EndsAcknowledged
     | ContainerClassSet
+    | RebindReceived
     | ProcessEnded
     | ContainerAdopted
     | ContainerOverLimit

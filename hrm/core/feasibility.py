@@ -5,7 +5,13 @@ proposing what the other keeps refusing. So there is one rule, in two forms that
 for one offer, and for all rows of the resource table at once.
 
 The dimensions, in this order: vcores, memory (MiB), device memory (MiB), slots. A container takes
-one slot; a resource unit offers ``run_limit`` of them. Source: HRM paper, section 3.4.1.
+one slot; a resource unit offers ``run_limit`` of them.
+
+A container that asks for device memory fits only units with a GPU, because the others offer none.
+One that asks for none may use a GPU's unit only where the node has no other (even split): there is
+no sense in a GPU that idles because a container without need of it holds the cores bound to it.
+
+Source: HRM paper, sections 3.1 and 3.4.1.
 """
 
 from __future__ import annotations
@@ -21,6 +27,7 @@ __all__ = [
     "DIMENSIONS",
     "Vector",
     "capacity_vector",
+    "could_hold",
     "demand_vector",
     "fits",
     "fitting_rows",
@@ -42,6 +49,11 @@ def capacity_vector(unit: ResourceUnit) -> Vector:
     """What one resource unit offers when it is empty."""
     c = unit.capacity
     return (c.vcores, c.memory_mib, c.gpu_memory_mib, unit.run_limit)
+
+
+def could_hold(demand: Vector, unit: ResourceUnit) -> bool:
+    """May ``unit`` ever hold this demand, when it is empty?"""
+    return fits(demand, capacity_vector(unit)) and (demand[2] > 0 or not unit.gpu_only)
 
 
 def fits(demand: Vector, offer: Vector) -> bool:

@@ -20,9 +20,19 @@ in the HRM paper, which grants all or nothing to streams alone (its example in s
 
 from __future__ import annotations
 
-from hrm.core.feasibility import Vector, capacity_vector, demand_vector
+from collections import defaultdict
+from collections.abc import Iterable
+
+from hrm.core.feasibility import Vector, capacity_vector, could_hold, demand_vector
 from hrm.core.ledger import Application, Ledger
-from hrm.core.model import ContainerState, NodeState, Resources
+from hrm.core.model import (
+    ContainerState,
+    NodeState,
+    Resources,
+    ResourceUnit,
+    ResourceUnitId,
+)
+from hrm.core.resource_unit import pooled_part
 
 __all__ = ["missing", "refusal", "settled", "shrink", "times"]
 
@@ -64,7 +74,7 @@ def refusal(ledger: Ledger, app: Application, resources: Resources) -> str:
     if not wanted or ledger.recovering or not nodes:
         return ""
     demand = demand_vector(resources)
-    most = sum(times(demand, capacity_vector(unit)) for node in nodes for unit in node.units)
+    most = sum(_most(demand, node.units) for node in nodes)
     if most >= app.gang_min:
         return ""
     return (
@@ -72,3 +82,18 @@ def refusal(ledger: Ledger, app: Application, resources: Resources) -> str:
         f"the whole cluster holds {most} of them when it is empty ({len(nodes)} nodes); lower "
         f"spark.hrm.gang.min or the size of executors, or add nodes"
     )
+
+
+def _most(demand: Vector, units: Iterable[ResourceUnit]) -> int:
+    """How many of ``demand`` a node's units hold together when they are empty.
+
+    Units of a pool hold no more together than their cores and memory, which all of them show.
+    """
+    pools: dict[ResourceUnitId, list[ResourceUnit]] = defaultdict(list)
+    for unit in units:
+        pools[unit.pool or unit.unit_id].append(unit)
+    most = 0
+    for pool in pools.values():
+        alone = sum(times(demand, capacity_vector(x)) for x in pool if could_hold(demand, x))
+        most += min(alone, times(pooled_part(demand), capacity_vector(pool[0])))
+    return most

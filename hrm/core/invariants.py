@@ -15,7 +15,7 @@ from hrm.core.ledger import Ledger
 from hrm.core.master import MasterCore
 from hrm.core.model import ContainerState, NodeState
 from hrm.core.node import NodeCore
-from hrm.core.resource_unit import UnitQueue
+from hrm.core.resource_unit import UnitQueue, pooled_part
 
 __all__ = ["master_violations", "node_violations", "unit_violations"]
 
@@ -25,8 +25,9 @@ def unit_violations(queue: UnitQueue) -> list[str]:
     name = queue.unit.unit_id
     found: list[str] = []
     free: Vector = capacity_vector(queue.unit)
-    for entry in queue.running.values():
-        free = minus(free, entry.demand)
+    for sibling in queue.pool:
+        for entry in sibling.running.values():
+            free = minus(free, entry.demand if sibling is queue else pooled_part(entry.demand))
     if min(free) < 0:
         found.append(f"{name} is over its capacity: {free}")
     if free != queue.free:
@@ -66,7 +67,8 @@ def _table(ledger: Ledger) -> list[str]:
         found += unit_violations(queue)
         if not np.array_equal(state.free[row], queue.free):
             found.append(f"row {row} of {unit_id} is stale: {state.free[row]}")
-        counts = (len(queue.stream_waiting), len(queue.batch_waiting))
+        image = queue.image()
+        counts = (len(image.stream_waiting), len(image.batch_waiting))
         if counts != (state.waiting_stream[row], state.waiting_batch[row]):
             found.append(f"row {row} of {unit_id} miscounts its waiters")
         node = ledger.nodes.get(state.node(row))

@@ -17,6 +17,7 @@ from hrm.core.model import NodeName
 from hrm.core.negotiator import Negotiator
 from hrm.core.nodes import Nodes
 from hrm.core.placing import Placing
+from hrm.core.rebinding import Rebinding
 from hrm.core.records import ApplicationRecord
 from hrm.core.remotes import Remotes
 from hrm.core.run_times import RunTime
@@ -57,6 +58,7 @@ class MasterCore:
         self.placing = Placing(self.ledger, self.negotiator, schedulers)
         self.remotes = Remotes(self.ledger, self.placing, self.negotiator)
         self.nodes = Nodes(self.ledger, self.placing, set(known_nodes))
+        self.rebinding = Rebinding(self.ledger)
         self.applications = Applications(self.ledger, self.placing, self.nodes)
         for row in run_times:
             for key in self.ledger.run_times.put(row):
@@ -71,6 +73,8 @@ class MasterCore:
             e.ContainerReported: self.nodes.container_reported,
             e.NodeDisconnected: self.nodes.disconnected,
             e.DrainRequested: self.nodes.drain,
+            e.RebindRequested: self.rebinding.requested,
+            e.RebindAnswered: self.rebinding.answered,
             e.ApplicationRegistered: self.applications.registered,
             e.ApplicationAttached: self.applications.attached,
             e.ApplicationDetached: self.applications.detached,
@@ -105,6 +109,7 @@ class MasterCore:
         if self.ledger.recovering and now >= self.recovery_ends_at_s:
             self.nodes.end_recovery(now)
         self.nodes.tick(now)
+        self.rebinding.tick(now)
         self.applications.tick(now)
         self.remotes.tick(now)
         self.placing.tick(now)

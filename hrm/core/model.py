@@ -25,6 +25,7 @@ __all__ = [
     "ContainerState",
     "ContainerStatus",
     "EndCause",
+    "Gpu",
     "LaunchContext",
     "NodeName",
     "NodeState",
@@ -133,16 +134,55 @@ NOTHING = Resources(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU of a node. ``numa`` is -1 where the machine does not tell.
+
+    A ``declared`` one exists in a setting alone: it is scheduled, shown as declared, and backed by
+    no device.
+    """
+
+    index: int
+    memory_mib: int
+    numa: int = -1
+    uuid: str = ""
+    name: str = ""
+    declared: bool = False
+
+    def __str__(self) -> str:
+        what = f"GPU {self.index}, {self.name or 'unnamed'}, {self.memory_mib} MiB"
+        return f"{what} (declared)" if self.declared else what
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceUnit:
     """What a node is cut into. ``run_limit``: most containers that may run at once (section 3.3).
 
     ``cpus`` are the CPU numbers bound to the unit; empty means not pinned.
+
+    ``pool`` names the unit whose vcores and memory this one shares; empty: its own. The capacity of
+    a unit that shares says what it can use at most; ``own_capacity`` is what it adds to its node.
+
+    ``gpu_only``: no container without device memory may hold what is bound to the GPU.
+    ``draining``: takes no new containers until those that run there have ended, then it is re-cut.
     """
 
     unit_id: ResourceUnitId
     capacity: Resources
     run_limit: int
     cpus: tuple[int, ...] = ()
+    gpu: Gpu | None = None
+    pool: ResourceUnitId = ResourceUnitId("")
+    gpu_only: bool = False
+    draining: bool = False
+
+    @property
+    def own_capacity(self) -> Resources:
+        """What counts when the units of a node are added up: shared cores only once."""
+        return self.own(self.capacity)
+
+    def own(self, resources: Resources) -> Resources:
+        """The part of ``resources`` that no other unit counts as well."""
+        return Resources(0, 0, resources.gpu_memory_mib) if self.pool else resources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +204,8 @@ NO_LAUNCH = LaunchContext()
 class ContainerRequest:
     """One container an application asks for. The AppMaster names it, so asking twice is harmless.
 
-    ``expected_duration_s``: estimated run time; 0 where unknown.
+    ``expected_duration_s``: estimated run time; 0 where unknown. ``gpus``: 0 or 1; one GPU with no
+    device memory named in ``resources`` is a whole GPU, alone.
     """
 
     executor_id: str
@@ -172,6 +213,7 @@ class ContainerRequest:
     resources: Resources
     heap_mib: int = 0
     expected_duration_s: float = 0.0
+    gpus: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 from hrm.core.bounds import Bounds
 from hrm.core.estimate import simulate
-from hrm.core.feasibility import fits
+from hrm.core.feasibility import could_hold
 from hrm.core.model import ApplicationId, ContainerId, ResourceUnitId, WorkloadClass
 from hrm.core.resource_unit import Entry, UnitQueue
 from hrm.core.shared_state import SharedState
@@ -241,8 +241,8 @@ class Negotiator:
         if not self.state.open[row]:
             return _abort(claim, "the node takes no new containers")
         queue = self.state.queue(row)
-        if not fits(entry.demand, queue.capacity):
-            return _abort(claim, "the resource unit is too small")
+        if not could_hold(entry.demand, queue.unit):
+            return _abort(claim, "the resource unit is too small, or kept for its GPU")
         if entry.container_id in queue:
             return _abort(claim, "the container is there already")
         if queue.runs_at_once(entry.demand, entry.workload_class):

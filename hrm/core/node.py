@@ -1,5 +1,9 @@
 """The node's brain: its resource units, their queues, and who runs.
 
+The units are cut from the hardware by a binding, which may change while the node runs: units that
+the new cut takes away or changes take no new containers, and once the last of their containers has
+ended, all are cut at once. The others run on untouched.
+
 The master commits and assigns; the node decides who starts, by the rules of ``resource_unit``, the
 moment room appears and without asking anybody. A container that ended is reported until the master
 acknowledges it. Orders of a master older than the newest one seen are ignored. Every order may
@@ -15,7 +19,8 @@ from dataclasses import dataclass, replace
 
 from hrm.core import commands as c
 from hrm.core import events as e
-from hrm.core.feasibility import demand_vector, fits
+from hrm.core.binding import Binding, Hardware, concerned, cut
+from hrm.core.feasibility import could_hold, demand_vector, fits
 from hrm.core.model import (
     ContainerEnd,
     ContainerId,
@@ -27,8 +32,9 @@ from hrm.core.model import (
     ResourceUnit,
     ResourceUnitId,
 )
-from hrm.core.resource_unit import Entry, UnitQueue
+from hrm.core.resource_unit import Entry, UnitQueue, queues_of
 from hrm.core.transitions import CONTAINER, Lifecycle
+from hrm.errors import InvalidRequest
 
 __all__ = ["NodeCore"]
 
@@ -53,6 +59,8 @@ class NodeCore:
         acknowledged. Its WAITING ones are all and only those waiting in their unit's queue; its
         RUNNING and STOPPING ones all and only those running there.
         ``epoch`` is the newest master's.
+        ``target`` is the binding that waits for units to become free, None otherwise; those units,
+        and no others, are draining, and nobody waits at them.
     """
 
     def __init__(
@@ -60,9 +68,17 @@ class NodeCore:
         name: NodeName,
         units: tuple[ResourceUnit, ...],
         default_duration_s: float = 60.0,
+        *,
+        hardware: Hardware | None = None,
+        binding: Binding | None = None,
     ) -> None:
+        """``units``: what ``binding`` cuts from ``hardware``; a node without it is never re-cut."""
         self.name = name
-        self.units: dict[ResourceUnitId, UnitQueue] = {u.unit_id: UnitQueue(u) for u in units}
+        self.hardware = hardware
+        self.binding = binding or Binding()
+        self.target: Binding | None = None
+        self._recut = False
+        self.units: dict[ResourceUnitId, UnitQueue] = queues_of(units)
         self.containers: dict[ContainerId, _Container] = {}
         self.epoch = 0
         self.connected = False
@@ -85,6 +101,9 @@ class NodeCore:
             case e.ContainerClassSet():
                 if self._accepts(event.epoch):
                     self._set_class(event)
+            case e.RebindReceived():
+                if self._accepts(event.epoch):
+                    self._rebind(event)
             case e.ProcessEnded():
                 self._process_ended(event)
             case e.ContainerAdopted():
@@ -125,11 +144,15 @@ class NodeCore:
             self._end(container, ContainerEnd(cause=EndCause.LOST, message=message), event.now)
             return
         unit = self.units.get(spec.unit_id)
-        if unit is None or not fits(demand_vector(spec.resources), unit.capacity):
+        if unit is not None and unit.unit.draining:
+            self._end(container, self._preempted(spec.unit_id), event.now)
+            return
+        if unit is None or not could_hold(demand_vector(spec.resources), unit.unit):
             what = "has no such resource unit" if unit is None else "is too small for it"
             message = f"{self.name} {what}: {spec.unit_id}"
-            end = ContainerEnd(cause=EndCause.LAUNCH_FAILED, message=message)
-            self._end(container, end, event.now)
+            # After a new cut it is nobody's fault: the grant was made on the old one.
+            cause = EndCause.PREEMPTED if self._recut else EndCause.LAUNCH_FAILED
+            self._end(container, ContainerEnd(cause=cause, message=message), event.now)
             return
         container.life.move(ContainerState.WAITING, event.now, "assigned")
         unit.enqueue(self._entry(spec))
@@ -223,6 +246,70 @@ class NodeCore:
         unit = self.units.get(container.spec.unit_id)
         if unit is not None and unit.remove(container.spec.container_id) is not None:
             self._start_all(unit, now)
+            self._cut_if_free()
+
+    def _rebind(self, event: e.RebindReceived) -> None:
+        asked = {
+            "mode": event.mode,
+            "bound_cores": event.bound_cores,
+            "reserve_cores": event.reserve_cores,
+        }
+        changes = {name: value for name, value in asked.items() if value is not None}
+        binding = replace(self.target or self.binding, **changes)  # type: ignore[arg-type]
+        try:
+            if self.hardware is None:
+                raise InvalidRequest(f"{self.name} does not know its hardware, and cannot be cut")
+            units = cut(self.name, self.hardware, binding)
+        except InvalidRequest as error:
+            self._answer(event, False, f"{self.name} cannot be bound so: {error.message}")
+            return
+        before = [queue.unit for queue in self.units.values()]
+        changed = set(concerned(before, units))
+        for unit_id, queue in self.units.items():
+            queue.unit = replace(queue.unit, draining=unit_id in changed)
+        self.target = binding
+        for container in list(self.containers.values()):
+            waits = container.life.state is ContainerState.WAITING
+            if waits and container.spec.unit_id in changed:
+                self._end(container, self._preempted(container.spec.unit_id), event.now)
+        if self._cut_if_free():
+            self._answer(event, True, f"{self.name} is bound: {binding}")
+            return
+        busy = {u: len(self.units[u].running) for u in sorted(changed) if self.units[u].running}
+        many = ", ".join(f"{count} at {unit_id}" for unit_id, count in busy.items())
+        self._answer(
+            event,
+            True,
+            f"{self.name} will be bound ({binding}) when its running containers have ended: "
+            f"{many}; until then {', '.join(sorted(changed))} take no new ones",
+        )
+        self._out.append(c.RegisterAgain(binding=None))
+
+    def _answer(self, event: e.RebindReceived, accepted: bool, message: str) -> None:
+        self._out.append(
+            c.AnswerRebinding(request_id=event.request_id, accepted=accepted, message=message)
+        )
+
+    def _preempted(self, unit_id: ResourceUnitId) -> ContainerEnd:
+        message = f"{unit_id} is being cut anew, and takes no containers until then"
+        return ContainerEnd(cause=EndCause.PREEMPTED, message=message)
+
+    def _cut_if_free(self) -> bool:
+        """Cut the units anew if that was asked for and nobody runs at those concerned."""
+        draining = [queue for queue in self.units.values() if queue.unit.draining]
+        if self.target is None or any(queue.running for queue in draining):
+            return False
+        assert self.hardware is not None
+        old, self.units = self.units, {}
+        for unit in cut(self.name, self.hardware, self.target):
+            kept = old.get(unit.unit_id)
+            queue = kept if kept is not None and kept.unit == unit else UnitQueue(unit)
+            self.units[unit.unit_id] = queue
+            if queue is not kept and unit.pool in self.units:
+                queue.join(self.units[unit.pool])
+        self.binding, self.target, self._recut = self.target, None, True
+        self._out.append(c.RegisterAgain(binding=self.binding))
+        return True
 
     def _start_all(self, unit: UnitQueue, now: float) -> list[ContainerId]:
         started = [entry.container_id for entry in unit.start_all(now)]

@@ -374,12 +374,13 @@ class Nodes:
         False: there is still no room, because the report of an end was lost. The next heartbeat
         tells of that end, and then of ``entry``.
         """
-        for container_id in reversed(list(queue.running)):
-            if fits(entry.demand, queue.free):
-                return True
-            container = node.containers.get(container_id)
-            if container is None or container.state is ContainerState.ASSIGNED:
-                queue.unrun(container_id)
+        for each in (queue, *(sibling for sibling in queue.pool if sibling is not queue)):
+            for container_id in reversed(list(each.running)):
+                if fits(entry.demand, queue.free):
+                    return True
+                container = node.containers.get(container_id)
+                if container is None or container.state is ContainerState.ASSIGNED:
+                    each.unrun(container_id)
         return fits(entry.demand, queue.free)
 
     def _entry(self, container: Container) -> Entry:
@@ -409,7 +410,7 @@ class Nodes:
 
     def _set_open(self, node: Node, is_open: bool) -> None:
         for unit in node.units:
-            self.ledger.state.set_open(unit.unit_id, is_open)
+            self.ledger.state.set_open(unit.unit_id, is_open and not unit.draining)
 
     def _lose(self, node: Node, now: float, why: str) -> None:
         if node.state is NodeState.LOST:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from hrm.core import admission, gangs
 from hrm.core import commands as c
-from hrm.core import gangs
-from hrm.core.feasibility import capacity_vector, demand_vector, fits
+from hrm.core.feasibility import demand_vector
 from hrm.core.ledger import Application, Container, Ledger
 from hrm.core.model import (
     ContainerEnd,
@@ -52,27 +52,7 @@ class Placing:
     def refusal(self, resources: Resources) -> str:
         """Why no node could ever serve this; empty if one could, or if one that could may be on
         its way: while no node is known, or not all of an earlier master's are back."""
-        if self.ledger.recovering:
-            return ""
-        demand = demand_vector(resources)
-        largest: tuple[Resources, str] | None = None
-        for node in self.ledger.nodes.values():
-            for unit in node.units:
-                if fits(demand, capacity_vector(unit)):
-                    return ""
-                size = unit.capacity
-                if largest is None or (size.vcores, size.memory_mib) > (
-                    largest[0].vcores,
-                    largest[0].memory_mib,
-                ):
-                    largest = (size, node.name)
-        if largest is None:
-            return ""
-        return (
-            f"an executor asks for {resources}, but the largest node, {largest[1]}, has "
-            f"{largest[0]}; lower spark.executor.cores or spark.executor.memory "
-            f"(with its overhead), or add a larger node"
-        )
+        return admission.refusal(self.ledger, resources)
 
     def request(self, app: Application, request: ContainerRequest, now: float) -> None:
         """Book a new container and give it to the application's scheduler."""
@@ -83,6 +63,12 @@ class Placing:
 
     def hand_over(self, app: Application, container: Container, now: float) -> None:
         """Let a PENDING container be scheduled."""
+        container.request = admission.resolve(self.ledger, container.request)
+        if container.request.gpus and not container.request.resources.gpu_memory_mib:
+            # Asked for while nodes were still coming back. The next request hears the refusal.
+            end = ContainerEnd(cause=EndCause.PREEMPTED, message="no GPU came back to this master")
+            self.ledger.end_container(container, end, now)
+            return
         scheduler = self.schedulers[app.scheduler]
         scheduler.add(
             app.application_id,

@@ -3,7 +3,8 @@
 A remote scheduler chooses on a copy of the state and commits through the negotiator, as one inside
 the master does; only the way is longer. It subscribes, and gets one stream of ``StateChanged``: the
 first messages are everything (the snapshot), later ones what has changed since. A unit or job that
-changed is sent whole, so a change never depends on the one before it, and several become one.
+changed is sent whole, so a change never depends on the one before it, and several become one. Units
+that share their cores travel together, because one cannot be put right without the others.
 
 Answers to its calls travel beside that stream. So each names the number of the latest message that
 was sent before it, and the scheduler takes the answer in once it has taken in that message: then it
@@ -39,6 +40,7 @@ from hrm.core.shared_state import ClusterView, SharedState
 __all__ = ["JobImage", "RemoteScheduler", "StateChanged", "UnitState"]
 
 UNITS_PER_MESSAGE = 500
+"""At most, but for a node that has more: its units go together."""
 SEND_INTERVAL_S = 0.02
 """Changes of units alone are collected that long; jobs and answers take them along at once."""
 
@@ -143,31 +145,51 @@ class RemoteScheduler(Scheduler):
         due = all_of_them or now - self.sent_at_s >= SEND_INTERVAL_S
         if not (self.changed_jobs or self.room or (self.units and due)):
             return
-        changed = sorted(self.units)
+        changed, gone = self._by_node()
         self.units.clear()
-        while len(changed) > UNITS_PER_MESSAGE:
-            yield self._message(now, changed[:UNITS_PER_MESSAGE])
-            del changed[:UNITS_PER_MESSAGE]
+        batch: list[ResourceUnitId] = []
+        for units in changed:
+            if batch and len(batch) + len(units) > UNITS_PER_MESSAGE:
+                yield self._message(now, batch, gone)
+                batch, gone = [], []
+            batch += units
         jobs = tuple(self._image(application_id) for application_id in self.changed_jobs)
-        yield self._message(now, changed, jobs, self.room)
+        yield self._message(now, batch, gone, jobs, self.room)
         self.changed_jobs.clear()
         self.room = False
+
+    def _by_node(self) -> tuple[list[list[ResourceUnitId]], list[ResourceUnitId]]:
+        """The units that have changed, each node's together, and those that are no more.
+
+        Units that share cores are one thing to the other side: with one come all, owner first.
+        """
+        state = self.state
+        nodes: dict[NodeName, dict[ResourceUnitId, None]] = {}
+        for unit_id in sorted(self.units & state.rows.keys()):
+            row = state.rows[unit_id]
+            units = nodes.setdefault(state.node(row), {})
+            pool = (queue.unit for queue in state.queue(row).pool)
+            for unit in sorted(pool, key=lambda unit: bool(unit.pool)):
+                if unit.unit_id in state.rows:
+                    units[unit.unit_id] = None
+        gone = sorted(self.units - state.rows.keys())
+        return [list(units) for units in nodes.values()], gone
 
     def _message(
         self,
         now: float,
         units: list[ResourceUnitId],
+        gone: list[ResourceUnitId],
         jobs: tuple[JobImage, ...] = (),
         room: bool = False,
     ) -> StateChanged:
         self.sequence += 1
         self.sent_at_s = now
-        here = [unit for unit in units if unit in self.state.rows]
         return StateChanged(
             sequence=self.sequence,
             now=now,
-            units=tuple(_unit_state(self.state, unit) for unit in here),
-            gone=tuple(unit for unit in units if unit not in self.state.rows),
+            units=tuple(_unit_state(self.state, unit) for unit in units),
+            gone=tuple(gone),
             jobs=jobs,
             room=room,
         )

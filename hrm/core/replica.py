@@ -8,7 +8,7 @@ the master.
 from __future__ import annotations
 
 from hrm.core.remote import JobImage, StateChanged, UnitState
-from hrm.core.resource_unit import UnitQueue
+from hrm.core.resource_unit import queues_of
 from hrm.core.scheduler import Job, Scheduler
 from hrm.core.shared_state import SharedState
 
@@ -27,27 +27,33 @@ class Replica:
         for unit_id in message.gone:
             if unit_id in self.state.rows:
                 self.state.remove(unit_id)
-        for unit in message.units:
-            self._put(unit)
+        self._put(message.units)
         for job in message.jobs:
             self._update(job, message.now)
         if message.room:
             self.scheduler.room_appeared()
         self.sequence = message.sequence
 
-    def _put(self, image: UnitState) -> None:
-        """Replace a unit; it keeps its row, which was the latest to become unused."""
-        unit_id = image.unit.unit_id
-        if unit_id in self.state.rows:
-            self.state.remove(unit_id)
-        queue = UnitQueue(image.unit)
-        for entry in image.running:
-            queue.run(entry, entry.started_at_s)
-        for entry in (*image.stream_waiting, *image.batch_waiting):
-            queue.enqueue(entry)
-        self.state.add(image.node, queue)
-        self.state.set_open(unit_id, image.is_open)
-        self.state.limit_waiting(unit_id, image.waiting_limit)
+    def _put(self, images: tuple[UnitState, ...]) -> None:
+        """Replace units; each keeps its row. All that share cores come together."""
+        known = [x for x in images if x.unit.unit_id in self.state.rows]
+        for image in reversed(known):
+            # The row that became unused last is the first to be used again.
+            self.state.remove(image.unit.unit_id)
+        queues = queues_of(image.unit for image in images)
+        for image in images:
+            queue = queues[image.unit.unit_id]
+            for entry in image.running:
+                queue.run(entry, entry.started_at_s)
+            for entry in (*image.stream_waiting, *image.batch_waiting):
+                queue.enqueue(entry)
+        here = {image.unit.unit_id for image in known}
+        new = [x for x in images if x.unit.unit_id not in here]
+        for image in (*known, *new):
+            unit_id = image.unit.unit_id
+            self.state.add(image.node, queues[unit_id])
+            self.state.set_open(unit_id, image.is_open)
+            self.state.limit_waiting(unit_id, image.waiting_limit)
 
     def _update(self, image: JobImage, now: float) -> None:
         """Make a job what the master says; its back-off goes on unless it asks for more."""

@@ -10,9 +10,20 @@ the wait estimate share (an estimate made under another discipline than the node
 3. then batch waiters in order of arrival, first fit.
 
 A container starts iff the demands of all running ones and its own do not exceed the unit in any
-dimension, the number of running containers (``run_limit``) among them.
+dimension, the number of running containers (``run_limit``) among them. That is the rule for units
+with a GPU as well: device memory is one of the dimensions, and the sums of vcores and memory are
+tested beside it.
 
-Source: HRM paper, sections 3.3 (queue stacking) and 3.4.1 (start rule). Point 2 is HRM's choice.
+Units of one node may share vcores and memory (binding mode "shared"): they are *siblings* in a
+pool. What one of them starts is gone from all; each keeps its own queues, slots and device memory.
+Streams of all siblings go before batch of all: a stream that waits for nothing but the pool's cores
+or memory stands in the stream queue of each sibling's image, so the start rule, ``free``, the table
+and the estimate speak of one thing. What siblings run is in the image too, with the part of it that
+comes back to the pool. Their batch waiters are not: each unit's batch queue is its own, the queues
+of GPUs are served first, and an estimate does not count what a sibling may take before.
+
+Source: HRM paper, sections 3.1 (shared cores), 3.3 (queue stacking) and 3.4.1 (start rule). Point 2
+and the discipline of pools are HRM's choice.
 """
 
 from __future__ import annotations
@@ -22,9 +33,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from hrm.core.feasibility import Vector, capacity_vector, fits, minus, plus
-from hrm.core.model import ContainerId, ResourceUnit, WorkloadClass
+from hrm.core.model import ContainerId, ResourceUnit, ResourceUnitId, WorkloadClass
 
-__all__ = ["Entry", "UnitImage", "UnitQueue", "startable"]
+__all__ = ["Entry", "UnitImage", "UnitQueue", "pooled_part", "queues_of", "startable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +98,28 @@ def startable(
             yield entry
 
 
+def pooled_part(demand: Vector) -> Vector:
+    """What a container takes from its siblings: vcores and memory, no device memory, no slot."""
+    return (demand[0], demand[1], 0, 0)
+
+
+def queues_of(units: Iterable[ResourceUnit]) -> dict[ResourceUnitId, UnitQueue]:
+    """Empty queues of a node's units, those that share joined to one pool."""
+    queues: dict[ResourceUnitId, UnitQueue] = {}
+    for unit in units:
+        queue = queues[unit.unit_id] = UnitQueue(unit)
+        if unit.pool in queues:
+            queue.join(queues[unit.pool])
+    return queues
+
+
 class UnitQueue:
     """The queues of one resource unit.
 
     Invariants:
-        ``free`` is the capacity less the demands of all and only the running containers, and no
-        dimension is negative.
+        ``free`` is the capacity less the demands of all and only the running containers, and less
+        the pooled part of what the siblings run; no dimension is negative.
+        ``pool`` lists this queue and its siblings, those with a GPU first; all share one list.
         A container is in exactly one of ``running``, ``stream_waiting``, ``batch_waiting``; the
         waiting dictionaries are in order of arrival and hold only their own class.
         ``version`` rises with every change.
@@ -103,6 +130,7 @@ class UnitQueue:
         "batch_waiting",
         "capacity",
         "free",
+        "pool",
         "running",
         "stream_waiting",
         "unit",
@@ -117,7 +145,22 @@ class UnitQueue:
         self.stream_waiting: dict[ContainerId, Entry] = {}
         self.batch_waiting: dict[ContainerId, Entry] = {}
         self.version = 0
+        self.pool: list[UnitQueue] = [self]
         self._image: UnitImage | None = None
+
+    def join(self, owner: UnitQueue) -> None:
+        """Share vcores and memory with ``owner`` and its siblings from now on."""
+        assert len(self.pool) == 1, f"{self.unit.unit_id} shares already"
+        assert self.capacity[:2] == owner.capacity[:2], "a pool has one size"
+        for sibling in owner.pool:
+            for entry in sibling.running.values():
+                self.free = minus(self.free, pooled_part(entry.demand))
+            for entry in self.running.values():
+                sibling.free = minus(sibling.free, pooled_part(entry.demand))
+        owner.pool.append(self)
+        owner.pool.sort(key=lambda queue: queue.unit.gpu is None)
+        self.pool = owner.pool
+        self._changed()
 
     def __contains__(self, container_id: ContainerId) -> bool:
         return self.get(container_id) is not None
@@ -150,14 +193,14 @@ class UnitQueue:
         self._queue_of(entry.workload_class).pop(entry.container_id, None)
         started = replace(entry, started_at_s=now)
         self.running[entry.container_id] = started
-        self.free = minus(self.free, entry.demand)
+        self._take(entry.demand)
         self._changed()
         return started
 
     def unrun(self, container_id: ContainerId) -> None:
         """Back from running to the head of its queue: the node has not started it after all."""
         entry = self.running.pop(container_id)
-        self.free = plus(self.free, entry.demand)
+        self._give_back(entry.demand)
         queue = self._queue_of(entry.workload_class)
         rest = dict(queue)
         queue.clear()
@@ -169,7 +212,7 @@ class UnitQueue:
         """Take a container out; what it held is free again. None if it is not here."""
         entry = self.running.pop(container_id, None)
         if entry is not None:
-            self.free = plus(self.free, entry.demand)
+            self._give_back(entry.demand)
         else:
             entry = self.stream_waiting.pop(container_id, None) or self.batch_waiting.pop(
                 container_id, None
@@ -193,20 +236,42 @@ class UnitQueue:
         return True
 
     def start_all(self, now: float) -> list[Entry]:
-        """Start everybody whom the rules let start; answers them in order."""
-        chosen = list(
-            startable(self.stream_waiting.values(), self.batch_waiting.values(), self.free)
-        )
-        return [self.run(entry, now) for entry in chosen]
+        """Start everybody whom the rules let start, here and at siblings; answers them in order."""
+        started = []
+        for queue in self.pool:
+            chosen = list(startable(queue.stream_waiting.values(), (), queue.free))
+            started += [queue.run(entry, now) for entry in chosen]
+        for queue in self.pool:
+            # A stream that is left, here or at a sibling, is in the image and lets no batch start.
+            image = queue.image()
+            chosen = list(startable(image.stream_waiting, image.batch_waiting, image.free))
+            started += [queue.run(entry, now) for entry in chosen]
+        return started
+
+    def lacks_only_the_pool(self, entry: Entry) -> bool:
+        """Does a waiter here wait for nothing but what siblings may give back?"""
+        return fits((0, 0, *entry.demand[2:]), self.free) and not fits(entry.demand, self.free)
 
     def image(self) -> UnitImage:
         """The present state, immutable; made once per version."""
         if self._image is None:
+            siblings = [queue for queue in self.pool if queue is not self]
             self._image = UnitImage(
                 self.capacity,
                 self.free,
-                tuple(self.running.values()),
-                tuple(self.stream_waiting.values()),
+                (
+                    *self.running.values(),
+                    *(_pooled(x) for queue in siblings for x in queue.running.values()),
+                ),
+                (
+                    *self.stream_waiting.values(),
+                    *(
+                        _pooled(x)
+                        for queue in siblings
+                        for x in queue.stream_waiting.values()
+                        if queue.lacks_only_the_pool(x)
+                    ),
+                ),
                 tuple(self.batch_waiting.values()),
             )
         return self._image
@@ -216,6 +281,19 @@ class UnitQueue:
             return self.stream_waiting
         return self.batch_waiting
 
+    def _take(self, demand: Vector) -> None:
+        for queue in self.pool:
+            queue.free = minus(queue.free, demand if queue is self else pooled_part(demand))
+
+    def _give_back(self, demand: Vector) -> None:
+        for queue in self.pool:
+            queue.free = plus(queue.free, demand if queue is self else pooled_part(demand))
+
     def _changed(self) -> None:
-        self.version += 1
-        self._image = None
+        for queue in self.pool:
+            queue.version += 1
+            queue._image = None
+
+
+def _pooled(entry: Entry) -> Entry:
+    return replace(entry, demand=pooled_part(entry.demand))

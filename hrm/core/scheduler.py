@@ -159,6 +159,7 @@ class Scheduler:
         versions = view.version.copy()
         try:
             for demand, members in self._groups(wanted):
+                view.open_to(demand)
                 placement = self._placement(job, demand, self._gpu_part(job, demand, members, view))
                 rows = _ask(self.policy, view, placement, now)
                 claims.extend(

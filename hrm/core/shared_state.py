@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hrm.core.estimate import simulate
-from hrm.core.feasibility import Vector, fits, fitting_rows, minus
+from hrm.core.feasibility import Vector, could_hold, fitting_rows, minus
 from hrm.core.model import NodeName, ResourceUnitId, WorkloadClass
-from hrm.core.resource_unit import Entry, UnitImage, UnitQueue
+from hrm.core.resource_unit import Entry, UnitImage, UnitQueue, pooled_part
 from hrm.core.waits import WaitTable
 
 __all__ = ["ClusterView", "SharedState"]
@@ -38,7 +38,9 @@ class SharedState:
 
     Invariants:
         For every row in use: ``free``, ``waiting_stream`` and ``waiting_batch`` equal what its
-        queue says; ``open`` is True iff its node takes new containers.
+        queue's image says; ``open`` is True iff its node takes new containers and the unit is not
+        draining; ``gpu_only`` is the unit's; ``pool`` is the same number for rows whose units share
+        vcores and memory, and for no others.
         A row that is not in use is closed, with zeros in ``total`` and ``free``.
         ``waiting_limit`` is how many may wait at a row; ``limit_waiting`` sets it.
         ``rows`` maps all and only the unit ids in use to their rows.
@@ -57,6 +59,8 @@ class SharedState:
         self.version: Ints = np.zeros(_FIRST_ROWS, dtype=np.int64)
         self.open: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
         self.waiting_limit: Ints = np.full(_FIRST_ROWS, _NO_LIMIT)
+        self.gpu_only: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
+        self.pool: Ints = np.arange(_FIRST_ROWS, dtype=np.int64)
         self._watchers: list[set[ResourceUnitId]] = []
         self._seen: dict[ResourceUnitId, int] = {}
 
@@ -83,18 +87,25 @@ class SharedState:
         self._queues[row] = queue
         self._nodes[row] = node
         self.total[row] = queue.capacity
-        self.open[row] = True
+        self.open[row] = not queue.unit.draining
+        self.gpu_only[row] = queue.unit.gpu_only
+        owner = self.find(queue.unit.pool)
+        if owner is not None and owner not in queue.pool:
+            queue.join(owner)
+        siblings = self.siblings(row)
+        self.pool[row] = self.pool[siblings[0]] if siblings else row
         self.refresh(row)
         return row
 
     def remove(self, unit_id: ResourceUnitId) -> None:
-        """Take a unit's row out of use."""
+        """Take a unit's row out of use; units that share a pool go together."""
         row = self.rows.pop(unit_id)
         self._seen.pop(unit_id, None)
         self._changed(unit_id)
         self._queues[row] = None
         self._nodes[row] = None
         self.open[row] = False
+        self.gpu_only[row] = False
         self.total[row] = 0
         self.free[row] = 0
         self.waiting_stream[row] = 0
@@ -127,22 +138,35 @@ class SharedState:
         row = self.rows.get(unit_id)
         return None if row is None else self.queue(row)
 
+    def siblings(self, row: int) -> list[int]:
+        """Rows of the other units that share this row's vcores and memory."""
+        pool = self.queue(row).pool
+        if len(pool) == 1:
+            return []
+        rows = (self.rows.get(queue.unit.unit_id) for queue in pool)
+        return [each for each in rows if each is not None and each != row]
+
     def node(self, row: int) -> NodeName:
         node = self._nodes[row]
         assert node is not None, f"row {row} is not in use"
         return node
 
     def refresh(self, row: int) -> None:
-        """Copy a queue's numbers into its row after a change."""
-        queue = self.queue(row)
-        self.free[row] = queue.free
-        self.waiting_stream[row] = len(queue.stream_waiting)
-        self.waiting_batch[row] = len(queue.batch_waiting)
-        self.version[row] += 1
-        self._waits.stale.add(row)
-        if self._watchers and self._seen.get(queue.unit.unit_id) != queue.version:
-            self._seen[queue.unit.unit_id] = queue.version
-            self._changed(queue.unit.unit_id)
+        """Copy a queue's numbers, and its siblings', into their rows after a change."""
+        for queue in self.queue(row).pool:
+            unit_id = queue.unit.unit_id
+            each = self.rows.get(unit_id)
+            if each is None:
+                continue
+            image = queue.image()
+            self.free[each] = image.free
+            self.waiting_stream[each] = len(image.stream_waiting)
+            self.waiting_batch[each] = len(image.batch_waiting)
+            self.version[each] += 1
+            self._waits.stale.add(each)
+            if self._watchers and self._seen.get(unit_id) != queue.version:
+                self._seen[unit_id] = queue.version
+                self._changed(unit_id)
 
     def waits_s(self, demand: Vector, rows: Ints, now: float) -> Floats:
         """``estimate.simulate`` for each of ``rows``; infinite at rows that are not in use."""
@@ -157,7 +181,10 @@ class SharedState:
             return f"row {row} is not in use"
         if not self.open[row]:
             return f"row {row} is closed: its node takes no new containers"
-        if not fits(demand, self.queue(row).capacity):
+        unit = self.queue(row).unit
+        if unit.gpu_only and not demand[2]:
+            return f"the unit of row {row} is for containers that use its GPU"
+        if not could_hold(demand, unit):
             return f"the unit of row {row} is too small, even when it is empty"
         return ""
 
@@ -174,7 +201,7 @@ class SharedState:
         return None if queue is None else queue.image()
 
     def _grow(self) -> None:
-        old = len(self._queues)
+        old, pool = len(self._queues), self.pool
         self._queues.extend([None] * old)
         self._nodes.extend([None] * old)
         self._unused = list(range(2 * old - 1, old - 1, -1))
@@ -185,6 +212,9 @@ class SharedState:
         self.version = np.concatenate([self.version, np.zeros(old, np.int64)])
         self.open = np.concatenate([self.open, np.zeros(old, np.bool_)])
         self.waiting_limit = np.concatenate([self.waiting_limit, np.full(old, _NO_LIMIT)])
+        self.gpu_only = np.concatenate([self.gpu_only, np.zeros(old, np.bool_)])
+        self.pool = np.arange(2 * old, dtype=np.int64)
+        self.pool[:old] = pool
 
 
 class ClusterView:
@@ -196,7 +226,8 @@ class ClusterView:
 
     Attributes, each with one row a unit: ``free`` and ``total``, shape (rows, 4) in the order of
     ``feasibility.DIMENSIONS``; ``waiting_stream``, ``waiting_batch``, ``waiting_limit``,
-    ``version`` and ``open``, shape (rows,).
+    ``version``, ``gpu_only`` and ``open``, shape (rows,). Rows that are not open to the demand
+    being placed, or that the round may not use, are closed: see ``open_to`` and ``keep_open``.
     """
 
     def __init__(self, state: SharedState) -> None:
@@ -209,6 +240,17 @@ class ClusterView:
         self.version = state.version.copy()
         self.open = state.open.copy()
         self.waiting_limit = state.waiting_limit.copy()
+        self.gpu_only = state.gpu_only.copy()
+        self._pool = state.pool.copy()
+        self._allowed = state.open.copy()
+
+    def open_to(self, demand: Vector) -> None:
+        """Close the rows that hold cores for a GPU to a demand without need of one; open others."""
+        self.open = self._allowed & self._useful(demand)
+
+    def _useful(self, demand: Vector) -> Bools:
+        """Rows that are not kept for containers of another kind than this."""
+        return np.ones_like(self.gpu_only) if demand[2] else ~self.gpu_only
 
     @property
     def waiting(self) -> Ints:
@@ -236,6 +278,10 @@ class ClusterView:
         """See ``SharedState.refusal``; asks the state, whatever was written into this view."""
         return self._state.refusal(row, demand)
 
+    def siblings(self, row: int) -> list[int]:
+        """Rows of the other units that share this row's vcores and memory."""
+        return self._state.siblings(row)
+
     def unit_id(self, row: int) -> ResourceUnitId:
         return self._state.queue(row).unit.unit_id
 
@@ -252,6 +298,7 @@ class ClusterView:
             running = (*image.running, replace(entry, started_at_s=now))
             self._images[row] = replace(image, free=free, running=running)
             self.free[row] = free
+            self._apply_to_siblings(row, replace(entry, started_at_s=now))
             return True
         if entry.workload_class is WorkloadClass.STREAM:
             waiting = (*image.stream_waiting, entry)
@@ -263,6 +310,15 @@ class ClusterView:
             self.waiting_batch[row] += 1
         return False
 
+    def _apply_to_siblings(self, row: int, entry: Entry) -> None:
+        """What starts at ``row`` is gone from every unit that shares its cores."""
+        part = replace(entry, demand=pooled_part(entry.demand))
+        for sibling in self.siblings(row):
+            image = self.image(sibling)
+            free = minus(image.free, part.demand)
+            self._images[sibling] = replace(image, free=free, running=(*image.running, part))
+            self.free[sibling] = free
+
     def waiting_before(self, workload_class: WorkloadClass) -> Ints:
         """How many waiters a new container of this class would find before it; shape (rows,)."""
         return self.waiting_stream if workload_class is WorkloadClass.STREAM else self.waiting
@@ -271,31 +327,45 @@ class ClusterView:
         """Units that a stream of these demands has to consider (``demands``: how many of each).
 
         Those with room for it at once; where they cannot take all of it, every open unit that is
-        large enough.
+        large enough. With each come its siblings, whose containers could take its cores.
         """
         chosen = np.zeros_like(self.open)
         for demand, many in demands.items():
-            room = self.open & (self.waiting_stream == 0) & fitting_rows(demand, self.free)
+            usable = self._allowed & self._useful(demand)
+            room = usable & (self.waiting_stream == 0) & fitting_rows(demand, self.free)
             enough = self._folds(demand, room) >= many
-            chosen |= room if enough else self.open & self.could_ever_fit(demand)
+            chosen |= room if enough else usable & self.could_ever_fit(demand)
+        chosen = self._allowed & np.isin(self._pool, self._pool[chosen])
         return frozenset(self.unit_id(row) for row in np.flatnonzero(chosen).tolist())
 
     def room_for(self, demand: Vector) -> int:
         """How many batch containers of ``demand``, and nothing else, could start at once."""
-        room = self.open & (self.waiting == 0) & fitting_rows(demand, self.free)
+        usable = self._allowed & self._useful(demand)
+        room = usable & (self.waiting == 0) & fitting_rows(demand, self.free)
         return self._folds(demand, room)
 
     def _folds(self, demand: Vector, rows: Bools) -> int:
+        """How many of ``demand`` the free part of ``rows`` takes; cores that they share once."""
         wanted = np.asarray(demand, np.int64)
-        return int((self.free[rows][:, wanted > 0] // wanted[wanted > 0]).min(axis=1).sum())
+        asked, common = wanted > 0, wanted[:2] > 0
+        free = self.free[rows]
+        folds = (free[:, asked] // wanted[asked]).min(axis=1)
+        _, first, pool = np.unique(self._pool[rows], return_index=True, return_inverse=True)
+        shared = (free[first, :2][:, common] // wanted[:2][common]).min(
+            axis=1, initial=np.iinfo(np.int64).max
+        )
+        sums = np.zeros(len(first), np.int64)
+        np.add.at(sums, pool, folds)
+        return int(np.minimum(sums, shared).sum())
 
     def keep_open(self, units: frozenset[ResourceUnitId] | None) -> None:
         """Close every unit but these; None: leave all as they are."""
         if units is not None:
             rows = [self._state.rows[unit] for unit in units if unit in self._state.rows]
             kept = np.zeros_like(self.open)
-            kept[rows] = self.open[rows]
-            self.open = kept
+            kept[rows] = True
+            self._allowed &= kept
+            self.open = self.open & kept
 
     def could_ever_fit(self, demand: Vector) -> Bools:
         """Rows whose empty unit would hold ``demand``; shape (rows,)."""

@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 
 from hrm import __version__, rpc, wire
+from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.explain import explain
 from hrm.core.ledger import Application, Container, Ledger, Node
@@ -150,6 +151,22 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             await rpc.abort(context, error)
         return self._nodes(names)
 
+    async def BindNode(  # noqa: N802
+        self, request: pb.BindNodeRequest, context: Any
+    ) -> pb.BindNodeResponse:
+        try:
+            node = NodeName(wire.to_name(request.name, "name"))
+            wish = wire.to_binding(request)
+            answer = await self._master.call(
+                lambda call_id: e.RebindRequested(
+                    now=self._master.now(), call_id=call_id, node=node, **wish
+                )
+            )
+        except HrmError as error:
+            await rpc.abort(context, error)
+        assert isinstance(answer, c.Rebound)
+        return pb.BindNodeResponse(message=answer.message)
+
     async def ReadLogs(  # noqa: N802
         self, request: pb.ReadLogsRequest, context: Any
     ) -> AsyncIterator[node_pb2.LogChunk]:
@@ -272,12 +289,14 @@ def _count(ledger: Ledger, *states: ContainerState) -> int:
 
 
 def _totals(ledger: Ledger) -> tuple[Resources, Resources]:
+    """What the cluster has and what of it is free, shared cores counted once."""
     state = ledger.state
-    if not state.rows:
-        return NOTHING, NOTHING
-    rows = list(state.rows.values())
-    total, free = state.total[rows].sum(axis=0), state.free[rows].sum(axis=0)
-    return _resources(total), _resources(free)
+    total, free = NOTHING, NOTHING
+    for row in state.rows.values():
+        unit = state.queue(row).unit
+        total += unit.own_capacity
+        free += unit.own(_resources(state.free[row]))
+    return total, free
 
 
 def _resources(vector: Any) -> Resources:

@@ -166,6 +166,7 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
                         x.resources,
                         x.heap_mib,
                         x.expected_duration_s,
+                        x.gpus,
                     )
                     for x in update.request.containers
                 )

@@ -139,6 +139,17 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
                         container=wire.to_status(message.container),
                     )
                 )
+            elif kind == "rebinding":
+                answer = message.rebinding
+                self._master.submit(
+                    e.RebindAnswered(
+                        now=now,
+                        node=name,
+                        request_id=answer.request_id,
+                        accepted=answer.accepted,
+                        message=wire.to_text(answer.message, "rebinding.message"),
+                    )
+                )
             else:
                 raise InvalidRequest(f"a registered node may not send {kind or 'nothing'}")
 
@@ -159,7 +170,24 @@ def _units(name: NodeName, messages: Any) -> tuple[ResourceUnit, ...]:
     for unit_id in ids:
         if not unit_id.startswith(f"{name}/"):
             raise InvalidRequest(f"resource unit {unit_id!r} must be named {name}/<something>")
+    _check_pools(units)
     return units
+
+
+def _check_pools(units: tuple[ResourceUnit, ...]) -> None:
+    """Who shares must share with an earlier unit of the same size that does not share itself."""
+    owners = {}
+    for unit in units:
+        if not unit.pool:
+            owners[unit.unit_id] = unit.capacity
+            continue
+        pool = owners.get(unit.pool)
+        size = (unit.capacity.vcores, unit.capacity.memory_mib)
+        if pool is None or size != (pool.vcores, pool.memory_mib):
+            raise InvalidRequest(
+                f"resource unit {unit.unit_id!r} shares with {unit.pool!r}, which must come "
+                f"before it, be of its size, and share with nobody else"
+            )
 
 
 def _with_call(event: e.NodeRegistered, call_id: int) -> e.NodeRegistered:
@@ -188,4 +216,6 @@ def _message(epoch: int, message: c.NodeMessage | c.Notice | StateChanged) -> pb
                 workload_class=wire.WORKLOAD_CLASS[message.workload_class],
             )
             return pb.MasterMessage(epoch=epoch, set_class=change)
+        case c.RebindUnits():
+            return pb.MasterMessage(epoch=epoch, rebind=wire.from_binding(message))
     raise AssertionError(f"{type(message).__name__} is not for nodes")

@@ -90,9 +90,13 @@ def in_order(
     chosen: list[int] = np.repeat(rows, np.minimum(fold.min(axis=1), len(entries)))[
         : len(entries)
     ].tolist()
-    for row, entry in zip(chosen, entries, strict=False):
-        view.apply(row, entry, now)
-    return chosen
+    placed: list[int] = []
+    for row in chosen:
+        # Of units that share their cores, the first may have taken what the next counted on.
+        if np.all(view.free[row] >= wanted):
+            view.apply(row, entries[len(placed)], now)
+            placed.append(row)
+    return placed
 
 
 def in_turn(
@@ -116,6 +120,8 @@ def in_turn(
         for row in turn.tolist():
             view.apply(row, entries[len(chosen)], now)
             chosen.append(row)
+            if view.siblings(row):
+                break  # what it took is gone from them too: ask for the rows again
         cursor = chosen[-1] + 1
     return chosen, cursor
 

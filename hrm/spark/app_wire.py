@@ -72,7 +72,9 @@ def targets(items: list[dict[str, Any]]) -> tuple[core.ProfileTarget, ...]:
             vcores=int(item["vcores"]),
             heap_mib=int(item["heap_mib"]),
             memory_mib=int(item["memory_mib"]),
-            gpu_memory_mib=int(item.get("gpu_memory_mib", 0)),
+            gpu_memory_mib=int(item["gpu_memory_mib"]) if item.get("gpus") else 0,
+            gpus=int(item.get("gpus", 0)),
+            unknown_resources=tuple(item.get("unknown_resources", ())),
         )
         for item in items
     )
@@ -131,6 +133,7 @@ def _ask(ask: core.ContainerAsk) -> application_pb2.ContainerRequest:
             gpu_memory_mib=target.gpu_memory_mib,
         ),
         heap_mib=min(target.heap_mib, _INT32_MAX),
+        gpus=target.gpus,
     )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -22,15 +23,27 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hrm.core.model import ContainerSpec
+from hrm.core.model import ContainerSpec, Gpu
 from hrm.errors import InvalidConfig, LaunchFailed
 
-__all__ = ["Java", "Launch", "Spark", "executor_launch", "find_java", "find_spark"]
+__all__ = [
+    "Java",
+    "Launch",
+    "Spark",
+    "executor_launch",
+    "find_java",
+    "find_spark",
+    "gpu_environment",
+]
 
 EXECUTOR_CLASS = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 JAVA_VERSION_MIN = 17
+RESOURCES_FILE = "resources.json"
 _JAVA_LIMIT_S = 20.0
 _CORE_JAR = re.compile(r"spark-core_[\d.]+-(?P<version>.+)\.jar")
+_GPU_RESOURCES = [
+    {"id": {"componentName": "spark.executor", "resourceName": "gpu"}, "addresses": ["0"]}
+]
 _INHERITED = ("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH")
 
 
@@ -58,6 +71,8 @@ class Launch:
 
     argv: tuple[str, ...]
     environment: dict[str, str] = field(repr=False)
+    files: dict[str, str] = field(default_factory=dict)
+    """Small text files for the work directory, by name; written before the start."""
 
 
 def find_spark(home: Path | None = None) -> Spark:
@@ -168,8 +183,11 @@ def executor_launch(
     work_dir: Path,
     stdout_url: str = "",
     stderr_url: str = "",
+    gpu: Gpu | None = None,
 ) -> Launch:
     """The command of the executor ``spec`` on this node, ``host`` to others.
+
+    ``gpu``: of the resource unit that the executor runs on; it sees it if it holds device memory.
 
     Raises:
         LaunchFailed: the driver's Spark is another version, or the specification names no driver.
@@ -203,12 +221,32 @@ def executor_launch(
         "--app-id", spec.application_id,
         "--resourceProfileId", str(spec.resource_profile_id),
     )  # fmt: skip
+    files = {}
+    if gpu is not None and spec.resources.gpu_memory_mib:
+        files[RESOURCES_FILE] = json.dumps(_GPU_RESOURCES)
+        argv = (*argv, "--resourcesFile", str(work_dir / RESOURCES_FILE))
     environment = _environment(spec, spark, java, work_dir)
+    environment |= gpu_environment(spec, gpu)
     if stdout_url:
         environment["SPARK_LOG_URL_STDOUT"] = stdout_url
     if stderr_url:
         environment["SPARK_LOG_URL_STDERR"] = stderr_url
-    return Launch(argv=argv, environment=environment)
+    return Launch(argv=argv, environment=environment, files=files)
+
+
+def gpu_environment(spec: ContainerSpec, gpu: Gpu | None) -> dict[str, str]:
+    """Shows a container its GPU and no other: none at all to one that holds no device memory.
+
+    CUDA counts the devices that it is shown from 0, whatever their numbers on the node: the address
+    that Spark's tasks get is therefore 0, and ``HRM_GPU_INDEX`` tells the number on the node.
+    """
+    if gpu is None or not spec.resources.gpu_memory_mib:
+        return {"CUDA_VISIBLE_DEVICES": ""}
+    return {
+        "CUDA_VISIBLE_DEVICES": gpu.uuid or str(gpu.index),
+        "HRM_GPU_INDEX": str(gpu.index),
+        "HRM_GPU_MEMORY_MIB": str(spec.resources.gpu_memory_mib),
+    }
 
 
 def _substitute(option: str, spec: ContainerSpec) -> str:
@@ -221,7 +259,10 @@ def _environment(spec: ContainerSpec, spark: Spark, java: Java, work_dir: Path) 
     """The application's environment over a few variables of the agent's, HRM's own over both."""
     environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     environment.setdefault("LANG", "C.UTF-8")
+    of_node = environment.get("LD_LIBRARY_PATH")
     environment.update(spec.launch.environment)
+    if of_node and dict(spec.launch.environment).get("LD_LIBRARY_PATH"):
+        environment["LD_LIBRARY_PATH"] += f":{of_node}"  # drivers of the node's devices
     path = environment.get("PATH") or os.environ.get("PATH") or os.defpath
     environment["PATH"] = f"{Path(sys.executable).parent}:{path}"
     if java.home is not None:

@@ -11,10 +11,11 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from hrm.core import commands as c
 from hrm.core import events as e
+from hrm.core.binding import Binding, Hardware, cut
 from hrm.core.bounds import Bounds
 from hrm.core.invariants import master_violations, node_violations
 from hrm.core.ledger import Application, Container
@@ -126,8 +127,16 @@ class VirtualCluster:
     def add_node(self, *units: ResourceUnit) -> VirtualNode:
         """A node named by the part before ``/`` of its units' ids."""
         name = NodeName(units[0].unit_id.partition("/")[0])
-        node = VirtualNode(NodeCore(name, units))
-        self.nodes[name] = node
+        return self.add_core(NodeCore(name, units))
+
+    def add_hardware(self, name: str, hardware: Hardware, binding: Binding) -> VirtualNode:
+        """A node that is cut by ``binding``, and may be cut anew."""
+        units = cut(NodeName(name), hardware, binding)
+        return self.add_core(NodeCore(NodeName(name), units, hardware=hardware, binding=binding))
+
+    def add_core(self, core: NodeCore) -> VirtualNode:
+        node = VirtualNode(core)
+        self.nodes[core.name] = node
         self.register(node)
         return node
 
@@ -231,6 +240,14 @@ class VirtualCluster:
                 )
                 return
         raise AssertionError(f"{container_id} runs nowhere")
+
+    def rebind(self, node: str, **wish: Any) -> int:
+        """Ask for another binding (``mode``, ``bound_cores``, ``reserve_cores``); the call id."""
+        call_id = next(self._calls)
+        self.tell_master(
+            e.RebindRequested(now=self.now, call_id=call_id, node=NodeName(node), **wish)
+        )
+        return call_id
 
     def disconnect(self, node: VirtualNode) -> None:
         """The network between a node and the master breaks."""
@@ -428,8 +445,25 @@ class VirtualCluster:
                     containers=command.statuses,
                 )
                 self._to_master(node, heartbeat)
+            case c.AnswerRebinding():
+                answer = e.RebindAnswered(
+                    now=self.now,
+                    node=node.name,
+                    request_id=command.request_id,
+                    accepted=command.accepted,
+                    message=command.message,
+                )
+                self._to_master(node, answer)
+            case c.RegisterAgain():
+                self.at(self.now + self.network_delay_s, lambda: self._register_again(node))
 
-    def _to_master(self, node: VirtualNode, event: e.ContainerReported | e.NodeReported) -> None:
+    def _register_again(self, node: VirtualNode) -> None:
+        if node.connected:
+            self.register(node)
+
+    def _to_master(
+        self, node: VirtualNode, event: e.ContainerReported | e.NodeReported | e.RebindAnswered
+    ) -> None:
         def arrive() -> None:
             if node.connected:
                 self.tell_master(replace(event, now=self.now))
@@ -461,6 +495,15 @@ def node_event(message: c.NodeMessage, now: float, epoch: int) -> e.NodeEvent:
             )
         case c.AcknowledgeEnded():
             return e.EndsAcknowledged(now=now, epoch=epoch, container_ids=message.container_ids)
+        case c.RebindUnits():
+            return e.RebindReceived(
+                now=now,
+                epoch=epoch,
+                request_id=message.request_id,
+                mode=message.mode,
+                bound_cores=message.bound_cores,
+                reserve_cores=message.reserve_cores,
+            )
         case c.SetContainerClass():
             return e.ContainerClassSet(
                 now=now,

@@ -244,6 +244,24 @@ class DrainNodesRequest(_message.Message):
     undo: bool
     def __init__(self, names: _Optional[_Iterable[str]] = ..., undo: bool = ...) -> None: ...
 
+class BindNodeRequest(_message.Message):
+    __slots__ = ("name", "mode", "bound_cores", "reserve_cores")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    BOUND_CORES_FIELD_NUMBER: _ClassVar[int]
+    RESERVE_CORES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    mode: _node_pb2.BindingMode
+    bound_cores: int
+    reserve_cores: int
+    def __init__(self, name: _Optional[str] = ..., mode: _Optional[_Union[_node_pb2.BindingMode, str]] = ..., bound_cores: _Optional[int] = ..., reserve_cores: _Optional[int] = ...) -> None: ...
+
+class BindNodeResponse(_message.Message):
+    __slots__ = ("message",)
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    message: str
+    def __init__(self, message: _Optional[str] = ...) -> None: ...
+
 class ReadLogsRequest(_message.Message):
     __slots__ = ("application_id", "executor_id", "stream", "tail_bytes", "follow")
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]

@@ -70,6 +70,11 @@ class AdminServiceStub(object):
                 request_serializer=hrm_dot_v1_dot_admin__pb2.DrainNodesRequest.SerializeToString,
                 response_deserializer=hrm_dot_v1_dot_admin__pb2.ListNodesResponse.FromString,
                 _registered_method=True)
+        self.BindNode = channel.unary_unary(
+                '/hrm.v1.AdminService/BindNode',
+                request_serializer=hrm_dot_v1_dot_admin__pb2.BindNodeRequest.SerializeToString,
+                response_deserializer=hrm_dot_v1_dot_admin__pb2.BindNodeResponse.FromString,
+                _registered_method=True)
         self.ReadLogs = channel.unary_stream(
                 '/hrm.v1.AdminService/ReadLogs',
                 request_serializer=hrm_dot_v1_dot_admin__pb2.ReadLogsRequest.SerializeToString,
@@ -123,6 +128,13 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def BindNode(self, request, context):
+        """Cuts a node into resource units anew. INVALID_ARGUMENT: impossible on that node, with the reason.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReadLogs(self, request, context):
         """Streams a container's log from the node that keeps it.
         """
@@ -167,6 +179,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DrainNodes,
                     request_deserializer=hrm_dot_v1_dot_admin__pb2.DrainNodesRequest.FromString,
                     response_serializer=hrm_dot_v1_dot_admin__pb2.ListNodesResponse.SerializeToString,
+            ),
+            'BindNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.BindNode,
+                    request_deserializer=hrm_dot_v1_dot_admin__pb2.BindNodeRequest.FromString,
+                    response_serializer=hrm_dot_v1_dot_admin__pb2.BindNodeResponse.SerializeToString,
             ),
             'ReadLogs': grpc.unary_stream_rpc_method_handler(
                     servicer.ReadLogs,
@@ -363,6 +380,33 @@ class AdminService(object):
             '/hrm.v1.AdminService/DrainNodes',
             hrm_dot_v1_dot_admin__pb2.DrainNodesRequest.SerializeToString,
             hrm_dot_v1_dot_admin__pb2.ListNodesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BindNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hrm.v1.AdminService/BindNode',
+            hrm_dot_v1_dot_admin__pb2.BindNodeRequest.SerializeToString,
+            hrm_dot_v1_dot_admin__pb2.BindNodeResponse.FromString,
             options,
             channel_credentials,
             insecure,

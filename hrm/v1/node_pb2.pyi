@@ -1,5 +1,6 @@
 from hrm.v1 import common_pb2 as _common_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -7,29 +8,66 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class BindingMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    BINDING_MODE_UNSPECIFIED: _ClassVar[BindingMode]
+    BINDING_MODE_SHARED: _ClassVar[BindingMode]
+    BINDING_MODE_PARTIAL: _ClassVar[BindingMode]
+    BINDING_MODE_EVEN: _ClassVar[BindingMode]
+BINDING_MODE_UNSPECIFIED: BindingMode
+BINDING_MODE_SHARED: BindingMode
+BINDING_MODE_PARTIAL: BindingMode
+BINDING_MODE_EVEN: BindingMode
+
 class ResourceUnit(_message.Message):
-    __slots__ = ("resource_unit_id", "capacity", "run_limit", "cpus")
+    __slots__ = ("resource_unit_id", "capacity", "run_limit", "cpus", "gpu", "pool", "gpu_only", "draining")
     RESOURCE_UNIT_ID_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     RUN_LIMIT_FIELD_NUMBER: _ClassVar[int]
     CPUS_FIELD_NUMBER: _ClassVar[int]
+    GPU_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    GPU_ONLY_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
     resource_unit_id: str
     capacity: _common_pb2.Resources
     run_limit: int
     cpus: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, resource_unit_id: _Optional[str] = ..., capacity: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., run_limit: _Optional[int] = ..., cpus: _Optional[_Iterable[int]] = ...) -> None: ...
+    gpu: Gpu
+    pool: str
+    gpu_only: bool
+    draining: bool
+    def __init__(self, resource_unit_id: _Optional[str] = ..., capacity: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., run_limit: _Optional[int] = ..., cpus: _Optional[_Iterable[int]] = ..., gpu: _Optional[_Union[Gpu, _Mapping]] = ..., pool: _Optional[str] = ..., gpu_only: bool = ..., draining: bool = ...) -> None: ...
+
+class Gpu(_message.Message):
+    __slots__ = ("index", "memory_mib", "numa_node", "uuid", "name", "declared")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    NUMA_NODE_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DECLARED_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    memory_mib: int
+    numa_node: int
+    uuid: str
+    name: str
+    declared: bool
+    def __init__(self, index: _Optional[int] = ..., memory_mib: _Optional[int] = ..., numa_node: _Optional[int] = ..., uuid: _Optional[str] = ..., name: _Optional[str] = ..., declared: bool = ...) -> None: ...
 
 class NodeMessage(_message.Message):
-    __slots__ = ("sequence", "register", "heartbeat", "container")
+    __slots__ = ("sequence", "register", "heartbeat", "container", "rebinding")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_FIELD_NUMBER: _ClassVar[int]
+    REBINDING_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     register: RegisterNode
     heartbeat: NodeHeartbeat
     container: _common_pb2.ContainerStatus
-    def __init__(self, sequence: _Optional[int] = ..., register: _Optional[_Union[RegisterNode, _Mapping]] = ..., heartbeat: _Optional[_Union[NodeHeartbeat, _Mapping]] = ..., container: _Optional[_Union[_common_pb2.ContainerStatus, _Mapping]] = ...) -> None: ...
+    rebinding: RebindingAnswer
+    def __init__(self, sequence: _Optional[int] = ..., register: _Optional[_Union[RegisterNode, _Mapping]] = ..., heartbeat: _Optional[_Union[NodeHeartbeat, _Mapping]] = ..., container: _Optional[_Union[_common_pb2.ContainerStatus, _Mapping]] = ..., rebinding: _Optional[_Union[RebindingAnswer, _Mapping]] = ...) -> None: ...
 
 class RegisterNode(_message.Message):
     __slots__ = ("name", "identity", "incarnation", "host", "endpoint", "resource_units", "containers", "isolation", "spark_versions", "platform")
@@ -76,20 +114,22 @@ class NodeUsage(_message.Message):
     def __init__(self, cpu_percent: _Optional[float] = ..., memory_used_mib: _Optional[int] = ..., memory_total_mib: _Optional[int] = ..., load_1m: _Optional[float] = ...) -> None: ...
 
 class MasterMessage(_message.Message):
-    __slots__ = ("epoch", "registered", "assign", "stop", "acknowledge", "set_class")
+    __slots__ = ("epoch", "registered", "assign", "stop", "acknowledge", "set_class", "rebind")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     ASSIGN_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
     SET_CLASS_FIELD_NUMBER: _ClassVar[int]
+    REBIND_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     registered: NodeRegistered
     assign: _common_pb2.ContainerSpec
     stop: StopContainer
     acknowledge: AcknowledgeEnded
     set_class: SetContainerClass
-    def __init__(self, epoch: _Optional[int] = ..., registered: _Optional[_Union[NodeRegistered, _Mapping]] = ..., assign: _Optional[_Union[_common_pb2.ContainerSpec, _Mapping]] = ..., stop: _Optional[_Union[StopContainer, _Mapping]] = ..., acknowledge: _Optional[_Union[AcknowledgeEnded, _Mapping]] = ..., set_class: _Optional[_Union[SetContainerClass, _Mapping]] = ...) -> None: ...
+    rebind: RebindUnits
+    def __init__(self, epoch: _Optional[int] = ..., registered: _Optional[_Union[NodeRegistered, _Mapping]] = ..., assign: _Optional[_Union[_common_pb2.ContainerSpec, _Mapping]] = ..., stop: _Optional[_Union[StopContainer, _Mapping]] = ..., acknowledge: _Optional[_Union[AcknowledgeEnded, _Mapping]] = ..., set_class: _Optional[_Union[SetContainerClass, _Mapping]] = ..., rebind: _Optional[_Union[RebindUnits, _Mapping]] = ...) -> None: ...
 
 class NodeRegistered(_message.Message):
     __slots__ = ("heartbeat_interval_s",)
@@ -124,6 +164,28 @@ class SetContainerClass(_message.Message):
     container_id: str
     workload_class: _common_pb2.WorkloadClass
     def __init__(self, container_id: _Optional[str] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ...) -> None: ...
+
+class RebindUnits(_message.Message):
+    __slots__ = ("request_id", "mode", "bound_cores", "reserve_cores")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    BOUND_CORES_FIELD_NUMBER: _ClassVar[int]
+    RESERVE_CORES_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    mode: BindingMode
+    bound_cores: int
+    reserve_cores: int
+    def __init__(self, request_id: _Optional[int] = ..., mode: _Optional[_Union[BindingMode, str]] = ..., bound_cores: _Optional[int] = ..., reserve_cores: _Optional[int] = ...) -> None: ...
+
+class RebindingAnswer(_message.Message):
+    __slots__ = ("request_id", "accepted", "message")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    accepted: bool
+    message: str
+    def __init__(self, request_id: _Optional[int] = ..., accepted: bool = ..., message: _Optional[str] = ...) -> None: ...
 
 class ReadLogRequest(_message.Message):
     __slots__ = ("container_id", "stream", "tail_bytes", "follow")

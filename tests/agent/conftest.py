@@ -32,6 +32,7 @@ class Master(node_pb2_grpc.NodeServiceServicer):
         self.epoch = 1
         self.registrations: list[node_pb2.RegisterNode] = []
         self.heartbeats: list[node_pb2.NodeHeartbeat] = []
+        self.answers: list[node_pb2.RebindingAnswer] = []
         self.statuses: dict[str, common_pb2.ContainerStatus] = {}
         self.refuse: grpc.StatusCode | None = None
         self.port = 0
@@ -84,6 +85,9 @@ class Master(node_pb2_grpc.NodeServiceServicer):
         elif kind == "heartbeat":
             self.heartbeats.append(message.heartbeat)
             statuses = list(message.heartbeat.containers)
+        elif kind == "rebinding":
+            self.answers.append(message.rebinding)
+            statuses = []
         else:
             statuses = [message.container]
         for status in statuses:
@@ -105,17 +109,32 @@ class Master(node_pb2_grpc.NodeServiceServicer):
         assert isinstance(found, common_pb2.ContainerStatus)
         return found
 
-    def assign(self, container_id: str, command: str, memory_mib: int = 256, **more: Any) -> None:
+    def assign(
+        self,
+        container_id: str,
+        command: str,
+        memory_mib: int = 256,
+        *,
+        unit: int = 0,
+        gpu_memory_mib: int = 0,
+        **more: Any,
+    ) -> None:
         spec = common_pb2.ContainerSpec(
             container_id=container_id,
             application_id="app-1",
             executor_id="1",
             workload_class=common_pb2.WORKLOAD_CLASS_BATCH,
-            resources=common_pb2.Resources(vcores=1, memory_mib=memory_mib),
-            resource_unit_id=self.registrations[-1].resource_units[0].resource_unit_id,
+            resources=common_pb2.Resources(
+                vcores=1, memory_mib=memory_mib, gpu_memory_mib=gpu_memory_mib
+            ),
+            resource_unit_id=self.registrations[-1].resource_units[unit].resource_unit_id,
             launch=common_pb2.SparkLaunch(environment={"COMMAND": command, **more}),
         )
         self._out.put_nowait(self._message(assign=spec))
+
+    def rebind(self, request_id: int, **wish: Any) -> None:
+        message = node_pb2.RebindUnits(request_id=request_id, **wish)
+        self._out.put_nowait(self._message(rebind=message))
 
     def order_stop(self, container_id: str, grace_s: float = 5.0) -> None:
         stop = node_pb2.StopContainer(

@@ -12,12 +12,15 @@ from pathlib import Path
 
 from hrm.agent.daemon import run
 from hrm.config import AgentSettings
-from hrm.core.model import ContainerSpec
-from hrm.spark.launch import Launch
+from hrm.core.model import ContainerSpec, Gpu
+from hrm.spark.launch import Launch, gpu_environment
 
 
-def command_of(spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str) -> Launch:
+def command_of(
+    spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str, gpu: Gpu | None
+) -> Launch:
     environment = {"PATH": os.environ["PATH"], **dict(spec.launch.environment)}
+    environment |= gpu_environment(spec, gpu)
     environment |= {"HRM_CONTAINER_ID": spec.container_id}
     return Launch(argv=("sh", "-c", environment["COMMAND"]), environment=environment)
 

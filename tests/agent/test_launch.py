@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from hrm.core.model import (
     ApplicationId,
     ContainerId,
     ContainerSpec,
+    Gpu,
     LaunchContext,
     Resources,
     ResourceUnitId,
@@ -79,6 +81,22 @@ def test_the_command_of_an_executor(monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment["SPARK_LOG_URL_STDERR"] == "http://err"
     assert (environment["SPARK_HOME"], environment["JAVA_HOME"]) == ("/spark", "/jdk")
     assert "HRM_SOMETHING" not in environment
+
+
+def test_an_executor_sees_its_gpu_and_no_other() -> None:
+    spec = replace(SPEC, resources=Resources(3, 1408, 4096))
+    gpu = Gpu(index=3, memory_mib=16384, uuid="GPU-abc")
+    launch = executor_launch(spec, spark=SPARK, java=JAVA, host="h", work_dir=Path("/w"), gpu=gpu)
+    assert launch.argv[-2:] == ("--resourcesFile", "/w/resources.json")
+    assert json.loads(launch.files["resources.json"]) == [
+        {"id": {"componentName": "spark.executor", "resourceName": "gpu"}, "addresses": ["0"]}
+    ]
+    environment = launch.environment
+    assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-abc"
+    assert (environment["HRM_GPU_INDEX"], environment["HRM_GPU_MEMORY_MIB"]) == ("3", "4096")
+    without = executor_launch(SPEC, spark=SPARK, java=JAVA, host="h", work_dir=Path("/w"), gpu=gpu)
+    assert without.environment["CUDA_VISIBLE_DEVICES"] == "", "it holds no device memory"
+    assert "--resourcesFile" not in without.argv and not without.files
 
 
 def test_the_secret_is_in_the_environment_alone() -> None:

@@ -100,6 +100,19 @@ def example_application() -> admin_pb2.Application:
     )
 
 
+def gpu_node(*, declared: bool) -> admin_pb2.Node:
+    """The example with a GPU, half of it in use."""
+    node = example_node()
+    gpu = node_pb2.Gpu(index=0, memory_mib=16_384, name="Fast One", declared=declared)
+    unit = node_pb2.ResourceUnit(
+        resource_unit_id="gpu0", capacity=_resources(1, 1024), run_limit=1, gpu=gpu, draining=True
+    )
+    unit.capacity.gpu_memory_mib = 16_384
+    free = common_pb2.Resources(gpu_memory_mib=8192)
+    node.resource_units.append(admin_pb2.ResourceUnitStatus(unit=unit, free=free, running=1))
+    return node
+
+
 class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
     """Answers with the examples; remembers the requests."""
 
@@ -163,6 +176,14 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
         if not request.undo:
             node.state = common_pb2.NODE_STATE_DRAINING
         return admin_pb2.ListNodesResponse(nodes=[node])
+
+    def BindNode(  # noqa: N802
+        self, request: Any, context: grpc.ServicerContext
+    ) -> admin_pb2.BindNodeResponse:
+        self.requests.append(request)
+        if request.name != "node-1":
+            context.abort(grpc.StatusCode.NOT_FOUND, f"no such node: {request.name}")
+        return admin_pb2.BindNodeResponse(message="node-1 is bound: even [all cores]")
 
     def ReadLogs(  # noqa: N802
         self, request: Any, context: grpc.ServicerContext

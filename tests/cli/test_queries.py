@@ -8,9 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import Result
 
-from tests.cli.conftest import APPLICATION, FakeMaster
+from hrm.cli import render
+from hrm.v1 import node_pb2
+from tests.cli.conftest import APPLICATION, FakeMaster, gpu_node
 
 Run = Callable[..., Result]
 
@@ -69,6 +72,27 @@ def test_kill_passes_the_reason_on(hrm: Run, master: FakeMaster) -> None:
 def test_drain_and_back(hrm: Run, master: FakeMaster) -> None:
     assert "draining" in hrm("node", "drain", "node-1").stdout
     assert "alive" in hrm("node", "drain", "node-1", "--undo").stdout
+
+
+def test_bind_says_what_to_change_and_what_came_of_it(hrm: Run, master: FakeMaster) -> None:
+    result = hrm("node", "bind", "node-1", "--mode", "even", "--reserve", "0")
+    assert result.stdout.strip() == "node-1 is bound: even [all cores]"
+    (request,) = master.requests
+    assert request.mode == node_pb2.BINDING_MODE_EVEN
+    assert (request.HasField("bound_cores"), request.HasField("reserve_cores")) == (False, True)
+    assert "say what to change" in _one_line(hrm("node", "bind", "node-1"))
+    assert "no such node: n9" in _one_line(hrm("node", "bind", "n9", "--bound-cores", "1"))
+    assert hrm("node", "bind", "node-1", "--bound-cores", "0").exit_code == 2
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_declared_gpu_is_never_shown_as_a_real_one(declared: bool) -> None:
+    console = Console(width=250)
+    with console.capture() as captured:
+        console.print(render.nodes_table([gpu_node(declared=declared)]))
+    shown = captured.get()
+    assert ("Fast One (declared) 8 GiB of 16 GiB" in shown) is declared
+    assert "Fast One" in shown and "gpu0 (draining)" in shown
 
 
 def test_logs_pass_bytes_on_as_they_are(hrm: Run, master: FakeMaster) -> None:

@@ -196,6 +196,22 @@ def test_a_refused_first_request_fails_at_once() -> None:
     assert core.handle(refused)[0] == FailApplication(message="too large")
 
 
+def test_what_no_cluster_can_serve_fails_at_once() -> None:
+    for wish, part in (
+        (replace(target(1), gpus=2), "asks for 2 GPUs an executor, and HRM serves one"),
+        (replace(target(1), unknown_resources=("fpga",)), "asks for fpga"),
+    ):
+        core = AppMasterCore()
+        core.handle(opened(0.0))
+        commands = core.handle(want(1.0, wish))
+        failure = next(x for x in commands if isinstance(x, FailApplication))
+        assert part in failure.message
+        assert not asked(commands)
+    fine = AppMasterCore()
+    fine.handle(opened(0.0))
+    assert asked(fine.handle(want(1.0, replace(target(1), gpus=1)))) == ["1"]
+
+
 def test_a_later_refusal_goes_on_with_what_there_is() -> None:
     core = running(1)
     core.handle(want(1, target(2)))

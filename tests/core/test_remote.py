@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -10,15 +11,24 @@ from hypothesis import strategies as st
 
 from hrm.core import commands as c
 from hrm.core import events as e
+from hrm.core import remote
+from hrm.core.binding import Binding, BindingMode, Core, Hardware
 from hrm.core.bounds import Bounds
 from hrm.core.feasibility import Vector
-from hrm.core.model import ApplicationId, ContainerId, ResourceUnitId, WorkloadClass
+from hrm.core.model import (
+    ApplicationId,
+    ContainerId,
+    Gpu,
+    Resources,
+    ResourceUnitId,
+    WorkloadClass,
+)
 from hrm.core.negotiator import Claim, Proposal
 from hrm.core.resource_unit import Entry, UnitQueue
 from hrm.core.shared_state import SharedState
 from hrm.errors import AlreadyExists, InvalidRequest, NotFound
 from hrm.testing.remote import VirtualScheduler
-from hrm.testing.virtual import VirtualCluster, unit
+from hrm.testing.virtual import SMALL, VirtualCluster, unit
 
 STREAM = WorkloadClass.STREAM
 
@@ -34,6 +44,17 @@ def assert_same(copy: SharedState, state: SharedState) -> None:
         assert copy.waiting_limit[other] == state.waiting_limit[row]
         assert copy.free[other].tolist() == state.free[row].tolist()
         assert copy.total[other].tolist() == state.total[row].tolist()
+        assert copy.gpu_only[other] == state.gpu_only[row]
+        assert copy.waiting_stream[other] == state.waiting_stream[row]
+        assert siblings(copy, unit_id) == siblings(state, unit_id)
+
+
+def siblings(state: SharedState, unit_id: ResourceUnitId) -> set[ResourceUnitId]:
+    number = state.pool[state.rows[unit_id]]
+    by_number = {x for x, row in state.rows.items() if state.pool[row] == number}
+    row = state.rows[unit_id]
+    assert by_number == {unit_id, *(state.queue(x).unit.unit_id for x in state.siblings(row))}
+    return by_number
 
 
 def cluster_of(*nodes: int, bounds: Bounds | None = None) -> VirtualCluster:
@@ -41,12 +62,18 @@ def cluster_of(*nodes: int, bounds: Bounds | None = None) -> VirtualCluster:
     return VirtualCluster(units, schedulers=1, bounds=bounds)
 
 
-def submit_to(cluster: VirtualCluster, name: str, many: int, **fields: object) -> ApplicationId:
+def submit_to(
+    cluster: VirtualCluster,
+    name: str,
+    many: int,
+    resources: Resources = SMALL,
+    **fields: object,
+) -> ApplicationId:
     """An application of the scheduler ``name``."""
     while True:
         app = cluster.submit(0, **fields)  # type: ignore[arg-type]
         if cluster.app(app).scheduler == name:
-            cluster.request(app, range(1, many + 1))
+            cluster.request(app, range(1, many + 1), resources)
             return app
         cluster.finish(app)
 
@@ -231,6 +258,7 @@ happenings = st.lists(
                 "join",
                 "leave",
                 "drain",
+                "bind",
             ]
         ),
         st.integers(0, 9),
@@ -244,20 +272,65 @@ scopes: st.SearchStrategy[Literal["global", "candidates"]] = st.sampled_from(
 )
 
 
+MACHINE = Hardware(
+    cores=tuple(Core(number) for number in range(4)),
+    memory_mib=65_536,
+    gpus=(Gpu(index=0, memory_mib=1000), Gpu(index=1, memory_mib=1000)),
+)
+MODES = (BindingMode.SHARED, BindingMode.EVEN, BindingMode.PARTIAL)
+ON_GPU = replace(SMALL, gpu_memory_mib=500)
+
+
+def test_a_remote_scheduler_sees_that_units_share_their_cores() -> None:
+    """One container of four cores for each of two GPUs, on four cores: the second waits."""
+    cluster = VirtualCluster(schedulers=1, bounds=Bounds(waiting_limit=0))
+    cluster.add_hardware("g1", MACHINE, Binding(mode=BindingMode.SHARED))
+    outside = VirtualScheduler(cluster, "outside")
+    app = submit_to(cluster, "outside", 2, resources=replace(ON_GPU, vcores=4))
+    cluster.settle()
+    assert cluster.states(app) == {"running": 1, "pending": 1}
+    assert_same(outside.replica.state, cluster.master.ledger.state)
+    assert {row[0] for row in outside.replica.state.view().free.tolist()} == {0}
+    cpu = submit_to(cluster, "outside", 1)
+    cluster.settle()
+    assert cluster.states(cpu) == {"pending": 1}
+    cluster.finish(app)
+    cluster.settle()
+    assert cluster.states(cpu) == {"running": 1}
+    container = cluster.app(cpu).containers[ContainerId(f"{cpu}-x1")]
+    assert container.unit_id == "g1/cpu"
+
+
+def test_units_that_share_cores_are_never_sent_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "UNITS_PER_MESSAGE", 2)
+    cluster = VirtualCluster(schedulers=1)
+    for number in range(3):
+        cluster.add_hardware(f"g{number}", MACHINE, Binding(mode=BindingMode.SHARED))
+    outside = VirtualScheduler(cluster, "outside")
+    apps = [submit_to(cluster, "outside", 4, resources=ON_GPU) for _ in range(3)]
+    cluster.settle()
+    assert [cluster.states(app) for app in apps] == [{"running": 4}] * 3
+    assert_same(outside.replica.state, cluster.master.ledger.state)
+
+
 @settings(max_examples=60, deadline=None)
 @given(happenings, scopes)
 def test_snapshot_and_deltas_are_the_state(
     steps: list[tuple[str, int, int, WorkloadClass]], scope: Literal["global", "candidates"]
 ) -> None:
     """Whenever all messages have arrived, every copy is the state; and nothing is ever lost."""
-    cluster = cluster_of(3, 2, bounds=Bounds(lease_scope=scope))
+    cluster = cluster_of(3, bounds=Bounds(lease_scope=scope))
+    cluster.add_hardware("g1", MACHINE, Binding(mode=BindingMode.SHARED))
     outside = {0: VirtualScheduler(cluster, "outside-0")}
     apps: dict[ApplicationId, int] = {}
     for what, number, count, workload_class in steps:
         app = list(apps)[number % len(apps)] if apps else None
         node = list(cluster.nodes.values())[number % 2]
         if what == "submit":
-            new = cluster.submit(count, workload_class=workload_class, gang_min=number % 3)
+            resources = ON_GPU if number % 2 else SMALL
+            new = cluster.submit(
+                count, resources, workload_class=workload_class, gang_min=number % 3
+            )
             apps[new] = count
         elif what == "release" and app is not None:
             cluster.release(app, 1 + number % apps[app])
@@ -284,6 +357,8 @@ def test_snapshot_and_deltas_are_the_state(
                 now=cluster.now, call_id=call_id, nodes=(node.name,), undo=count % 2 == 0
             )
             cluster.tell_master(event)
+        elif what == "bind":
+            cluster.rebind("g1", mode=MODES[number % 3], bound_cores=1, reserve_cores=1)
         cluster.advance(count if number % 2 else 0.0)
         if number % 3 == 0:
             cluster.advance(1.1)

@@ -29,6 +29,7 @@ from hrm.v1 import (
     node_pb2_grpc,
 )
 
+NO_MODE: Any = 9
 TIMEOUT_S = 10.0
 
 
@@ -299,7 +300,15 @@ async def test_nodes_with_bad_units_are_refused(tmp_path: Path) -> None:
         foreign = node_pb2.ResourceUnit()
         foreign.CopyFrom(good)
         foreign.resource_unit_id = "another/cpu"
+        pooled = node_pb2.ResourceUnit()
+        pooled.CopyFrom(good)
+        pooled.resource_unit_id, pooled.pool = "n1/gpu0", "n1/cpu"
+        larger = node_pb2.ResourceUnit()
+        larger.CopyFrom(pooled)
+        larger.capacity.vcores += 1
         for units, part in (
+            ([pooled, good], "must come before it"),
+            ([good, larger], "be of its size"),
             ([], "at least one"),
             ([good, good], "one id"),
             ([foreign], "must be named n1/"),
@@ -308,6 +317,38 @@ async def test_nodes_with_bad_units_are_refused(tmp_path: Path) -> None:
             with refused(grpc.StatusCode.INVALID_ARGUMENT, part):
                 await stream.write(node(resource_units=units))
                 await stream.read()
+
+
+async def test_a_binding_travels_to_the_node_and_its_answer_back(tmp_path: Path) -> None:
+    async with running(tmp_path) as master:
+        stream = master.nodes.Connect(timeout=TIMEOUT_S)
+        await stream.write(node())
+        await stream.read()
+        for accepted, code in ((True, None), (False, grpc.StatusCode.INVALID_ARGUMENT)):
+            wish = admin_pb2.BindNodeRequest(name="n1", mode="BINDING_MODE_EVEN", reserve_cores=0)
+            call = master.admin.BindNode(wish, timeout=TIMEOUT_S)
+            order = await stream.read()
+            assert order.rebind.mode == node_pb2.BINDING_MODE_EVEN
+            assert order.rebind.HasField("reserve_cores")
+            assert not order.rebind.HasField("bound_cores")
+            answer = node_pb2.RebindingAnswer(
+                request_id=order.rebind.request_id, accepted=accepted, message="so be it"
+            )
+            await stream.write(node_pb2.NodeMessage(sequence=2, rebinding=answer))
+            if code is None:
+                assert (await call).message == "so be it"
+            else:
+                with refused(code, "so be it"):
+                    await call
+        for request, part in (
+            (admin_pb2.BindNodeRequest(name="n1", mode=NO_MODE), "mode is 9"),
+            (admin_pb2.BindNodeRequest(name="n1", bound_cores=0), "bound_cores is 0"),
+            (admin_pb2.BindNodeRequest(name="n1", reserve_cores=-1), "reserve_cores is -1"),
+            (admin_pb2.BindNodeRequest(), "name is ''"),
+        ):
+            with refused(grpc.StatusCode.INVALID_ARGUMENT, part):
+                await master.admin.BindNode(request, timeout=TIMEOUT_S)
+        stream.cancel()
 
 
 async def test_an_agent_that_registers_twice_is_told(tmp_path: Path) -> None:

@@ -58,8 +58,12 @@ class FakeMaster(application_pb2_grpc.ApplicationServiceServicer):
     executors: dict[str, Executor] = field(default_factory=dict)
     updates: list[tuple[float, application_pb2.ApplicationUpdate]] = field(default_factory=list)
     sessions: int = 0
+    ended_sessions: int = 0
+    problems: list[str] = field(default_factory=list)
+    deaf: bool = False
+    hear: asyncio.Event = field(default_factory=asyncio.Event)
     finished: application_pb2.ApplicationFinished | None = None
-    notices: asyncio.Queue[application_pb2.ApplicationNotice | None] = field(
+    notices: asyncio.Queue[application_pb2.ApplicationNotice | grpc.StatusCode | None] = field(
         default_factory=asyncio.Queue
     )
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -78,8 +82,12 @@ class FakeMaster(application_pb2_grpc.ApplicationServiceServicer):
         )
 
     async def Session(self, requests: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        first = await anext(aiter(requests))
-        assert first.WhichOneof("update") == "attach", first
+        try:
+            first = await asyncio.wait_for(anext(aiter(requests)), 5)
+            assert first.WhichOneof("update") == "attach", first
+        except (StopAsyncIteration, TimeoutError, AssertionError) as error:
+            self.problems.append(f"no attach: {error!r}")
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no attach")
         self.sessions += 1
         notices: asyncio.Queue[Any] = asyncio.Queue()
         self.notices = notices
@@ -89,8 +97,11 @@ class FakeMaster(application_pb2_grpc.ApplicationServiceServicer):
         reader = asyncio.create_task(self._read(requests, notices))
         try:
             while (notice := await notices.get()) is not None:
+                if isinstance(notice, grpc.StatusCode):
+                    await context.abort(notice, "the session is cut")
                 yield notice
         finally:
+            self.ended_sessions += 1
             reader.cancel()
 
     def live(self) -> list[common_pb2.ContainerStatus]:
@@ -106,6 +117,10 @@ class FakeMaster(application_pb2_grpc.ApplicationServiceServicer):
     def break_session(self) -> None:
         self.notices.put_nowait(None)
 
+    def abort_session(self) -> None:
+        """As by a master that is gone."""
+        self.notices.put_nowait(grpc.StatusCode.UNAVAILABLE)
+
     def classes(self) -> list[common_pb2.WorkloadClass]:
         return [
             u.class_changed.workload_class for _, u in self.updates if u.HasField("class_changed")
@@ -113,6 +128,8 @@ class FakeMaster(application_pb2_grpc.ApplicationServiceServicer):
 
     async def _read(self, requests: Any, notices: asyncio.Queue[Any]) -> None:
         with contextlib.suppress(grpc.RpcError, asyncio.CancelledError):
+            if self.deaf:
+                await self.hear.wait()
             async for update in requests:
                 self.updates.append((time.time(), update))
                 match update.WhichOneof("update"):

@@ -56,6 +56,22 @@ def test_a_request_carries_the_profile() -> None:
     assert request.heap_mib == 1024
 
 
+def test_gpus_and_their_memory_travel() -> None:
+    item = {
+        "profile": 3, "count": 2, "vcores": 4, "heap_mib": 1024, "memory_mib": 1408,
+        "gpus": 1, "gpu_memory_mib": 4096, "unknown_resources": ["fpga"],
+    }  # fmt: skip
+    (target,) = app_wire.targets([item])
+    assert (target.gpus, target.gpu_memory_mib, target.unknown_resources) == (1, 4096, ("fpga",))
+    (without,) = app_wire.targets([{**item, "gpus": 0}])
+    assert without.gpu_memory_mib == 0, "the setting means nothing to executors without a GPU"
+    ask = core.ContainerAsk(executor_id="9", target=target)
+    update = app_wire.update(core.RequestContainers(asks=(ask,)))
+    assert update is not None
+    (request,) = update.request.containers
+    assert (request.gpus, request.resources.gpu_memory_mib) == (1, 4096)
+
+
 def test_what_is_for_spark_is_not_for_the_master() -> None:
     assert app_wire.update(core.FailApplication(message="no")) is None
     assert app_wire.update(core.ExecutorStarted(executor_id="1", node="n")) is None

@@ -156,6 +156,7 @@ spark.stop()
     assert set(master.executors) == {"1"}
 
 
+@pytest.mark.extra
 async def test_a_dead_executor_is_reported_with_its_exit_code_and_replaced(
     master: FakeMaster, tmp_path: Path
 ) -> None:
@@ -182,6 +183,7 @@ spark.stop()
     assert set(master.executors) == {"1", "2"}
 
 
+@pytest.mark.extra
 async def test_an_appmaster_that_dies_comes_back_and_finds_its_executors(
     master: FakeMaster, tmp_path: Path
 ) -> None:
@@ -299,6 +301,7 @@ spark.stop()
     assert "ProcessingTime" in change.class_changed.evidence
 
 
+@pytest.mark.extra
 async def test_dynamic_allocation_asks_and_releases(master: FakeMaster, tmp_path: Path) -> None:
     body = """
 spark = builder.getOrCreate()
@@ -326,6 +329,7 @@ spark.stop()
         assert await driver.exit_status() == 0
 
 
+@pytest.mark.extra
 async def test_a_driver_that_is_killed_leaves_nothing(master: FakeMaster, tmp_path: Path) -> None:
     body = """
 spark = builder.getOrCreate()

@@ -87,6 +87,8 @@ def launcher(tmp_path: Path) -> Launcher:
             ["-v", "--name", "two words", "--master", "spark+hrm://h:1", "a.py", "", "--master",
              "hrm:x"],
         ),
+        (["--load-spark-defaults", "--master", "hrm://h:1"],
+         ["--load-spark-defaults", "--master", "spark+hrm://h:1"]),
     ],
 )  # fmt: skip
 def test_hrm_masters_are_rewritten(
@@ -106,6 +108,8 @@ def test_hrm_masters_are_rewritten(
         ["--master", "spark://h:7077", "a.py"],
         ["--conf", "spark.app.master=hrm://h:1", "a.py"],
         ["--name", "--master", "a.py", "hrm://h:1"],
+        ["--master", "yarn", "--deploy-mode", "cluster", "--num-executors", "3", "a.py"],
+        ["--master", "spark://h:7077", "--total-executor-cores=3", "a.py"],
         ["--version"],
         [],
     ],
@@ -175,6 +179,71 @@ def test_what_an_enclosing_driver_left_is_taken_away(launcher: Launcher) -> None
     launcher.rewritten("--master", "hrm://h:1", "a.py", **inherited)
     assert launcher.exported()["SPARK_SUBMIT_OPTS"].count("@") == 1
     assert launcher.exported()["SPARK_DIST_CLASSPATH"] == "/cache/plugin.jar"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["--num-executors", "3"], ["--conf", "spark.executor.instances=3"]),
+        (["--num-executors=3"], ["--conf", "spark.executor.instances=3"]),
+        (["a.py", "--num-executors", "3"], ["a.py", "--num-executors", "3"]),
+        (["--name", "--num-executors", "a.py"], ["--name", "--num-executors", "a.py"]),
+        (["--num-executors"], ["--num-executors"]),
+        (["--deploy-mode", "client", "a.py"], ["--deploy-mode", "client", "a.py"]),
+    ],
+)
+def test_a_number_of_executors_becomes_the_setting_that_counts(
+    launcher: Launcher, given: list[str], expected: list[str]
+) -> None:
+    before = ["--master", "spark+hrm://h:1"]
+    assert launcher.rewritten("--master", "hrm://h:1", *given) == before + expected
+
+
+def test_a_number_of_executors_with_a_master_in_the_defaults_file(launcher: Launcher) -> None:
+    file = launcher.directory / "p.conf"
+    file.write_text("spark.master hrm://h:1\n")
+    assert launcher.rewritten("--num-executors", "2", "--properties-file", str(file), "a.py") == [
+        "--master", "spark+hrm://h:1", "--conf", "spark.executor.instances=2",
+        "--properties-file", str(file), "a.py",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--deploy-mode", "cluster"],
+        ["--deploy-mode=cluster"],
+        ["--conf", "spark.submit.deployMode=cluster"],
+        ["-c", "spark.submit.deployMode=cluster"],
+        ["--conf=spark.submit.deployMode=cluster"],
+    ],
+)
+def test_cluster_mode_is_refused_in_one_line(launcher: Launcher, given: list[str]) -> None:
+    done = launcher.run(SUBMIT, *given, "--master", "hrm://h:1", "a.py")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "HRM: deploy mode cluster is not supported: the driver runs where spark-submit runs; "
+        "leave --deploy-mode cluster out\n"
+    )
+    assert not (launcher.directory / "arguments").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        (["--total-executor-cores", "8"], "--total-executor-cores"),
+        (["--total-executor-cores=8"], "--total-executor-cores"),
+        (["--conf", "spark.cores.max=8"], "spark.cores.max"),
+        (["--conf=spark.cores.max=8"], "spark.cores.max"),
+    ],
+)
+def test_a_limit_on_all_cores_is_warned_of(launcher: Launcher, given: list[str], name: str) -> None:
+    done = launcher.run(SUBMIT, "--master", "hrm://h:1", *given, "a.py")
+    assert done.returncode == 0
+    assert done.stderr == (
+        f"HRM: warning: {name} has no effect here; set spark.executor.instances and "
+        f"spark.executor.cores instead\n"
+    )
 
 
 @pytest.mark.parametrize(

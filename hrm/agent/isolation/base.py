@@ -54,6 +54,11 @@ class Isolation(abc.ABC):
     enforces_memory: bool
     """Whether the kernel holds the memory limit; if not, the tracker has to."""
 
+    @property
+    @abc.abstractmethod
+    def pins_cpus(self) -> bool:
+        """Whether containers can be held on certain CPUs."""
+
     @abc.abstractmethod
     def check(self) -> None:
         """Try everything a container needs, and leave no trace.

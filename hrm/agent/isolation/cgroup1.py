@@ -37,6 +37,10 @@ class Cgroup1(GroupIsolation):
             if controller in options
         }
 
+    @property
+    def pins_cpus(self) -> bool:
+        return "cpuset" in self._mounts
+
     def _check_available(self) -> None:
         missing = [name for name in _REQUIRED if name not in self._mounts]
         if missing:

@@ -42,6 +42,10 @@ class Cgroup2(GroupIsolation):
     def _controllers(self, group: Path) -> frozenset[str]:
         return frozenset((group / "cgroup.controllers").read_text().split())
 
+    @property
+    def pins_cpus(self) -> bool:
+        return self._root is not None and "cpuset" in self._controllers(self._root)
+
     def _check_available(self) -> None:
         if self._root is None:
             raise IsolationError("no v2 hierarchy is mounted")

@@ -17,6 +17,7 @@ __all__ = ["NoIsolation"]
 class NoIsolation(Isolation):
     name = "none"
     enforces_memory = False
+    pins_cpus = False
 
     def check(self) -> None:
         """Always works."""

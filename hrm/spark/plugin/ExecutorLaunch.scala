@@ -14,6 +14,7 @@ import org.apache.spark.util.Utils
 
 /** How executors are started and what they need, as plain maps for JSON. */
 private[hrm] object ExecutorLaunch {
+  private val GpuMemory = "spark.hrm.executor.gpu.memory"
   private val LibraryPath = "LD_LIBRARY_PATH"
 
   def describe(sc: SparkContext, driverUrl: String): JMap[String, Any] = {
@@ -46,8 +47,9 @@ private[hrm] object ExecutorLaunch {
     target.put("heap_mib", heapMib)
     target.put("memory_mib", heapMib + overheadMib + offHeapMib + pysparkMib)
     target.put("gpus", amount("gpu").getOrElse(0L))
-    target.put("gpu_memory_mib",
-      conf.getOption("spark.hrm.executor.gpuMemory").map(JavaUtils.byteStringAsMb).getOrElse(0L))
+    target.put("gpu_memory_mib", conf.getOption(GpuMemory).map(JavaUtils.byteStringAsMb).getOrElse(0L))
+    target.put("unknown_resources",
+      strings((profile.executorResources.keySet -- ResourceProfile.allSupportedExecutorResources - "gpu").toSeq.sorted))
     target
   }
 

@@ -1,0 +1,123 @@
+"""The cores, NUMA nodes and GPUs of this machine, as the kernel and NVIDIA's driver tell them.
+
+GPUs come from NVML. A machine without its library or driver has none, which the log says once.
+A setting can declare GPUs on a machine without: they are scheduled like others and marked wherever
+they are shown, but no device stands behind them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import structlog
+
+from hrm.config import DeclaredGpu
+from hrm.core.binding import Core
+from hrm.core.model import Gpu
+
+__all__ = ["cores", "find_gpus", "numa_distances"]
+
+_MIB = 1024 * 1024
+_SYS = Path("/sys")
+_log = structlog.get_logger("hrm.agent")
+
+
+def cores(wanted: int, sys: Path = _SYS) -> tuple[Core, ...]:
+    """``wanted`` of the CPUs that this process may use; 0: all.
+
+    Where more are wanted than there are, none has a number: nothing can be pinned to them.
+    """
+    allowed = sorted(os.sched_getaffinity(0))
+    numa = dict(_numa_of_cpus(sys))
+    if wanted > len(allowed):
+        return tuple(Core(None) for _ in range(wanted))
+    return tuple(Core(number, numa.get(number, -1)) for number in allowed[: wanted or None])
+
+
+def _numa_nodes(sys: Path) -> list[tuple[int, Path]]:
+    found = (sys / "devices/system/node").glob("node[0-9]*")
+    return sorted((int(path.name.removeprefix("node")), path) for path in found)
+
+
+def _numa_of_cpus(sys: Path) -> Iterator[tuple[int, int]]:
+    for node, path in _numa_nodes(sys):
+        for cpu in _numbers(_text(path / "cpulist")):
+            yield cpu, node
+
+
+def numa_distances(sys: Path = _SYS) -> tuple[tuple[int, int, int], ...]:
+    """(from, to, distance) for each pair of NUMA nodes; 10 is the distance of a node to itself."""
+    nodes = _numa_nodes(sys)
+    return tuple(
+        (node, other, int(distance))
+        for node, path in nodes
+        for (other, _), distance in zip(nodes, _text(path / "distance").split(), strict=False)
+    )
+
+
+def _numbers(text: str) -> Iterator[int]:
+    """The CPUs of a list such as ``0-3,8``."""
+    for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
+        yield from range(int(first), int(last or first) + 1)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def find_gpus(declared: tuple[DeclaredGpu, ...], sys: Path = _SYS) -> tuple[Gpu, ...]:
+    """This machine's GPUs; the declared ones in their place where there are any."""
+    if declared:
+        gpus = tuple(
+            Gpu(
+                index=index,
+                memory_mib=gpu.memory_mib,
+                numa=gpu.numa,
+                name=gpu.name,
+                declared=True,
+            )
+            for index, gpu in enumerate(declared)
+        )
+        _log.warning("offering declared GPUs: no device stands behind them", gpus=len(gpus))
+        return gpus
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        _log.info("no GPUs", why=str(error))
+        return ()
+    try:
+        count = pynvml.nvmlDeviceGetCount()
+        return tuple(_gpu(index, sys) for index in range(count))
+    except pynvml.NVMLError as error:
+        _log.warning("no GPUs: the driver does not tell of them", why=str(error))
+        return ()
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _gpu(index: int, sys: Path) -> Gpu:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    pci = _string(pynvml.nvmlDeviceGetPciInfo(handle).busId).lower()
+    domain, _, rest = pci.partition(":")
+    # NVML writes the domain with eight digits, the kernel with four.
+    place = sys / "bus/pci/devices" / f"{domain[-4:]}:{rest}" / "numa_node"
+    return Gpu(
+        index=index,
+        memory_mib=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) // _MIB,
+        numa=int(_text(place) or -1),
+        uuid=_string(pynvml.nvmlDeviceGetUUID(handle)),
+        name=_string(pynvml.nvmlDeviceGetName(handle)),
+    )
+
+
+def _string(value: Any) -> str:
+    """Older bindings answer bytes."""
+    return value.decode() if isinstance(value, bytes) else str(value)

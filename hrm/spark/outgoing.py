@@ -1,0 +1,83 @@
+"""What one session says to the master.
+
+gRPC asks an iterator for the updates of a call, and goes on asking after the *server* has ended
+that call. An iterator that two sessions shared would so hand the words of the new one to the dead
+call of the old. Therefore every session has an object of its own, which is closed with it::
+
+    attach -> (progress | update | heartbeat) ... -> finished
+              progress waits for the master's answer to attach and goes before what else waits,
+              so that it never comes after the goodbye
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+from collections.abc import AsyncIterator
+
+from hrm.spark import app_wire
+from hrm.v1 import application_pb2
+
+__all__ = ["Outgoing"]
+
+
+class Outgoing:
+    """The updates of one session, in order.
+
+    Attributes:
+        attached: the master has answered; progress may go.
+        goodbye_said: the last update has been handed to gRPC.
+        overflowed: the master takes nothing, and more waited than ``updates_max``.
+    """
+
+    def __init__(self, attach: application_pb2.ApplicationUpdate, updates_max: int) -> None:
+        self._updates = collections.deque([attach])
+        self._updates_max = updates_max
+        self._progress: application_pb2.ApplicationUpdate | None = None
+        self._news = asyncio.Event()
+        self._news.set()
+        self._closed = False
+        self.attached = False
+        self.goodbye_said = False
+        self.overflowed = False
+
+    def put(self, update: application_pb2.ApplicationUpdate) -> None:
+        if not self._closed:
+            self._updates.append(update)
+            self.overflowed = self.overflowed or len(self._updates) > self._updates_max
+            self._news.set()
+
+    def report(self, progress: application_pb2.ApplicationUpdate) -> None:
+        """Replaces a report that has not gone yet: only the newest counts."""
+        self._progress = progress
+        self._news.set()
+
+    def close(self) -> None:
+        """Nothing of this goes anywhere any more; who iterates, stops."""
+        self._closed = True
+        self._updates.clear()
+        self._progress = None
+        self._news.set()
+
+    async def stream(self, interval_s: float) -> AsyncIterator[application_pb2.ApplicationUpdate]:
+        """The updates; a heartbeat where there are none for a while. Ends after the goodbye."""
+        while not self._closed:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), interval_s)
+            self._news.clear()
+            update = self._next()
+            if update is None and not self._closed:
+                yield app_wire.heartbeat()
+            while update is not None:
+                self.goodbye_said = update.HasField("finished")
+                yield update
+                if self.goodbye_said:
+                    return
+                update = self._next()
+
+    def _next(self) -> application_pb2.ApplicationUpdate | None:
+        if self.attached and self._progress is not None:
+            report, self._progress = self._progress, None
+            return report
+        return self._updates.popleft() if self._updates else None

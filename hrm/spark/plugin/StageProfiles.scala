@@ -1,0 +1,26 @@
+package org.apache.spark.scheduler.cluster.hrm
+
+import scala.util.control.NonFatal
+
+import org.apache.spark.internal.Logging
+import org.apache.spark.resource.ResourceProfileManager
+
+/**
+ * Lets stages ask for resource profiles of their own.
+ *
+ * Spark knows by the master's address which cluster managers serve such profiles, and HRM's is not among those it
+ * knows. The answer is kept in a field that is read whenever a profile is asked for; here it is changed. Where a
+ * Spark has no such field, it refuses stage profiles with its own words, and everything else works.
+ */
+private[hrm] object StageProfiles extends Logging {
+  private val Field = "isStandaloneOrLocalCluster"
+
+  def allow(manager: ResourceProfileManager): Unit =
+    try {
+      val field = classOf[ResourceProfileManager].getDeclaredField(Field)
+      field.setAccessible(true)
+      field.setBoolean(manager, true)
+    } catch {
+      case NonFatal(e) => logWarning(s"this Spark admits no resource profiles of stages on HRM: $e")
+    }
+}

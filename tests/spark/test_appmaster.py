@@ -1,0 +1,181 @@
+"""A real AppMaster process between a fake driver and a fake master: what breaks between them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from hrm.v1 import common_pb2
+from tests.spark.fake_driver import FakeDriver, fake_driver, progress, target, until_registered
+from tests.spark.fake_master import FakeMaster, fake_master, until
+
+pytestmark = pytest.mark.timeout(60)
+
+FAST = "appmaster.RECONNECT_DELAY_MAX_S = 0.5"
+
+
+@pytest.fixture
+async def master(tmp_path: Path) -> AsyncIterator[FakeMaster]:
+    async with fake_master(tmp_path, start_executors=False) as running:
+        yield running
+
+
+def reported(master: FakeMaster) -> int:
+    """Tasks that the latest report counts; -1: there was none."""
+    reports = [u.progress for _, u in master.updates if u.HasField("progress")]
+    return reports[-1].tasks_completed if reports else -1
+
+
+async def news(master: FakeMaster) -> None:
+    before = reported(master)
+    await until(lambda: reported(master) > before, 10, "progress")
+
+
+async def sessions(master: FakeMaster, count: int) -> None:
+    await until(lambda: master.sessions == count, 10, f"session {count}")
+
+
+@contextlib.asynccontextmanager
+async def busy(driver: FakeDriver, interval_s: float) -> AsyncIterator[None]:
+    """Posts progress all the time."""
+
+    async def post() -> None:
+        for number in range(1, 100_000):
+            driver.say(progress(number))
+            await asyncio.sleep(interval_s)
+
+    posting = asyncio.create_task(post())
+    try:
+        yield
+    finally:
+        posting.cancel()
+
+
+@pytest.mark.parametrize("interval_s", [0.01, 0.05, 0.3])
+async def test_a_busy_application_outlives_broken_sessions(
+    master: FakeMaster, tmp_path: Path, interval_s: float
+) -> None:
+    async with fake_driver(master, tmp_path, setup=FAST) as driver:
+        driver.say(target(1))
+        await until_registered(driver)
+        async with busy(driver, interval_s):
+            for session in range(2, 6):
+                await news(master)
+                master.break_session()
+                await sessions(master, session)
+        assert driver.heard("failed") == []
+        driver.finish()
+        assert await driver.end() == 0
+    assert master.finished is not None
+    assert master.finished.state == common_pb2.APPLICATION_STATE_SUCCEEDED
+    assert master.problems == []
+
+
+async def test_a_busy_application_outlives_a_master_that_starts_again(tmp_path: Path) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        async with fake_master(tmp_path, start_executors=False) as first:
+            driver = await stack.enter_async_context(fake_driver(first, tmp_path, setup=FAST))
+            driver.say(target(1))
+            await until_registered(driver)
+            await stack.enter_async_context(busy(driver, 0.05))
+            await until(lambda: reported(first) > 0, 10, "progress")
+        port = int(first.address.rpartition(":")[2])
+        async with fake_master(tmp_path, port, start_executors=False, epoch=2) as second:
+            await until(lambda: reported(second) > 0, 20, "progress to the new master")
+            assert driver.heard("failed") == []
+            driver.finish()
+            assert await driver.end() == 0
+        assert second.finished is not None
+        assert second.problems == []
+
+
+async def test_a_long_session_does_not_count_as_time_without_a_master(
+    master: FakeMaster, tmp_path: Path
+) -> None:
+    async with fake_driver(master, tmp_path, setup=FAST, master_timeout_ms=1500) as driver:
+        driver.say(target(1))
+        await until_registered(driver)
+        attached_at_s = time.monotonic()
+        await until(lambda: time.monotonic() > attached_at_s + 1.6)
+        master.abort_session()
+        await until(lambda: master.sessions == 2, 10, "the second session")
+        assert driver.heard("failed") == []
+
+
+async def test_a_master_that_reads_nothing_gets_a_new_session_not_a_longer_queue(
+    master: FakeMaster, tmp_path: Path
+) -> None:
+    master.deaf = True
+    setup = f"{FAST}; appmaster.UPDATES_MAX = 5"
+    async with fake_driver(master, tmp_path, setup=setup) as driver:
+        driver.say(target(0))
+        await until_registered(driver)
+        for _ in range(40):  # each some 20 kB: more than fits in what gRPC sends ahead
+            driver.say(target(500), target(0))
+        driver.say(target(2))
+        await until(lambda: master.ended_sessions == 1, 20, "the session is given up")
+        master.deaf = False
+        master.hear.set()
+        await until(lambda: len(master.live()) == 2, 20, "what is wanted now")
+        assert master.sessions >= 2
+        assert driver.heard("failed") == []
+        driver.finish()
+        assert await driver.end() == 0
+    assert master.finished is not None
+
+
+async def test_an_application_that_ends_without_a_master_says_goodbye_to_the_next(
+    tmp_path: Path,
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        async with fake_master(tmp_path, start_executors=False) as first:
+            driver = await stack.enter_async_context(fake_driver(first, tmp_path, setup=FAST))
+            driver.say(target(1))
+            await until_registered(driver)
+        began_s = time.monotonic()
+        driver.finish()
+        await until(lambda: driver.heard("detached"), 10, "the driver may go")
+        assert time.monotonic() - began_s < 3
+        assert driver.process.stdin is not None
+        driver.process.stdin.close()  # the driver's end
+        port = int(first.address.rpartition(":")[2])
+        async with fake_master(tmp_path, port, start_executors=False, epoch=2) as second:
+            assert await driver.end() == 0
+        assert second.finished is not None
+        assert second.finished.state == common_pb2.APPLICATION_STATE_SUCCEEDED
+        assert driver.heard("failed") == []
+
+
+async def test_a_goodbye_that_nobody_hears_is_given_up_in_time(tmp_path: Path) -> None:
+    setup = f"{FAST}; appmaster.FAREWELL_MAX_S = 1.0"
+    async with contextlib.AsyncExitStack() as stack:
+        async with fake_master(tmp_path, start_executors=False) as master:
+            driver = await stack.enter_async_context(fake_driver(master, tmp_path, setup=setup))
+            driver.say(target(1))
+            await until_registered(driver)
+        driver.finish()
+        await until(lambda: driver.heard("detached"), 10, "the driver may go")
+        assert await driver.end(5) == 0
+
+
+async def test_an_application_that_the_master_has_forgotten_needs_no_goodbye(
+    tmp_path: Path,
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        async with fake_master(tmp_path, start_executors=False) as first:
+            driver = await stack.enter_async_context(fake_driver(first, tmp_path, setup=FAST))
+            driver.say(target(1))
+            await until_registered(driver)
+        driver.finish()
+        await until(lambda: driver.heard("detached"), 10, "the driver may go")
+        port = int(first.address.rpartition(":")[2])
+        async with fake_master(tmp_path, port, application_id="app-other") as second:
+            assert await driver.end() == 0
+        assert second.finished is None
+        assert second.sessions == 0
+        assert driver.heard("failed") == []
