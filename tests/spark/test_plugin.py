@@ -263,6 +263,98 @@ say("sum", spark.sparkContext.parallelize(range(100), 2).sum())
     assert not (tmp_path / "sum").exists()
 
 
+async def test_an_appmaster_that_cannot_be_started_again_is_tried_again(
+    master: FakeMaster, tmp_path: Path
+) -> None:
+    body = """
+spark = builder.getOrCreate()
+say("ready")
+wait_for("back")
+say("sum", spark.sparkContext.parallelize(range(100), 2).sum())
+spark.stop()
+"""
+    python = tmp_path / "python"  # the first AppMaster is started by spark-env.sh, without it
+    options = [
+        "--conf", f"spark.hrm.python={python}", "--conf", "spark.hrm.appmaster.maxRestarts=20",
+        "--num-executors", "1",
+    ]  # fmt: skip
+    async with application(master, tmp_path, body, *options) as driver:
+        await driver.said("ready")
+        driver.appmaster().kill()
+        await until(lambda: "AppMaster cannot be started" in driver.output(), 30, "the failure")
+        half = tmp_path / "python.half"
+        half.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        half.chmod(0o755)
+        half.rename(python)
+        await until(lambda: master.sessions == 2, 30, "the second session")
+        driver.tell("back")
+        assert await driver.said("sum") == "4950"
+        assert await driver.exit_status() == 0
+    assert set(master.executors) == {"1"}, "the executor was kept"
+
+
+async def test_a_driver_that_ends_without_a_master_does_not_wait_and_did_succeed(
+    tmp_path: Path,
+) -> None:
+    body = """
+spark = builder.getOrCreate()
+say("ready")
+wait_for("end")
+spark.stop()
+"""
+    async with contextlib.AsyncExitStack() as stack:
+        async with fake_master(tmp_path) as first:
+            driver = await stack.enter_async_context(
+                application(first, tmp_path, body, "--num-executors", "1")
+            )
+            await driver.said("ready")
+            appmaster = driver.appmaster()
+        driver.tell("end")
+        assert await driver.exit_status(20) == 0
+        assert appmaster.is_running(), "it stays behind"
+        descriptors = Path(f"/proc/{appmaster.pid}/fd")
+        held = [(descriptors / number).readlink() for number in ("1", "2")]
+        assert held == [Path("/dev/null")] * 2, "who reads the driver's output need not wait"
+        port = int(first.address.rpartition(":")[2])
+        async with fake_master(tmp_path, port, epoch=2) as second:
+            await until(lambda: second.finished is not None, 20, "the goodbye")
+            await until(lambda: not appmaster.is_running(), 10, "the AppMaster ends")
+    assert second.finished is not None
+    assert second.finished.state == common_pb2.APPLICATION_STATE_SUCCEEDED
+
+
+async def test_rpc_over_tls_and_a_library_path(master: FakeMaster, tmp_path: Path) -> None:
+    store = tmp_path / "store.p12"
+    made = await asyncio.create_subprocess_exec(
+        "keytool", "-genkeypair", "-alias", "hrm", "-keyalg", "RSA", "-dname", "CN=127.0.0.1",
+        "-storetype", "PKCS12", "-storepass", "s3cret-word", "-keystore", str(store),
+        stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    assert await made.wait() == 0
+    body = """
+spark = builder.getOrCreate()
+rdd = spark.sparkContext.parallelize(range(2), 2)
+say("sum", rdd.sum())
+spark.stop()
+"""
+    settings = {
+        "spark.ssl.rpc.enabled": "true", "spark.ssl.rpc.protocol": "TLSv1.3",
+        "spark.ssl.rpc.keyStore": store, "spark.ssl.rpc.keyStorePassword": "s3cret-word",
+        "spark.ssl.rpc.keyPassword": "s3cret-word",
+        "spark.ssl.rpc.trustStore": store, "spark.ssl.rpc.trustStorePassword": "s3cret-word",
+        "spark.executor.extraLibraryPath": "/opt/native", "spark.executor.instances": "1",
+        "spark.executorEnv.LD_LIBRARY_PATH": "/opt/mine",
+    }  # fmt: skip
+    options = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    async with application(master, tmp_path, body, *options) as driver:
+        assert await driver.said("sum") == "1"
+        assert await driver.exit_status() == 0
+    launch = master.registrations[0].launch
+    assert launch.environment["LD_LIBRARY_PATH"] == "/opt/mine:/opt/native"
+    assert launch.environment["_SPARK_SSL_RPC_KEY_STORE_PASSWORD"] == "s3cret-word"
+    assert not any("s3cret-word" in option for option in launch.java_options)
+
+
 async def test_a_stream_is_found_when_it_starts_and_forgotten_when_it_ends(
     master: FakeMaster, tmp_path: Path
 ) -> None:

@@ -17,8 +17,8 @@ import org.apache.spark.internal.Logging
  *
  * Before the application is registered, an AppMaster that ends is an error of its own making, and
  * is reported at once. Later it is started again, after a growing pause, up to a number of times;
- * one that has lived for a while clears the count. A start that fails counts as a death. One that no
- * longer asks for events hangs, and is treated as dead.
+ * one that has lived for a while clears the count. A start that fails counts as a death. One that
+ * no longer asks for events hangs, and is treated as dead.
  */
 private[hrm] final class AppMasterSupervisor(
     conf: SparkConf,

@@ -75,7 +75,7 @@ private[hrm] object ExecutorLaunch {
     environment
   }
 
-  /** The passwords of RPC over TLS, which must not stand in arguments; Spark 3.5 has no such RPC. */
+  /** Passwords of RPC over TLS, which must not stand in arguments; Spark 3.5 has no such RPC. */
   private def sslPasswords(security: SecurityManager): Map[String, String] =
     Try(security.getClass.getMethod("getEnvironmentForSslRpcPasswords")).toOption
       .map(_.invoke(security).asInstanceOf[Map[String, String]])

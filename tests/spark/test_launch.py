@@ -1,0 +1,58 @@
+"""What an executor's environment takes from the application and what from its node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hrm.core.model import (
+    ApplicationId,
+    ContainerId,
+    ContainerSpec,
+    LaunchContext,
+    Resources,
+    ResourceUnitId,
+    WorkloadClass,
+)
+from hrm.spark.launch import Java, Spark, executor_launch
+
+
+@pytest.mark.parametrize(
+    ("node", "application", "expected"),
+    [
+        ("/node/lib", "/app/lib", "/app/lib:/node/lib"),
+        ("/node/lib", "", "/node/lib"),
+        ("", "/app/lib", "/app/lib"),
+        ("", "", None),
+    ],
+)
+def test_library_paths_of_application_and_node(
+    monkeypatch: pytest.MonkeyPatch, node: str, application: str, expected: str | None
+) -> None:
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    if node:
+        monkeypatch.setenv("LD_LIBRARY_PATH", node)
+    spec = ContainerSpec(
+        container_id=ContainerId("app-1-x7"),
+        application_id=ApplicationId("app-1"),
+        executor_id="7",
+        resource_profile_id=0,
+        workload_class=WorkloadClass.BATCH,
+        resources=Resources(1, 1408),
+        unit_id=ResourceUnitId("cpu0"),
+        heap_mib=1024,
+        launch=LaunchContext(
+            driver_url="spark://x@127.0.0.1:1",
+            spark_version="4.3.0",
+            environment=(("LD_LIBRARY_PATH", application),) if application else (),
+        ),
+    )
+    launch = executor_launch(
+        spec,
+        spark=Spark(home=Path("/spark"), version="4.3.0", python_path=()),
+        java=Java(command=Path("/jdk/bin/java"), home=None, version="17"),
+        host="h",
+        work_dir=Path("/work"),
+    )
+    assert launch.environment.get("LD_LIBRARY_PATH") == expected
