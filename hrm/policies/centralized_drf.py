@@ -20,6 +20,7 @@ from __future__ import annotations
 import numpy as np
 
 from hrm.core.feasibility import Vector
+from hrm.core.model import WorkloadClass
 from hrm.core.scheduler import Placement
 from hrm.core.shared_state import ClusterView
 from hrm.policies.spending import in_order, rows_with_room, with_nones
@@ -40,7 +41,8 @@ class CentralizedDrf:
     def place(self, view: ClusterView, placement: Placement, now: float) -> list[int | None]:
         """See ``PlacementPolicy.place``."""
         entries = placement.entries
-        if not placement.together:
+        batch = placement.workload_class is WorkloadClass.BATCH
+        if batch and not placement.together:
             entries = entries[: _turn(view, placement.demand)]
         rows = rows_with_room(view, placement)
         chosen = in_order(view, placement.demand, entries, rows, now)
