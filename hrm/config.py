@@ -2,14 +2,15 @@
 
 Every bound that HRM keeps has its name here, so that an error can say which one to change. The file
 is looked for at ``$HRM_CONFIG``, then ``./hrm.toml``, then ``$HRM_HOME/hrm.toml``; it has one table
-a daemon (``[master]``, ``[agent]``). Environment variables are ``HRM_MASTER_PORT``,
-``HRM_AGENT_CORES`` and so on.
+a daemon (``[master]``, ``[agent]``, ``[scheduler]``). Environment variables are
+``HRM_MASTER_PORT``, ``HRM_AGENT_CORES`` and so on.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -28,6 +29,7 @@ __all__ = [
     "AgentSettings",
     "DeclaredGpu",
     "MasterSettings",
+    "SchedulerSettings",
     "config_file",
     "hrm_home",
     "load",
@@ -104,6 +106,12 @@ class _Settings(BaseSettings):
         return (init_settings, env_settings, _TomlTable(settings_cls, cls.table))
 
 
+def _label(value: str) -> str:
+    if value and (len(value) > 253 or any(not (c.isalnum() or c in "-._") for c in value)):
+        raise ValueError("letters, digits, '-', '.' and '_' only, at most 253 of them")
+    return value
+
+
 class MasterSettings(_Settings):
     """``hrm master``."""
 
@@ -143,6 +151,16 @@ class MasterSettings(_Settings):
     lease_timeout_s: float = Field(
         default=2.0, gt=0, description="longest hold of the stream lease"
     )
+    lease_scope: Literal["global", "candidates"] = Field(
+        default="global",
+        description="what a stream's lease locks: every resource unit, or those with room for it "
+        "(where they do not suffice, those that are large enough); batch passes at the others",
+    )
+    scheduler_timeout_s: float = Field(
+        default=15.0,
+        gt=0,
+        description="silence after which an `hrm scheduler` with jobs loses them to another one",
+    )
     retry_delay_s: float = Field(
         default=0.05, gt=0, description="first back-off of a scheduler's retry"
     )
@@ -158,12 +176,23 @@ class MasterSettings(_Settings):
     waiting_limit: int = Field(
         default=64, ge=0, description="containers that may wait at a resource unit"
     )
+    waiting_bound: Literal["limit", "feedback"] = Field(
+        default="limit",
+        description="how many may wait at a unit: limit: up to waiting_limit; feedback: only what "
+        "it finishes between two heartbeats, by its own record, and up to waiting_limit",
+    )
     applications_limit: int = Field(default=10_000, ge=1, description="live applications")
     containers_limit: int = Field(
         default=100_000, ge=1, description="live containers of one application"
     )
     ended_applications_kept: int = Field(
         default=1_000, ge=0, description="ended applications that `hrm apps --all` still knows"
+    )
+    run_times_kept: int = Field(
+        default=10_000,
+        ge=0,
+        description="mean run times kept for recurring applications, one for each application "
+        "name, user and resource profile",
     )
 
 
@@ -276,12 +305,33 @@ class AgentSettings(_Settings):
         except ValueError as error:
             raise ValueError(f"no JSON list of objects: {error}") from error
 
-    @field_validator("name")
-    @classmethod
-    def _name_is_a_label(cls, value: str) -> str:
-        if value and (len(value) > 253 or any(not (c.isalnum() or c in "-._") for c in value)):
-            raise ValueError("letters, digits, '-', '.' and '_' only, at most 253 of them")
-        return value
+    _name_is_a_label = field_validator("name")(_label)
+
+
+class SchedulerSettings(_Settings):
+    """``hrm scheduler``."""
+
+    model_config = SettingsConfigDict(env_prefix="HRM_SCHEDULER_", extra="forbid")
+    table: ClassVar[str] = "scheduler"
+
+    master: str = Field(default=f"127.0.0.1:{DEFAULT_PORT}", description="host:port of the master")
+    name: str = Field(
+        default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}",
+        description="name of this scheduler, of no other one; default: host and process",
+    )
+    token_file: Path = Field(
+        default_factory=token_file, description="the cluster's secret, mode 0600"
+    )
+    placement_policy: str = Field(
+        default="min-wait",
+        min_length=1,
+        description="what chooses units for containers; `docs/policies.md` lists them",
+    )
+    reconnect_delay_max_s: float = Field(
+        default=5.0, gt=0, description="longest back-off between attempts to reach the master"
+    )
+
+    _name_is_a_label = field_validator("name")(_label)
 
 
 S = TypeVar("S", bound=_Settings)

@@ -57,6 +57,7 @@ __all__ = [
     "from_usage",
     "to_binding",
     "to_class",
+    "to_gang_min",
     "to_launch",
     "to_name",
     "to_progress",
@@ -71,6 +72,7 @@ __all__ = [
 VCORES_MAX = 1_000_000
 MEMORY_MIB_MAX = 1 << 40
 RUN_LIMIT_MAX = 1_000_000
+GANG_MAX = 100_000
 GPU_INDEX_MAX = 1023
 NAME_LENGTH_MAX = 253
 TEXT_LENGTH_MAX = 65_536
@@ -154,6 +156,11 @@ def to_application_state(number: int, field: str) -> ApplicationState:
     if number not in _TO_APPLICATION_STATE:
         raise InvalidRequest(f"{field} is {number}, which is no application state")
     return _TO_APPLICATION_STATE[number]
+
+
+def to_gang_min(value: int) -> int:
+    """How many containers start together (``spark.hrm.gang.min``)."""
+    return _whole(value, "gang_min", 0, GANG_MAX)
 
 
 def to_launch(message: common.SparkLaunch) -> LaunchContext:

@@ -38,6 +38,7 @@ COMMANDS = {
     "spark-submit": "hrm.cli.spark",
     "master": "hrm.cli.daemons",
     "agent": "hrm.cli.daemons",
+    "scheduler": "hrm.cli.daemons",
     "sim": "hrm.cli.sim",
 }
 """Where each command lives, in the order in which ``hrm --help`` shows them."""

@@ -20,6 +20,11 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
         "by observation",
         "`stream` or `batch`: what the application is, where HRM should not find out by itself",
     ),
+    "spark.hrm.gang.min": (
+        "`0`",
+        "the first executors that start together or wait together, at most as many as Spark asks "
+        "for at first; to queue at a node is to wait. 0: each by itself",
+    ),
     "spark.hrm.tenant": ("", "whose share the application uses"),
     "spark.hrm.token.file": (
         "`$HRM_TOKEN_FILE`, else `$HRM_HOME/token`",
@@ -105,6 +110,7 @@ def document() -> str:
             _HEAD,
             _daemon("hrm master", config.MasterSettings),
             _daemon("hrm agent", config.AgentSettings),
+            _daemon("hrm scheduler", config.SchedulerSettings),
             _plain("Environment of clients", "Variable", _ENVIRONMENT),
             _plain("Settings in Spark's configuration", "Setting", SPARK_SETTINGS),
         ]
@@ -112,7 +118,10 @@ def document() -> str:
 
 
 def _daemon(
-    command: str, settings: type[config.MasterSettings] | type[config.AgentSettings]
+    command: str,
+    settings: type[config.MasterSettings]
+    | type[config.AgentSettings]
+    | type[config.SchedulerSettings],
 ) -> str:
     prefix = settings.model_config.get("env_prefix", "")
     lines = [
@@ -125,7 +134,7 @@ def _daemon(
         "|---|---|---|---|---|",
     ]
     for name, field in settings.model_fields.items():
-        default = shown_default(field)
+        default = "" if name == "name" else shown_default(field)
         cells = [
             f"`{name}`",
             f"`{flag_name(name)}`",

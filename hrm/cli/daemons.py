@@ -1,4 +1,4 @@
-"""``hrm master`` and ``hrm agent``: the daemons, in the foreground.
+"""``hrm master``, ``hrm agent`` and ``hrm scheduler``: the daemons, in the foreground.
 
 Their flags are the settings of :mod:`hrm.config`, one flag a field, so that a new setting has its
 flag, its help text and its check at once. Values pass as text; pydantic alone judges them, with the
@@ -24,7 +24,9 @@ __all__ = ["app", "flag_name", "shown_default", "shown_type"]
 
 BAD_CONFIGURATION = 2
 
-_Settings = type[config.MasterSettings] | type[config.AgentSettings]
+_Settings = (
+    type[config.MasterSettings] | type[config.AgentSettings] | type[config.SchedulerSettings]
+)
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -108,6 +110,18 @@ def _agent(flags: dict[str, str | None]) -> None:
     _run(start)
 
 
+def _scheduler(flags: dict[str, str | None]) -> None:
+    """Run a scheduler in a process of its own. See docs/configuration.md for its settings."""
+
+    def start() -> Awaitable[int]:
+        settings = config.load(config.SchedulerSettings, **flags)
+        from hrm.scheduler import daemon
+
+        return daemon.run(settings)
+
+    _run(start)
+
+
 def _run(start: Callable[[], Awaitable[int]]) -> None:
     async def main() -> int:
         return await start()
@@ -124,3 +138,4 @@ def _run(start: Callable[[], Awaitable[int]]) -> None:
 
 app.command("master")(_with_flags(config.MasterSettings, _master))
 app.command("agent")(_with_flags(config.AgentSettings, _agent))
+app.command("scheduler")(_with_flags(config.SchedulerSettings, _scheduler))

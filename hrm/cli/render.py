@@ -175,6 +175,13 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
         f"{progress.completed_stages} stages done; tasks: {progress.tasks_completed} of "
         f"{progress.tasks_total} done, {progress.tasks_running} running, "
         f"{progress.tasks_failed} failed, mean {age(progress.mean_task_s)}",
+        "expected": ", ".join(
+            f"{age(row.mean_s)} a container of profile {row.resource_profile_id} "
+            f"(mean of {row.containers} before)"
+            for row in app.run_times
+        )
+        or "run time not known yet",
+        "starts with": f"{app.gang_min} executors together" if app.gang_min > 1 else "any executor",
         "streams": escape(", ".join(progress.streaming_queries) or "-"),
     }
     facts = Table.grid(padding=(0, 2))

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from hrm.core import commands as c
 from hrm.core import events as e
+from hrm.core import gangs
 from hrm.core.admission import gpu_refusal, resolve
 from hrm.core.ledger import Application, Container, Ledger
 from hrm.core.model import (
@@ -133,6 +134,7 @@ class Applications:
             container = app.containers.get(container_id_of(app.application_id, executor_id))
             if container is not None:
                 self._stop(container, EndCause.RELEASED, event.reason or "released", event.now)
+        gangs.shrink(app)
 
     def progressed(self, event: e.ProgressReported) -> None:
         app = self._live(event.application_id)
@@ -201,6 +203,8 @@ class Applications:
         self.ledger.move_application(app, state, now, message)
         self.ledger.ended.append(app.application_id)
         natural = state is ApplicationState.SUCCEEDED
+        if natural:
+            self.ledger.learn_run_times(app, now)
         cause = EndCause.RELEASED if natural else EndCause.KILLED
         for container in list(app.containers.values()):
             self._stop(container, cause, f"application {state.value}", now)
@@ -228,6 +232,7 @@ class Applications:
             driver_host=event.driver_host,
             web_url=event.web_url,
             submitted_at_s=event.now,
+            gang_min=event.gang_min,
         )
         app = self.ledger.new_application(record, self.placing.choose_scheduler())
         app.detached_at_s = event.now
@@ -262,7 +267,9 @@ class Applications:
                 f"the application has {limit} containers already (containers_limit); raise it in "
                 f"hrm.toml [master]"
             )
-        return self.placing.refusal(request.resources)
+        return self.placing.refusal(request.resources) or gangs.refusal(
+            self.ledger, app, request.resources
+        )
 
     def _stop(self, container: Container, cause: EndCause, reason: str, now: float) -> None:
         state = container.state

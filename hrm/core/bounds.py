@@ -6,6 +6,7 @@ The daemons fill them from ``hrm.config``; the defaults here serve tests and the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 __all__ = ["Bounds"]
 
@@ -17,7 +18,9 @@ class Bounds:
     node_timeout_s: float = 15.0
     application_grace_s: float = 30.0
     lease_timeout_s: float = 2.0
+    lease_scope: Literal["global", "candidates"] = "global"
     proposal_timeout_s: float = 5.0
+    scheduler_timeout_s: float = 15.0
     rebind_timeout_s: float = 4.0
     retry_delay_s: float = 0.05
     retry_delay_max_s: float = 2.0
@@ -27,6 +30,8 @@ class Bounds:
     default_duration_s: float = 60.0
     wait_max_s: float = 600.0
     waiting_limit: int = 64
+    waiting_bound: Literal["limit", "feedback"] = "limit"
+    heartbeat_interval_s: float = 1.0
     applications_limit: int = 10_000
     containers_limit: int = 100_000
     ended_applications_kept: int = 1_000
@@ -34,3 +39,4 @@ class Bounds:
     parked_proposals_limit: int = 1_024
     delays_kept: int = 1_000
     lost_nodes_kept: int = 1_000
+    run_times_kept: int = 10_000

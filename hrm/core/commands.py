@@ -14,10 +14,13 @@ from hrm.core.model import (
     ContainerStatus,
     EndCause,
     NodeName,
+    ResourceUnitId,
     WorkloadClass,
 )
-from hrm.core.negotiator import Proposal
+from hrm.core.negotiator import Outcome, Proposal
 from hrm.core.records import ApplicationRecord
+from hrm.core.remote import StateChanged
+from hrm.core.run_times import RunTime, RunTimeKey
 from hrm.errors import HrmError
 
 __all__ = [
@@ -26,17 +29,22 @@ __all__ = [
     "AnswerRebinding",
     "ApplicationAdmitted",
     "AssignContainer",
+    "ClaimsSettled",
     "ContainerChanged",
     "Done",
+    "DropScheduler",
     "EndApplication",
     "ForgetApplication",
     "ForgetNode",
+    "ForgetRunTime",
+    "LeaseGranted",
     "MasterCommand",
     "NodeCommand",
     "NodeMessage",
     "Notice",
     "NotifyApplication",
     "PersistApplication",
+    "PersistRunTime",
     "ProposeClaims",
     "RebindUnits",
     "Rebound",
@@ -48,6 +56,7 @@ __all__ = [
     "RequestRefused",
     "SendHeartbeat",
     "SendToNode",
+    "SendToScheduler",
     "SetContainerClass",
     "StartProcess",
     "StopContainer",
@@ -132,6 +141,24 @@ class ApplicationAdmitted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimsSettled:
+    """Answer to a remote scheduler's claims; true once it has taken in message ``sequence``."""
+
+    outcomes: tuple[Outcome, ...]
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseGranted:
+    """Answer to a remote scheduler: good on message ``sequence``. ``units``: None for all."""
+
+    token: int
+    expires_in_s: float
+    sequence: int
+    units: frozenset[ResourceUnitId] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """Answer to a call whose result the caller reads from the core's views."""
 
@@ -143,7 +170,7 @@ class Rebound:
     message: str
 
 
-Answer: TypeAlias = ApplicationAdmitted | Done | Rebound
+Answer: TypeAlias = ApplicationAdmitted | ClaimsSettled | LeaseGranted | Done | Rebound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +227,16 @@ class ForgetNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PersistRunTime:
+    row: RunTime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetRunTime:
+    key: RunTimeKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WakeScheduler:
     """Send ``SchedulerWoken`` at ``at_s`` (at once where that is past)."""
 
@@ -214,6 +251,23 @@ class ProposeClaims:
     proposal: Proposal
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendToScheduler:
+    """To the subscription of this session; dropped if it is gone."""
+
+    scheduler: str
+    session: int
+    message: StateChanged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropScheduler:
+    """End the subscription of this session: the scheduler may subscribe anew."""
+
+    scheduler: str
+    session: int
+
+
 MasterCommand: TypeAlias = (
     Reply
     | Refuse
@@ -223,8 +277,12 @@ MasterCommand: TypeAlias = (
     | ForgetApplication
     | RememberNode
     | ForgetNode
+    | PersistRunTime
+    | ForgetRunTime
     | WakeScheduler
     | ProposeClaims
+    | SendToScheduler
+    | DropScheduler
 )
 
 

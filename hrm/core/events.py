@@ -47,6 +47,8 @@ __all__ = [
     "Event",
     "HeartbeatDue",
     "KillRequested",
+    "LeaseRequested",
+    "LeaseReturned",
     "MasterConnected",
     "MasterDisconnected",
     "MasterEvent",
@@ -59,6 +61,8 @@ __all__ = [
     "RebindAnswered",
     "RebindReceived",
     "RebindRequested",
+    "SchedulerConnected",
+    "SchedulerDisconnected",
     "SchedulerWoken",
     "StopReceived",
     "Ticked",
@@ -132,6 +136,7 @@ class ApplicationRegistered(Event):
     web_url: str = ""
     declared_class: WorkloadClass | None = None
     launch: LaunchContext = NO_LAUNCH
+    gang_min: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,9 +232,49 @@ class SchedulerWoken(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimsProposed(Event):
-    """A scheduler's claims reached the negotiator."""
+    """A scheduler's claims reached the negotiator.
+
+    The rest is set where the scheduler is remote: who waits for the outcomes, and how its policy
+    failed, if it did.
+    """
 
     proposal: Proposal
+    call_id: int = 0
+    session: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConnected(Event):
+    """A scheduler of another process subscribed, as number ``session`` of them all."""
+
+    call_id: int
+    scheduler: str
+    session: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerDisconnected(Event):
+    scheduler: str
+    session: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRequested(Event):
+    """A remote scheduler wants the lease, to place this stream. Answered when it has it."""
+
+    call_id: int
+    scheduler: str
+    session: int
+    application_id: ApplicationId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseReturned(Event):
+    call_id: int
+    scheduler: str
+    session: int
+    token: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,6 +380,10 @@ MasterEvent: TypeAlias = (
     | RebindAnswered
     | SchedulerWoken
     | ClaimsProposed
+    | SchedulerConnected
+    | SchedulerDisconnected
+    | LeaseRequested
+    | LeaseReturned
     | Ticked
 )
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hrm.core.feasibility import demand_vector, fitting_rows
+from hrm.core import gangs
+from hrm.core.feasibility import could_hold, demand_vector, fits, fitting_rows, minus
 from hrm.core.ledger import Application, Container, Ledger
 from hrm.core.model import ApplicationState, ContainerState, EndCause, NodeState
+from hrm.core.resource_unit import pooled_part
 
 __all__ = ["explain"]
 
@@ -99,9 +101,36 @@ def _pending_line(ledger: Ledger, app: Application, pending: list[Container], no
         could &= ~state.gpu_only
     if not could.any():
         return f"{since}: only nodes that are draining or lost are large enough"
+    gang = gangs.missing(app)
+    if gang:
+        tried = f"; the last try: {app.refusal}" if app.refusal else ""
+        return f"{since}: {_gang_reason(ledger, app, pending, gang)}{tried}"
     if app.refusal:
         return f"{since}: {app.refusal}"
     roomy = could & fitting_rows(demand_vector(request), state.free)
     if roomy.any():
         return f"{since}: there is room, its scheduler has not come to it yet"
     return f"{since}: no resource unit has that much free now"
+
+
+def _gang_reason(ledger: Ledger, app: Application, pending: list[Container], gang: int) -> str:
+    start = f"its first {app.gang_min} start together (spark.hrm.gang.min)"
+    if len(pending) < gang:
+        return f"{start}, and it has not asked for {gang - len(pending)} of them yet"
+    view = ledger.state.view()
+    rows = (view.open & (view.waiting_before(app.record.workload_class) == 0)).nonzero()[0].tolist()
+    queues = {row: ledger.state.queue(row) for row in rows}
+    offers = {row: queue.free for row, queue in queues.items()}
+    room = 0
+    for container in pending[:gang]:
+        demand = demand_vector(container.request.resources)
+        fitting = (row for row, free in offers.items() if fits(demand, free))
+        row = next((row for row in fitting if could_hold(demand, queues[row].unit)), None)
+        if row is not None:
+            offers[row] = minus(offers[row], demand)
+            for sibling in offers.keys() & set(view.siblings(row)):
+                offers[sibling] = minus(offers[sibling], pooled_part(demand))
+            room += 1
+    if room >= gang:
+        return f"{start}; there is room for all, its scheduler has not come to it yet"
+    return f"{start}, and there is room for {room} of the {gang} now"

@@ -21,6 +21,7 @@ from hrm.core.model import (
     ContainerSpec,
     ContainerState,
     ContainerStatus,
+    EndCause,
     LaunchContext,
     NodeName,
     NodeState,
@@ -28,9 +29,11 @@ from hrm.core.model import (
     ResourceUnit,
     ResourceUnitId,
     Usage,
+    WorkloadClass,
     container_id_of,
 )
 from hrm.core.records import ApplicationRecord
+from hrm.core.run_times import FinishTimes, RunTimes, length_bound
 from hrm.core.shared_state import SharedState
 from hrm.core.transitions import APPLICATION, CONTAINER, NODE, Lifecycle
 
@@ -67,7 +70,11 @@ class Container:
 
 @dataclass(slots=True)
 class Application:
-    """One application. ``containers`` are the live ones, ``ended`` the latest of the others."""
+    """One application. ``containers`` are the live ones, ``ended`` the latest of the others.
+
+    ``gang_min``: how many containers must be placed before the first of them may be, 0 once that is
+    so; see ``Placing.gang_of``.
+    """
 
     record: ApplicationRecord
     life: Lifecycle[ApplicationState]
@@ -83,6 +90,7 @@ class Application:
     waited_s: float = 0.0
     refusal: str = ""
     recovered: bool = False
+    gang_min: int = 0
 
     @property
     def application_id(self) -> ApplicationId:
@@ -144,6 +152,8 @@ class Ledger:
         self.nodes: dict[NodeName, Node] = {}
         self.out: list[c.MasterCommand] = []
         self.recovering = False
+        self.run_times = RunTimes(bounds.run_times_kept)
+        self.finish_times = FinishTimes(bounds.default_duration_s)
 
     def live_applications(self) -> list[Application]:
         return [a for a in self.applications.values() if not a.life.state.ended]
@@ -159,7 +169,13 @@ class Ledger:
 
     def new_application(self, record: ApplicationRecord, scheduler: str) -> Application:
         life = Lifecycle(f"application {record.application_id}", APPLICATION, record.state)
-        app = Application(record, life, scheduler, last_executor_number=record.last_executor_number)
+        app = Application(
+            record,
+            life,
+            scheduler,
+            last_executor_number=record.last_executor_number,
+            gang_min=0 if record.first_running_at_s else record.gang_min,
+        )
         self.applications[record.application_id] = app
         return app
 
@@ -192,6 +208,9 @@ class Ledger:
         container.ended_at_s = now
         container.usage = None
         self._leave_unit(container)
+        if container.started_at_s and _ran_its_course(end):
+            self.finish_times.finished(container.unit_id, now - container.started_at_s)
+            self.bound_waiting(container.unit_id)
         if container.node is not None:
             node = self.nodes.get(container.node)
             if node is not None:
@@ -202,6 +221,38 @@ class Ledger:
         while len(app.ended) > self.bounds.ended_containers_kept:
             app.ended.popleft()
         self.tell(container)
+
+    def bound_waiting(self, unit_id: ResourceUnitId) -> None:
+        """Let as many wait at a unit as ``waiting_bound`` says."""
+        queue = self.state.find(unit_id)
+        if queue is not None and self.bounds.waiting_bound == "feedback":
+            rate_per_s = self.finish_times.rate_per_s(unit_id)
+            tau_s = self.bounds.heartbeat_interval_s
+            limit = length_bound(queue.unit.run_limit, rate_per_s, tau_s)
+            self.state.limit_waiting(unit_id, limit)
+
+    def expected(self, app: Application, request: ContainerRequest) -> ContainerRequest:
+        """The request with a run time: its own, or that of earlier runs of the application."""
+        if request.expected_duration_s or app.record.workload_class is WorkloadClass.STREAM:
+            return request
+        known = self.run_times.find((app.record.name, app.record.user, request.resource_profile_id))
+        return replace(request, expected_duration_s=known.mean_s) if known else request
+
+    def learn_run_times(self, app: Application, now: float) -> None:
+        """A batch application has succeeded: remember how long its containers ran."""
+        if app.record.workload_class is not WorkloadClass.BATCH or not self.run_times.limit:
+            return
+        durations_s: dict[int, list[float]] = {}
+        for container in (*app.ended, *app.containers.values()):
+            if container.started_at_s and (not container.end or _ran_its_course(container.end)):
+                duration_s = max(0.0, (container.ended_at_s or now) - container.started_at_s)
+                profile = container.request.resource_profile_id
+                durations_s.setdefault(profile, []).append(duration_s)
+        for profile, times_s in durations_s.items():
+            row = self.run_times.learned((app.record.name, app.record.user, profile), times_s)
+            self.out.append(c.PersistRunTime(row=row))
+            for key in self.run_times.put(row):
+                self.out.append(c.ForgetRunTime(key=key))
 
     def tell(self, container: Container) -> None:
         """Tell the container's application how it is."""
@@ -262,3 +313,8 @@ class Ledger:
         queue = self.state.find(container.unit_id)
         if queue is not None and queue.remove(container.container_id) is not None:
             self.refresh(container.unit_id)
+
+
+def _ran_its_course(end: ContainerEnd) -> bool:
+    """Does it say how long such a container takes? Who was let go of had done its work."""
+    return end.cause is EndCause.RELEASED or (end.cause is EndCause.EXITED and end.exit_code == 0)

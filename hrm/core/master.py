@@ -19,6 +19,8 @@ from hrm.core.nodes import Nodes
 from hrm.core.placing import Placing
 from hrm.core.rebinding import Rebinding
 from hrm.core.records import ApplicationRecord
+from hrm.core.remotes import Remotes
+from hrm.core.run_times import RunTime
 from hrm.core.scheduler import PlacementPolicy, Scheduler
 
 __all__ = ["MasterCore"]
@@ -33,6 +35,7 @@ class MasterCore:
         records: applications that the store knows.
         known_nodes: nodes that the store knows. New containers of recovered applications wait until
             these are back, or the recovery window ends.
+        run_times: mean run times that the store knows, the latest last.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class MasterCore:
         bounds: Bounds | None = None,
         records: Iterable[ApplicationRecord] = (),
         known_nodes: Iterable[NodeName] = (),
+        run_times: Iterable[RunTime] = (),
         now: float = 0.0,
     ) -> None:
         bounds = bounds or Bounds()
@@ -52,9 +56,13 @@ class MasterCore:
             for index, policy in enumerate(policies)
         ]
         self.placing = Placing(self.ledger, self.negotiator, schedulers)
+        self.remotes = Remotes(self.ledger, self.placing, self.negotiator)
         self.nodes = Nodes(self.ledger, self.placing, set(known_nodes))
         self.rebinding = Rebinding(self.ledger)
         self.applications = Applications(self.ledger, self.placing, self.nodes)
+        for row in run_times:
+            for key in self.ledger.run_times.put(row):
+                self.ledger.out.append(c.ForgetRunTime(key=key))
         self.recovery_ends_at_s = now + bounds.recovery_window_s
         for record in records:
             self.applications.recover(record, now)
@@ -77,7 +85,11 @@ class MasterCore:
             e.ApplicationFinished: self.applications.finished,
             e.KillRequested: self.applications.kill,
             e.SchedulerWoken: lambda event: self.placing.woken(event.scheduler, event.now),
-            e.ClaimsProposed: lambda event: self.placing.proposed(event.proposal, event.now),
+            e.ClaimsProposed: self.remotes.proposed,
+            e.SchedulerConnected: self.remotes.connected,
+            e.SchedulerDisconnected: self.remotes.disconnected,
+            e.LeaseRequested: self.remotes.lease_requested,
+            e.LeaseReturned: self.remotes.lease_returned,
             e.Ticked: lambda event: self._tick(event.now),
         }
 
@@ -88,6 +100,7 @@ class MasterCore:
     def handle(self, event: e.MasterEvent) -> list[c.MasterCommand]:
         """Take in one fact; answers what is to be done, in order."""
         self._handlers[type(event)](event)
+        self.remotes.flush(event.now)
         out = self.ledger.out
         self.ledger.out = []
         return out
@@ -98,4 +111,5 @@ class MasterCore:
         self.nodes.tick(now)
         self.rebinding.tick(now)
         self.applications.tick(now)
+        self.remotes.tick(now)
         self.placing.tick(now)

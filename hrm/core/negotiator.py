@@ -10,13 +10,15 @@ fits, and nobody waits before it        RUN: its resources are taken
 fits the unit but not what is free      QUEUE: it waits at that unit, no second round of choosing
 the same, but the queue is at a bound   ABORT: back to its scheduler, which tries a new snapshot
 unit gone, closed or too small          ABORT
-a batch claim while a stream holds the  PARK until the lease ends, then as above
-lease
-a stream claim without the lease        ABORT, whole proposal: the fencing token is stale
+a batch claim on what a stream's lease  PARK until the lease ends, then as above
+locks
+a stream claim without the lease, or    ABORT, whole proposal: the fencing token is stale
+outside of what it locks
 ======================================  ==========================================================
 
 Batch proposals are committed claim by claim. A stream's proposal is all or nothing: half a stream
-keeps no deadline and holds room from others.
+keeps no deadline and holds room from others. So is the gang of an application that starts
+(``hrm.core.gangs``), whose claims must moreover RUN: for them, to QUEUE is to ABORT.
 
 Source: HRM paper, section 4.3 (algorithms 2 and 3, table of conflicts).
 """
@@ -48,13 +50,15 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The claims of one scheduling round. ``lease_token``: 0 for batch."""
+    """The claims of one scheduling round. ``lease_token``: 0 for batch. ``gang``: how many claims,
+    the first ones, must all run at once."""
 
     scheduler: str
     application_id: ApplicationId
     workload_class: WorkloadClass
     claims: tuple[Claim, ...]
     lease_token: int = 0
+    gang: int = 0
 
 
 class Decision(enum.Enum):
@@ -75,8 +79,12 @@ class Outcome:
 class StreamLease:
     """The pessimistic lock of streams: one holder, a fencing token, a time limit.
 
+    It locks the whole state, as in the paper, or only the units that its holder considers
+    (``lease_scope``): then batch commits on other units pass.
+
     Invariants: ``token`` rises with every grant and is the token of the latest grant; ``holder`` is
-    None iff nobody holds the lease; a holder whose time is over holds nothing.
+    None iff nobody holds the lease; a holder whose time is over holds nothing. ``units`` is what
+    the latest grant locks, None for everything.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -84,10 +92,16 @@ class StreamLease:
         self.holder: str | None = None
         self.token = 0
         self.expires_at_s = 0.0
+        self.units: frozenset[ResourceUnitId] | None = None
         self.waiting: deque[str] = deque()
 
-    def acquire(self, scheduler: str, now: float) -> int | None:
-        """The token, or None: the scheduler is queued and will be told by ``release``."""
+    def acquire(
+        self, scheduler: str, now: float, units: frozenset[ResourceUnitId] | None = None
+    ) -> int | None:
+        """The token, or None: the scheduler is queued and will be told by ``release``.
+
+        ``units``: what to lock, None for everything. Who holds the lease already keeps what it has.
+        """
         self.expire(now)
         if self.holder == scheduler:
             return self.token
@@ -100,7 +114,16 @@ class StreamLease:
         self.holder = scheduler
         self.token += 1
         self.expires_at_s = now + self.timeout_s
+        self.units = units
         return self.token
+
+    def locks(self, unit_id: ResourceUnitId) -> bool:
+        """Is the unit the holder's alone? Ask ``expire`` first."""
+        return self.holder is not None and self.covers(unit_id)
+
+    def covers(self, unit_id: ResourceUnitId) -> bool:
+        """Is the unit of those that the latest grant locks, or locked?"""
+        return self.units is None or unit_id in self.units
 
     def holds(self, scheduler: str, token: int, now: float) -> bool:
         self.expire(now)
@@ -146,7 +169,7 @@ class Negotiator:
         if proposal.workload_class is WorkloadClass.STREAM:
             return self._commit_stream(proposal, now)
         self.lease.expire(now)
-        if self.lease.holder is not None:
+        if any(self.lease.locks(claim.unit_id) for claim in proposal.claims):
             if len(self.parked) >= self.bounds.parked_proposals_limit:
                 return self._count(
                     [
@@ -156,7 +179,11 @@ class Negotiator:
                 )
             self.parked.append(proposal)
             return None
-        return self._count([self._commit_claim(claim, now) for claim in proposal.claims])
+        gang = self._commit_together(proposal.claims[: proposal.gang], proposal, now)
+        if gang and gang[0].decision is Decision.ABORT:
+            return self._count([_abort(c, gang[0].reason) for c in proposal.claims])
+        rest = [self._commit_claim(claim, now) for claim in proposal.claims[proposal.gang :]]
+        return self._count(gang + rest)
 
     def unpark(self) -> list[Proposal]:
         """The proposals that waited for the lease, if it is free; the caller commits them anew."""
@@ -170,6 +197,10 @@ class Negotiator:
         """Why ``entry`` may not wait at ``queue``; empty if it may (sections 3.4.2, 3.4.3)."""
         if queue.waiting_count >= self.bounds.waiting_limit:
             return f"{self.bounds.waiting_limit} containers wait there already (waiting_limit)"
+        row = self.state.rows.get(queue.unit.unit_id)
+        if row is not None and queue.waiting_count >= self.state.waiting_limit[row]:
+            limit = self.state.waiting_limit[row]
+            return f"{limit} may wait there, as many as it finishes meanwhile (waiting_bound)"
         if entry.workload_class is WorkloadClass.BATCH:
             wait_s = simulate(entry.demand, queue.image(), now)
             if wait_s >= self.bounds.wait_max_s:
@@ -179,18 +210,30 @@ class Negotiator:
     def _commit_stream(self, proposal: Proposal, now: float) -> list[Outcome]:
         if not self.lease.holds(proposal.scheduler, proposal.lease_token, now):
             return self._count([_abort(c, "the stream's lease has ended") for c in proposal.claims])
+        if not all(self.lease.covers(claim.unit_id) for claim in proposal.claims):
+            reason = "a claim is outside of what the stream's lease locks"
+            return self._count([_abort(c, reason) for c in proposal.claims])
+        return self._count(self._commit_together(proposal.claims, proposal, now))
+
+    def _commit_together(
+        self, claims: tuple[Claim, ...], proposal: Proposal, now: float
+    ) -> list[Outcome]:
+        """Grants for all of ``claims``, or none."""
+        if len(claims) < proposal.gang:
+            reason = f"all or nothing: {len(claims)} claims for a gang of {proposal.gang}"
+            return [_abort(c, reason) for c in claims]
         outcomes: list[Outcome] = []
-        for claim in proposal.claims:
-            outcome = self._commit_claim(claim, now)
+        for index, claim in enumerate(claims):
+            outcome = self._commit_claim(claim, now, must_run=index < proposal.gang)
             outcomes.append(outcome)
             if outcome.decision is Decision.ABORT:
                 for done in outcomes[:-1]:
                     self._undo(done.claim.unit_id, done.claim.entry.container_id)
                 reason = f"all or nothing: {outcome.reason}"
-                return self._count([_abort(c, reason) for c in proposal.claims])
-        return self._count(outcomes)
+                return [_abort(c, reason) for c in claims]
+        return outcomes
 
-    def _commit_claim(self, claim: Claim, now: float) -> Outcome:
+    def _commit_claim(self, claim: Claim, now: float, *, must_run: bool = False) -> Outcome:
         entry = claim.entry
         row = self.state.rows.get(claim.unit_id)
         if row is None:
@@ -205,6 +248,8 @@ class Negotiator:
         if queue.runs_at_once(entry.demand, entry.workload_class):
             queue.run(entry, now)
             decision = Decision.RUN
+        elif must_run:
+            return _abort(claim, "somebody else has taken the room, and a gang must run at once")
         else:
             refusal = self.may_wait(queue, entry, now)
             if refusal:

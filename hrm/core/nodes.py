@@ -150,6 +150,7 @@ class Nodes:
         self.ledger.nodes[event.node] = node
         for unit in event.units:
             self.ledger.state.add(event.node, UnitQueue(unit))
+            self.ledger.bound_waiting(unit.unit_id)
         if node.state is NodeState.LOST:
             node.life.move(NodeState.ALIVE, event.now, "registered")
         if node.state is NodeState.DRAINING:
@@ -421,6 +422,8 @@ class Nodes:
             end = ContainerEnd(cause=EndCause.NODE_LOST, message=message)
             self.ledger.end_container(container, end, now)
         self._close_rows(node)
+        for unit in node.units:
+            self.ledger.finish_times.forget(unit.unit_id)
         self.ledger.out.append(c.ForgetNode(node=node.name))
         self.placing.room_appeared(now)
 

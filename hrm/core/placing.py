@@ -9,10 +9,12 @@ Source: HRM paper, sections 4.3.1 (stream), 4.3.2 (batch), 4.3.3 (algorithms 2 a
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
-from hrm.core import admission
+from hrm.core import admission, gangs
 from hrm.core import commands as c
+from hrm.core.feasibility import demand_vector
 from hrm.core.ledger import Application, Container, Ledger
 from hrm.core.model import (
     ContainerEnd,
@@ -20,10 +22,13 @@ from hrm.core.model import (
     ContainerState,
     EndCause,
     Resources,
+    ResourceUnitId,
     WorkloadClass,
 )
 from hrm.core.negotiator import Decision, Negotiator, Outcome, Proposal
+from hrm.core.remote import RemoteScheduler
 from hrm.core.scheduler import Job, Scheduler
+from hrm.errors import NotFound
 
 __all__ = ["Placing"]
 
@@ -51,6 +56,7 @@ class Placing:
 
     def request(self, app: Application, request: ContainerRequest, now: float) -> None:
         """Book a new container and give it to the application's scheduler."""
+        request = self.ledger.expected(app, request)
         container = self.ledger.new_container(app, request, now)
         if not (self.ledger.recovering and app.recovered):
             self.hand_over(app, container, now)
@@ -82,7 +88,10 @@ class Placing:
         if job is not None:
             job.workload_class = app.record.workload_class
             job.not_before_s = now
-            self.wake(self.schedulers[app.scheduler], now)
+            scheduler = self.schedulers[app.scheduler]
+            if isinstance(scheduler, RemoteScheduler):
+                scheduler.changed_jobs[app.application_id] = None
+            self.wake(scheduler, now)
 
     def room_appeared(self, now: float) -> None:
         """Something ended or came: whoever waits for room may try at once."""
@@ -92,8 +101,8 @@ class Placing:
                 self.wake(scheduler, now)
 
     def wake(self, scheduler: Scheduler, at_s: float) -> None:
-        """See to it that the scheduler is woken at ``at_s`` or before."""
-        if scheduler.in_flight is not None:
+        """See to it that the scheduler is woken at ``at_s`` or before; remote ones wake alone."""
+        if scheduler.in_flight is not None or isinstance(scheduler, RemoteScheduler):
             return
         if scheduler.wake_at_s is None or at_s < scheduler.wake_at_s:
             scheduler.wake_at_s = at_s
@@ -104,6 +113,8 @@ class Placing:
         scheduler = self.schedulers.get(name)
         if scheduler is None or scheduler.in_flight is not None:
             return
+        if isinstance(scheduler, RemoteScheduler):
+            return
         scheduler.wake_at_s = None
         job = scheduler.next_job(now)
         if job is None or job.workload_class is WorkloadClass.BATCH:
@@ -111,15 +122,19 @@ class Placing:
         if job is None:
             self._sleep(scheduler)
             return
+        job.gang = gangs.missing(self.ledger.applications[job.application_id])
+        view = self.ledger.state.view()
         token = 0
         if job.workload_class is WorkloadClass.STREAM:
-            granted = self.negotiator.lease.acquire(scheduler.name, now)
+            lease = self.negotiator.lease
+            granted = lease.acquire(scheduler.name, now, self._to_lock(job))
             if granted is None:
-                self.wake(scheduler, self.negotiator.lease.expires_at_s)
+                self.wake(scheduler, lease.expires_at_s)
                 return
             token = granted
+            view.keep_open(lease.units)
         scheduler.in_flight = (job.application_id, now)
-        proposal = scheduler.choose(job, self.ledger.state.view(), token, now)
+        proposal = scheduler.choose(job, view, token, now)
         self.ledger.out.append(c.ProposeClaims(proposal=proposal))
 
     def proposed(self, proposal: Proposal, now: float) -> None:
@@ -130,7 +145,9 @@ class Placing:
         job = scheduler.jobs.get(proposal.application_id)
         pending = {} if job is None else job.pending
         wanted = tuple(x for x in proposal.claims if x.entry.container_id in pending)
-        proposal = replace(proposal, claims=wanted)
+        app = self.ledger.applications.get(proposal.application_id)
+        gang = 0 if app is None else gangs.missing(app)
+        proposal = replace(proposal, claims=wanted, gang=gang)
         outcomes = self.negotiator.commit(proposal, now)
         if outcomes is None:
             return
@@ -139,13 +156,18 @@ class Placing:
             self._settle(scheduler, job, outcomes, now)
         if proposal.workload_class is WorkloadClass.STREAM:
             self.negotiator.lease.release(scheduler.name, proposal.lease_token)
-            self._lease_free(now)
+            self.lease_free(now)
+        if isinstance(scheduler, RemoteScheduler):
+            self.send_changes(scheduler, now)
+            answer = c.ClaimsSettled(outcomes=tuple(outcomes), sequence=scheduler.sequence)
+            self.ledger.out.append(c.Reply(call_id=scheduler.call_id, answer=answer))
+            scheduler.call_id = 0
         self._sleep(scheduler)
 
     def tick(self, now: float) -> None:
         """End leases and proposals whose time is over."""
         if self.negotiator.lease.expire(now) or self.negotiator.lease.holder is None:
-            self._lease_free(now)
+            self.lease_free(now)
         for scheduler in self.schedulers.values():
             if scheduler.in_flight is None:
                 if scheduler.jobs and scheduler.wake_at_s is None:
@@ -153,6 +175,13 @@ class Placing:
             elif now - scheduler.in_flight[1] > self.ledger.bounds.proposal_timeout_s:
                 scheduler.in_flight = None
                 self.wake(scheduler, now)
+
+    def _to_lock(self, job: Job) -> frozenset[ResourceUnitId] | None:
+        """The units that a stream's lease is to lock; None for all."""
+        if self.ledger.bounds.lease_scope == "global":
+            return None
+        demands = Counter(demand_vector(request.resources) for request in job.pending.values())
+        return self.ledger.state.view().candidates(demands)
 
     def _settle(self, scheduler: Scheduler, job: Job, outcomes: list[Outcome], now: float) -> None:
         app = self.ledger.applications[job.application_id]
@@ -171,13 +200,15 @@ class Placing:
             node.containers[container.container_id] = container
             self.ledger.send(node, c.AssignContainer(spec=self.ledger.spec(container)))
             self.ledger.tell(container)
+        if granted:
+            gangs.settled(app)
         if not outcomes and job.delay_s >= self.ledger.bounds.retry_delay_max_s:
             self._refuse_hopeless(app, job, now)
 
     def _refuse_hopeless(self, app: Application, job: Job, now: float) -> None:
         """Asked for when nobody could know that no node would ever serve it; now one can."""
         refusals = {
-            resources: self.refusal(resources)
+            resources: self.refusal(resources) or gangs.refusal(self.ledger, app, resources)
             for resources in dict.fromkeys(request.resources for request in job.pending.values())
         }
         for container_id in list(job.pending):
@@ -196,13 +227,58 @@ class Placing:
                 end = ContainerEnd(cause=EndCause.KILLED, message=why)
                 self.ledger.end_container(container, end, now)
 
-    def _lease_free(self, now: float) -> None:
+    def lease_free(self, now: float) -> None:
         """First the batch commits that waited, then the next stream."""
         for proposal in self.negotiator.unpark():
             self.proposed(proposal, now)
         waiting = self.negotiator.lease.waiting
-        if waiting:
-            self.wake(self.schedulers[waiting[0]], now)
+        if not waiting:
+            return
+        scheduler = self.schedulers[waiting[0]]
+        if isinstance(scheduler, RemoteScheduler):
+            self.grant_lease(scheduler, now)
+        else:
+            self.wake(scheduler, now)
+
+    def grant_lease(self, scheduler: RemoteScheduler, now: float) -> None:
+        """Answer a remote scheduler's call for the lease, if it is its turn; else it is queued."""
+        lease = self.negotiator.lease
+        job = scheduler.jobs.get(scheduler.lease_for)
+        if job is None or not scheduler.lease_call_id:
+            lease.withdraw(scheduler.name)
+            if scheduler.lease_call_id:
+                error = NotFound("the job waits for nothing more")
+                self.ledger.out.append(c.Refuse(call_id=scheduler.lease_call_id, error=error))
+            scheduler.lease_call_id = 0
+            return
+        token = lease.acquire(scheduler.name, now, self._to_lock(job))
+        if token is None:
+            return
+        self.send_changes(scheduler, now)
+        answer = c.LeaseGranted(
+            token=token,
+            expires_in_s=lease.expires_at_s - now,
+            sequence=scheduler.sequence,
+            units=lease.units,
+        )
+        self.ledger.out.append(c.Reply(call_id=scheduler.lease_call_id, answer=answer))
+        scheduler.lease_call_id = 0
+
+    def send_changes(
+        self, scheduler: RemoteScheduler, now: float, *, all_of_them: bool = True
+    ) -> None:
+        """Tell a remote scheduler what has changed since the last time."""
+        for application_id, job in scheduler.jobs.items():
+            gang = gangs.missing(self.ledger.applications[application_id])
+            if gang != job.gang:
+                job.gang = gang
+                scheduler.changed_jobs[application_id] = None
+        for message in scheduler.changes(now, all_of_them=all_of_them):
+            self.ledger.out.append(
+                c.SendToScheduler(
+                    scheduler=scheduler.name, session=scheduler.session, message=message
+                )
+            )
 
     def _sleep(self, scheduler: Scheduler) -> None:
         at_s = scheduler.next_time_s()

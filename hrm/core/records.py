@@ -13,7 +13,8 @@ __all__ = ["ApplicationRecord"]
 class ApplicationRecord:
     """The durable part of an application. Times are seconds since the epoch; 0: not yet.
 
-    ``last_executor_number`` is the highest executor number seen when the record was written.
+    ``last_executor_number`` is the highest executor number seen when the record was written;
+    ``gang_min`` how many of its first containers start together, 0 and 1: each by itself.
     """
 
     application_id: ApplicationId
@@ -33,3 +34,4 @@ class ApplicationRecord:
     ended_at_s: float = 0.0
     message: str = ""
     last_executor_number: int = 0
+    gang_min: int = 0

@@ -20,6 +20,7 @@ from typing import Protocol, TypeAlias
 
 from hrm.core.bounds import Bounds
 from hrm.core.feasibility import Vector, demand_vector
+from hrm.core.gpu_share import gpu_share
 from hrm.core.model import ApplicationId, ContainerId, ContainerRequest, WorkloadClass
 from hrm.core.negotiator import Claim, Decision, Outcome, Proposal
 from hrm.core.resource_unit import Entry
@@ -31,13 +32,18 @@ __all__ = ["Job", "Placement", "PlacementPolicy", "Scheduler"]
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Like containers of one job to be placed: as many as ``entries``, all of one demand."""
+    """Like containers of one job to be placed: as many as ``entries``, all of one demand.
+
+    ``together``: a place for some of them is worth nothing; ``waiting_limit`` is 0 where they must
+    start at once.
+    """
 
     workload_class: WorkloadClass
     demand: Vector
     entries: tuple[Entry, ...]
     waiting_limit: int
     wait_max_s: float
+    together: bool = False
 
 
 class PlacementPolicy(Protocol):
@@ -62,6 +68,8 @@ class Job:
     Invariants: ``pending`` holds all and only the application's PENDING containers, in order of
     request. ``delay_s`` is the latest back-off; 0 after a round that placed everything.
     ``policy_fault`` says how the policy failed in the latest round; empty if it did not.
+    ``gang`` is how many of ``pending``, the first, must be granted together and run at once;
+    ``gpus_granted`` how many containers with device memory it was granted since it has been here.
     """
 
     application_id: ApplicationId
@@ -72,6 +80,8 @@ class Job:
     delay_s: float = 0.0
     last_refusal: str = ""
     policy_fault: str = ""
+    gang: int = 0
+    gpus_granted: int = 0
 
 
 _Members: TypeAlias = list[tuple[ContainerId, ContainerRequest]]
@@ -145,11 +155,12 @@ class Scheduler:
         self.rounds += 1
         job.policy_fault = ""
         claims: list[Claim] = []
+        wanted = dict(itertools.islice(job.pending.items(), job.gang or None))
         versions = view.version.copy()
         try:
-            for demand, members in self._groups(job):
-                placement = self._placement(job.workload_class, demand, members)
+            for demand, members in self._groups(wanted):
                 view.open_to(demand)
+                placement = self._placement(job, demand, self._gpu_part(job, demand, members, view))
                 rows = _ask(self.policy, view, placement, now)
                 claims.extend(
                     Claim(entry, view.unit_id(row), int(versions[row]))
@@ -162,10 +173,11 @@ class Scheduler:
             self.policy_faults += 1
             job.policy_fault = fault.message
             claims = []
-        if job.workload_class is WorkloadClass.STREAM and len(claims) < len(job.pending):
+        stream = job.workload_class is WorkloadClass.STREAM
+        if (stream and len(claims) < len(wanted)) or len(claims) < job.gang:
             claims = []
         return Proposal(
-            self.name, job.application_id, job.workload_class, tuple(claims), lease_token
+            self.name, job.application_id, job.workload_class, tuple(claims), lease_token, job.gang
         )
 
     def settle(self, job: Job, outcomes: list[Outcome], now: float) -> list[Outcome]:
@@ -174,6 +186,7 @@ class Scheduler:
         for outcome in granted:
             container_id = outcome.claim.entry.container_id
             self.delays_s.append(now - job.requested_at_s.get(container_id, now))
+            job.gpus_granted += outcome.claim.entry.demand[2] > 0
             self.withdraw(job.application_id, container_id)
         self.placed += len(granted)
         refusals = [outcome.reason for outcome in outcomes if outcome.decision is Decision.ABORT]
@@ -185,8 +198,18 @@ class Scheduler:
             )
             if granted:
                 job.delay_s = self.bounds.retry_delay_s
-            job.not_before_s = now + job.delay_s
+            # What comes after a gang has not been tried yet.
+            job.not_before_s = now if granted and job.gang else now + job.delay_s
+        if granted:
+            job.gang = 0
         return granted
+
+    def entry(
+        self, container_id: ContainerId, workload_class: WorkloadClass, request: ContainerRequest
+    ) -> Entry:
+        """What a container will be in the queue of a unit."""
+        duration_s = request.expected_duration_s or self.bounds.default_duration_s
+        return Entry(container_id, workload_class, demand_vector(request.resources), duration_s)
 
     def _candidates(self) -> Iterable[Job]:
         """The jobs that may be placed at all: every one, or in strict order the first alone."""
@@ -194,9 +217,11 @@ class Scheduler:
             return self.jobs.values()
         return (min(self.jobs.values(), key=_is_batch),)
 
-    def _groups(self, job: Job) -> Iterable[tuple[Vector, _Members]]:
+    def _groups(
+        self, wanted: dict[ContainerId, ContainerRequest]
+    ) -> Iterable[tuple[Vector, _Members]]:
         """Containers of one demand together; in strict order only those that follow each other."""
-        members = job.pending.items()
+        members = wanted.items()
         if self.strict_order:
             runs = itertools.groupby(members, key=lambda item: demand_vector(item[1].resources))
             return [(demand, list(run)) for demand, run in runs]
@@ -205,20 +230,43 @@ class Scheduler:
             groups.setdefault(demand_vector(request.resources), []).append((container_id, request))
         return groups.items()
 
-    def _placement(
-        self, workload_class: WorkloadClass, demand: Vector, members: _Members
-    ) -> Placement:
+    def _gpu_part(self, job: Job, demand: Vector, members: _Members, view: ClusterView) -> _Members:
+        """What a batch job may ask of free GPUs in this round, so that none takes them all.
+
+        Known are the jobs of this scheduler and what each was granted while it has been waiting.
+        Those that fit nowhere now hold nobody's share; where no GPU is free all may ask, to queue.
+        """
+        if demand[2] == 0 or job.gang or job.workload_class is WorkloadClass.STREAM:
+            return members
+        free = view.room_for(demand)
+        if not free:
+            return members
+        wanted: list[int] = []
+        own = 0
+        for other in self.jobs.values():
+            if other is job:
+                own = len(wanted)
+            elif other.policy_fault or other.workload_class is WorkloadClass.STREAM:
+                continue
+            wishes = [demand_vector(request.resources) for request in other.pending.values()]
+            wishes = [wish for wish in wishes if wish[2] > 0]
+            room = min(len(wishes), view.room_for(wishes[0])) if wishes else 0
+            wanted.append(other.gpus_granted + room if room else 0)
+            free += other.gpus_granted if room else 0
+        return members[: max(0, gpu_share(free, wanted)[own] - job.gpus_granted)]
+
+    def _placement(self, job: Job, demand: Vector, members: _Members) -> Placement:
+        workload_class = job.workload_class
         entries = tuple(
-            Entry(
-                container_id,
-                workload_class,
-                demand,
-                request.expected_duration_s or self.bounds.default_duration_s,
-            )
-            for container_id, request in members
+            self.entry(container_id, workload_class, request) for container_id, request in members
         )
         return Placement(
-            workload_class, demand, entries, self.bounds.waiting_limit, self.bounds.wait_max_s
+            workload_class,
+            demand,
+            entries,
+            0 if job.gang else self.bounds.waiting_limit,
+            self.bounds.wait_max_s,
+            together=job.gang > 0 or workload_class is WorkloadClass.STREAM,
         )
 
 

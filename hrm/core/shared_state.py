@@ -10,6 +10,7 @@ Source: HRM paper, sections 2.2 (global resource state) and 4.1 (record RS).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -29,6 +30,7 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
 _FIRST_ROWS = 16
+_NO_LIMIT = np.iinfo(np.int64).max
 
 
 class SharedState:
@@ -37,8 +39,10 @@ class SharedState:
     Invariants:
         For every row in use: ``free``, ``waiting_stream`` and ``waiting_batch`` equal what its
         queue's image says; ``open`` is True iff its node takes new containers and the unit is not
-        draining; ``gpu_only`` is the unit's.
+        draining; ``gpu_only`` is the unit's; ``pool`` is the same number for rows whose units share
+        vcores and memory, and for no others.
         A row that is not in use is closed, with zeros in ``total`` and ``free``.
+        ``waiting_limit`` is how many may wait at a row; ``limit_waiting`` sets it.
         ``rows`` maps all and only the unit ids in use to their rows.
     """
 
@@ -54,7 +58,23 @@ class SharedState:
         self.waiting_batch: Ints = np.zeros(_FIRST_ROWS, dtype=np.int64)
         self.version: Ints = np.zeros(_FIRST_ROWS, dtype=np.int64)
         self.open: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
+        self.waiting_limit: Ints = np.full(_FIRST_ROWS, _NO_LIMIT)
         self.gpu_only: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
+        self.pool: Ints = np.arange(_FIRST_ROWS, dtype=np.int64)
+        self._watchers: list[set[ResourceUnitId]] = []
+        self._seen: dict[ResourceUnitId, int] = {}
+
+    def watch(self) -> set[ResourceUnitId]:
+        """A set that gets the id of every unit that changes, for its owner to empty; all at first.
+
+        ``unwatch`` ends it.
+        """
+        changed = set(self.rows)
+        self._watchers.append(changed)
+        return changed
+
+    def unwatch(self, changed: set[ResourceUnitId]) -> None:
+        self._watchers = [watcher for watcher in self._watchers if watcher is not changed]
 
     def add(self, node: NodeName, queue: UnitQueue) -> int:
         """Give a unit a row; answers it. The unit's id must be new."""
@@ -72,12 +92,16 @@ class SharedState:
         owner = self.find(queue.unit.pool)
         if owner is not None and owner not in queue.pool:
             queue.join(owner)
+        siblings = self.siblings(row)
+        self.pool[row] = self.pool[siblings[0]] if siblings else row
         self.refresh(row)
         return row
 
     def remove(self, unit_id: ResourceUnitId) -> None:
         """Take a unit's row out of use; units that share a pool go together."""
         row = self.rows.pop(unit_id)
+        self._seen.pop(unit_id, None)
+        self._changed(unit_id)
         self._queues[row] = None
         self._nodes[row] = None
         self.open[row] = False
@@ -86,6 +110,7 @@ class SharedState:
         self.free[row] = 0
         self.waiting_stream[row] = 0
         self.waiting_batch[row] = 0
+        self.waiting_limit[row] = _NO_LIMIT
         self.version[row] += 1
         self._waits.stale.add(row)
         self._unused.append(row)
@@ -94,6 +119,15 @@ class SharedState:
         row = self.rows[unit_id]
         self.open[row] = is_open
         self.version[row] += 1
+        self._changed(unit_id)
+
+    def limit_waiting(self, unit_id: ResourceUnitId, limit: int) -> None:
+        """From now on at most ``limit`` containers may wait at this unit."""
+        row = self.rows.get(unit_id)
+        if row is not None and self.waiting_limit[row] != limit:
+            self.waiting_limit[row] = limit
+            self.version[row] += 1
+            self._changed(unit_id)
 
     def queue(self, row: int) -> UnitQueue:
         queue = self._queues[row]
@@ -120,7 +154,8 @@ class SharedState:
     def refresh(self, row: int) -> None:
         """Copy a queue's numbers, and its siblings', into their rows after a change."""
         for queue in self.queue(row).pool:
-            each = self.rows.get(queue.unit.unit_id)
+            unit_id = queue.unit.unit_id
+            each = self.rows.get(unit_id)
             if each is None:
                 continue
             image = queue.image()
@@ -129,6 +164,9 @@ class SharedState:
             self.waiting_batch[each] = len(image.batch_waiting)
             self.version[each] += 1
             self._waits.stale.add(each)
+            if self._watchers and self._seen.get(unit_id) != queue.version:
+                self._seen[unit_id] = queue.version
+                self._changed(unit_id)
 
     def waits_s(self, demand: Vector, rows: Ints, now: float) -> Floats:
         """``estimate.simulate`` for each of ``rows``; infinite at rows that are not in use."""
@@ -154,12 +192,16 @@ class SharedState:
         """A snapshot for one scheduling round."""
         return ClusterView(self)
 
+    def _changed(self, unit_id: ResourceUnitId) -> None:
+        for watcher in self._watchers:
+            watcher.add(unit_id)
+
     def _image(self, row: int) -> UnitImage | None:
         queue = self._queues[row]
         return None if queue is None else queue.image()
 
     def _grow(self) -> None:
-        old = len(self._queues)
+        old, pool = len(self._queues), self.pool
         self._queues.extend([None] * old)
         self._nodes.extend([None] * old)
         self._unused = list(range(2 * old - 1, old - 1, -1))
@@ -169,7 +211,10 @@ class SharedState:
         self.waiting_batch = np.concatenate([self.waiting_batch, np.zeros(old, np.int64)])
         self.version = np.concatenate([self.version, np.zeros(old, np.int64)])
         self.open = np.concatenate([self.open, np.zeros(old, np.bool_)])
+        self.waiting_limit = np.concatenate([self.waiting_limit, np.full(old, _NO_LIMIT)])
         self.gpu_only = np.concatenate([self.gpu_only, np.zeros(old, np.bool_)])
+        self.pool = np.arange(2 * old, dtype=np.int64)
+        self.pool[:old] = pool
 
 
 class ClusterView:
@@ -180,9 +225,9 @@ class ClusterView:
     immutable. A view is for one round: unit images are read when first asked for.
 
     Attributes, each with one row a unit: ``free`` and ``total``, shape (rows, 4) in the order of
-    ``feasibility.DIMENSIONS``; ``waiting_stream``, ``waiting_batch``, ``version``, ``gpu_only`` and
-    ``open``, shape (rows,). Rows that are not open to the demand being placed are closed: see
-    ``open_to``.
+    ``feasibility.DIMENSIONS``; ``waiting_stream``, ``waiting_batch``, ``waiting_limit``,
+    ``version``, ``gpu_only`` and ``open``, shape (rows,). Rows that are not open to the demand
+    being placed, or that the round may not use, are closed: see ``open_to`` and ``keep_open``.
     """
 
     def __init__(self, state: SharedState) -> None:
@@ -194,12 +239,18 @@ class ClusterView:
         self.waiting_batch = state.waiting_batch.copy()
         self.version = state.version.copy()
         self.open = state.open.copy()
+        self.waiting_limit = state.waiting_limit.copy()
         self.gpu_only = state.gpu_only.copy()
+        self._pool = state.pool.copy()
+        self._allowed = state.open.copy()
 
     def open_to(self, demand: Vector) -> None:
-        """Close the rows that hold cores for a GPU to a demand without need of one."""
-        self.open = self._state.open if demand[2] else self._state.open & ~self._state.gpu_only
-        self.open = self.open.copy()
+        """Close the rows that hold cores for a GPU to a demand without need of one; open others."""
+        self.open = self._allowed & self._useful(demand)
+
+    def _useful(self, demand: Vector) -> Bools:
+        """Rows that are not kept for containers of another kind than this."""
+        return np.ones_like(self.gpu_only) if demand[2] else ~self.gpu_only
 
     @property
     def waiting(self) -> Ints:
@@ -271,6 +322,50 @@ class ClusterView:
     def waiting_before(self, workload_class: WorkloadClass) -> Ints:
         """How many waiters a new container of this class would find before it; shape (rows,)."""
         return self.waiting_stream if workload_class is WorkloadClass.STREAM else self.waiting
+
+    def candidates(self, demands: Mapping[Vector, int]) -> frozenset[ResourceUnitId]:
+        """Units that a stream of these demands has to consider (``demands``: how many of each).
+
+        Those with room for it at once; where they cannot take all of it, every open unit that is
+        large enough. With each come its siblings, whose containers could take its cores.
+        """
+        chosen = np.zeros_like(self.open)
+        for demand, many in demands.items():
+            usable = self._allowed & self._useful(demand)
+            room = usable & (self.waiting_stream == 0) & fitting_rows(demand, self.free)
+            enough = self._folds(demand, room) >= many
+            chosen |= room if enough else usable & self.could_ever_fit(demand)
+        chosen = self._allowed & np.isin(self._pool, self._pool[chosen])
+        return frozenset(self.unit_id(row) for row in np.flatnonzero(chosen).tolist())
+
+    def room_for(self, demand: Vector) -> int:
+        """How many batch containers of ``demand``, and nothing else, could start at once."""
+        usable = self._allowed & self._useful(demand)
+        room = usable & (self.waiting == 0) & fitting_rows(demand, self.free)
+        return self._folds(demand, room)
+
+    def _folds(self, demand: Vector, rows: Bools) -> int:
+        """How many of ``demand`` the free part of ``rows`` takes; cores that they share once."""
+        wanted = np.asarray(demand, np.int64)
+        asked, common = wanted > 0, wanted[:2] > 0
+        free = self.free[rows]
+        folds = (free[:, asked] // wanted[asked]).min(axis=1)
+        _, first, pool = np.unique(self._pool[rows], return_index=True, return_inverse=True)
+        shared = (free[first, :2][:, common] // wanted[:2][common]).min(
+            axis=1, initial=np.iinfo(np.int64).max
+        )
+        sums = np.zeros(len(first), np.int64)
+        np.add.at(sums, pool, folds)
+        return int(np.minimum(sums, shared).sum())
+
+    def keep_open(self, units: frozenset[ResourceUnitId] | None) -> None:
+        """Close every unit but these; None: leave all as they are."""
+        if units is not None:
+            rows = [self._state.rows[unit] for unit in units if unit in self._state.rows]
+            kept = np.zeros_like(self.open)
+            kept[rows] = True
+            self._allowed &= kept
+            self.open = self.open & kept
 
     def could_ever_fit(self, demand: Vector) -> Bools:
         """Rows whose empty unit would hold ``demand``; shape (rows,)."""

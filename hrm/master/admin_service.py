@@ -249,14 +249,32 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             containers_waiting=len(app.in_state(*_WAITING)),
             containers_pending=len(app.in_state(ContainerState.PENDING)),
             mean_wait_s=app.waited_s / app.waits if app.waits else 0.0,
+            gang_min=record.gang_min,
         )
         if app.progress is not None:
             message.progress.CopyFrom(wire.from_progress(app.progress))
         if with_containers:
+            message.run_times.extend(_run_times(self._ledger, app))
             containers = (*app.ended, *app.containers.values())
             statuses = [wire.from_status(self._ledger.status(x)) for x in containers]
             message.containers.extend(sorted(statuses, key=lambda x: x.requested_at_s))
         return message
+
+
+def _run_times(ledger: Ledger, app: Application) -> list[pb.RunTime]:
+    """Of the profiles that it has containers of, what is known of earlier runs."""
+    containers = (*app.ended, *app.containers.values())
+    profiles = sorted({0} | {x.request.resource_profile_id for x in containers})
+    keys = [(app.record.name, app.record.user, profile) for profile in profiles]
+    rows = [ledger.run_times.rows[key] for key in keys if key in ledger.run_times.rows]
+    return [
+        pb.RunTime(
+            resource_profile_id=row.resource_profile_id,
+            mean_s=row.mean_s,
+            containers=row.containers,
+        )
+        for row in rows
+    ]
 
 
 def _no_log(node: str, why: str) -> tuple[grpc.StatusCode, str]:

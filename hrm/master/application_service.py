@@ -14,6 +14,7 @@ from hrm import rpc, wire
 from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.model import ApplicationId, WorkloadClass
+from hrm.core.remote import StateChanged
 from hrm.errors import HrmError, InvalidRequest
 from hrm.master.interpreter import Interpreter, Outbox, drain
 from hrm.v1 import application_pb2 as pb
@@ -99,6 +100,7 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
             web_url=wire.to_text(request.web_url, "web_url"),
             declared_class=wire.to_class(request.declared_class, "declared_class"),
             launch=wire.to_launch(request.launch),
+            gang_min=wire.to_gang_min(request.gang_min),
         )
 
     async def _attach(self, requests: Any, session: int, outbox: Outbox) -> c.ApplicationAdmitted:
@@ -214,7 +216,7 @@ async def _write(outbox: Outbox, hello: pb.AttachedApplication, context: _Sessio
     await drain(outbox, lambda notice: context.write(_message(notice)))
 
 
-def _message(notice: c.NodeMessage | c.Notice) -> pb.ApplicationNotice:
+def _message(notice: c.NodeMessage | c.Notice | StateChanged) -> pb.ApplicationNotice:
     match notice:
         case c.ContainerChanged():
             return pb.ApplicationNotice(container=wire.from_status(notice.status))

@@ -26,6 +26,7 @@ from hrm.master.admin_service import AdminService
 from hrm.master.application_service import ApplicationService
 from hrm.master.interpreter import Interpreter
 from hrm.master.node_service import NodeService
+from hrm.master.scheduler_service import SharedStateService
 from hrm.master.store import SqliteStore
 from hrm.v1 import (
     admin_pb2,
@@ -34,6 +35,8 @@ from hrm.v1 import (
     application_pb2_grpc,
     node_pb2,
     node_pb2_grpc,
+    scheduler_pb2,
+    scheduler_pb2_grpc,
 )
 
 __all__ = ["bounds_of", "run"]
@@ -81,6 +84,7 @@ async def _serve(settings: MasterSettings, token: str, store: SqliteStore) -> in
         bounds=bounds,
         records=store.applications(),
         known_nodes=store.nodes(),
+        run_times=store.run_times(),
         now=time.time(),
     )
     master = Interpreter(core, store)
@@ -138,10 +142,12 @@ async def _add_services(
         ApplicationService(master, interval_s), server
     )
     node_pb2_grpc.add_NodeServiceServicer_to_server(NodeService(master, interval_s), server)
+    scheduler_pb2_grpc.add_SharedStateServiceServicer_to_server(SharedStateService(master), server)
     names = [
         admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
         application_pb2.DESCRIPTOR.services_by_name["ApplicationService"].full_name,
         node_pb2.DESCRIPTOR.services_by_name["NodeService"].full_name,
+        scheduler_pb2.DESCRIPTOR.services_by_name["SharedStateService"].full_name,
     ]
     checker = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checker, server)

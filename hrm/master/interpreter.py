@@ -13,6 +13,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
 import structlog
 
@@ -20,6 +21,7 @@ from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.master import MasterCore
 from hrm.core.model import ApplicationId, NodeName
+from hrm.core.remote import StateChanged
 from hrm.errors import HrmError, Unavailable
 from hrm.master.store import Store
 
@@ -30,16 +32,18 @@ CALL_TIMEOUT_S = 10.0
 
 log = structlog.get_logger("master")
 
+_Message: TypeAlias = c.NodeMessage | c.Notice | StateChanged
+
 
 class Outbox:
     """Messages for one stream, bounded. One that overflows is closed: its reader was too slow, and
     will get the whole state when it comes back."""
 
     def __init__(self) -> None:
-        self._queue: asyncio.Queue[c.NodeMessage | c.Notice | None] = asyncio.Queue(OUTBOX_MAX)
+        self._queue: asyncio.Queue[_Message | None] = asyncio.Queue(OUTBOX_MAX)
         self.closed = False
 
-    def put(self, message: c.NodeMessage | c.Notice) -> None:
+    def put(self, message: _Message) -> None:
         if self.closed:
             return
         try:
@@ -55,7 +59,7 @@ class Outbox:
                 self._queue.get_nowait()
             self._queue.put_nowait(None)
 
-    async def get(self) -> c.NodeMessage | c.Notice | None:
+    async def get(self) -> _Message | None:
         return await self._queue.get()
 
 
@@ -71,6 +75,7 @@ class Interpreter:
         self.core = core
         self.store = store
         self.node_outboxes: dict[tuple[NodeName, str], Outbox] = {}
+        self.scheduler_outboxes: dict[tuple[str, int], Outbox] = {}
         self.application_outboxes: dict[ApplicationId, Outbox] = {}
         self.stopped: asyncio.Future[HrmError | None]
         self.stopped = asyncio.get_running_loop().create_future()
@@ -132,6 +137,10 @@ class Interpreter:
                     writes.append(self.store.put_node(command.node))
                 case c.ForgetNode():
                     writes.append(self.store.forget_node(command.node))
+                case c.PersistRunTime():
+                    writes.append(self.store.put_run_time(command.row))
+                case c.ForgetRunTime():
+                    writes.append(self.store.forget_run_time(command.key))
                 case c.WakeScheduler():
                     self._wake(command)
                 case c.ProposeClaims():
@@ -177,6 +186,15 @@ class Interpreter:
             match command:
                 case c.Reply() | c.Refuse():
                     self._answer(command)
+                case c.SendToScheduler():
+                    key = (command.scheduler, command.session)
+                    if key in self.scheduler_outboxes:
+                        self.scheduler_outboxes[key].put(command.message)
+                case c.DropScheduler():
+                    key = (command.scheduler, command.session)
+                    log.warning("scheduler does not answer", scheduler=command.scheduler)
+                    if key in self.scheduler_outboxes:
+                        self.scheduler_outboxes[key].close()
                 case c.SendToNode():
                     outbox = self.node_outboxes.get((command.node, command.incarnation))
                     if outbox is not None:
@@ -198,9 +216,7 @@ class Interpreter:
             future.set_exception(command.error)
 
 
-async def drain(
-    outbox: Outbox, send: Callable[[c.NodeMessage | c.Notice], Awaitable[None]]
-) -> None:
+async def drain(outbox: Outbox, send: Callable[[_Message], Awaitable[None]]) -> None:
     """Send an outbox's messages until it is closed."""
     while (message := await outbox.get()) is not None:
         await send(message)

@@ -14,6 +14,7 @@ from hrm import rpc, wire
 from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.model import NodeName, ResourceUnit
+from hrm.core.remote import StateChanged
 from hrm.errors import HrmError, InvalidRequest
 from hrm.master.interpreter import Interpreter, Outbox, drain
 from hrm.v1 import node_pb2 as pb
@@ -193,7 +194,7 @@ def _with_call(event: e.NodeRegistered, call_id: int) -> e.NodeRegistered:
     return replace(event, call_id=call_id)
 
 
-def _message(epoch: int, message: c.NodeMessage | c.Notice) -> pb.MasterMessage:
+def _message(epoch: int, message: c.NodeMessage | c.Notice | StateChanged) -> pb.MasterMessage:
     match message:
         case c.AssignContainer():
             return pb.MasterMessage(epoch=epoch, assign=wire.from_spec(message.spec))

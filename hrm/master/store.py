@@ -4,8 +4,8 @@ One SQLite file in WAL mode, written by one thread that takes everything that ha
 its last commit into the next one (group commit), so durability costs one disk flush a batch, not
 one a write. Callers get a future that is done once their write is on disk.
 
-Kept: the epoch, application records, names of nodes. Not kept: containers, resource state and
-secrets; agents and AppMasters tell those again after a restart.
+Kept: the epoch, application records, names of nodes, mean run times. Not kept: containers,
+resource state and secrets; agents and AppMasters tell those again after a restart.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from typing import Any, Protocol, TypeAlias
 
 from hrm.core.model import ApplicationId, ApplicationState, NodeName, WorkloadClass
 from hrm.core.records import ApplicationRecord
+from hrm.core.run_times import RunTime, RunTimeKey
 from hrm.errors import InvalidConfig, LimitReached
 
 __all__ = ["SqliteStore", "Store", "decode", "encode"]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 WRITES_QUEUED_MAX = 100_000
 OPEN_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 10.0
@@ -35,9 +36,13 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS applications (id TEXT PRIMARY KEY, record TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS nodes (name TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS run_times (
+  name TEXT, user TEXT, profile INTEGER, mean_s REAL NOT NULL, containers INTEGER NOT NULL,
+  PRIMARY KEY (name, user, profile)
+);
 """
 
-_Write: TypeAlias = tuple[str, tuple[str, ...]]
+_Write: TypeAlias = tuple[str, tuple[str | int | float, ...]]
 
 
 class Store(Protocol):
@@ -56,6 +61,12 @@ class Store(Protocol):
     def put_node(self, name: NodeName) -> asyncio.Future[None]: ...
 
     def forget_node(self, name: NodeName) -> asyncio.Future[None]: ...
+
+    def run_times(self) -> list[RunTime]: ...
+
+    def put_run_time(self, row: RunTime) -> asyncio.Future[None]: ...
+
+    def forget_run_time(self, key: RunTimeKey) -> asyncio.Future[None]: ...
 
     def close(self) -> None: ...
 
@@ -136,13 +147,35 @@ class SqliteStore:
     def forget_node(self, name: NodeName) -> asyncio.Future[None]:
         return self._put("DELETE FROM nodes WHERE name = ?", name)
 
+    def run_times(self) -> list[RunTime]:
+        """The latest written last."""
+        sql = "SELECT name, user, profile, mean_s, containers FROM run_times ORDER BY rowid"
+        return [
+            RunTime(
+                name=name,
+                user=user,
+                resource_profile_id=profile,
+                mean_s=mean_s,
+                containers=containers,
+            )
+            for name, user, profile, mean_s, containers in self._db.execute(sql).fetchall()
+        ]
+
+    def put_run_time(self, row: RunTime) -> asyncio.Future[None]:
+        sql = "INSERT OR REPLACE INTO run_times VALUES (?, ?, ?, ?, ?)"
+        return self._put(sql, *row.key, row.mean_s, row.containers)
+
+    def forget_run_time(self, key: RunTimeKey) -> asyncio.Future[None]:
+        sql = "DELETE FROM run_times WHERE name = ? AND user = ? AND profile = ?"
+        return self._put(sql, *key)
+
     def close(self) -> None:
         """Write what is queued, then close."""
         self._queue.put(None, timeout=CLOSE_TIMEOUT_S)
         self._thread.join(CLOSE_TIMEOUT_S)
         self._db.close()
 
-    def _put(self, sql: str, *values: str) -> asyncio.Future[None]:
+    def _put(self, sql: str, *values: str | int | float) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
             self._queue.put_nowait(((sql, values), future))
@@ -152,7 +185,12 @@ class SqliteStore:
 
     def _check_version(self) -> None:
         row = self._db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
-        if row is None:
+        if row is not None and int(row[0]) < SCHEMA_VERSION:
+            # Version 2 added the table of run times, which stands by now.
+            sql = "UPDATE meta SET value = ? WHERE key = 'schema'"
+            self._db.execute(sql, (str(SCHEMA_VERSION),))
+            self._db.commit()
+        elif row is None:
             self._db.execute("INSERT INTO meta VALUES ('schema', ?)", (str(SCHEMA_VERSION),))
             self._db.commit()
         elif int(row[0]) > SCHEMA_VERSION:

@@ -9,7 +9,7 @@ together and want different resources therefore fill up at equal dominant shares
 
 What it does not do: make up for what a job got before the others came, take anything back, weigh
 users, or know of the jobs of other schedulers. Run it with ``schedulers = 1``: it stands for a
-central scheduler. A stream is all or nothing in HRM and is placed whole.
+central scheduler. A stream or a gang is all or nothing in HRM and is placed whole.
 
 Source: the allocation rule is progressive filling by dominant share (Ghodsi et al., "Dominant
 Resource Fairness", NSDI 2011, section 4.1), here in equal steps instead of by an account.
@@ -41,7 +41,8 @@ class CentralizedDrf:
     def place(self, view: ClusterView, placement: Placement, now: float) -> list[int | None]:
         """See ``PlacementPolicy.place``."""
         entries = placement.entries
-        if placement.workload_class is WorkloadClass.BATCH:
+        batch = placement.workload_class is WorkloadClass.BATCH
+        if batch and not placement.together:
             entries = entries[: _turn(view, placement.demand)]
         rows = rows_with_room(view, placement)
         chosen = in_order(view, placement.demand, entries, rows, now)

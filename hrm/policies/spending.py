@@ -53,7 +53,9 @@ def rows_that_let_wait(view: ClusterView, placement: Placement, now: float) -> t
     The wait is Algorithm 1's: estimated seconds for batch, stream waiters for streams.
     """
     admitting = (
-        view.open & view.could_ever_fit(placement.demand) & (view.waiting < placement.waiting_limit)
+        view.open
+        & view.could_ever_fit(placement.demand)
+        & (view.waiting < np.minimum(placement.waiting_limit, view.waiting_limit))
     )
     rows = np.flatnonzero(admitting)
     if placement.workload_class is WorkloadClass.STREAM:
@@ -68,9 +70,10 @@ def may_still_wait(
 ) -> tuple[bool, float]:
     """The same for one row that has just got a container: does it admit another, at what wait?"""
     waiters = view.waiting_at(row)
+    limit = min(placement.waiting_limit, int(view.waiting_limit[row]))
     if placement.workload_class is WorkloadClass.STREAM:
-        return waiters < placement.waiting_limit, float(view.waiting_stream[row])
-    if waiters >= placement.waiting_limit:
+        return waiters < limit, float(view.waiting_stream[row])
+    if waiters >= limit:
         return False, math.inf
     wait_s = view.wait_s(placement.demand, row, now)
     return wait_s < placement.wait_max_s and not math.isinf(wait_s), wait_s

@@ -18,6 +18,7 @@ from hrm.core import events as e
 from hrm.core.master import MasterCore
 from hrm.core.model import ApplicationId, NodeName
 from hrm.core.records import ApplicationRecord
+from hrm.core.run_times import RunTime, RunTimeKey
 from hrm.policies.min_wait import MinWait
 from hrm.sim import words
 from hrm.sim.network import Stream
@@ -38,6 +39,7 @@ class _Disk:
         self.epoch = 0
         self.applications: dict[ApplicationId, ApplicationRecord] = {}
         self.nodes: dict[NodeName, None] = {}
+        self.run_times: dict[RunTimeKey, RunTime] = {}
         self.slow_until_s = 0.0
         self.slow_write_s = 0.0
 
@@ -51,6 +53,11 @@ class _Disk:
                 self.nodes[command.node] = None
             case c.ForgetNode():
                 self.nodes.pop(command.node, None)
+            case c.PersistRunTime():
+                self.run_times.pop(command.row.key, None)
+                self.run_times[command.row.key] = command.row
+            case c.ForgetRunTime():
+                self.run_times.pop(command.key, None)
 
 
 class MasterProcess:
@@ -84,6 +91,7 @@ class MasterProcess:
             world.plan.bounds,
             records=list(self.disk.applications.values()),
             known_nodes=sorted(self.disk.nodes),
+            run_times=list(self.disk.run_times.values()),
             now=self.now(),
         )
         self.core.ledger.out.clear()
@@ -152,7 +160,7 @@ class MasterProcess:
             match command:
                 case (
                     c.PersistApplication() | c.ForgetApplication() | c.RememberNode()
-                    | c.ForgetNode()
+                    | c.ForgetNode() | c.PersistRunTime() | c.ForgetRunTime()
                 ):  # fmt: skip
                     writes.append(command)
                 case c.WakeScheduler():

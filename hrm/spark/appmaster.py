@@ -294,6 +294,7 @@ class AppMaster:
         request = application_pb2.RegisterApplicationRequest(
             application_id=self.application_id,
             declared_class=app_wire.workload_class(hello["class"].upper()),
+            gang_min=hello.get("gang_min", 0),
             **{
                 name: hello[name]
                 for name in (

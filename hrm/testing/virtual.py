@@ -11,7 +11,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from hrm.core import commands as c
 from hrm.core import events as e
@@ -36,6 +36,8 @@ from hrm.core.model import (
 )
 from hrm.core.node import NodeCore
 from hrm.core.records import ApplicationRecord
+from hrm.core.remote import StateChanged
+from hrm.core.run_times import RunTime, RunTimeKey
 from hrm.core.scheduler import PlacementPolicy
 from hrm.policies.min_wait import MinWait
 
@@ -54,6 +56,14 @@ def unit(
         capacity=Resources(vcores, memory_mib),
         run_limit=run_limit or vcores,
     )
+
+
+class SchedulerLike(Protocol):
+    """A scheduler of another process; see ``hrm.testing.remote``."""
+
+    dropped: bool
+
+    def receive(self, message: StateChanged) -> None: ...
 
 
 @dataclass
@@ -96,7 +106,10 @@ class VirtualCluster:
         self.notices: dict[str, list[c.Notice]] = {}
         self.durable: dict[ApplicationId, ApplicationRecord] = {}
         self.durable_nodes: dict[NodeName, None] = {}
+        self.durable_run_times: dict[RunTimeKey, RunTime] = {}
         self.answers: dict[int, c.Reply | c.Refuse] = {}
+        self.callbacks: dict[int, Callable[[c.Reply | c.Refuse], None]] = {}
+        self.remote: dict[tuple[str, int], SchedulerLike] = {}
         self.nodes: dict[str, VirtualNode] = {}
         self._schedulers = schedulers
         self._policy = policy
@@ -154,6 +167,7 @@ class VirtualCluster:
         resources: Resources = SMALL,
         workload_class: WorkloadClass | None = None,
         name: str = "app",
+        gang_min: int = 0,
     ) -> ApplicationId:
         """Register an application, attach it, and ask for executors 1..n."""
         call_id = next(self._calls)
@@ -166,6 +180,7 @@ class VirtualCluster:
                 name=name,
                 user="somebody",
                 declared_class=workload_class,
+                gang_min=gang_min,
             )
         )
         application_id = self.admitted(call_id).application_id
@@ -252,6 +267,7 @@ class VirtualCluster:
             self.bounds,
             records=self.durable.values(),
             known_nodes=self.durable_nodes,
+            run_times=self.durable_run_times.values(),
             now=self.now,
         )
         for node in self.nodes.values():
@@ -293,7 +309,7 @@ class VirtualCluster:
         """Let time pass, with a tick and heartbeats every second."""
         until = self.now + seconds
         for step in range(1, int(seconds) + 1):
-            self._at(self.now + step, self._second)
+            self.at(self.now + step, self._second)
         for _ in range(EVENTS_MAX):
             if not self._queue or self._queue[0][0] > until:
                 break
@@ -327,13 +343,18 @@ class VirtualCluster:
             self.tell_node(node, e.HeartbeatDue(now=self.now))
         self.tell_master(e.Ticked(now=self.now))
 
-    def _at(self, at_s: float, action: Callable[[], None]) -> None:
+    def at(self, at_s: float, action: Callable[[], None]) -> None:
+        """Let something happen at ``at_s``, or now where that is past."""
         heapq.heappush(self._queue, (max(at_s, self.now), next(self._order), action))
 
     def _carry_out(self, command: c.MasterCommand) -> None:
         match command:
             case c.Reply() | c.Refuse():
-                self.answers[command.call_id] = command
+                self._answer(command)
+            case c.SendToScheduler():
+                self._send_to_scheduler(command)
+            case c.DropScheduler():
+                self.remote[command.scheduler, command.session].dropped = True
             case c.NotifyApplication():
                 self.notices.setdefault(command.application_id, []).append(command.notice)
             case c.PersistApplication():
@@ -344,20 +365,41 @@ class VirtualCluster:
                 self.durable_nodes[command.node] = None
             case c.ForgetNode():
                 self.durable_nodes.pop(command.node, None)
+            case c.PersistRunTime():
+                self.durable_run_times.pop(command.row.key, None)
+                self.durable_run_times[command.row.key] = command.row
+            case c.ForgetRunTime():
+                self.durable_run_times.pop(command.key, None)
             case c.WakeScheduler():
                 name = command.scheduler
-                self._at(
+                self.at(
                     command.at_s,
                     lambda: self.tell_master(e.SchedulerWoken(now=self.now, scheduler=name)),
                 )
             case c.ProposeClaims():
                 proposal = command.proposal
-                self._at(
+                self.at(
                     self.now,
                     lambda: self.tell_master(e.ClaimsProposed(now=self.now, proposal=proposal)),
                 )
             case c.SendToNode():
                 self._send_to_node(command)
+
+    def next_call(self) -> int:
+        """The number of a call whose answer is looked for in ``answers``, or in ``callbacks``."""
+        return next(self._calls)
+
+    def _answer(self, command: c.Reply | c.Refuse) -> None:
+        self.answers[command.call_id] = command
+        callback = self.callbacks.pop(command.call_id, None)
+        if callback is not None:
+            self.at(self.now + self.network_delay_s, lambda: callback(command))
+
+    def _send_to_scheduler(self, command: c.SendToScheduler) -> None:
+        receiver = self.remote.get((command.scheduler, command.session))
+        if receiver is not None:
+            message = command.message
+            self.at(self.now + self.network_delay_s, lambda: receiver.receive(message))
 
     def _send_to_node(self, command: c.SendToNode) -> None:
         epoch = self.epoch
@@ -369,7 +411,7 @@ class VirtualCluster:
             event = node_event(command.message, self.now, epoch)
             self.tell_node(node, event)
 
-        self._at(self.now + self.network_delay_s, arrive)
+        self.at(self.now + self.network_delay_s, arrive)
 
     def _carry_out_at(self, node: VirtualNode, command: c.NodeCommand) -> None:
         match command:
@@ -377,12 +419,12 @@ class VirtualCluster:
                 container_id = command.spec.container_id
                 node.processes[container_id] = self.run_s
                 if self.run_s is not None:
-                    self._at(self.now + self.run_s, lambda: self._run_out(node, container_id))
+                    self.at(self.now + self.run_s, lambda: self._run_out(node, container_id))
             case c.StopProcess():
                 if node.processes.pop(command.container_id, 0.0) != 0.0:
                     end = ContainerEnd(cause=command.cause, exit_code=143, message=command.reason)
                     event = e.ProcessEnded(now=self.now, container_id=command.container_id, end=end)
-                    self._at(self.now, lambda: self.tell_node(node, event))
+                    self.at(self.now, lambda: self.tell_node(node, event))
             case c.ReportContainer():
                 node.sequence += 1
                 report = e.ContainerReported(
@@ -413,7 +455,7 @@ class VirtualCluster:
                 )
                 self._to_master(node, answer)
             case c.RegisterAgain():
-                self._at(self.now + self.network_delay_s, lambda: self._register_again(node))
+                self.at(self.now + self.network_delay_s, lambda: self._register_again(node))
 
     def _register_again(self, node: VirtualNode) -> None:
         if node.connected:
@@ -427,7 +469,7 @@ class VirtualCluster:
                 self.tell_master(replace(event, now=self.now))
 
         if node.connected:
-            self._at(self.now + self.network_delay_s, arrive)
+            self.at(self.now + self.network_delay_s, arrive)
 
     def _run_out(self, node: VirtualNode, container_id: ContainerId) -> None:
         if container_id in node.processes:

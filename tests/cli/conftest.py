@@ -95,6 +95,8 @@ def example_application() -> admin_pb2.Application:
         containers_running=1,
         containers_pending=4,
         mean_wait_s=10.0,
+        run_times=[admin_pb2.RunTime(resource_profile_id=0, mean_s=90.0, containers=12)],
+        gang_min=3,
     )
 
 

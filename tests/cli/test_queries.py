@@ -54,6 +54,8 @@ def test_show_tells_how_each_container_ended(hrm: Run, master: FakeMaster) -> No
     assert "query top-k, trigger ProcessingTime" in shown
     assert "memory_limit (exit code 137) over its limit of 1408 MiB" in shown
     assert "first container after 10s" in shown
+    assert "1m30s a container of profile 0 (mean of 12 before)" in shown
+    assert "3 executors together" in shown
 
 
 def test_why_gives_the_answer_first(hrm: Run, master: FakeMaster) -> None:

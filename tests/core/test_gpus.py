@@ -13,6 +13,7 @@ from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.binding import Binding, BindingMode, Core, Hardware, cut
 from hrm.core.estimate import simulate
+from hrm.core.explain import explain
 from hrm.core.feasibility import could_hold, demand_vector, fits
 from hrm.core.invariants import unit_violations
 from hrm.core.model import (
@@ -373,3 +374,53 @@ def test_the_vectorised_estimate_sees_pools_too() -> None:
     waits = view.waits_s(demand, np.array(rows), cluster.now)
     assert waits.tolist() == [view.wait_s(demand, row, cluster.now) for row in rows]
     assert 0 < waits[0] < 60
+
+
+def test_cores_that_units_share_count_once_for_gangs() -> None:
+    cluster = cluster_of(BindingMode.SHARED)
+    for resources, most in ((CPU_ONLY, 4), (replace(ON_GPU, vcores=2), 2), (ON_GPU, 4)):
+        app = cluster.submit(most + 1, resources, gang_min=most + 1)
+        notices = [x for x in cluster.notices[app] if isinstance(x, c.RequestRefused)]
+        assert f"holds {most} of them" in notices[0].message
+        app = cluster.submit(most, resources, gang_min=most)
+        cluster.settle()
+        assert cluster.states(app) == {"running": most}
+        cluster.finish(app)
+        cluster.settle()
+
+
+def test_why_a_gang_waits_counts_shared_cores_once() -> None:
+    cluster = cluster_of(BindingMode.SHARED)
+    cluster.submit(1, replace(CPU_ONLY, vcores=2))
+    cluster.settle()
+    for resources, room in ((CPU_ONLY, 2), (replace(ON_GPU, vcores=2), 1)):
+        app = cluster.submit(4 if room == 2 else 2, resources, gang_min=4 if room == 2 else 2)
+        cluster.settle()
+        reason = explain(cluster.master.ledger, cluster.app(app), cluster.now)[0]
+        assert f"there is room for {room} of the" in reason
+
+
+def test_cores_that_units_share_count_once_in_a_view() -> None:
+    cluster = cluster_of(BindingMode.SHARED)
+    view = cluster.master.ledger.state.view()
+    on_gpu = demand_vector(replace(ON_GPU, vcores=3))
+    assert view.room_for(on_gpu) == 1
+    assert view.room_for(demand_vector(ON_GPU)) == 4
+    assert view.room_for(demand_vector(CPU_ONLY)) == 4
+    assert view.room_for((0, 0, 500, 1)) == 4
+
+
+def test_a_lease_locks_whole_pools_and_no_gpus_of_others() -> None:
+    cluster = cluster_of(BindingMode.PARTIAL, bound_cores=1, reserve_cores=2)
+    cluster.add_hardware("n2", MACHINE, Binding(mode=BindingMode.SHARED))
+    cluster.settle()
+    view = cluster.master.ledger.state.view()
+    shared = {"n2/cpu", "n2/gpu0", "n2/gpu1"}
+    assert view.candidates({demand_vector(CPU_ONLY): 1}) == {"n1/cpu", *shared}
+    on_gpu = demand_vector(ON_GPU)
+    assert view.candidates({on_gpu: 1}) == {"n1/gpu0", "n1/gpu1", *shared}
+    view.keep_open(view.candidates({demand_vector(replace(CPU_ONLY, vcores=4)): 1}))
+    view.open_to(on_gpu)
+    assert {view.unit_id(row) for row in np.flatnonzero(view.open).tolist()} == shared
+    view.open_to(demand_vector(CPU_ONLY))
+    assert {view.unit_id(row) for row in np.flatnonzero(view.open).tolist()} == {"n2/cpu"}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hrm.core.bounds import Bounds
 from hrm.core.estimate import estimate
 from hrm.core.feasibility import demand_vector, fits, fitting_rows
 from hrm.core.invariants import unit_violations
@@ -23,6 +26,8 @@ from hrm.policies.min_wait import MinWait
 from hrm.testing.virtual import VirtualCluster, unit
 
 CLASSES = st.sampled_from(list(WorkloadClass))
+SCOPES: st.SearchStrategy[Literal["global", "candidates"]]
+SCOPES = st.sampled_from(["global", "candidates"])
 VECTORS = st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 2), st.integers(0, 3))
 
 
@@ -144,12 +149,14 @@ happenings = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
-@given(happenings)
+@given(happenings, SCOPES)
 def test_nothing_is_lost_and_everything_returns(
     steps: list[tuple[str, int, int, WorkloadClass]],
+    scope: Literal["global", "candidates"],
 ) -> None:
     """Invariants hold after every event (the cluster checks them); in the end all room is free."""
-    cluster = VirtualCluster([unit("n1", vcores=3), unit("n2", vcores=2)])
+    bounds = Bounds(lease_scope=scope)
+    cluster = VirtualCluster([unit("n1", vcores=3), unit("n2", vcores=2)], bounds=bounds)
     apps: list[ApplicationId] = []
     wanted: dict[ApplicationId, int] = {}
     for what, number, count, workload_class in steps:

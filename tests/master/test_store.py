@@ -11,6 +11,7 @@ import pytest
 
 from hrm.core.model import ApplicationId, ApplicationState, NodeName, WorkloadClass
 from hrm.core.records import ApplicationRecord
+from hrm.core.run_times import RunTime
 from hrm.errors import InvalidConfig
 from hrm.master.store import SqliteStore, decode, encode
 
@@ -60,6 +61,45 @@ async def test_the_latest_write_of_a_record_wins(tmp_path: Path) -> None:
     await store.forget_application(RECORD.application_id)
     assert store.applications() == []
     store.close()
+
+
+def _run_time(name: str, mean_s: float) -> RunTime:
+    return RunTime(name=name, user="ada", resource_profile_id=0, mean_s=mean_s, containers=3)
+
+
+async def test_run_times_are_kept_the_latest_last(tmp_path: Path) -> None:
+    path = tmp_path / "hrm.sqlite"
+    store = SqliteStore(path)
+    first, second, third = (_run_time(name, 1.5) for name in ("it's", "b", "c"))
+    later = replace(first, mean_s=2.5)
+    await asyncio.gather(*(store.put_run_time(row) for row in (first, second, third, later)))
+    await store.forget_run_time(third.key)
+    again = SqliteStore(path)
+    assert again.run_times() == [second, later]
+    again.close()
+    store.close()
+
+
+async def test_a_store_of_schema_1_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "hrm.sqlite"
+    with sqlite3.connect(path) as old:
+        old.executescript(
+            "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;"
+            "CREATE TABLE applications (id TEXT PRIMARY KEY, record TEXT NOT NULL);"
+            "CREATE TABLE nodes (name TEXT PRIMARY KEY) WITHOUT ROWID;"
+            "INSERT INTO meta VALUES ('schema', '1'), ('epoch', '7');"
+            "INSERT INTO nodes VALUES ('n1');"
+        )
+        old.execute("INSERT INTO applications VALUES ('app-1', ?)", (encode(RECORD),))
+    store = SqliteStore(path)
+    assert store.next_epoch() == 8
+    assert store.applications() == [RECORD]
+    assert store.nodes() == ["n1"]
+    assert store.run_times() == []
+    await store.put_run_time(_run_time("a", 1.0))
+    store.close()
+    with sqlite3.connect(path) as new:
+        assert new.execute("SELECT value FROM meta WHERE key = 'schema'").fetchall() == [("2",)]
 
 
 async def test_a_failed_write_is_told(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def double_commit(patch: pytest.MonkeyPatch) -> None:
         if job is not None:
             self._settle(scheduler, job, outcomes, now)
         self.negotiator.lease.release(scheduler.name, proposal.lease_token)
-        self._lease_free(now)
+        self.lease_free(now)
         self._sleep(scheduler)
 
     patch.setattr(Placing, "proposed", proposed)

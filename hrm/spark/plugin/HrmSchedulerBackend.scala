@@ -39,6 +39,13 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   listener.attach(events)
   sc.listenerBus.addToQueue(listener, "hrm")
 
+  private val gangMin = conf.getInt("spark.hrm.gang.min", 0)
+  if (gangMin < 0 || gangMin > initialExecutors) {
+    throw new SparkException(s"HRM: spark.hrm.gang.min is $gangMin, but Spark asks for $initialExecutors " +
+      "executors at first; raise spark.executor.instances (with dynamic allocation " +
+      "spark.dynamicAllocation.initialExecutors), or lower spark.hrm.gang.min")
+  }
+
   @volatile private var appId: Option[String] = None
   private val problem = new AtomicReference[String]()
   private val answered = new CountDownLatch(1)
@@ -189,6 +196,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     hello.put("driver_host", conf.get(config.DRIVER_HOST_ADDRESS))
     hello.put("web_url", sc.uiWebUrl.getOrElse(""))
     hello.put("class", conf.get("spark.hrm.class", ""))
+    hello.put("gang_min", gangMin)
     hello.put("submission_key", HrmSchedulerBackend.submissionKey(this))
     hello.put("launch", ExecutorLaunch.describe(sc, driver.toString))
     hello.put("registration_timeout_ms", registrationMs)

@@ -1,0 +1,74 @@
+"""The other end of ``core.remote``: a copy of the state, and the jobs to place on it.
+
+``apply`` takes the messages in order. What stands here afterwards is what the master had when it
+sent the latest one; a property test holds it to that. The scheduler on top is the same as inside
+the master.
+"""
+
+from __future__ import annotations
+
+from hrm.core.remote import JobImage, StateChanged, UnitState
+from hrm.core.resource_unit import queues_of
+from hrm.core.scheduler import Job, Scheduler
+from hrm.core.shared_state import SharedState
+
+__all__ = ["Replica"]
+
+
+class Replica:
+    """``sequence``: the number of the latest message taken in."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.state = SharedState()
+        self.sequence = 0
+
+    def apply(self, message: StateChanged) -> None:
+        for unit_id in message.gone:
+            if unit_id in self.state.rows:
+                self.state.remove(unit_id)
+        self._put(message.units)
+        for job in message.jobs:
+            self._update(job, message.now)
+        if message.room:
+            self.scheduler.room_appeared()
+        self.sequence = message.sequence
+
+    def _put(self, images: tuple[UnitState, ...]) -> None:
+        """Replace units; each keeps its row. All that share cores come together."""
+        known = [x for x in images if x.unit.unit_id in self.state.rows]
+        for image in reversed(known):
+            # The row that became unused last is the first to be used again.
+            self.state.remove(image.unit.unit_id)
+        queues = queues_of(image.unit for image in images)
+        for image in images:
+            queue = queues[image.unit.unit_id]
+            for entry in image.running:
+                queue.run(entry, entry.started_at_s)
+            for entry in (*image.stream_waiting, *image.batch_waiting):
+                queue.enqueue(entry)
+        here = {image.unit.unit_id for image in known}
+        new = [x for x in images if x.unit.unit_id not in here]
+        for image in (*known, *new):
+            unit_id = image.unit.unit_id
+            self.state.add(image.node, queues[unit_id])
+            self.state.set_open(unit_id, image.is_open)
+            self.state.limit_waiting(unit_id, image.waiting_limit)
+
+    def _update(self, image: JobImage, now: float) -> None:
+        """Make a job what the master says; its back-off goes on unless it asks for more."""
+        jobs = self.scheduler.jobs
+        if not image.pending:
+            jobs.pop(image.application_id, None)
+            return
+        job = jobs.get(image.application_id)
+        if job is None:
+            job = jobs[image.application_id] = Job(image.application_id, image.workload_class)
+        pending = {container_id: request for container_id, request, _ in image.pending}
+        changed_class = job.workload_class is not image.workload_class
+        if changed_class or job.gang != image.gang or not pending.keys() <= job.pending.keys():
+            job.not_before_s = min(job.not_before_s, now)
+        job.workload_class = image.workload_class
+        job.gang = image.gang
+        job.pending = pending
+        job.requested_at_s = {container_id: at_s for container_id, _, at_s in image.pending}

@@ -1,0 +1,145 @@
+"""SharedStateService: how schedulers of other processes see the state and claim of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from typing import Any, TypeAlias
+
+import grpc
+import grpc.aio
+import structlog
+
+from hrm import rpc, state_wire, wire
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.model import ApplicationId
+from hrm.core.remote import StateChanged
+from hrm.errors import HrmError
+from hrm.master.interpreter import Interpreter, Outbox, drain
+from hrm.v1 import scheduler_pb2 as pb
+from hrm.v1 import scheduler_pb2_grpc
+
+__all__ = ["SharedStateService"]
+
+log = structlog.get_logger("master.schedulers")
+
+_Subscription: TypeAlias = grpc.aio.ServicerContext[pb.SubscribeRequest, pb.SchedulerMessage]
+
+
+class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
+    """Turns calls of schedulers into events, and changes into messages."""
+
+    def __init__(self, master: Interpreter) -> None:
+        self._master = master
+        self._sessions = itertools.count(1)
+
+    async def Subscribe(  # noqa: N802
+        self, request: pb.SubscribeRequest, context: _Subscription
+    ) -> None:
+        """One scheduler's session, from its beginning to its end."""
+        session = next(self._sessions)
+        outbox = Outbox()
+        try:
+            name = wire.to_name(request.name, "name")
+            self._master.scheduler_outboxes[name, session] = outbox
+            await self._master.call(
+                lambda call_id: e.SchedulerConnected(
+                    now=self._master.now(), call_id=call_id, scheduler=name, session=session
+                )
+            )
+        except HrmError as error:
+            self._master.scheduler_outboxes.pop((request.name, session), None)
+            await rpc.abort(context, error)
+        log.info("scheduler subscribed", scheduler=name, session=session)
+        try:
+            await context.write(pb.SchedulerMessage(subscribed=self._hello(session)))
+            await self._write(outbox, context)
+        finally:
+            del self._master.scheduler_outboxes[name, session]
+            self._master.submit(
+                e.SchedulerDisconnected(now=self._master.now(), scheduler=name, session=session)
+            )
+            log.info("scheduler gone", scheduler=name, session=session)
+
+    async def Propose(self, request: pb.ProposeRequest, context: Any) -> pb.ProposeResponse:  # noqa: N802
+        try:
+            proposal = state_wire.to_proposal(request)
+            problem = wire.to_text(request.problem, "problem")
+            answer = await self._master.call(
+                lambda call_id: e.ClaimsProposed(
+                    now=self._master.now(),
+                    proposal=proposal,
+                    call_id=call_id,
+                    session=request.session,
+                    problem=problem,
+                )
+            )
+        except HrmError as error:
+            await rpc.abort(context, error)
+        assert isinstance(answer, c.ClaimsSettled)
+        return state_wire.from_outcomes(answer)
+
+    async def AcquireLease(  # noqa: N802
+        self, request: pb.AcquireLeaseRequest, context: Any
+    ) -> pb.AcquireLeaseResponse:
+        try:
+            application_id = ApplicationId(wire.to_name(request.application_id, "application_id"))
+            answer = await self._master.call(
+                lambda call_id: e.LeaseRequested(
+                    now=self._master.now(),
+                    call_id=call_id,
+                    scheduler=request.scheduler,
+                    session=request.session,
+                    application_id=application_id,
+                )
+            )
+        except HrmError as error:
+            await rpc.abort(context, error)
+        assert isinstance(answer, c.LeaseGranted)
+        return state_wire.from_lease(answer)
+
+    async def ReleaseLease(  # noqa: N802
+        self, request: pb.ReleaseLeaseRequest, context: Any
+    ) -> pb.ReleaseLeaseResponse:
+        try:
+            await self._master.call(
+                lambda call_id: e.LeaseReturned(
+                    now=self._master.now(),
+                    call_id=call_id,
+                    scheduler=request.scheduler,
+                    session=request.session,
+                    token=request.token,
+                )
+            )
+        except HrmError as error:
+            await rpc.abort(context, error)
+        return pb.ReleaseLeaseResponse()
+
+    def _hello(self, session: int) -> pb.Subscribed:
+        bounds = self._master.core.ledger.bounds
+        return pb.Subscribed(
+            session=session,
+            epoch=self._master.core.epoch,
+            waiting_limit=bounds.waiting_limit,
+            wait_max_s=bounds.wait_max_s,
+            default_duration_s=bounds.default_duration_s,
+            retry_delay_s=bounds.retry_delay_s,
+            retry_delay_max_s=bounds.retry_delay_max_s,
+        )
+
+    async def _write(self, outbox: Outbox, context: _Subscription) -> None:
+        """Send until the outbox is closed or the stream breaks, whichever is first."""
+
+        async def send(message: Any) -> None:
+            assert isinstance(message, StateChanged)
+            await context.write(pb.SchedulerMessage(change=state_wire.from_change(message)))
+
+        writing = asyncio.create_task(drain(outbox, send))
+        try:
+            await writing
+        finally:
+            writing.cancel()
+            with contextlib.suppress(asyncio.CancelledError, grpc.aio.AioRpcError):
+                await writing

@@ -1,0 +1,170 @@
+"""Gangs: the first containers of an application start together, or none of them holds anything."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hrm import policies
+from hrm.core import commands as c
+from hrm.core.explain import explain
+from hrm.core.model import ApplicationId, Resources, WorkloadClass
+from hrm.core.negotiator import Claim, Decision, Negotiator, Proposal
+from hrm.testing.virtual import VirtualCluster, unit
+from tests.core.test_negotiator import NOW, claim, decisions, negotiator, propose
+
+
+def commit(subject: Negotiator, gang: int, *claims: Claim) -> list[Decision]:
+    proposal = Proposal(
+        "s1", ApplicationId("app"), WorkloadClass.BATCH, claims, lease_token=0, gang=gang
+    )
+    return decisions(subject.commit(proposal, NOW))
+
+
+def why(cluster: VirtualCluster, app: ApplicationId) -> str:
+    return explain(cluster.master.ledger, cluster.app(app), cluster.now)[0]
+
+
+def test_two_gangs_of_which_one_fits_run_one_after_the_other() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=4), unit("n2", vcores=4)])
+    first = cluster.submit(6, gang_min=6)
+    second = cluster.submit(6, gang_min=6)
+    cluster.settle()
+    assert cluster.states(first) == {"running": 6}
+    assert cluster.states(second) == {"pending": 6}
+    assert "there is room for 2 of the 6 now" in why(cluster, second)
+    assert "spark.hrm.gang.min" in why(cluster, second)
+    cluster.finish(first)
+    cluster.advance(5)
+    assert cluster.states(second) == {"running": 6}
+
+
+def test_what_comes_after_the_gang_is_placed_one_by_one() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=4)])
+    app = cluster.submit(6, gang_min=3)
+    cluster.settle()
+    assert cluster.states(app) == {"running": 4, "waiting": 2}
+
+
+def test_a_gang_does_not_wait_in_a_queue() -> None:
+    subject = negotiator(vcores=4)
+    propose(subject, claim("other", 2))
+    gang = [claim("a"), claim("b"), claim("c")]
+    assert commit(subject, 3, *gang) == [Decision.ABORT] * 3
+    queue = subject.state.queue(0)
+    assert list(queue.running) == ["other"]
+    assert queue.waiting_count == 0
+    assert commit(subject, 2, *gang) == [Decision.RUN, Decision.RUN, Decision.QUEUE]
+    assert commit(subject, 2, claim("d")) == [Decision.ABORT], "half a gang is no gang"
+
+
+def test_a_gang_larger_than_the_cluster_is_refused_with_the_reason() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=4), unit("n2", vcores=4)])
+    app = cluster.submit(9, gang_min=9)
+    (notice,) = cluster.notices[app]
+    assert isinstance(notice, c.RequestRefused)
+    assert len(notice.executor_ids) == 9
+    assert "holds 8 of them when it is empty (2 nodes)" in notice.message
+    assert "spark.hrm.gang.min" in notice.message
+    assert cluster.states(app) == {}
+    memory = cluster.submit(3, Resources(1, 8192), gang_min=3)
+    assert isinstance(cluster.notices[memory][0], c.RequestRefused)
+
+
+def test_a_gang_waits_until_all_of_it_is_asked_for() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=4)])
+    app = cluster.submit(2, gang_min=3)
+    cluster.settle()
+    assert cluster.states(app) == {"pending": 2}
+    assert "it has not asked for 1 of them yet" in why(cluster, app)
+    cluster.request(app, [3])
+    cluster.advance(5)
+    assert cluster.states(app) == {"running": 3}
+
+
+def test_who_takes_requests_back_has_a_smaller_gang() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=4)])
+    other = cluster.submit(2)
+    app = cluster.submit(4, gang_min=4)
+    cluster.settle()
+    assert cluster.states(app) == {"pending": 4}
+    cluster.release(app, 3, 4)
+    cluster.advance(5)
+    assert cluster.states(app) == {"running": 2}
+    assert cluster.states(other) == {"running": 2}
+
+
+def test_an_admitted_gang_is_over_also_for_the_next_master() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=4)])
+    app = cluster.submit(3, gang_min=3)
+    cluster.settle()
+    cluster.restart_master()
+    cluster.attach(app)
+    for node in cluster.nodes.values():
+        cluster.register(node)
+    cluster.end_process(app, 1, exit_code=1)
+    cluster.request(app, [4])
+    cluster.advance(5)
+    assert cluster.states(app) == {"running": 3}
+
+
+def test_a_stream_with_a_gang_does_not_queue() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=4)])
+    other = cluster.submit(3, workload_class=WorkloadClass.STREAM)
+    cluster.settle()
+    plain = cluster.submit(2, workload_class=WorkloadClass.STREAM)
+    cluster.settle()
+    assert cluster.states(plain) == {"running": 1, "waiting": 1}
+    gang = cluster.submit(2, workload_class=WorkloadClass.STREAM, gang_min=2)
+    cluster.settle()
+    assert cluster.states(gang) == {"pending": 2}
+    cluster.finish(plain)
+    cluster.finish(other)
+    cluster.advance(5)
+    assert cluster.states(gang) == {"running": 2}
+
+
+@pytest.mark.parametrize("name", policies.known())
+def test_every_policy_can_start_a_gang(name: str) -> None:
+    nodes = [unit(f"n{number}", vcores=4) for number in range(4)]
+    cluster = VirtualCluster(nodes, schedulers=1, policy=lambda index: policies.load(name, index))
+    app = cluster.submit(16, gang_min=16)
+    cluster.settle()
+    assert cluster.states(app) == {"running": 16}
+
+
+gangs = st.lists(
+    st.tuples(st.integers(1, 8), st.integers(0, 8), st.sampled_from(list(WorkloadClass))),
+    min_size=2,
+    max_size=6,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(gangs, st.integers(1, 3), st.floats(0, 3))
+def test_gangs_never_block_each_other(
+    wishes: list[tuple[int, int, WorkloadClass]], schedulers: int, pause_s: float
+) -> None:
+    """Each fits alone; together they may not. Nobody ever holds a part of a gang, and whoever has
+    its gang can finish, so in the end everybody has run."""
+    cluster = VirtualCluster([unit("n1", vcores=4), unit("n2", vcores=4)], schedulers=schedulers)
+    left: dict[ApplicationId, int] = {}
+    for executors, extra, workload_class in wishes:
+        gang = min(executors, max(2, extra))
+        app = cluster.submit(executors, workload_class=workload_class, gang_min=gang)
+        left[app] = gang
+        cluster.advance(pause_s)
+    for _ in range(len(wishes)):
+        cluster.advance(10)
+        for app, gang in left.items():
+            held = [x for x in cluster.app(app).containers.values() if x.state.value != "pending"]
+            assert not held or len(held) >= gang
+        ready = [x for x, gang in left.items() if cluster.states(x).get("running", 0) >= gang]
+        assert ready, "everybody waits for everybody"
+        for app in ready:
+            cluster.finish(app)
+            del left[app]
+        if not left:
+            break
+    assert not left

@@ -1,0 +1,380 @@
+"""Schedulers of other processes: the same answers, the same promises, and nobody needs them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core import remote
+from hrm.core.binding import Binding, BindingMode, Core, Hardware
+from hrm.core.bounds import Bounds
+from hrm.core.feasibility import Vector
+from hrm.core.model import (
+    ApplicationId,
+    ContainerId,
+    Gpu,
+    Resources,
+    ResourceUnitId,
+    WorkloadClass,
+)
+from hrm.core.negotiator import Claim, Proposal
+from hrm.core.resource_unit import Entry, UnitQueue
+from hrm.core.shared_state import SharedState
+from hrm.errors import AlreadyExists, InvalidRequest, NotFound
+from hrm.testing.remote import VirtualScheduler
+from hrm.testing.virtual import SMALL, VirtualCluster, unit
+
+STREAM = WorkloadClass.STREAM
+
+
+def assert_same(copy: SharedState, state: SharedState) -> None:
+    assert set(copy.rows) == set(state.rows)
+    for unit_id, row in state.rows.items():
+        other = copy.rows[unit_id]
+        assert copy.queue(other).unit == state.queue(row).unit
+        assert copy.queue(other).image() == state.queue(row).image()
+        assert copy.node(other) == state.node(row)
+        assert copy.open[other] == state.open[row]
+        assert copy.waiting_limit[other] == state.waiting_limit[row]
+        assert copy.free[other].tolist() == state.free[row].tolist()
+        assert copy.total[other].tolist() == state.total[row].tolist()
+        assert copy.gpu_only[other] == state.gpu_only[row]
+        assert copy.waiting_stream[other] == state.waiting_stream[row]
+        assert siblings(copy, unit_id) == siblings(state, unit_id)
+
+
+def siblings(state: SharedState, unit_id: ResourceUnitId) -> set[ResourceUnitId]:
+    number = state.pool[state.rows[unit_id]]
+    by_number = {x for x, row in state.rows.items() if state.pool[row] == number}
+    row = state.rows[unit_id]
+    assert by_number == {unit_id, *(state.queue(x).unit.unit_id for x in state.siblings(row))}
+    return by_number
+
+
+def cluster_of(*nodes: int, bounds: Bounds | None = None) -> VirtualCluster:
+    units = [unit(f"n{index}", vcores=vcores) for index, vcores in enumerate(nodes, 1)]
+    return VirtualCluster(units, schedulers=1, bounds=bounds)
+
+
+def submit_to(
+    cluster: VirtualCluster,
+    name: str,
+    many: int,
+    resources: Resources = SMALL,
+    **fields: object,
+) -> ApplicationId:
+    """An application of the scheduler ``name``."""
+    while True:
+        app = cluster.submit(0, **fields)  # type: ignore[arg-type]
+        if cluster.app(app).scheduler == name:
+            cluster.request(app, range(1, many + 1), resources)
+            return app
+        cluster.finish(app)
+
+
+def test_a_remote_scheduler_places_streams_gangs_and_batch() -> None:
+    cluster = cluster_of(4, 4)
+    VirtualScheduler(cluster, "outside")
+    batch = submit_to(cluster, "outside", 2)
+    stream = submit_to(cluster, "outside", 2, workload_class=STREAM)
+    gang = submit_to(cluster, "outside", 4, gang_min=3)
+    cluster.settle()
+    for app in (batch, stream, gang):
+        assert "pending" not in cluster.states(app)
+        assert "assigned" not in cluster.states(app)
+    assert cluster.running() == 8
+    mirror = cluster.master.placing.schedulers["outside"]
+    assert mirror.placed == 8
+    assert mirror.jobs == {}
+
+
+def test_what_ends_makes_room_for_a_remote_scheduler_too() -> None:
+    cluster = cluster_of(2, bounds=Bounds(waiting_limit=0))
+    VirtualScheduler(cluster, "outside")
+    first = submit_to(cluster, "outside", 2)
+    cluster.settle()
+    second = submit_to(cluster, "outside", 2)
+    cluster.advance(30)
+    assert cluster.states(second) == {"pending": 2}
+    assert "outside" in cluster.master.placing.schedulers, "it backs off, but it is heard"
+    cluster.finish(first)
+    cluster.settle()
+    assert cluster.states(second) == {"running": 2}
+
+
+@pytest.mark.parametrize("how", ["break", "hang"])
+def test_the_jobs_of_a_lost_scheduler_go_to_another(how: str) -> None:
+    cluster = cluster_of(2, bounds=Bounds(scheduler_timeout_s=5.0))
+    outside = VirtualScheduler(cluster, "outside")
+    outside.hangs = True
+    app = submit_to(cluster, "outside", 2, workload_class=STREAM)
+    cluster.settle()
+    assert cluster.states(app) == {"pending": 2}
+    if how == "break":
+        outside.break_off()
+    else:
+        cluster.advance(7)
+        assert outside.dropped
+    cluster.settle()
+    assert cluster.states(app) == {"running": 2}
+    assert list(cluster.master.placing.schedulers) == ["scheduler-1"]
+    VirtualScheduler(cluster, "outside")
+
+
+def test_a_scheduler_that_dies_with_the_lease_gives_it_back() -> None:
+    cluster = cluster_of(2)
+    outside = VirtualScheduler(cluster, "outside")
+    outside.hangs = True
+    app = submit_to(cluster, "outside", 1, workload_class=STREAM)
+    cluster.tell_master(lease_request(cluster, outside, app, 900))
+    assert cluster.master.negotiator.lease.holder == "outside"
+    other = submit_to(cluster, "scheduler-1", 1, workload_class=STREAM)
+    cluster.at(cluster.now + 0.5, outside.break_off)
+    cluster.advance(0.6)
+    assert cluster.states(other) == {"running": 1}
+    assert cluster.states(app) == {"running": 1}
+
+
+def lease_request(
+    cluster: VirtualCluster, scheduler: VirtualScheduler, app: ApplicationId, call_id: int
+) -> e.LeaseRequested:
+    return e.LeaseRequested(
+        now=cluster.now,
+        call_id=call_id,
+        scheduler=scheduler.name,
+        session=scheduler.session,
+        application_id=app,
+    )
+
+
+def test_a_lease_is_given_back_once_and_stale_tokens_commit_nothing() -> None:
+    cluster = cluster_of(2)
+    outside = VirtualScheduler(cluster, "outside")
+    outside.hangs = True
+    app = submit_to(cluster, "outside", 1, workload_class=STREAM)
+    cluster.tell_master(lease_request(cluster, outside, app, 900))
+    reply = cluster.answers[900]
+    assert isinstance(reply, c.Reply)
+    assert isinstance(reply.answer, c.LeaseGranted)
+    token = reply.answer.token
+    for call_id, good in ((901, True), (902, False)):
+        event = e.LeaseReturned(
+            now=cluster.now,
+            call_id=call_id,
+            scheduler="outside",
+            session=outside.session,
+            token=token,
+        )
+        cluster.tell_master(event)
+        answer = cluster.answers[call_id]
+        assert isinstance(answer, c.Reply) is good
+        assert good or (isinstance(answer, c.Refuse) and isinstance(answer.error, InvalidRequest))
+    propose(cluster, outside, app, [claim(app, 1, STREAM)], 903, token=token)
+    settled = cluster.answers[903]
+    assert isinstance(settled, c.Reply)
+    assert isinstance(settled.answer, c.ClaimsSettled)
+    assert ["lease" in x.reason for x in settled.answer.outcomes] == [True]
+    assert cluster.states(app) == {"pending": 1}
+
+
+def claim(app: ApplicationId, executor: int, workload_class: WorkloadClass, node: int = 1) -> Claim:
+    demand: Vector = (0, 0, 0, 0)  # a lie: the master asks the request
+    entry = Entry(ContainerId(f"{app}-x{executor}"), workload_class, demand, 1.0)
+    return Claim(entry, ResourceUnitId(f"n{node}/cpu"), 0)
+
+
+def propose(
+    cluster: VirtualCluster,
+    scheduler: VirtualScheduler,
+    app: ApplicationId,
+    claims: list[Claim],
+    call_id: int,
+    token: int = 0,
+    session: int | None = None,
+) -> None:
+    proposal = Proposal(scheduler.name, app, WorkloadClass.BATCH, tuple(claims), token)
+    cluster.tell_master(
+        e.ClaimsProposed(
+            now=cluster.now,
+            proposal=proposal,
+            call_id=call_id,
+            session=scheduler.session if session is None else session,
+        )
+    )
+
+
+def test_claims_are_checked_against_what_was_asked_for() -> None:
+    cluster = cluster_of(2, 2)
+    outside = VirtualScheduler(cluster, "outside")
+    outside.hangs = True
+    app = submit_to(cluster, "outside", 1)
+    foreign = submit_to(cluster, "scheduler-1", 1)
+    batch = WorkloadClass.BATCH
+    twice = [claim(app, 1, batch, 1), claim(app, 1, batch, 2), claim(foreign, 1, batch)]
+    propose(cluster, outside, app, twice, 900)
+    assert cluster.states(app) == {"assigned": 1}
+    used = sum(queue.capacity[0] - queue.free[0] for queue in queues(cluster, app))
+    assert used == 1, "the demand is the application's, and the container is placed once"
+    propose(cluster, outside, app, twice, 901, session=outside.session + 1)
+    late = cluster.answers[901]
+    assert isinstance(late, c.Refuse)
+    assert isinstance(late.error, NotFound)
+
+
+def queues(cluster: VirtualCluster, app: ApplicationId) -> list[UnitQueue]:
+    state = cluster.master.ledger.state
+    return [
+        queue
+        for queue in (state.queue(row) for row in state.rows.values())
+        if ContainerId(f"{app}-x1") in queue
+    ]
+
+
+def test_two_of_one_name_are_one_too_many() -> None:
+    cluster = cluster_of(2)
+    VirtualScheduler(cluster, "outside")
+    for name in ("outside", "scheduler-1"):
+        with pytest.raises(AlreadyExists, match="--name"):
+            VirtualScheduler(cluster, name)
+
+
+happenings = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [
+                "submit",
+                "release",
+                "end",
+                "finish",
+                "break",
+                "lose",
+                "return",
+                "join",
+                "leave",
+                "drain",
+                "bind",
+            ]
+        ),
+        st.integers(0, 9),
+        st.integers(1, 4),
+        st.sampled_from(list(WorkloadClass)),
+    ),
+    max_size=25,
+)
+scopes: st.SearchStrategy[Literal["global", "candidates"]] = st.sampled_from(
+    ["global", "candidates"]
+)
+
+
+MACHINE = Hardware(
+    cores=tuple(Core(number) for number in range(4)),
+    memory_mib=65_536,
+    gpus=(Gpu(index=0, memory_mib=1000), Gpu(index=1, memory_mib=1000)),
+)
+MODES = (BindingMode.SHARED, BindingMode.EVEN, BindingMode.PARTIAL)
+ON_GPU = replace(SMALL, gpu_memory_mib=500)
+
+
+def test_a_remote_scheduler_sees_that_units_share_their_cores() -> None:
+    """One container of four cores for each of two GPUs, on four cores: the second waits."""
+    cluster = VirtualCluster(schedulers=1, bounds=Bounds(waiting_limit=0))
+    cluster.add_hardware("g1", MACHINE, Binding(mode=BindingMode.SHARED))
+    outside = VirtualScheduler(cluster, "outside")
+    app = submit_to(cluster, "outside", 2, resources=replace(ON_GPU, vcores=4))
+    cluster.settle()
+    assert cluster.states(app) == {"running": 1, "pending": 1}
+    assert_same(outside.replica.state, cluster.master.ledger.state)
+    assert {row[0] for row in outside.replica.state.view().free.tolist()} == {0}
+    cpu = submit_to(cluster, "outside", 1)
+    cluster.settle()
+    assert cluster.states(cpu) == {"pending": 1}
+    cluster.finish(app)
+    cluster.settle()
+    assert cluster.states(cpu) == {"running": 1}
+    container = cluster.app(cpu).containers[ContainerId(f"{cpu}-x1")]
+    assert container.unit_id == "g1/cpu"
+
+
+def test_units_that_share_cores_are_never_sent_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "UNITS_PER_MESSAGE", 2)
+    cluster = VirtualCluster(schedulers=1)
+    for number in range(3):
+        cluster.add_hardware(f"g{number}", MACHINE, Binding(mode=BindingMode.SHARED))
+    outside = VirtualScheduler(cluster, "outside")
+    apps = [submit_to(cluster, "outside", 4, resources=ON_GPU) for _ in range(3)]
+    cluster.settle()
+    assert [cluster.states(app) for app in apps] == [{"running": 4}] * 3
+    assert_same(outside.replica.state, cluster.master.ledger.state)
+
+
+@settings(max_examples=60, deadline=None)
+@given(happenings, scopes)
+def test_snapshot_and_deltas_are_the_state(
+    steps: list[tuple[str, int, int, WorkloadClass]], scope: Literal["global", "candidates"]
+) -> None:
+    """Whenever all messages have arrived, every copy is the state; and nothing is ever lost."""
+    cluster = cluster_of(3, bounds=Bounds(lease_scope=scope))
+    cluster.add_hardware("g1", MACHINE, Binding(mode=BindingMode.SHARED))
+    outside = {0: VirtualScheduler(cluster, "outside-0")}
+    apps: dict[ApplicationId, int] = {}
+    for what, number, count, workload_class in steps:
+        app = list(apps)[number % len(apps)] if apps else None
+        node = list(cluster.nodes.values())[number % 2]
+        if what == "submit":
+            resources = ON_GPU if number % 2 else SMALL
+            new = cluster.submit(
+                count, resources, workload_class=workload_class, gang_min=number % 3
+            )
+            apps[new] = count
+        elif what == "release" and app is not None:
+            cluster.release(app, 1 + number % apps[app])
+        elif what == "end" and node.processes:
+            application_id, _, executor = next(iter(node.processes)).rpartition("-x")
+            cluster.end_process(ApplicationId(application_id), int(executor), number % 2)
+        elif what == "finish" and app is not None:
+            cluster.finish(app)
+        elif what == "break" and node.connected:
+            cluster.disconnect(node)
+        elif what == "lose":
+            if node.connected:
+                cluster.disconnect(node)
+            cluster.advance(cluster.bounds.node_timeout_s + 1)
+        elif what == "return" and not node.connected:
+            cluster.register(node)
+        elif what == "join" and count not in outside:
+            outside[count] = VirtualScheduler(cluster, f"outside-{count}")
+        elif what == "leave" and outside:
+            outside.pop(sorted(outside)[0]).break_off()
+        elif what == "drain":
+            call_id = cluster.next_call()
+            event = e.DrainRequested(
+                now=cluster.now, call_id=call_id, nodes=(node.name,), undo=count % 2 == 0
+            )
+            cluster.tell_master(event)
+        elif what == "bind":
+            cluster.rebind("g1", mode=MODES[number % 3], bound_cores=1, reserve_cores=1)
+        cluster.advance(count if number % 2 else 0.0)
+        if number % 3 == 0:
+            cluster.advance(1.1)
+            for each in outside.values():
+                assert_same(each.replica.state, cluster.master.ledger.state)
+                mirror = cluster.master.placing.schedulers[each.name]
+                assert {x: list(j.pending) for x, j in each.scheduler.jobs.items()} == {
+                    x: list(j.pending) for x, j in mirror.jobs.items()
+                }
+    for node in cluster.nodes.values():
+        if not node.connected:
+            cluster.register(node)
+    for app in apps:
+        cluster.finish(app)
+    cluster.advance(30)
+    assert cluster.running() == 0
+    for each in outside.values():
+        assert each.scheduler.jobs == {}
+        assert_same(each.replica.state, cluster.master.ledger.state)

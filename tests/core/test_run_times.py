@@ -1,0 +1,171 @@
+"""What the past says: run times of recurring applications, and queues as long as units are fast."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hrm.core.bounds import Bounds
+from hrm.core.feasibility import Vector
+from hrm.core.model import (
+    ApplicationId,
+    ApplicationState,
+    ContainerId,
+    ResourceUnitId,
+    WorkloadClass,
+)
+from hrm.core.negotiator import Claim, Decision, Negotiator, Proposal
+from hrm.core.resource_unit import Entry
+from hrm.core.run_times import FinishTimes, RunTime, RunTimes, length_bound
+from hrm.testing.virtual import VirtualCluster, unit
+
+FEEDBACK = Bounds(waiting_bound="feedback", default_duration_s=0.25, heartbeat_interval_s=1.0)
+DEMAND: Vector = (1, 1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("slots", "mu_per_s", "tau_s", "waiting"),
+    [
+        (4, 1.0, 1.0, 0),  # what runs covers the interval exactly
+        (4, 2.0, 1.0, 4),  # twice as fast: as many again
+        (4, 0.5, 3.0, 2),  # r + b = 4 * 1.5
+        (3, 1.0, 1.1, 1),  # rounded up
+        (4, 0.01, 1.0, 0),  # slow containers: nobody waits, and never less than nobody
+        (16, 1 / 500, 10.0, 0),
+    ],
+)
+def test_check_values_of_the_length_bound(
+    slots: int, mu_per_s: float, tau_s: float, waiting: int
+) -> None:
+    assert length_bound(slots, mu_per_s, tau_s) == waiting
+
+
+@given(st.integers(1, 64), st.floats(0.001, 100), st.floats(0.1, 60))
+def test_running_and_waiting_cover_the_interval_and_not_one_more(
+    slots: int, mu_per_s: float, tau_s: float
+) -> None:
+    waiting = length_bound(slots, mu_per_s, tau_s)
+    finished = slots * mu_per_s * tau_s
+    assert slots + waiting >= finished - 1e-6
+    assert waiting == 0 or slots + waiting - 1 < finished + 1e-6
+
+
+def proposal(many: int) -> Proposal:
+    claims = tuple(
+        Claim(
+            Entry(ContainerId(f"c{number}"), WorkloadClass.BATCH, DEMAND, 1.0),
+            ResourceUnitId("n1/cpu"),
+            0,
+        )
+        for number in range(many)
+    )
+    return Proposal("s", ApplicationId("a"), WorkloadClass.BATCH, claims)
+
+
+def test_the_negotiator_keeps_to_the_bound() -> None:
+    """2 slots, a quarter of a second a container, a heartbeat a second: 2 * (4 - 1) may wait."""
+    cluster = VirtualCluster([unit("n1", vcores=2)], bounds=FEEDBACK)
+    subject: Negotiator = cluster.master.negotiator
+    outcomes = subject.commit(proposal(10), cluster.now)
+    assert outcomes is not None
+    counts = [sum(x.decision is kind for x in outcomes) for kind in Decision]
+    assert counts == [2, 6, 2]
+    assert "waiting_bound" in outcomes[-1].reason
+
+
+def test_a_unit_that_turns_out_slow_lets_nobody_wait() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=2)], bounds=FEEDBACK)
+    app = cluster.submit(9)
+    cluster.settle()
+    assert cluster.states(app) == {"running": 2, "waiting": 6, "pending": 1}
+    cluster.advance(60)
+    cluster.end_process(app, 1)
+    cluster.advance(5)
+    assert cluster.states(app) == {"running": 2, "waiting": 5, "pending": 1}, "6 are above it now"
+    for executor in (2, 3, 4, 5, 6, 7):
+        cluster.end_process(app, executor)
+        cluster.settle()
+    assert cluster.states(app) == {"running": 2}
+
+
+def test_a_node_that_is_gone_leaves_no_record() -> None:
+    times = FinishTimes(default_s=10.0)
+    times.finished(ResourceUnitId("u"), 2.0)
+    times.finished(ResourceUnitId("u"), 4.0)
+    assert times.rate_per_s(ResourceUnitId("u")) == pytest.approx(1 / 3)
+    times.forget(ResourceUnitId("u"))
+    assert times.rate_per_s(ResourceUnitId("u")) == 0.1
+
+
+def run_once(cluster: VirtualCluster, seconds: float, state: ApplicationState) -> None:
+    app = cluster.submit(2, name="nightly")
+    cluster.settle()
+    cluster.advance(seconds - 1)
+    cluster.finish(app, state)
+    cluster.settle()
+
+
+def expected_s(cluster: VirtualCluster, name: str) -> float:
+    app = cluster.submit(1, name=name)
+    duration_s = cluster.container(app, 1).request.expected_duration_s
+    cluster.finish(app, ApplicationState.KILLED)
+    cluster.settle()
+    return duration_s
+
+
+def test_a_recurring_application_is_expected_to_take_as_long_as_before() -> None:
+    cluster = VirtualCluster([unit("n1")])
+    assert expected_s(cluster, "nightly") == 0.0
+    run_once(cluster, 30.0, ApplicationState.SUCCEEDED)
+    assert expected_s(cluster, "nightly") == pytest.approx(30.0, abs=0.1)
+    assert expected_s(cluster, "another") == 0.0
+    run_once(cluster, 10.0, ApplicationState.SUCCEEDED)
+    assert expected_s(cluster, "nightly") == pytest.approx(20.0, abs=0.1)
+    run_once(cluster, 500.0, ApplicationState.FAILED)
+    assert expected_s(cluster, "nightly") == pytest.approx(20.0, abs=0.1), "failures say nothing"
+
+
+def test_what_was_learned_survives_the_master() -> None:
+    cluster = VirtualCluster([unit("n1")])
+    run_once(cluster, 30.0, ApplicationState.SUCCEEDED)
+    cluster.restart_master()
+    for node in cluster.nodes.values():
+        cluster.register(node)
+    assert expected_s(cluster, "nightly") == pytest.approx(30.0, abs=0.1)
+
+
+def test_streams_teach_nothing() -> None:
+    cluster = VirtualCluster([unit("n1")])
+    app = cluster.submit(1, name="nightly", workload_class=WorkloadClass.STREAM)
+    cluster.advance(30)
+    cluster.finish(app)
+    assert expected_s(cluster, "nightly") == 0.0
+
+
+def row(name: str) -> RunTime:
+    return RunTime(name=name, user="ada", resource_profile_id=0, mean_s=1.0, containers=1)
+
+
+def test_rows_are_bounded_and_the_unused_go_first() -> None:
+    times = RunTimes(limit=2)
+    assert times.put(row("a")) == []
+    assert times.put(row("b")) == []
+    assert times.find(("a", "ada", 0)) == row("a")
+    assert times.put(row("c")) == [("b", "ada", 0)]
+    assert times.find(("b", "ada", 0)) is None
+    cluster = VirtualCluster([unit("n1")], bounds=Bounds(run_times_kept=1))
+    for name in ("x", "y"):
+        app = cluster.submit(1, name=name)
+        cluster.settle()
+        cluster.finish(app)
+        cluster.settle()
+    assert [key[0] for key in cluster.durable_run_times] == ["y"]
+
+
+def test_the_past_fades() -> None:
+    times = RunTimes(limit=1)
+    times.put(times.learned(("a", "u", 0), [10.0] * 1000))
+    changed = times.learned(("a", "u", 0), [20.0] * 300)
+    assert changed.containers == 1300
+    assert changed.mean_s > 19.0

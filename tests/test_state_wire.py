@@ -1,0 +1,58 @@
+"""What goes to a remote scheduler arrives as it was sent, GPUs and shared cores included."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hrm import state_wire
+from hrm.core.binding import Binding, BindingMode, Core, Hardware
+from hrm.core.model import Gpu, WorkloadClass
+from hrm.core.remote import StateChanged
+from hrm.testing.remote import VirtualScheduler
+from hrm.testing.virtual import SMALL, VirtualCluster
+from hrm.v1 import scheduler_pb2 as pb
+
+MACHINE = Hardware(
+    cores=tuple(Core(number) for number in range(4)),
+    memory_mib=65_536,
+    gpus=(Gpu(index=0, memory_mib=1000, numa=0, uuid="GPU-0", name="a", declared=True),),
+)
+
+
+class OverTheWire(VirtualScheduler):
+    """Takes in every message as it comes out of its bytes."""
+
+    received = 0
+
+    def receive(self, message: StateChanged) -> None:
+        sent = pb.StateChange.FromString(state_wire.from_change(message).SerializeToString())
+        assert state_wire.to_change(sent) == message
+        self.received += 1
+        super().receive(state_wire.to_change(sent))
+
+
+@pytest.mark.parametrize("mode", BindingMode)
+def test_changes_survive_the_wire(mode: BindingMode) -> None:
+    cluster = VirtualCluster(schedulers=1)
+    cluster.add_hardware("g1", MACHINE, Binding(mode=mode, bound_cores=1, reserve_cores=1))
+    outside = OverTheWire(cluster, "outside")
+    on_gpu = replace(SMALL, gpu_memory_mib=600)
+    apps = [
+        cluster.submit(2, resources, workload_class=workload_class)
+        for resources in (on_gpu, SMALL)
+        for workload_class in WorkloadClass
+    ]
+    cluster.advance(3)
+    cluster.rebind("g1", mode=BindingMode.SHARED)
+    for app in apps:
+        cluster.finish(app)
+        cluster.advance(3)
+    assert outside.received > 2
+    units = [outside.replica.state.queue(row).unit for row in outside.replica.state.rows.values()]
+    assert sorted(units, key=lambda unit: unit.unit_id) == sorted(
+        cluster.master.ledger.nodes[cluster.nodes["g1"].core.name].units,
+        key=lambda unit: unit.unit_id,
+    )
+    assert {unit.gpu_only for unit in units} == {False, True}
