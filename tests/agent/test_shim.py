@@ -92,7 +92,9 @@ def test_a_signal_that_ends_the_command_is_named(start: StartShim, tmp_path: Pat
 
 def test_the_command_has_pristine_signals(start: StartShim, tmp_path: Path) -> None:
     exit_of(tmp_path, start("grep SigIgn /proc/self/status"))
-    assert int((tmp_path / "stdout").read_text().split()[1], 16) == 0
+    ignored = int((tmp_path / "stdout").read_text().split()[1], 16)
+    # 32 and 33 are the C library's own: whoever ignores them above us, no program can change it.
+    assert ignored & ~(0b11 << 31) == 0
 
 
 def test_nothing_outlives_the_command(start: StartShim, tmp_path: Path) -> None:
