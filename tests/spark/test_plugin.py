@@ -108,6 +108,7 @@ async def application(
             await process.wait()
 
 
+@pytest.mark.extra
 async def test_an_application_runs_and_says_how_it_ended(
     master: FakeMaster, tmp_path: Path
 ) -> None:
@@ -212,6 +213,7 @@ spark.stop()
     assert master.finished.state == common_pb2.APPLICATION_STATE_SUCCEEDED
 
 
+@pytest.mark.extra
 async def test_a_session_that_breaks_is_opened_again_even_with_a_new_master(
     master: FakeMaster, tmp_path: Path
 ) -> None:
