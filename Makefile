@@ -54,9 +54,9 @@ test-unit: $(READY) ## tests that need no Spark (about a minute)
 
 test-spark: $(READY) ## tests that run a real Spark on a real cluster (some minutes)
 	$(BIN)/python -m pytest -ra -m "spark and not extra" --durations=5
-	@echo "not run here: make test-extra (against a fake master what the above shows on a real cluster)"
+	@echo "not run here: make test-extra (the benchmarks' applications; the plugin against a fake master)"
 
-test-extra: $(READY) ## tests of the Spark plugin that repeat others against a fake master
+test-extra: $(READY) ## long tests: the benchmarks' applications, the plugin against a fake master
 	$(BIN)/python -m pytest -ra -m "spark and extra" --durations=5
 
 format: $(READY) ## put the code into the project's format

@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 SHAPE = Shape(executors=2, executor_cores=1, shuffle_partitions=2)
 
 
+@pytest.mark.extra
 def test_every_workload_gives_the_right_answer(tmp_path: Path) -> None:
     plan = spark.Plan(
         scale_factor=0.001, runs=1, text_mb=0.2, sort_rows=5_000, batches=2, batch_rows=100,
@@ -43,6 +44,7 @@ def test_every_workload_gives_the_right_answer(tmp_path: Path) -> None:
     assert "| q22 |" in spark.report(document, measured, ["local"])
 
 
+@pytest.mark.extra
 def test_wordcount_by_python_workers_and_the_rate_source(tmp_path: Path) -> None:
     text = Path(build_text(tmp_path / "cache", 0.2).path)
     expected = checks.expected_words(text.read_text().split("\n"))
