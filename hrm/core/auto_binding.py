@@ -22,9 +22,10 @@ change concerns every unit. A change must be worth what it costs:
   took longer is given up, and doubles the pause, up to ``PAUSE_GROWTH_MAX`` times.
 * No drain holds up a stream: none begins while one runs or waits here, and one that is under way
   is given up when a container turns out to be a stream's.
-* Bounds: the reserve for CPU jobs and one core at least stay without a GPU; ``cores_min`` stay by
-  each GPU; and no unit becomes smaller than the largest container of its kind since the agent
-  started, or an application that was served here yesterday would be refused today.
+* Bounds: the reserve for CPU jobs stays without a GPU, and one core at least, or nobody could wait
+  there to have cores back; ``cores_min`` stay by each GPU; and no unit becomes too small for the
+  largest container of its kind since the agent started, or an application that was served
+  yesterday would be refused today.
 
 This module decides; ``node`` carries out. Only a partial binding moves.
 
@@ -36,12 +37,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hrm.core.binding import Binding, Hardware, cut
 from hrm.core.feasibility import capacity_vector, fits, minus, plus
-from hrm.core.model import ContainerId, NodeName, ResourceUnitId, WorkloadClass
+from hrm.core.model import ContainerId, NodeName, ResourceUnit, ResourceUnitId, WorkloadClass
 from hrm.core.resource_unit import Entry, UnitQueue
 from hrm.errors import InvalidRequest
 
@@ -80,9 +81,10 @@ class Look:
 
     ``used``: cores in use at the unit of each GPU. ``needed``: bound cores with which somebody who
     waits at ``needed_at`` for cores alone would start; 0: nobody does. ``cpu_short``: somebody
-    waits for cores of the unit without a GPU. ``gpu_vcores``, ``cpu_vcores``: of the largest
-    container, waiting or running, at a unit of that kind; 0: none. ``busy``: somebody runs;
-    ``stream``: a stream's container runs or waits. ``cores``: all of the node.
+    waits for cores of the unit without a GPU. ``gpu_largest``, ``cpu_largest``: most vcores and
+    most MiB of one container, waiting or running, at a unit of that kind; 0: none is there.
+    ``busy``: somebody runs; ``stream``: a stream's container runs or waits. ``cores``: all of the
+    node.
     """
 
     cores: int
@@ -90,8 +92,8 @@ class Look:
     needed: int = 0
     needed_at: str = ""
     cpu_short: bool = False
-    gpu_vcores: int = 0
-    cpu_vcores: int = 0
+    gpu_largest: tuple[int, int] = (0, 0)
+    cpu_largest: tuple[int, int] = (0, 0)
     busy: bool = False
     stream: bool = False
 
@@ -119,16 +121,20 @@ class AutoBinding:
         The window holds measurements under one binding alone, none of them while units drained.
     """
 
-    def __init__(self, rules: AutoBindingRules) -> None:
+    def __init__(
+        self, rules: AutoBindingRules, cut_by: Callable[[Binding], Sequence[ResourceUnit]]
+    ) -> None:
+        """``cut_by``: the node's units under a binding; raises InvalidRequest if it cannot be."""
         self.rules = rules
+        self._cut_by = cut_by
         self.target: Binding | None = None
         self._target_at_s = 0.0
         self._seen: Binding | None = None
         self._window: deque[Look] = deque(maxlen=rules.window)
         self._rest_until_s = -math.inf
         self._pause_s = rules.pause_s
-        self._largest_at_gpu = 0
-        self._largest_elsewhere = 0
+        self._gpu_largest = (0, 0)
+        self._cpu_largest = (0, 0)
         self._wanted = 0
 
     def owns(self, target: Binding | None) -> bool:
@@ -148,8 +154,8 @@ class AutoBinding:
         ``binding`` is in force and is a partial one, ``target`` waits for units to become free.
         Without ``may_begin`` nothing new is begun.
         """
-        self._largest_at_gpu = max(self._largest_at_gpu, look.gpu_vcores)
-        self._largest_elsewhere = max(self._largest_elsewhere, look.cpu_vcores)
+        self._gpu_largest = _larger(self._gpu_largest, look.gpu_largest)
+        self._cpu_largest = _larger(self._cpu_largest, look.cpu_largest)
         if binding != self._seen:
             self._changed(now, binding)
         if target is not None:
@@ -161,7 +167,9 @@ class AutoBinding:
         if not may_begin or now < self._rest_until_s or len(self._window) < self.rules.window:
             return None
         decision = self._more(binding) or self._fewer(binding)
-        if decision is None or (look.busy and (look.stream or not self.rules.drain_s)):
+        if decision is None or not self._serves_all(decision.binding):
+            return None
+        if look.busy and (look.stream or not self.rules.drain_s):
             return None
         self.target, self._target_at_s = decision.binding, now
         return decision
@@ -189,8 +197,7 @@ class AutoBinding:
 
     def _more(self, binding: Binding) -> BindAnew | None:
         last = self._window[-1]
-        kept = max(1, binding.reserve_cores, self._largest_elsewhere)
-        most = (last.cores - kept) // len(last.used)
+        most = (last.cores - max(1, binding.reserve_cores)) // len(last.used)
         if all(look.needed for look in self._window) and last.needed <= most:
             self._wanted = last.needed
             why = f"a container at {last.needed_at} waits for nothing but cores"
@@ -204,11 +211,12 @@ class AutoBinding:
 
     def _fewer(self, binding: Binding) -> BindAnew | None:
         fewer = binding.bound_cores - 1
-        empty = not any(look.gpu_vcores for look in self._window)
+        empty = not any(look.gpu_largest[0] for look in self._window)
         if empty:
             self._wanted = 0
-        least = max(self.rules.cores_min, self._largest_at_gpu, self._wanted)
-        if fewer < least or not all(look.cpu_short for look in self._window):
+        if fewer < max(self.rules.cores_min, self._wanted) or not all(
+            look.cpu_short for look in self._window
+        ):
             return None
         unit_id, used = max(self._means().items(), key=lambda item: item[1])
         idle = used < self.rules.idle_percent / 100 * fewer
@@ -218,6 +226,18 @@ class AutoBinding:
         if not empty:
             what = f"containers at {unit_id} used {used:.1f} of its {binding.bound_cores} cores"
         return _bind(binding, fewer, f"{what}, while others waited for cores")
+
+    def _serves_all(self, binding: Binding) -> bool:
+        """Could each unit hold the largest container that one of its kind has held?"""
+        try:
+            units = self._cut_by(binding)
+        except InvalidRequest:
+            return False
+        for unit in units:
+            vcores, memory_mib = self._cpu_largest if unit.gpu is None else self._gpu_largest
+            if unit.capacity.vcores < vcores or unit.capacity.memory_mib < memory_mib:
+                return False
+        return True
 
     def _means(self) -> dict[ResourceUnitId, float]:
         """Cores in use at each GPU's unit, on average of the window."""
@@ -249,8 +269,8 @@ def look_at(
         needed=needed,
         needed_at=needed_at,
         cpu_short=any(_lack(queue, entry) for queue in elsewhere for entry in _waiting(queue)),
-        gpu_vcores=_largest(at_gpus),
-        cpu_vcores=_largest(elsewhere),
+        gpu_largest=_largest(at_gpus),
+        cpu_largest=_largest(elsewhere),
         busy=any(queue.running for queue in queues),
         stream=any(
             entry.workload_class is WorkloadClass.STREAM
@@ -268,10 +288,16 @@ def _waiting(queue: UnitQueue) -> tuple[Entry, ...]:
     return (*queue.stream_waiting.values(), *queue.batch_waiting.values())
 
 
-def _largest(queues: Iterable[UnitQueue]) -> int:
-    """Vcores of the largest container at these units; 0 where there is none."""
-    held = (x for queue in queues for x in (*queue.running.values(), *_waiting(queue)))
-    return max((entry.demand[0] for entry in held), default=0)
+def _largest(queues: Iterable[UnitQueue]) -> tuple[int, int]:
+    largest = (0, 0)
+    for queue in queues:
+        for entry in (*queue.running.values(), *_waiting(queue)):
+            largest = _larger(largest, entry.demand[:2])
+    return largest
+
+
+def _larger(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+    return max(a[0], b[0]), max(a[1], b[1])
 
 
 def _lack(queue: UnitQueue, entry: Entry) -> int:

@@ -83,7 +83,9 @@ class NodeCore:
         self.hardware = hardware
         self.binding = binding or Binding()
         self.target: Binding | None = None
-        self._auto = None if auto_binding is None else AutoBinding(auto_binding)
+        self._auto: AutoBinding | None = None
+        if auto_binding is not None and hardware is not None:
+            self._auto = AutoBinding(auto_binding, lambda b: cut(name, hardware, b))
         self._why = ""
         self._recut = False
         self.units: dict[ResourceUnitId, UnitQueue] = queues_of(units)

@@ -35,6 +35,7 @@ from hrm.core.model import (
     Gpu,
     NodeName,
     Resources,
+    ResourceUnit,
     ResourceUnitId,
     WorkloadClass,
 )
@@ -56,15 +57,20 @@ PARTIAL = Binding(mode=BindingMode.PARTIAL, bound_cores=2, reserve_cores=2)
 
 def look(gpu0: float = 0.0, gpu1: float = 0.0, **more: Any) -> Look:
     """Cores used at each GPU; one container of one core is there where anything is used."""
-    more = {"gpu_vcores": int(gpu0 + gpu1 > 0), "busy": gpu0 + gpu1 > 0, **more}
+    some = gpu0 + gpu1 > 0
+    more = {"gpu_largest": (1, 100) if some else (0, 0), "busy": some, **more}
     return Look(cores=8, used={GPU0: gpu0, GPU1: gpu1}, **more)
+
+
+def cut_by(binding: Binding) -> tuple[ResourceUnit, ...]:
+    return cut(NAME, MACHINE, binding)
 
 
 class Script:
     """Measurements a second, and a node that does at once what is decided."""
 
     def __init__(self, binding: Binding = PARTIAL, rules: AutoBindingRules = RULES) -> None:
-        self.auto, self.binding, self.now = AutoBinding(rules), binding, 0.0
+        self.auto, self.binding, self.now = AutoBinding(rules, cut_by), binding, 0.0
         self.whys: list[str] = []
 
     def feed(self, looks: Iterable[Look], *, may_begin: bool = True) -> list[int]:
@@ -107,11 +113,13 @@ STILL = {
     "nobody there, and nobody waits": [look()] * 50,
     "idle, and somebody waits now and then": [look(0.1, cpu_short=i % 3 > 0) for i in range(50)],
     "one GPU idle, the other not": [look(0.1, 0.5, cpu_short=True)] * 50,
-    "a GPU job that needs all its cores": [look(0.1, cpu_short=True, gpu_vcores=2)] * 50,
+    "a GPU job that needs all its cores": [look(0.1, cpu_short=True, gpu_largest=(2, 9))] * 50,
+    "a GPU job that needs all its memory": [look(0.1, cpu_short=True, gpu_largest=(1, 1500))] * 50,
     "a stream that draining would hold up": [look(2.0, stream=True)] * 50,
     "somebody who waits at a GPU now and then": [look(0.1, needed=3 * (i % 2)) for i in range(50)],
     "more cores needed than the reserve leaves": [look(0.1, needed=4)] * 50,
-    "largest CPU container would find no unit": [look(2.0, cpu_vcores=4)] * 50,
+    "a CPU job that needs the cores": [look(2.0, cpu_largest=(4, 9))] * 50,
+    "a CPU job that needs the memory": [look(2.0, cpu_largest=(1, 2500))] * 50,
 }
 
 
@@ -206,7 +214,7 @@ def begun(auto: AutoBinding, from_s: float) -> float:
 
 
 def test_a_drain_that_takes_too_long_is_given_up_and_the_next_attempt_comes_later() -> None:
-    auto = AutoBinding(RULES)
+    auto = AutoBinding(RULES, cut_by)
     pauses, now = [], begun(auto, 0.0)
     for _ in range(8):
         (gave_up,) = drained(auto, now + 1, [look(2.0)] * 20)
@@ -218,7 +226,7 @@ def test_a_drain_that_takes_too_long_is_given_up_and_the_next_attempt_comes_late
 
 
 def test_a_drain_is_given_up_for_a_stream_at_once() -> None:
-    auto = AutoBinding(RULES)
+    auto = AutoBinding(RULES, cut_by)
     now = begun(auto, 0.0)
     assert drained(auto, now + 1, [look(2.0), look(2.0, stream=True)]) == [now + 2]
 
@@ -230,7 +238,7 @@ def test_without_a_limit_for_draining_only_a_node_without_containers_changes() -
 
 
 def test_a_persons_wish_is_never_given_up() -> None:
-    auto = AutoBinding(RULES)
+    auto = AutoBinding(RULES, cut_by)
     wish = replace(PARTIAL, bound_cores=3)
     for now in range(500):
         assert auto.measured(now, PARTIAL, wish, look(2.0, stream=True), may_begin=True) is None
@@ -254,7 +262,7 @@ def test_a_look_tells_who_waits_for_cores_alone() -> None:
         return look_at(NAME, MACHINE, binding, queues.values(), percents)
 
     put("a", GPU0, ON_GPU)
-    assert seen() == look(0.6, cpu_vcores=0)
+    assert seen() == look(0.6)
     put("b", GPU1, replace(ON_GPU, gpu_memory_mib=1000))
     put("c", GPU1, ON_GPU)
     assert seen().needed == 0, "it lacks device memory as well"
@@ -264,7 +272,8 @@ def test_a_look_tells_who_waits_for_cores_alone() -> None:
     assert not seen().cpu_short
     put("f", ResourceUnitId("n1/cpu"), replace(CPU_ONLY, vcores=2))
     assert seen().cpu_short
-    assert (seen().cpu_vcores, seen().gpu_vcores, seen().stream) == (5, 1, False)
+    assert (seen().cpu_largest, seen().gpu_largest) == ((5, 100), (1, 1000))
+    assert not seen().stream
 
 
 # --- a node in a cluster --------------------------------------------------------------------------
