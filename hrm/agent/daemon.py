@@ -86,6 +86,7 @@ class Agent:
             hardware=machine.hardware,
             binding=machine.binding,
             auto_binding=auto_binding(settings),
+            preemption_grace_s=settings.preemption_grace_s if settings.preemption else None,
         )
         driver = machine.isolation.driver
         self._containers = Containers(
@@ -332,7 +333,9 @@ class Agent:
             )
 
     def _stop(self, command: c.StopProcess) -> None:
-        order = StopOrder(cause=command.cause, reason=command.reason)
+        order = StopOrder(
+            cause=command.cause, reason=command.reason, decommission=command.decommission
+        )
         self._stops[command.container_id] = order
         _log.info("stopping", container=command.container_id, why=command.reason)
 
