@@ -298,7 +298,7 @@ class AgentSettings(_Settings):
         "become free in time",
     )
     auto_binding_drain_s: float = Field(
-        default=60.0,
+        default=30.0,
         ge=0,
         le=86_400,
         description="longest time that units take no new containers for a change; 0: change only "

@@ -102,6 +102,12 @@ class Machine:
             except InvalidRequest as error:
                 raise InvalidConfig(f"this node cannot be bound as set: {error}") from error
             _say_binding(hardware, binding, units)
+            if settings.auto_binding and binding.mode is not BindingMode.PARTIAL:
+                _log.warning(
+                    "auto_binding changes a partial binding alone; hrm node bind, or binding_mode, "
+                    "makes it one",
+                    binding=str(binding),
+                )
             yield Machine(
                 name=name,
                 identity=identity,

@@ -20,8 +20,9 @@ change concerns every unit. A change must be worth what it costs:
   GPUs were empty for a whole window.
 * Between two changes lies a *pause*. Units in use are drained, for a limited time; a drain that
   took longer is given up, and doubles the pause, up to ``PAUSE_GROWTH_MAX`` times.
-* No drain holds up a stream: none begins while one runs or waits here, and one that is under way
-  is given up when a container turns out to be a stream's.
+* No drain holds up a stream that is here: none begins while one runs or waits, and one that is
+  under way is given up when a container turns out to be a stream's. A stream that arrives in the
+  meantime goes to another node; without one, it waits as long as the drain may take.
 * Bounds: the reserve for CPU jobs stays without a GPU, and one core at least, or nobody could wait
   there to have cores back; ``cores_min`` stay by each GPU; and no unit becomes too small for the
   largest container of its kind since the agent started, or an application that was served
@@ -68,7 +69,7 @@ class AutoBindingRules:
     idle_percent: float = 50.0
     cores_min: int = 1
     pause_s: float = 300.0
-    drain_s: float = 60.0
+    drain_s: float = 30.0
 
     def __post_init__(self) -> None:
         assert 0 <= self.idle_percent < self.busy_percent

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from hrm.agent.machine import auto_binding
+from hrm.agent.machine import Machine, auto_binding
 from hrm.config import AgentSettings, load
 from hrm.core.auto_binding import AutoBindingRules
 from hrm.errors import InvalidConfig
@@ -89,6 +91,22 @@ def test_the_settings_say_how(monkeypatch: pytest.MonkeyPatch) -> None:
     assert auto_binding(load(AgentSettings)) == AutoBindingRules(), "the core has the same defaults"
     rules = auto_binding(load(AgentSettings, auto_binding_cores_min="4", auto_binding_window="60"))
     assert rules == AutoBindingRules(cores_min=4, window=60)
+
+
+def test_an_agent_says_that_its_binding_is_none_that_changes(tmp_path: Path) -> None:
+    for mode, warnings in (("shared", 1), ("partial", 0)):
+        settings = load(
+            AgentSettings,
+            work_dir=tmp_path / mode,
+            isolation="none",
+            cores=2,
+            gpus=GPUS[:1],
+            binding_mode=mode,
+            auto_binding=True,
+        )
+        with capture_logs() as logs, Machine.prepare(settings):
+            said = [line["event"] for line in logs if "auto_binding" in line["event"]]
+        assert len(said) == warnings
 
 
 @pytest.mark.parametrize(
