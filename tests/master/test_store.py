@@ -52,6 +52,19 @@ async def test_what_was_acknowledged_is_there_after_the_process_is_gone(tmp_path
     store.close()
 
 
+async def test_a_drain_is_kept_until_it_is_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "hrm.sqlite"
+    store = SqliteStore(path)
+    for name in ("n2", "n1", "n2", "n3"):
+        await store.put_drain(NodeName(name))
+    await store.forget_drain(NodeName("n3"))
+    await store.forget_node(NodeName("n2"))
+    again = SqliteStore(path)
+    assert again.drains() == ["n2", "n1"], "also of a node that is lost"
+    again.close()
+    store.close()
+
+
 async def test_the_latest_write_of_a_record_wins(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "hrm.sqlite")
     writes = [store.put_application(replace(RECORD, message=str(number))) for number in range(100)]
@@ -96,10 +109,11 @@ async def test_a_store_of_schema_1_is_taken_over(tmp_path: Path) -> None:
     assert store.applications() == [RECORD]
     assert store.nodes() == ["n1"]
     assert store.run_times() == []
+    assert store.drains() == []
     await store.put_run_time(_run_time("a", 1.0))
     store.close()
     with sqlite3.connect(path) as new:
-        assert new.execute("SELECT value FROM meta WHERE key = 'schema'").fetchall() == [("2",)]
+        assert new.execute("SELECT value FROM meta WHERE key = 'schema'").fetchall() == [("3",)]
 
 
 async def test_a_failed_write_is_told(tmp_path: Path) -> None:
