@@ -119,6 +119,7 @@ async def daemons_in(directory: Path) -> AsyncIterator[Daemons]:
     put_policy(directory / "site")
     daemons = Daemons(directory)
     daemons.environment["GATE"] = str(directory / "gate")
+    daemons.environment["HRM_AGENT_GPUS"] = json.dumps([{"memory_mib": GPU_MIB}])
     path = [str(directory / "site"), daemons.environment["PYTHONPATH"]]
     daemons.environment["PYTHONPATH"] = os.pathsep.join(path)
     agent = None
@@ -155,7 +156,6 @@ def start_agent(daemons: Daemons) -> subprocess.Popen[bytes]:
         "token_file": str(daemons.directory / "token"),
         "cores": 4,
         "memory_mib": 1024,
-        "gpus": [{"memory_mib": GPU_MIB}],
         "stop_grace_s": 2.0,
     }
     with (daemons.directory / "agent.log").open("wb") as log:
