@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +13,11 @@ from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.model import (
     ApplicationId,
+    ContainerEnd,
     ContainerId,
     ContainerRequest,
+    ContainerSpec,
+    EndCause,
     Resources,
     ResourceUnitId,
     WorkloadClass,
@@ -24,6 +29,7 @@ from hrm.testing.remote import VirtualScheduler
 from hrm.testing.virtual import SMALL, VirtualCluster, unit
 
 NAN = math.nan
+NOW = 1000.0
 
 
 def picture(cluster: VirtualCluster) -> Any:
@@ -214,3 +220,54 @@ def test_an_appmaster_of_an_older_epoch_must_register_again() -> None:
     assert isinstance(answer.error, StaleEpoch)
     assert "register again" in answer.error.message
     assert picture(cluster) == before
+
+
+ORDERS: dict[str, Callable[[ContainerSpec], e.NodeEvent]] = {
+    "assign": lambda spec: e.AssignReceived(
+        now=NOW, epoch=6, spec=replace(spec, container_id=ContainerId("a-x9"))
+    ),
+    "stop": lambda spec: e.StopReceived(
+        now=NOW,
+        epoch=6,
+        container_id=spec.container_id,
+        cause=EndCause.KILLED,
+        reason="",
+        grace_s=0,
+    ),
+    "acknowledge": lambda spec: e.EndsAcknowledged(
+        now=NOW, epoch=6, container_ids=(ContainerId("a-x2"),)
+    ),
+    "set class": lambda spec: e.ContainerClassSet(
+        now=NOW, epoch=6, container_id=spec.container_id, workload_class=WorkloadClass.STREAM
+    ),
+    "rebind": lambda spec: e.RebindReceived(now=NOW, epoch=6, request_id=1, reserve_cores=0),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("newest", [6, 7])
+def test_a_node_does_nothing_for_an_older_master(order: str, newest: int) -> None:
+    """The same order of the newest master does something: that is what makes this a test."""
+    core = VirtualCluster([unit("n1", vcores=4)]).nodes["n1"].core
+    spec = ContainerSpec(
+        container_id=ContainerId("a-x1"),
+        application_id=ApplicationId("a"),
+        executor_id="1",
+        resource_profile_id=0,
+        workload_class=WorkloadClass.BATCH,
+        resources=SMALL,
+        unit_id=ResourceUnitId("n1/cpu"),
+    )
+    ended = replace(spec, container_id=ContainerId("a-x2"))
+    for each in (spec, ended):
+        core.handle(e.AssignReceived(now=NOW, epoch=5, spec=each))
+    core.handle(
+        e.ProcessEnded(
+            now=NOW, container_id=ended.container_id, end=ContainerEnd(cause=EndCause.EXITED)
+        )
+    )
+    core.handle(e.MasterConnected(now=NOW, epoch=newest))
+    before = core.statuses()
+    commands = core.handle(ORDERS[order](spec))
+    obeyed = bool(commands) or core.statuses() != before
+    assert obeyed is (newest == 6)

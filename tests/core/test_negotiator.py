@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from copy import deepcopy
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -205,13 +204,13 @@ def test_nobody_is_committed_to_a_wait_beyond_the_bound(
     subject = negotiator(vcores=4, bounds=bounds)
     queue = subject.state.queue(0)
     for number, (vcores, duration_s) in enumerate(running):
-        entry = replace(claim(f"r{number}", vcores).entry, duration_s=duration_s)
+        entry = claim(f"r{number}", vcores).entry._replace(duration_s=duration_s)
         if queue.runs_at_once(entry.demand, BATCH):
             queue.run(entry, NOW - 1.0)
     subject.state.refresh(0)
     for number, (vcores, duration_s, workload_class) in enumerate(claims):
         asked = claim(f"c{number}", vcores, workload_class)
-        asked = replace(asked, entry=replace(asked.entry, duration_s=duration_s))
+        asked = asked._replace(entry=asked.entry._replace(duration_s=duration_s))
         wait_s, waiting = played(queue, asked.entry), queue.waiting_count
         at_once = queue.runs_at_once(asked.entry.demand, workload_class)
         token = subject.lease.acquire("s1", NOW) if workload_class is STREAM else 0
