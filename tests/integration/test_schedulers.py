@@ -139,12 +139,7 @@ async def daemons_in(directory: Path) -> AsyncIterator[Daemons]:
         yield daemons
     finally:
         if agent is not None:
-            agent.terminate()
-            try:
-                await asyncio.to_thread(agent.wait, TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                agent.kill()
-                agent.wait()
+            await end_agent(agent)
         await daemons.close()
 
 
@@ -166,6 +161,15 @@ def start_agent(daemons: Daemons) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=log,
         )
+
+
+async def end_agent(agent: subprocess.Popen[bytes]) -> None:
+    agent.terminate()
+    try:
+        await asyncio.to_thread(agent.wait, TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        agent.kill()
+        agent.wait()
 
 
 async def cluster_of(daemons: Daemons) -> admin_pb2.Cluster:
