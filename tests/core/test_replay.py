@@ -75,7 +75,7 @@ def carry_out(cluster: VirtualCluster, apps: dict[ApplicationId, int], step: Any
             now=cluster.now,
             call_id=cluster.next_call(),
             nodes=(NodeName(node.name),),
-            undo=count > 2,
+            undo=node.name in cluster.master.nodes.drained,
         )
         cluster.tell_master(drain)
     elif what == "lose" and node.connected:
@@ -102,7 +102,7 @@ def carry_out(cluster: VirtualCluster, apps: dict[ApplicationId, int], step: Any
     cluster.advance(count if what == "wait" else 0.0)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(STEPS)
 def test_the_store_replayed_is_the_state(steps: list[Any]) -> None:
     cluster = VirtualCluster([unit("n1", vcores=3), unit("n2", vcores=2), unit("n3", vcores=1)])
