@@ -57,11 +57,10 @@ class Applications:
         if event.application_id:
             self._register_again(event)
             return
-        live = self.ledger.live_applications()
-        app = next((a for a in live if a.record.submission_key == event.submission_key), None)
+        app = self.ledger.submitted_as(event.submission_key)
         if app is None:
             limit = self.ledger.bounds.applications_limit
-            if len(live) >= limit:
+            if len(self.ledger.live) >= limit:
                 message = (
                     f"{limit} applications are live already (applications_limit); wait for one "
                     f"to end, or raise it in hrm.toml [master]"

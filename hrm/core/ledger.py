@@ -136,6 +136,7 @@ class Ledger:
     """All books of one master.
 
     Invariants:
+        ``live`` has all and only those of ``applications`` that have not ended.
         A container is in its application's ``containers`` iff it has not ended.
         It is in its node's ``containers`` iff it has a node and has not ended.
         A node that is not LOST has all and only its units in ``state``.
@@ -148,6 +149,8 @@ class Ledger:
         self.bounds = bounds
         self.state = SharedState()
         self.applications: dict[ApplicationId, Application] = {}
+        self.live: dict[ApplicationId, Application] = {}
+        self._by_key: dict[str, ApplicationId] = {}
         self.ended: deque[ApplicationId] = deque()
         self.nodes: dict[NodeName, Node] = {}
         self.out: list[c.MasterCommand] = []
@@ -156,11 +159,15 @@ class Ledger:
         self.finish_times = FinishTimes(bounds.default_duration_s)
 
     def live_applications(self) -> list[Application]:
-        return [a for a in self.applications.values() if not a.life.state.ended]
+        return list(self.live.values())
+
+    def submitted_as(self, submission_key: str) -> Application | None:
+        """The live application of this try of this driver."""
+        return self.live.get(self._by_key.get(submission_key, ApplicationId("")))
 
     def new_container(self, app: Application, request: ContainerRequest, now: float) -> Container:
         container_id = container_id_of(app.application_id, request.executor_id)
-        life = Lifecycle(f"container {container_id}", CONTAINER, ContainerState.PENDING)
+        life = Lifecycle("container", container_id, CONTAINER, ContainerState.PENDING)
         container = Container(container_id, app.application_id, request, life, now)
         app.containers[container_id] = container
         if request.executor_id.isdecimal():
@@ -168,7 +175,7 @@ class Ledger:
         return container
 
     def new_application(self, record: ApplicationRecord, scheduler: str) -> Application:
-        life = Lifecycle(f"application {record.application_id}", APPLICATION, record.state)
+        life = Lifecycle("application", record.application_id, APPLICATION, record.state)
         app = Application(
             record,
             life,
@@ -177,10 +184,13 @@ class Ledger:
             gang_min=0 if record.first_running_at_s else record.gang_min,
         )
         self.applications[record.application_id] = app
+        if not record.state.ended:
+            self.live[record.application_id] = app
+            self._by_key[record.submission_key] = record.application_id
         return app
 
     def new_node_life(self, name: NodeName) -> Lifecycle[NodeState]:
-        return Lifecycle(f"node {name}", NODE, NodeState.ALIVE)
+        return Lifecycle("node", name, NODE, NodeState.ALIVE)
 
     def move_application(
         self, app: Application, to: ApplicationState, now: float, why: str
@@ -192,6 +202,8 @@ class Ledger:
         if to is ApplicationState.RUNNING and not app.record.first_running_at_s:
             changes["first_running_at_s"] = now
         if to.ended:
+            del self.live[app.application_id]
+            self._by_key.pop(app.record.submission_key, None)
             changes["ended_at_s"] = now
             changes["message"] = why
         self.update_record(app, **changes)
