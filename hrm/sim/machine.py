@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hrm.core import commands as c
 from hrm.core import events as e
+from hrm.core.binding import cut
 from hrm.core.feasibility import capacity_vector
 from hrm.core.model import (
     ContainerEnd,
@@ -19,8 +20,6 @@ from hrm.core.model import (
     ContainerSpec,
     EndCause,
     NodeName,
-    ResourceUnit,
-    ResourceUnitId,
 )
 from hrm.core.node import NodeCore
 from hrm.sim import words
@@ -67,14 +66,11 @@ class Machine:
         self.world = world
         self.plan = plan
         self.name = NodeName(plan.name)
-        self.units = tuple(
-            ResourceUnit(unit_id=ResourceUnitId(unit_id), capacity=capacity, run_limit=limit)
-            for unit_id, capacity, limit in plan.units
-        )
+        self.units = plan.units
         self.up = True
         self.core: NodeCore | None = None
         self.processes: dict[ContainerId, _Process] = {}
-        self._capacity = {unit.unit_id: capacity_vector(unit) for unit in self.units}
+        self._binding = plan.binding
         self._records: dict[ContainerId, _Record] = {}
         self._offset_s = plan.clock_offset_s
         self._identity = 1
@@ -103,7 +99,7 @@ class Machine:
         self._sequence = 0
         self._newest_epoch = 0
         self._delay_s = _RECONNECT_S
-        self.core = NodeCore(self.name, self.units)
+        self.core = self._new_core()
         self.world.log.say(self.name, f"agent {self._incarnation} starts")
         for record in sorted(self._records.values(), key=lambda record: record.end is None):
             spec = record.spec
@@ -113,6 +109,14 @@ class Machine:
             if record.end is not None:
                 self._say_ended(spec.container_id, record.end)
         self._connect()
+
+    def _new_core(self) -> NodeCore:
+        """Cut as the work directory says, or as the agent's settings do."""
+        hardware, binding = self.plan.hardware, self._binding
+        if hardware is None or binding is None:
+            return NodeCore(self.name, self.units)
+        units = cut(self.name, hardware, binding)
+        return NodeCore(self.name, units, hardware=hardware, binding=binding)
 
     def crash_agent(self) -> None:
         """The agent dies; what has been started lives on, what was being started may not."""
@@ -148,6 +152,7 @@ class Machine:
         if not with_disk:
             self._identity += 1
             self._records.clear()
+            self._binding = self.plan.binding
         self.world.log.say(self.name, "machine is back" + ("" if with_disk else ", emptied"))
         self.start_agent()
 
@@ -197,6 +202,25 @@ class Machine:
                         containers=command.statuses,
                     )
                 )
+            case c.AnswerRebinding():
+                self._send(
+                    e.RebindAnswered(
+                        now=0.0,
+                        node=self.name,
+                        request_id=command.request_id,
+                        accepted=command.accepted,
+                        message=command.message,
+                    )
+                )
+            case c.RegisterAgain():
+                self._binding = command.binding or self._binding
+                self.world.clock.after(0.0, self._register_again, self._link)
+
+    def _register_again(self, link: _Link | None) -> None:
+        """All is said that was to be said on this stream: open another at once."""
+        if link is not None and self._link is link:
+            link.drop()
+            self.unlinked(link, at_once=True)
 
     def _next_sequence(self) -> int:
         self._sequence += 1
@@ -213,8 +237,12 @@ class Machine:
         self.processes[container_id] = _Process(spec, self.now())
         self._records[container_id] = _Record(spec, self.now())
         here = [p.spec for p in self.processes.values() if p.spec.unit_id == spec.unit_id]
-        capacity = self._capacity[spec.unit_id]
+        assert self.core is not None
+        capacity = capacity_vector(self.core.units[spec.unit_id].unit)
         self.world.oracle.process_began(self.name, spec, here, capacity)
+        if self.plan.hardware is not None:
+            everybody = [p.spec for p in self.processes.values()]
+            self.world.oracle.machine_holds(self.name, self.plan.hardware, everybody)
         delay_s = self.world.chance.uniform(0.01, 0.3)
         self.world.clock.after(delay_s, self._started, container_id, self.processes[container_id])
 
@@ -283,7 +311,7 @@ class Machine:
                 sequence=self._next_sequence(),
                 host="127.0.0.1",
                 endpoint="127.0.0.1:1",
-                units=self.units,
+                units=tuple(queue.unit for queue in core.units.values()),
                 containers=core.statuses(),
             )
         )
@@ -292,13 +320,16 @@ class Machine:
         self._delay_s = _RECONNECT_S
         self.deliver(e.MasterConnected(now=self.now(), epoch=epoch))
 
-    def unlinked(self, link: _Link) -> None:
+    def unlinked(self, link: _Link, *, at_once: bool = False) -> None:
         """Try again, after a pause that grows."""
         if self._link is not link:
             return
         self._link = None
         if link.is_up:
             self.deliver(e.MasterDisconnected(now=self.now()))
+        if at_once:
+            self._connect()
+            return
         delay_s = self._delay_s * self.world.chance.uniform(0.5, 1.0)
         self._delay_s = min(_RECONNECT_MAX_S, 2 * self._delay_s)
         self.world.clock.after(delay_s, self._connect)

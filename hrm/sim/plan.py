@@ -4,6 +4,9 @@ A plan is drawn whole before its run. Every kind of fault and every application 
 chance of its own, named after the seed, so that leaving one out changes the others as little as
 possible: that is what makes shrinking work.
 
+Beyond faults a run may have *traits*: gangs, GPUs, remote schedulers and so on. Each is drawn from
+a source of its own, too, and leaving it out leaves a plainer cluster with the same faults.
+
 Times are virtual and short (a node is lost after about five seconds, not fifteen): a run must be
 cheap, because the number of runs is what finds bugs.
 """
@@ -11,13 +14,33 @@ cheap, because the number of runs is what finds bugs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
+from hrm.core.binding import Binding, BindingMode, Core, Hardware, cut
 from hrm.core.bounds import Bounds
-from hrm.core.model import Resources, WorkloadClass
+from hrm.core.model import (
+    Gpu,
+    NodeName,
+    Resources,
+    ResourceUnit,
+    ResourceUnitId,
+    WorkloadClass,
+)
+from hrm.sim.room import demand_of, how_many
 
-__all__ = ["KINDS", "ApplicationPlan", "Limits", "NodePlan", "Plan", "TimedFault", "draw", "source"]
+__all__ = [
+    "KINDS",
+    "TRAITS",
+    "ApplicationPlan",
+    "Limits",
+    "NodePlan",
+    "Plan",
+    "RemotePlan",
+    "TimedFault",
+    "draw",
+    "source",
+]
 
 MESSAGE_KINDS = {
     "loss": 0.02,
@@ -45,17 +68,35 @@ TIMED_KINDS = {
     "drain": 2,
     "slow-disk": 3,
     "clock-skew": 1,
+    "rebind": 4,
+    "scheduler-crash": 3,
 }
 """Faults that happen at moments, with the most of a kind in one run."""
 
 KINDS = (*MESSAGE_KINDS, *TIMED_KINDS)
+TRAITS = {
+    "gangs": 0.5,
+    "candidates": 0.5,
+    "feedback": 0.3,
+    "gpus": 0.5,
+    "remotes": 0.45,
+    "policies": 0.4,
+}
+"""What a run may have beside the plain cluster, with the chance that it has it."""
+
+POLICIES = ("best-fit", "centralized-drf", "fifo", "random", "round-robin", "worst-fit")
+"""Those that ``policies`` draws from; without it, and half of the time with it, it is min-wait."""
+
 _QUIET_CHANCE = 0.45
 """That a kind does not happen at all in a run: few kinds at a time explore deeper."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the caller fixes; None leaves it to the seed. ``without``: kinds that do not happen."""
+    """What the caller fixes; None leaves it to the seed.
+
+    ``without``: kinds of fault that do not happen, traits that the run does not have.
+    """
 
     nodes: int | None = None
     applications: int | None = None
@@ -75,13 +116,26 @@ class TimedFault:
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """``units``: capacity and run limit of each. ``clock_offset_s``: against the master's."""
+    """``clock_offset_s``: against the master's.
+
+    ``hardware`` and ``binding``: what ``units`` are cut from, where the node can be cut anew.
+    """
 
     name: str
-    units: tuple[tuple[str, Resources, int], ...]
+    units: tuple[ResourceUnit, ...]
     clock_offset_s: float
     clock_rate: float
     heartbeat_interval_s: float
+    hardware: Hardware | None = None
+    binding: Binding | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePlan:
+    """One scheduler in a process of its own."""
+
+    name: str
+    policy: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +144,8 @@ class ApplicationPlan:
 
     ``work_s``: executor seconds until it is done. ``classes``: what its AppMaster observes, when.
     ``kill_chance``: that it names executors when it lowers its target, as dynamic allocation does.
+    ``gpus``: 1 where each executor wants a GPU for itself; ``resources`` then name no device memory.
+    ``gang_min``: how many executors are to start together; 0: each by itself.
     """
 
     name: str
@@ -101,6 +157,8 @@ class ApplicationPlan:
     classes: tuple[tuple[float, str], ...]
     kill_chance: float
     duration_hint_s: float
+    gpus: int = 0
+    gang_min: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +174,9 @@ class Plan:
     applications: tuple[ApplicationPlan, ...]
     rates: dict[str, float] = field(default_factory=dict)
     faults: tuple[TimedFault, ...] = ()
+    traits: tuple[str, ...] = ()
+    policy: str = "min-wait"
+    remotes: tuple[RemotePlan, ...] = ()
 
     def command(self) -> str:
         """What to type to see exactly this run again."""
@@ -140,6 +201,7 @@ class Plan:
         return (
             f"seed {self.seed}: {len(self.nodes)} nodes, {self.schedulers} schedulers, "
             f"{len(self.applications)} applications, {self.horizon_s:.0f} s; "
+            f"{self.policy}; {' '.join(self.traits) or 'no traits'}; "
             f"{rates or 'no message faults'}; {counts or 'no timed faults'}"
         )
 
@@ -158,11 +220,16 @@ def draw(seed: int, limits: Limits | None = None) -> Plan:
     application_count = chance.randint(1, 5)
     schedulers = chance.randint(1, 3)
     bounds = _bounds(chance)
+    traits = tuple(
+        trait
+        for trait, likely in TRAITS.items()
+        if trait not in limits.without and source(seed, f"trait/{trait}").random() < likely
+    )
     if limits.horizon_s is not None:
         horizon_s = limits.horizon_s
-    nodes = tuple(_node(seed, n + 1, limits) for n in range(limits.nodes or node_count))
+    nodes = tuple(_node(seed, n + 1, limits, traits) for n in range(limits.nodes or node_count))
     count = application_count if limits.applications is None else limits.applications
-    applications = tuple(_application(seed, n + 1, horizon_s, nodes) for n in range(count))
+    applications = tuple(_application(seed, n + 1, horizon_s, nodes, traits) for n in range(count))
     rates = {kind: _rate(seed, kind, top, limits) for kind, top in MESSAGE_KINDS.items()}
     faults = [
         fault
@@ -172,7 +239,18 @@ def draw(seed: int, limits: Limits | None = None) -> Plan:
     ]
     faults.sort(key=lambda fault: fault.at_s)
     return Plan(
-        seed, limits, horizon_s, schedulers, bounds, nodes, applications, rates, tuple(faults)
+        seed,
+        limits,
+        horizon_s,
+        schedulers,
+        _bounds_of_traits(seed, bounds, traits),
+        nodes,
+        applications,
+        rates,
+        tuple(faults),
+        traits,
+        _policy(source(seed, "policy"), traits),
+        _remotes(seed, traits),
     )
 
 
@@ -192,35 +270,100 @@ def _bounds(chance: Random) -> Bounds:
     )
 
 
-def _node(seed: int, number: int, limits: Limits) -> NodePlan:
+def _bounds_of_traits(seed: int, bounds: Bounds, traits: tuple[str, ...]) -> Bounds:
+    chance = source(seed, "bounds")
+    return replace(
+        bounds,
+        scheduler_timeout_s=chance.uniform(3.0, 6.0),
+        rebind_timeout_s=chance.uniform(0.5, 3.0),
+        lease_scope="candidates" if "candidates" in traits else "global",
+        waiting_bound="feedback" if "feedback" in traits else "limit",
+    )
+
+
+def _policy(chance: Random, traits: tuple[str, ...]) -> str:
+    if "policies" not in traits or chance.random() < 0.5:
+        return "min-wait"
+    return chance.choice(POLICIES)
+
+
+def _remotes(seed: int, traits: tuple[str, ...]) -> tuple[RemotePlan, ...]:
+    if "remotes" not in traits:
+        return ()
+    chance = source(seed, "remotes")
+    names = [f"outside-{n + 1}" for n in range(chance.randint(1, 2))]
+    return tuple(RemotePlan(name, _policy(chance, traits)) for name in names)
+
+
+def _node(seed: int, number: int, limits: Limits, traits: tuple[str, ...]) -> NodePlan:
     chance = source(seed, f"node-{number}")
     name = f"node-{number}"
     vcores = chance.randint(2, 8)
     memory_mib = 1024 * chance.randint(2, 12)
     run_limit = chance.randint(2, vcores) if chance.random() < 0.3 else vcores
-    units = [(f"{name}/cpu", Resources(vcores, memory_mib), run_limit)]
+    units = [_unit(f"{name}/cpu", Resources(vcores, memory_mib), run_limit)]
     if chance.random() < 0.25:
-        units.append((f"{name}/gpu0", Resources(chance.randint(2, 4), 8192, 16384), 4))
+        units.append(_unit(f"{name}/gpu0", Resources(chance.randint(2, 4), 8192, 16384), 4))
     skewed = chance.random() < 0.5 and "clock-skew" not in limits.without
     offset_s = chance.uniform(-30.0, 30.0) if skewed else 0.0
     rate = chance.uniform(0.98, 1.02) if skewed else 1.0
-    return NodePlan(name, tuple(units), offset_s, rate, chance.uniform(0.7, 1.1))
+    node = NodePlan(name, tuple(units), offset_s, rate, chance.uniform(0.7, 1.1))
+    return _with_hardware(seed, number, node) if "gpus" in traits else node
+
+
+def _unit(unit_id: str, capacity: Resources, run_limit: int) -> ResourceUnit:
+    return ResourceUnit(unit_id=ResourceUnitId(unit_id), capacity=capacity, run_limit=run_limit)
+
+
+def _with_hardware(seed: int, number: int, node: NodePlan) -> NodePlan:
+    """Most nodes of a cluster with GPUs: one that is cut by a binding, and can be cut anew."""
+    chance = source(seed, f"hardware-{number}")
+    if chance.random() < 0.25:
+        return node
+    cores, sockets = chance.randint(3, 8), chance.randint(1, 2)
+    count = 0 if chance.random() < 0.1 else chance.randint(1, 2)
+    hardware = Hardware(
+        cores=tuple(Core(index, index % sockets) for index in range(cores)),
+        memory_mib=1024 * chance.randint(6, 16),
+        gpus=tuple(
+            Gpu(index=index, memory_mib=chance.choice((8192, 16384)), numa=index % sockets)
+            for index in range(count)
+        ),
+        run_limit=chance.choice((0, 0, 0, 3)),
+    )
+    binding = Binding(
+        mode=chance.choice(list(BindingMode)),
+        bound_cores=chance.randint(1, (cores - 1) // max(1, count)),
+        reserve_cores=1,
+        gpu_host_memory_mib=chance.choice((0, 0, 1536)),
+    )
+    units = cut(NodeName(node.name), hardware, binding)
+    return replace(node, units=units, hardware=hardware, binding=binding)
 
 
 def _application(
-    seed: int, number: int, horizon_s: float, nodes: tuple[NodePlan, ...]
+    seed: int,
+    number: int,
+    horizon_s: float,
+    nodes: tuple[NodePlan, ...],
+    traits: tuple[str, ...],
 ) -> ApplicationPlan:
     chance = source(seed, f"application-{number}")
     name = f"app-{number}"
+    gpus = 0
     burst = chance.random() < 0.5
     start_s = 1.0 if burst else chance.uniform(0.5, 0.6 * horizon_s)
     if chance.random() < 0.05:
         resources = Resources(64, 1024)
     else:
-        home = chance.choice(chance.choice(nodes).units)[1]
+        unit = chance.choice(chance.choice(nodes).units)
+        home = unit.capacity
         gpu = chance.choice((4096, 8192)) if home.gpu_memory_mib else 0
         vcores = chance.randint(1, min(4, home.vcores))
-        resources = Resources(vcores, 512 * chance.randint(1, 4), gpu)
+        memory_mib = min(512 * chance.randint(1, 4), home.memory_mib)
+        resources = Resources(vcores, memory_mib, gpu)
+        if unit.gpu is not None:
+            resources, gpus = _use_of_gpu(source(seed, f"gpu-{number}"), resources, unit)
     stream = chance.random() < 0.5
     targets = [(0.0, chance.randint(1, 3 if stream else 6))]
     if not stream or chance.random() < 0.3:
@@ -240,7 +383,7 @@ def _application(
     declared = None
     if chance.random() < 0.3:
         declared = WorkloadClass.STREAM if stream else WorkloadClass.BATCH
-    return ApplicationPlan(
+    plan = ApplicationPlan(
         name,
         start_s,
         resources,
@@ -250,7 +393,36 @@ def _application(
         tuple(sorted(classes)),
         chance.choice((0.0, 0.7)),
         chance.choice((0.0, 3.0)),
+        gpus,
     )
+    return _with_gang(source(seed, f"gang-{number}"), plan, nodes) if "gangs" in traits else plan
+
+
+def _use_of_gpu(chance: Random, resources: Resources, unit: ResourceUnit) -> tuple[Resources, int]:
+    """A part of the GPU as drawn, a whole one, or, where the unit allows it, none."""
+    kind = chance.random()
+    if kind < 0.3:
+        return replace(resources, gpu_memory_mib=0), 1
+    if kind < 0.5 and not unit.gpu_only:
+        return replace(resources, gpu_memory_mib=0), 0
+    return resources, 0
+
+
+def _with_gang(
+    chance: Random, plan: ApplicationPlan, nodes: tuple[NodePlan, ...]
+) -> ApplicationPlan:
+    """Let some applications start together; a few ask for more than the cluster has."""
+    if chance.random() < 0.5:
+        return plan
+    gang = chance.randint(2, 5)
+    if chance.random() < 0.95:
+        units = [unit for node in nodes for unit in node.units]
+        gang = min(gang, how_many(demand_of(plan.resources, plan.gpus, units), units))
+    if gang < 2:
+        return plan
+    (begin_s, first), *middle, (end_s, last) = plan.targets
+    targets = ((begin_s, max(first, gang)), *middle, (end_s, max(last, gang)))
+    return replace(plan, targets=targets, gang_min=gang)
 
 
 def _rate(seed: int, kind: str, top: float, limits: Limits) -> float:
