@@ -27,7 +27,6 @@ from hrm.core.feasibility import Vector, capacity_vector, could_hold, demand_vec
 from hrm.core.ledger import Application, Ledger
 from hrm.core.model import (
     ContainerState,
-    NodeState,
     Resources,
     ResourceUnit,
     ResourceUnitId,
@@ -67,10 +66,11 @@ def times(demand: Vector, offer: Vector) -> int:
 def refusal(ledger: Ledger, app: Application, resources: Resources) -> str:
     """Why a gang of such containers could never start; empty if it could, or if it is not known.
 
-    Counted as if all of it were alike and every node empty.
+    Counted as if all of it were alike and every node empty; lost nodes may come back, as they do
+    for single containers.
     """
     wanted = missing(app)
-    nodes = [node for node in ledger.nodes.values() if node.state is not NodeState.LOST]
+    nodes = list(ledger.nodes.values())
     if not wanted or ledger.recovering or not nodes:
         return ""
     demand = demand_vector(resources)

@@ -27,6 +27,7 @@ from hrm.core.model import (
     ResourceUnitId,
     WorkloadClass,
 )
+from hrm.sim.policies import POLICIES
 from hrm.sim.room import demand_of, how_many
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "RemotePlan",
     "TimedFault",
     "draw",
+    "must_run_at_once",
     "source",
 ]
 
@@ -83,9 +85,6 @@ TRAITS = {
     "policies": 0.4,
 }
 """What a run may have beside the plain cluster, with the chance that it has it."""
-
-POLICIES = ("best-fit", "centralized-drf", "fifo", "random", "round-robin", "worst-fit")
-"""Those that ``policies`` draws from; without it, and half of the time with it, it is min-wait."""
 
 _QUIET_CHANCE = 0.45
 """That a kind does not happen at all in a run: few kinds at a time explore deeper."""
@@ -282,9 +281,10 @@ def _bounds_of_traits(seed: int, bounds: Bounds, traits: tuple[str, ...]) -> Bou
 
 
 def _policy(chance: Random, traits: tuple[str, ...]) -> str:
-    if "policies" not in traits or chance.random() < 0.5:
+    """Min-wait most often: it is what HRM has by default."""
+    if "policies" not in traits or chance.random() < 0.4:
         return "min-wait"
-    return chance.choice(POLICIES)
+    return chance.choice(sorted(POLICIES))
 
 
 def _remotes(seed: int, traits: tuple[str, ...]) -> tuple[RemotePlan, ...]:
@@ -395,7 +395,24 @@ def _application(
         chance.choice((0.0, 3.0)),
         gpus,
     )
-    return _with_gang(source(seed, f"gang-{number}"), plan, nodes) if "gangs" in traits else plan
+    if "gangs" in traits:
+        plan = _with_gang(source(seed, f"gang-{number}"), plan, nodes)
+    return _that_runs_at_once(plan, nodes) if must_run_at_once(traits) else plan
+
+
+def must_run_at_once(traits: tuple[str, ...]) -> bool:
+    """May nobody count on a place in a unit's queue? Some policies and bounds let none wait there.
+
+    A stream, which is granted all or nothing, must then want no more than there is room for.
+    """
+    return "policies" in traits or "feedback" in traits
+
+
+def _that_runs_at_once(plan: ApplicationPlan, nodes: tuple[NodePlan, ...]) -> ApplicationPlan:
+    *begin, (end_s, last) = plan.targets
+    units = [unit for node in nodes for unit in node.units]
+    most = how_many(demand_of(plan.resources, plan.gpus, units), units)
+    return replace(plan, targets=(*begin, (end_s, min(last, max(1, most)))))
 
 
 def _use_of_gpu(chance: Random, resources: Resources, unit: ResourceUnit) -> tuple[Resources, int]:

@@ -21,7 +21,7 @@ from hrm.sim.machine import Machine
 from hrm.sim.master import MasterProcess
 from hrm.sim.network import Network
 from hrm.sim.outside import Outside
-from hrm.sim.plan import ApplicationPlan, Plan, TimedFault, source
+from hrm.sim.plan import ApplicationPlan, Plan, TimedFault, must_run_at_once, source
 from hrm.sim.room import demand_of, how_many, serves
 
 __all__ = ["World"]
@@ -260,12 +260,14 @@ class World:
         rest = [m for m in self.machines if m is not lost and m.name not in self.gone]
         every_unit = [unit for machine in self.machines for unit in machine.units]
         units = [unit for machine in rest for unit in machine.units]
+        at_once = must_run_at_once(self.plan.traits)
         for driver in self.drivers:
             # The master may go on counting a lost GPU as the largest: the rest must have its like.
             wanted = demand_of(driver.plan.resources, driver.plan.gpus, every_unit)
             could = _could_run(driver.plan, every_unit)
+            least = driver.plan.targets[-1][1] if at_once else 1
             if could and not (
-                _could_run(driver.plan, units) and any(serves(wanted, unit) for unit in units)
+                _could_run(driver.plan, units) and how_many(wanted, units) >= least
             ):
                 return False
         if not rest:
