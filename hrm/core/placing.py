@@ -129,7 +129,10 @@ class Placing:
             lease = self.negotiator.lease
             granted = lease.acquire(scheduler.name, now, self._to_lock(job))
             if granted is None:
-                self.wake(scheduler, lease.expires_at_s)
+                if lease.holder is None:
+                    self.lease_free(now)  # it has just expired: the first in line may be elsewhere
+                pause_s = self.ledger.bounds.retry_delay_s
+                self.wake(scheduler, max(lease.expires_at_s, now + pause_s))
                 return
             token = granted
             view.keep_open(lease.units)
