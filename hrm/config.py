@@ -285,6 +285,15 @@ class AgentSettings(_Settings):
         default=1.0, gt=0, le=60, description="how often containers are measured"
     )
     stop_grace_s: float = Field(default=5.0, ge=0, description="between SIGTERM and SIGKILL")
+    preemption: bool = Field(
+        default=True, description="batch executors make way for stream executors that wait"
+    )
+    preemption_grace_s: float = Field(
+        default=15.0,
+        ge=0,
+        le=3600,
+        description="time an executor that makes way has to finish tasks and move its blocks",
+    )
     log_bytes_max: int = Field(
         default=64 * 1024 * 1024, ge=4096, description="size at which a log rotates"
     )

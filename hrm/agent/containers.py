@@ -62,10 +62,11 @@ _log = structlog.get_logger("hrm.agent.containers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopOrder:
-    """Why a container was told to stop."""
+    """Why a container was told to stop, and whether it may finish what it does."""
 
     cause: EndCause
     reason: str
+    decommission: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,7 +290,12 @@ class Containers:
         entry = self._running.get(container_id)
         if entry is None:
             return
-        document = {"grace_s": grace_s, "cause": order.cause.value, "reason": order.reason}
+        document = {
+            "grace_s": grace_s,
+            "cause": order.cause.value,
+            "reason": order.reason,
+            "decommission": order.decommission,
+        }
         try:
             shim.write_json(self.dir / container_id / shim.STOP_FILE, document)
         except OSError as error:

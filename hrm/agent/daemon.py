@@ -81,7 +81,11 @@ class Agent:
         self._token = token
         self._command_of = command_of
         self._core = NodeCore(
-            machine.name, machine.units, hardware=machine.hardware, binding=machine.binding
+            machine.name,
+            machine.units,
+            hardware=machine.hardware,
+            binding=machine.binding,
+            preemption_grace_s=settings.preemption_grace_s if settings.preemption else None,
         )
         driver = machine.isolation.driver
         self._containers = Containers(
@@ -326,7 +330,9 @@ class Agent:
             )
 
     def _stop(self, command: c.StopProcess) -> None:
-        order = StopOrder(cause=command.cause, reason=command.reason)
+        order = StopOrder(
+            cause=command.cause, reason=command.reason, decommission=command.decommission
+        )
         self._stops[command.container_id] = order
         _log.info("stopping", container=command.container_id, why=command.reason)
 

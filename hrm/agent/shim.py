@@ -12,13 +12,15 @@ through signals, so that an adopted container is handled like one of the agent's
 
     spec.json      agent → shim   what to run, with secrets: mode 0600, removed when it is read
     process.json   shim → agent   pids and start times, written when the command runs
-    stop.json      agent → shim   the grace period, read on SIGTERM (optional)
+    stop.json      agent → shim   the grace period, and whether to decommission, read on SIGTERM
+                                  (optional)
     exit.json      shim → agent   how it ended
 
 On SIGTERM the command's process group gets SIGTERM and, after the grace period, everything gets
-SIGKILL. Orphans come to the shim because it is their subreaper, whatever sessions they opened.
-When the shim itself is killed, the kernel kills the command (parent-death signal) and the agent
-the rest.
+SIGKILL. To decommission, the command alone gets SIGPWR, by which Spark's executors know that they
+are to finish their tasks, hand over their blocks, and end. Orphans come to the shim because it is
+their subreaper, whatever sessions they opened. When the shim itself is killed, the kernel kills the
+command (parent-death signal) and the agent the rest.
 
 This file runs by itself (``python -I -S shim.py spec.json``): standard library only, one thread,
 about 8 MiB. It stays outside of the container's cgroups, so the container's limits never hit it.
@@ -311,14 +313,21 @@ class Shim:
         return False
 
     def _stop(self) -> None:
+        """Pass the order on: to everybody, or, to decommission, to the command alone, which ends
+        its helpers when it is done."""
         self._stopped = True
-        grace_s = self._spec["grace_s"]
+        grace_s, decommission = self._spec["grace_s"], False
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            grace_s = float(json.loads((self._dir / STOP_FILE).read_text())["grace_s"])
+            order = json.loads((self._dir / STOP_FILE).read_text())
+            grace_s = float(order["grace_s"])
+            decommission = bool(order.get("decommission"))
         kill_at = time.monotonic() + max(0.0, grace_s)
         self._kill_at = kill_at if self._kill_at is None else min(kill_at, self._kill_at)
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._child, signal.SIGTERM)
+            if decommission:
+                os.kill(self._child, signal.SIGPWR)
+            else:
+                os.killpg(self._child, signal.SIGTERM)
 
     def _reap(self) -> None:
         while True:

@@ -276,7 +276,8 @@ class Applications:
         if state is ContainerState.PENDING:
             self.placing.withdraw(container)
             self.ledger.end_container(container, ContainerEnd(cause=cause, message=reason), now)
-        elif state in (ContainerState.ASSIGNED, ContainerState.WAITING, ContainerState.RUNNING):
+        else:
+            # One that is stopping may be making way for a stream, with time that it now needs not.
             container.life.move(ContainerState.STOPPING, now, reason)
             assert container.node is not None
             node = self.ledger.nodes[container.node]

@@ -294,12 +294,17 @@ class StartProcess:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopProcess:
     """End all processes of a container: politely, and after ``grace_s`` for good. The interpreter
-    answers with ``ProcessEnded`` carrying ``cause`` and ``reason``."""
+    answers with ``ProcessEnded`` carrying ``cause`` and ``reason``.
+
+    ``decommission``: let it first finish its tasks and hand over its data. A second command, or one
+    with less grace, overtakes the first.
+    """
 
     container_id: ContainerId
     cause: EndCause
     reason: str
     grace_s: float
+    decommission: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ from collections import Counter
 
 import numpy as np
 
-from hrm.core.feasibility import Vector, capacity_vector, minus
+from hrm.core.feasibility import capacity_vector, minus
 from hrm.core.ledger import Ledger
 from hrm.core.master import MasterCore
-from hrm.core.model import NOTHING, ContainerState, NodeState, Resources
+from hrm.core.model import NOTHING, ContainerState, NodeState, Resources, WorkloadClass
 from hrm.core.node import NodeCore
 from hrm.core.resource_unit import UnitQueue, pooled_part
 from hrm.core.shared_state import SharedState
@@ -31,14 +31,20 @@ def unit_violations(queue: UnitQueue) -> list[str]:
     """No over-commitment, ``free`` equal to a recount, nobody in two places."""
     name = queue.unit.unit_id
     found: list[str] = []
-    free: Vector = capacity_vector(queue.unit)
+    free = stream_room = capacity_vector(queue.unit)
     for sibling in queue.pool:
-        for entry in sibling.running.values():
-            free = minus(free, entry.demand if sibling is queue else pooled_part(entry.demand))
+        for entry in (*sibling.running.values(), *sibling.stream_waiting.values()):
+            demand = entry.demand if sibling is queue else pooled_part(entry.demand)
+            if entry.container_id in sibling.running:
+                free = minus(free, demand)
+            if entry.workload_class is WorkloadClass.STREAM:
+                stream_room = minus(stream_room, demand)
     if min(free) < 0:
         found.append(f"{name} is over its capacity: {free}")
     if free != queue.free:
         found.append(f"{name} says {queue.free} is free, a recount says {free}")
+    if stream_room != queue.stream_room:
+        found.append(f"{name} leaves {queue.stream_room} to streams, a recount says {stream_room}")
     places = Counter([*queue.running, *queue.stream_waiting, *queue.batch_waiting])
     found += [f"{x} is in {n} places of {name}" for x, n in places.items() if n > 1]
     return found
@@ -105,6 +111,8 @@ def table_violations(state: SharedState) -> list[str]:
     for unit_id, row in state.rows.items():
         queue = state.queue(row)
         found += unit_violations(queue)
+        if not np.array_equal(state.stream_room[row], queue.stream_room):
+            found.append(f"row {row} of {unit_id} is stale: leaves {state.stream_room[row]}")
         if not np.array_equal(state.free[row], queue.free):
             found.append(f"row {row} of {unit_id} is stale: {state.free[row]}")
         image = queue.image()

@@ -9,6 +9,9 @@ moment room appears and without asking anybody. A container that ended is report
 acknowledges it. Orders of a master older than the newest one seen are ignored. Every order may
 arrive twice.
 
+A stream that waits makes batch containers of its unit leave (``preemption``), without asking
+anybody either: the master hears of it as of every change, and the application asks for others.
+
 Source: HRM paper, sections 2.1 (queue system, resource tracker) and 3.3 (queue stacking).
 """
 
@@ -32,6 +35,7 @@ from hrm.core.model import (
     ResourceUnit,
     ResourceUnitId,
 )
+from hrm.core.preemption import evictions
 from hrm.core.resource_unit import Entry, UnitQueue, queues_of
 from hrm.core.transitions import CONTAINER, Lifecycle
 from hrm.errors import InvalidRequest
@@ -49,6 +53,7 @@ class _Container:
     started_at_s: float = 0.0
     ended_at_s: float = 0.0
     end: ContainerEnd | None = None
+    decommissioning: bool = False
 
 
 class NodeCore:
@@ -71,8 +76,12 @@ class NodeCore:
         *,
         hardware: Hardware | None = None,
         binding: Binding | None = None,
+        preemption_grace_s: float | None = 15.0,
     ) -> None:
-        """``units``: what ``binding`` cuts from ``hardware``; a node without it is never re-cut."""
+        """``units``: what ``binding`` cuts from ``hardware``; a node without it is never re-cut.
+
+        ``preemption_grace_s``: time that a batch container has to make way; None: none ever must.
+        """
         self.name = name
         self.hardware = hardware
         self.binding = binding or Binding()
@@ -83,6 +92,7 @@ class NodeCore:
         self.epoch = 0
         self.connected = False
         self._default_duration_s = default_duration_s
+        self._preemption_grace_s = preemption_grace_s
         self._tombstones: dict[ContainerId, None] = {}
         self._out: deque[c.NodeCommand] = deque()
 
@@ -169,6 +179,8 @@ class NodeCore:
             self._end(container, end, event.now)
         elif state is ContainerState.RUNNING and not event.only_if_waiting:
             self._stop_running(container, event.cause, event.reason, event.grace_s, event.now)
+        elif container.decommissioning and not event.only_if_waiting:
+            self._hurry(container, event.cause, event.reason, event.grace_s)
         else:
             self._report(container)
 
@@ -186,10 +198,48 @@ class NodeCore:
         )
         self._report(container)
 
+    def _hurry(self, container: _Container, cause: EndCause, reason: str, grace_s: float) -> None:
+        """Nobody needs what a container that makes way is still doing."""
+        container.decommissioning = False
+        self._out.append(
+            c.StopProcess(
+                container_id=container.spec.container_id,
+                cause=cause,
+                reason=reason,
+                grace_s=grace_s,
+            )
+        )
+
+    def _evict(self, queue: UnitQueue, now: float) -> None:
+        """Let batch containers make way for the streams that wait."""
+        if self._preemption_grace_s is None or not any(unit.stream_waiting for unit in queue.pool):
+            return
+        stopping = ContainerState.STOPPING
+        ending = {x for x, k in self.containers.items() if k.life.state is stopping}
+        for eviction in evictions(queue, ending, now):
+            container = self.containers[eviction.victim]
+            reason = f"it makes way for the stream container {eviction.waiter}"
+            container.life.move(stopping, now, reason)
+            container.decommissioning = True
+            self._out.append(
+                c.StopProcess(
+                    container_id=eviction.victim,
+                    cause=EndCause.PREEMPTED,
+                    reason=reason,
+                    grace_s=self._preemption_grace_s,
+                    decommission=True,
+                )
+            )
+            self._report(container)
+
     def _over_limit(self, event: e.ContainerOverLimit) -> None:
         container = self.containers.get(event.container_id)
-        if container is not None and container.life.state is ContainerState.RUNNING:
+        if container is None:
+            return
+        if container.life.state is ContainerState.RUNNING:
             self._stop_running(container, EndCause.MEMORY_LIMIT, event.message, 0.0, event.now)
+        elif container.decommissioning:
+            self._hurry(container, EndCause.MEMORY_LIMIT, event.message, 0.0)
 
     def _forget(self, event: e.EndsAcknowledged) -> None:
         for container_id in event.container_ids:
@@ -319,6 +369,7 @@ class NodeCore:
             container.started_at_s = now
             self._out.append(c.StartProcess(spec=container.spec))
             self._report(container)
+        self._evict(unit, now)
         return started
 
     def _entry(self, spec: ContainerSpec) -> Entry:

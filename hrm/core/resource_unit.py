@@ -29,7 +29,7 @@ and the discipline of pools are HRM's choice.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from hrm.core.feasibility import Vector, capacity_vector, fits, minus, plus
@@ -122,6 +122,9 @@ class UnitQueue:
         ``pool`` lists this queue and its siblings, those with a GPU first; all share one list.
         A container is in exactly one of ``running``, ``stream_waiting``, ``batch_waiting``; the
         waiting dictionaries are in order of arrival and hold only their own class.
+        ``stream_room`` is the capacity less the demands of all streams here, running or waiting,
+        and less the pooled part of the siblings': what one more stream could have if all batch
+        containers went. It may be negative.
         ``version`` rises with every change.
     """
 
@@ -132,6 +135,7 @@ class UnitQueue:
         "free",
         "pool",
         "running",
+        "stream_room",
         "stream_waiting",
         "unit",
         "version",
@@ -141,6 +145,7 @@ class UnitQueue:
         self.unit = unit
         self.capacity = capacity_vector(unit)
         self.free = self.capacity
+        self.stream_room = self.capacity
         self.running: dict[ContainerId, Entry] = {}
         self.stream_waiting: dict[ContainerId, Entry] = {}
         self.batch_waiting: dict[ContainerId, Entry] = {}
@@ -157,6 +162,10 @@ class UnitQueue:
                 self.free = minus(self.free, pooled_part(entry.demand))
             for entry in self.running.values():
                 sibling.free = minus(sibling.free, pooled_part(entry.demand))
+            for entry in sibling._streams():
+                self.stream_room = minus(self.stream_room, pooled_part(entry.demand))
+            for entry in self._streams():
+                sibling.stream_room = minus(sibling.stream_room, pooled_part(entry.demand))
         owner.pool.append(self)
         owner.pool.sort(key=lambda queue: queue.unit.gpu is None)
         self.pool = owner.pool
@@ -184,13 +193,15 @@ class UnitQueue:
         """Put a new container at the end of its class's queue."""
         assert entry.container_id not in self, f"{entry.container_id} is here already"
         self._queue_of(entry.workload_class)[entry.container_id] = entry
+        self._count_stream(entry, minus)
         self._changed()
 
     def run(self, entry: Entry, now: float) -> Entry:
         """Let a container hold its resources from now on, whether it waited here or is new."""
         assert entry.container_id not in self.running
         assert fits(entry.demand, self.free), f"{entry.container_id} over-commits {self.unit}"
-        self._queue_of(entry.workload_class).pop(entry.container_id, None)
+        if self._queue_of(entry.workload_class).pop(entry.container_id, None) is None:
+            self._count_stream(entry, minus)
         started = replace(entry, started_at_s=now)
         self.running[entry.container_id] = started
         self._take(entry.demand)
@@ -218,6 +229,7 @@ class UnitQueue:
                 container_id, None
             )
         if entry is not None:
+            self._count_stream(entry, plus)
             self._changed()
         return entry
 
@@ -227,6 +239,8 @@ class UnitQueue:
         if entry is None or entry.workload_class is workload_class:
             return False
         changed = replace(entry, workload_class=workload_class)
+        self._count_stream(entry, plus)
+        self._count_stream(changed, minus)
         if container_id in self.running:
             self.running[container_id] = changed
         else:
@@ -280,6 +294,17 @@ class UnitQueue:
         if workload_class is WorkloadClass.STREAM:
             return self.stream_waiting
         return self.batch_waiting
+
+    def _streams(self) -> Iterator[Entry]:
+        yield from self.stream_waiting.values()
+        yield from (x for x in self.running.values() if x.workload_class is WorkloadClass.STREAM)
+
+    def _count_stream(self, entry: Entry, how: Callable[[Vector, Vector], Vector]) -> None:
+        """Keep ``stream_room`` when a stream comes (``minus``) or goes (``plus``)."""
+        if entry.workload_class is WorkloadClass.STREAM:
+            for queue in self.pool:
+                demand = entry.demand if queue is self else pooled_part(entry.demand)
+                queue.stream_room = how(queue.stream_room, demand)
 
     def _take(self, demand: Vector) -> None:
         for queue in self.pool:

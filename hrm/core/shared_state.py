@@ -59,6 +59,7 @@ class SharedState:
         self.version: Ints = np.zeros(_FIRST_ROWS, dtype=np.int64)
         self.open: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
         self.waiting_limit: Ints = np.full(_FIRST_ROWS, _NO_LIMIT)
+        self.stream_room: Ints = np.zeros((_FIRST_ROWS, 4), dtype=np.int64)
         self.gpu_only: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
         self.pool: Ints = np.arange(_FIRST_ROWS, dtype=np.int64)
         self._watchers: list[set[ResourceUnitId]] = []
@@ -108,6 +109,7 @@ class SharedState:
         self.gpu_only[row] = False
         self.total[row] = 0
         self.free[row] = 0
+        self.stream_room[row] = 0
         self.waiting_stream[row] = 0
         self.waiting_batch[row] = 0
         self.waiting_limit[row] = _NO_LIMIT
@@ -160,6 +162,7 @@ class SharedState:
                 continue
             image = queue.image()
             self.free[each] = image.free
+            self.stream_room[each] = queue.stream_room
             self.waiting_stream[each] = len(image.stream_waiting)
             self.waiting_batch[each] = len(image.batch_waiting)
             self.version[each] += 1
@@ -207,6 +210,7 @@ class SharedState:
         self._unused = list(range(2 * old - 1, old - 1, -1))
         self.free = np.concatenate([self.free, np.zeros_like(self.free)])
         self.total = np.concatenate([self.total, np.zeros_like(self.total)])
+        self.stream_room = np.concatenate([self.stream_room, np.zeros_like(self.stream_room)])
         self.waiting_stream = np.concatenate([self.waiting_stream, np.zeros(old, np.int64)])
         self.waiting_batch = np.concatenate([self.waiting_batch, np.zeros(old, np.int64)])
         self.version = np.concatenate([self.version, np.zeros(old, np.int64)])
@@ -224,7 +228,8 @@ class ClusterView:
     state itself is untouched, whatever is written into the columns: all are copies, and images are
     immutable. A view is for one round: unit images are read when first asked for.
 
-    Attributes, each with one row a unit: ``free`` and ``total``, shape (rows, 4) in the order of
+    Attributes, each with one row a unit: ``free``, ``total`` and ``stream_room`` (what the streams
+    of the unit leave to one more, see ``UnitQueue``), shape (rows, 4) in the order of
     ``feasibility.DIMENSIONS``; ``waiting_stream``, ``waiting_batch``, ``waiting_limit``,
     ``version``, ``gpu_only`` and ``open``, shape (rows,). Rows that are not open to the demand
     being placed, or that the round may not use, are closed: see ``open_to`` and ``keep_open``.
@@ -235,6 +240,7 @@ class ClusterView:
         self._images: dict[int, UnitImage] = {}
         self.free = state.free.copy()
         self.total = state.total.copy()
+        self.stream_room = state.stream_room.copy()
         self.waiting_stream = state.waiting_stream.copy()
         self.waiting_batch = state.waiting_batch.copy()
         self.version = state.version.copy()
@@ -293,6 +299,8 @@ class ClusterView:
     def apply(self, row: int, entry: Entry, now: float) -> bool:
         """Put a container on a unit of this view; True if it would run at once, False if wait."""
         image = self.image(row)
+        if entry.workload_class is WorkloadClass.STREAM:
+            self._take_stream_room(row, entry.demand)
         if image.runs_at_once(entry.demand, entry.workload_class):
             free = minus(image.free, entry.demand)
             running = (*image.running, replace(entry, started_at_s=now))
@@ -309,6 +317,11 @@ class ClusterView:
             self._images[row] = replace(image, batch_waiting=waiting)
             self.waiting_batch[row] += 1
         return False
+
+    def _take_stream_room(self, row: int, demand: Vector) -> None:
+        self.stream_room[row] -= np.asarray(demand, np.int64)
+        for sibling in self.siblings(row):
+            self.stream_room[sibling] -= np.asarray(pooled_part(demand), np.int64)
 
     def _apply_to_siblings(self, row: int, entry: Entry) -> None:
         """What starts at ``row`` is gone from every unit that shares its cores."""
@@ -366,6 +379,10 @@ class ClusterView:
             kept[rows] = True
             self._allowed &= kept
             self.open = self.open & kept
+
+    def streams_leave(self, demand: Vector) -> Bools:
+        """Rows where a stream of ``demand`` would fit if batch made way; shape (rows,)."""
+        return fitting_rows(demand, self.stream_room)
 
     def could_ever_fit(self, demand: Vector) -> Bools:
         """Rows whose empty unit would hold ``demand``; shape (rows,)."""

@@ -23,6 +23,7 @@ from hrm.core.scheduler import Placement
 from hrm.core.shared_state import ClusterView
 
 __all__ = [
+    "ENDLESS",
     "Floats",
     "Ints",
     "by_score",
@@ -35,6 +36,8 @@ __all__ = [
     "used_share",
     "with_nones",
 ]
+
+ENDLESS = 1e9
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -50,7 +53,9 @@ def rows_with_room(view: ClusterView, placement: Placement) -> Ints:
 def rows_that_let_wait(view: ClusterView, placement: Placement, now: float) -> tuple[Ints, Floats]:
     """Rows at which one more may wait under both bounds, in row order, with the wait at each.
 
-    The wait is Algorithm 1's: estimated seconds for batch, stream waiters for streams.
+    The wait is Algorithm 1's: estimated seconds for batch, stream waiters for streams. Where only
+    other streams could make room, which have no end, a stream's wait counts as ``ENDLESS`` more:
+    elsewhere batch makes way (section 4.3.1).
     """
     admitting = (
         view.open
@@ -59,7 +64,8 @@ def rows_that_let_wait(view: ClusterView, placement: Placement, now: float) -> t
     )
     rows = np.flatnonzero(admitting)
     if placement.workload_class is WorkloadClass.STREAM:
-        return rows, view.waiting_stream[rows].astype(np.float64)
+        endless = ~view.streams_leave(placement.demand)[rows]
+        return rows, view.waiting_stream[rows] + ENDLESS * endless
     waits = view.waits_s(placement.demand, rows, now)
     bounded = (waits < placement.wait_max_s) & np.isfinite(waits)
     return rows[bounded], waits[bounded]
@@ -72,7 +78,8 @@ def may_still_wait(
     waiters = view.waiting_at(row)
     limit = min(placement.waiting_limit, int(view.waiting_limit[row]))
     if placement.workload_class is WorkloadClass.STREAM:
-        return waiters < limit, float(view.waiting_stream[row])
+        endless = not np.all(view.stream_room[row] >= np.asarray(placement.demand, np.int64))
+        return waiters < limit, float(view.waiting_stream[row]) + ENDLESS * endless
     if waiters >= limit:
         return False, math.inf
     wait_s = view.wait_s(placement.demand, row, now)

@@ -23,6 +23,7 @@ from hrm.core.model import ApplicationId, ContainerSpec, NodeState
 from hrm.core.node import NodeCore
 from hrm.sim.answers import Answers
 from hrm.sim.copies import Copies
+from hrm.sim.evictions import needless_evictions
 from hrm.sim.grants import Grants
 from hrm.sim.room import room
 
@@ -123,8 +124,16 @@ class Oracle:
 
     # --- nodes ----------------------------------------------------------------------------------
 
-    def after_node(self, core: NodeCore, newest_epoch: int, event: e.NodeEvent, acts: bool) -> None:
-        """Units are healthy, nobody waits who could run, and old masters rule nothing.
+    def after_node(
+        self,
+        core: NodeCore,
+        newest_epoch: int,
+        event: e.NodeEvent,
+        acts: bool,
+        commands: list[c.NodeCommand],
+    ) -> None:
+        """Units are healthy, nobody waits who could run, batch makes way for streams alone, and old
+        masters rule nothing.
 
         ``acts``: the event made the node start or stop something, or take something in.
         """
@@ -136,6 +145,7 @@ class Oracle:
                 f"{core.name} honours {type(event).__name__} of epoch {epoch}, it follows "
                 f"{newest_epoch}"
             )
+        self.found += needless_evictions(core, commands)
         for unit_id, queue in core.units.items():
             waiting = list(queue.stream_waiting.values()) or list(queue.batch_waiting.values())
             for entry in waiting:

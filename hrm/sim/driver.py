@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hrm.core import application_master as am
+from hrm.core import application_messages as am
 from hrm.core import commands as c
 from hrm.core import events as e
+from hrm.core.application_master import AppMasterCore, AppMasterLimits
 from hrm.core.model import (
     ApplicationId,
     ApplicationState,
@@ -39,7 +40,7 @@ _ORPHAN_S = 0.8
 _RECONNECT_S = 0.1
 _RECONNECT_MAX_S = 2.0
 _MASTER_TIMEOUT_S = 40.0
-_LIMITS = am.AppMasterLimits(backoff_max_s=2.0, settled_s=5.0, confirm_s=4.0)
+_LIMITS = AppMasterLimits(backoff_max_s=2.0, settled_s=5.0, confirm_s=4.0)
 
 _PHASES = {
     ContainerState.PENDING: am.Phase.REQUESTED,
@@ -200,7 +201,7 @@ class _AppMaster:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.world = driver.world
-        self.core = am.AppMasterCore(limits=_LIMITS)
+        self.core = AppMasterCore(limits=_LIMITS)
         self.left = False
         self._application_id = driver.application_id
         self._stream: Stream | None = None

@@ -113,10 +113,16 @@ class Machine:
     def _new_core(self) -> NodeCore:
         """Cut as the work directory says, or as the agent's settings do."""
         hardware, binding = self.plan.hardware, self._binding
-        if hardware is None or binding is None:
-            return NodeCore(self.name, self.units)
-        units = cut(self.name, hardware, binding)
-        return NodeCore(self.name, units, hardware=hardware, binding=binding)
+        units = self.units
+        if hardware is not None and binding is not None:
+            units = cut(self.name, hardware, binding)
+        return NodeCore(
+            self.name,
+            units,
+            hardware=hardware,
+            binding=binding,
+            preemption_grace_s=self.plan.preemption_grace_s,
+        )
 
     def crash_agent(self) -> None:
         """The agent dies; what has been started lives on, what was being started may not."""
@@ -171,7 +177,7 @@ class Machine:
             return
         world.log.say(self.name, words.of_event(event) + words.of_commands(commands))
         acts = bool(commands) or len(core.containers) != known
-        world.oracle.after_node(core, self._newest_epoch, event, acts)
+        world.oracle.after_node(core, self._newest_epoch, event, acts, commands)
         self._newest_epoch = max(self._newest_epoch, getattr(event, "epoch", 0))
         for command in commands:
             self._carry_out(command)
@@ -263,8 +269,12 @@ class Machine:
             self.world.clock.after(delay_s, self._end, container_id, process, end)
 
     def _stop(self, command: c.StopProcess) -> None:
+        """A container that makes way takes its time, unless a second order hurries it."""
         process = self.processes.get(command.container_id)
-        if process is not None and process.order is None:
+        if process is None:
+            return
+        before = process.order
+        if before is None or (before.decommission and not command.decommission):
             process.order = command
             if process.spawned:
                 self._stop_soon(command.container_id, process)

@@ -83,6 +83,7 @@ TRAITS = {
     "gpus": 0.5,
     "remotes": 0.45,
     "policies": 0.4,
+    "preemption": 0.6,
 }
 """What a run may have beside the plain cluster, with the chance that it has it."""
 
@@ -118,6 +119,7 @@ class NodePlan:
     """``clock_offset_s``: against the master's.
 
     ``hardware`` and ``binding``: what ``units`` are cut from, where the node can be cut anew.
+    ``preemption_grace_s``: time that batch has to make way for a stream; None: it never must.
     """
 
     name: str
@@ -127,6 +129,7 @@ class NodePlan:
     heartbeat_interval_s: float
     hardware: Hardware | None = None
     binding: Binding | None = None
+    preemption_grace_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +311,9 @@ def _node(seed: int, number: int, limits: Limits, traits: tuple[str, ...]) -> No
     offset_s = chance.uniform(-30.0, 30.0) if skewed else 0.0
     rate = chance.uniform(0.98, 1.02) if skewed else 1.0
     node = NodePlan(name, tuple(units), offset_s, rate, chance.uniform(0.7, 1.1))
+    if "preemption" in traits:
+        grace_s = source(seed, f"preemption-{number}").uniform(0.2, 4.0)
+        node = replace(node, preemption_grace_s=grace_s)
     return _with_hardware(seed, number, node) if "gpus" in traits else node
 
 

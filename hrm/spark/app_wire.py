@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hrm.core import application_master as core
+from hrm.core import application_messages as messages
 from hrm.v1 import application_pb2, common_pb2
 
 __all__ = [
@@ -24,12 +24,12 @@ __all__ = [
 
 _INT32_MAX = 2**31 - 1
 _PHASES = {
-    common_pb2.CONTAINER_STATE_PENDING: core.Phase.REQUESTED,
-    common_pb2.CONTAINER_STATE_ASSIGNED: core.Phase.REQUESTED,
-    common_pb2.CONTAINER_STATE_WAITING: core.Phase.REQUESTED,
-    common_pb2.CONTAINER_STATE_RUNNING: core.Phase.RUNNING,
-    common_pb2.CONTAINER_STATE_STOPPING: core.Phase.STOPPING,
-    common_pb2.CONTAINER_STATE_ENDED: core.Phase.ENDED,
+    common_pb2.CONTAINER_STATE_PENDING: messages.Phase.REQUESTED,
+    common_pb2.CONTAINER_STATE_ASSIGNED: messages.Phase.REQUESTED,
+    common_pb2.CONTAINER_STATE_WAITING: messages.Phase.REQUESTED,
+    common_pb2.CONTAINER_STATE_RUNNING: messages.Phase.RUNNING,
+    common_pb2.CONTAINER_STATE_STOPPING: messages.Phase.STOPPING,
+    common_pb2.CONTAINER_STATE_ENDED: messages.Phase.ENDED,
 }
 _CLASSES = {
     "": common_pb2.WORKLOAD_CLASS_UNSPECIFIED,
@@ -38,35 +38,35 @@ _CLASSES = {
 }
 
 
-def seen(status: common_pb2.ContainerStatus) -> core.ContainerSeen:
+def seen(status: common_pb2.ContainerStatus) -> messages.ContainerSeen:
     """A container as the master tells it."""
-    phase = _PHASES.get(status.state, core.Phase.REQUESTED)
-    ended = phase is core.Phase.ENDED
-    return core.ContainerSeen(
+    phase = _PHASES.get(status.state, messages.Phase.REQUESTED)
+    ended = phase is messages.Phase.ENDED
+    return messages.ContainerSeen(
         executor_id=status.executor_id,
         profile=status.resource_profile_id,
         phase=phase,
         node=status.node,
         exit_code=status.end.exit_code if ended else -1,
-        blame=_blame(status.end) if ended else core.Blame.NOBODY,
+        blame=_blame(status.end) if ended else messages.Blame.NOBODY,
         message=status.end.message if ended else "",
     )
 
 
-def _blame(end: common_pb2.ContainerEnd) -> core.Blame:
+def _blame(end: common_pb2.ContainerEnd) -> messages.Blame:
     if end.cause == common_pb2.END_CAUSE_NODE_LOST:
-        return core.Blame.NODE
+        return messages.Blame.NODE
     if end.cause in (common_pb2.END_CAUSE_MEMORY_LIMIT, common_pb2.END_CAUSE_LAUNCH_FAILED):
-        return core.Blame.APPLICATION
+        return messages.Blame.APPLICATION
     if end.cause == common_pb2.END_CAUSE_EXITED and end.exit_code != 0:
-        return core.Blame.APPLICATION
-    return core.Blame.NOBODY
+        return messages.Blame.APPLICATION
+    return messages.Blame.NOBODY
 
 
-def targets(items: list[dict[str, Any]]) -> tuple[core.ProfileTarget, ...]:
+def targets(items: list[dict[str, Any]]) -> tuple[messages.ProfileTarget, ...]:
     """The driver's targets."""
     return tuple(
-        core.ProfileTarget(
+        messages.ProfileTarget(
             profile=int(item["profile"]),
             count=int(item["count"]),
             vcores=int(item["vcores"]),
@@ -89,27 +89,27 @@ def workload_class(name: str) -> common_pb2.WorkloadClass:
     return _CLASSES[name]
 
 
-def update(command: core.Command) -> application_pb2.ApplicationUpdate | None:
+def update(command: messages.Command) -> application_pb2.ApplicationUpdate | None:
     """What the master is told of ``command``; None: it is for Spark."""
     match command:
-        case core.RequestContainers():
+        case messages.RequestContainers():
             return application_pb2.ApplicationUpdate(
                 request=application_pb2.RequestContainers(containers=map(_ask, command.asks))
             )
-        case core.ReleaseContainers():
+        case messages.ReleaseContainers():
             return application_pb2.ApplicationUpdate(
                 release=application_pb2.ReleaseContainers(
                     executor_ids=command.executor_ids, reason=command.reason
                 )
             )
-        case core.ReportClass():
+        case messages.ReportClass():
             return application_pb2.ApplicationUpdate(
                 class_changed=application_pb2.ClassChanged(
                     workload_class=workload_class(command.workload_class),
                     evidence=command.evidence,
                 )
             )
-        case core.FinishApplication():
+        case messages.FinishApplication():
             state = (
                 common_pb2.APPLICATION_STATE_SUCCEEDED
                 if command.succeeded
@@ -122,7 +122,7 @@ def update(command: core.Command) -> application_pb2.ApplicationUpdate | None:
             return None
 
 
-def _ask(ask: core.ContainerAsk) -> application_pb2.ContainerRequest:
+def _ask(ask: messages.ContainerAsk) -> application_pb2.ContainerRequest:
     target = ask.target
     return application_pb2.ContainerRequest(
         executor_id=ask.executor_id,

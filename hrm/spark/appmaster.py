@@ -38,7 +38,8 @@ from typing import Any
 import grpc
 
 from hrm import errors, rpc
-from hrm.core import application_master as core
+from hrm.core import application_messages as messages
+from hrm.core.application_master import AppMasterCore, AppMasterLimits
 from hrm.spark import app_wire
 from hrm.spark.bridge import DriverBridge
 from hrm.spark.outgoing import Outgoing
@@ -62,8 +63,8 @@ class AppMaster:
     def __init__(self, introduction: dict[str, Any]) -> None:
         self.hello = introduction
         self.application_id: str = introduction["application_id"]
-        self.core = core.AppMasterCore(
-            limits=core.AppMasterLimits(
+        self.core = AppMasterCore(
+            limits=AppMasterLimits(
                 failures_max=int(introduction["max_failures"]),
                 failures_window_s=_window_s(introduction["failures_validity_ms"]),
             )
@@ -124,7 +125,7 @@ class AppMaster:
             return False
         if wanted:
             self._handle(
-                core.ClassObserved(
+                messages.ClassObserved(
                     now=time.monotonic(), workload_class=wanted, evidence="spark.hrm.class is set"
                 )
             )
@@ -142,15 +143,17 @@ class AppMaster:
         match event["event"]:
             case "targets":
                 self._handle(
-                    core.TargetsChanged(now=now, targets=app_wire.targets(event["targets"]))
+                    messages.TargetsChanged(now=now, targets=app_wire.targets(event["targets"]))
                 )
                 self._targets_known.set()
             case "kill":
-                self._handle(core.KillRequested(now=now, executor_ids=tuple(event["executors"])))
+                self._handle(
+                    messages.KillRequested(now=now, executor_ids=tuple(event["executors"]))
+                )
             case "class":
                 if not self.hello["class"]:
                     self._handle(
-                        core.ClassObserved(
+                        messages.ClassObserved(
                             now=now, workload_class=event["class"], evidence=event["evidence"]
                         )
                     )
@@ -169,7 +172,7 @@ class AppMaster:
     def _finish(self, succeeded: bool, message: str) -> None:
         if not self._finishing.is_set():
             self._handle(
-                core.DriverFinished(now=time.monotonic(), succeeded=succeeded, message=message)
+                messages.DriverFinished(now=time.monotonic(), succeeded=succeeded, message=message)
             )
             self._finishing.set()
 
@@ -245,7 +248,7 @@ class AppMaster:
         finally:
             if self.core.attached:
                 self._alone_since_s = time.monotonic()
-                self._handle(core.SessionLost(now=self._alone_since_s))
+                self._handle(messages.SessionLost(now=self._alone_since_s))
             # The call may be over for the master and yet ask for more to send.
             self._outgoing = self._call = None
             outgoing.close()
@@ -261,7 +264,7 @@ class AppMaster:
                     if self._progress is not None:
                         outgoing.report(self._progress)
                     self._handle(
-                        core.SessionOpened(
+                        messages.SessionOpened(
                             now=now,
                             epoch=notice.attached.epoch,
                             containers=tuple(map(app_wire.seen, notice.attached.containers)),
@@ -271,11 +274,13 @@ class AppMaster:
                     self._bridge.call("registered", self.application_id)
                 case "container":
                     self._handle(
-                        core.ContainerChanged(now=now, container=app_wire.seen(notice.container))
+                        messages.ContainerChanged(
+                            now=now, container=app_wire.seen(notice.container)
+                        )
                     )
                 case "refused":
                     self._handle(
-                        core.RequestsRefused(
+                        messages.RequestsRefused(
                             now=now,
                             executor_ids=tuple(notice.refused.executor_ids),
                             profile=notice.refused.resource_profile_id,
@@ -284,7 +289,7 @@ class AppMaster:
                     )
                 case "end":
                     end_ordered = True
-                    self._handle(core.EndOrdered(now=now, message=notice.end.message))
+                    self._handle(messages.EndOrdered(now=now, message=notice.end.message))
         if not outgoing.attached:
             raise errors.Unavailable(f"the master at {self.hello['master']} closed the session")
         return outgoing.goodbye_said or end_ordered
@@ -318,21 +323,21 @@ class AppMaster:
 
     # The core.
 
-    def _handle(self, event: core.Event) -> None:
+    def _handle(self, event: messages.Event) -> None:
         for command in self.core.handle(event):
             self._carry_out(command)
         self._set_timer()
 
-    def _carry_out(self, command: core.Command) -> None:
+    def _carry_out(self, command: messages.Command) -> None:
         match command:
-            case core.ExecutorStarted():
+            case messages.ExecutorStarted():
                 self._bridge.call("executorStarted", command.executor_id, command.node)
-            case core.ExecutorEnded():
+            case messages.ExecutorEnded():
                 self._bridge.call(
                     "executorEnded", command.executor_id, command.exit_code, command.message,
                     command.caused_by_app, command.lost_node,
                 )  # fmt: skip
-            case core.FailApplication():
+            case messages.FailApplication():
                 self._bridge.call("failed", command.message)
             case _:
                 update = app_wire.update(command)
@@ -354,7 +359,7 @@ class AppMaster:
 
     def _tick(self) -> None:
         self._timer = None
-        self._handle(core.Ticked(now=time.monotonic()))
+        self._handle(messages.Ticked(now=time.monotonic()))
 
 
 def _window_s(validity_ms: int | float) -> float:

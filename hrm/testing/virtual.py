@@ -84,6 +84,9 @@ class VirtualNode:
 class VirtualCluster:
     """``now`` starts at 1000 s. ``run_s``: how long containers run by themselves; None: for ever.
 
+    ``preemption_grace_s``: see ``NodeCore``; ``drain_s``: how long a container that makes way takes
+    to finish what it does.
+
     Attributes:
         notices: everything each application was told.
         durable: what the store would hold.
@@ -98,8 +101,12 @@ class VirtualCluster:
         bounds: Bounds | None = None,
         network_delay_s: float = 0.001,
         run_s: float | None = None,
+        preemption_grace_s: float | None = 15.0,
+        drain_s: float = 1.0,
     ) -> None:
         self.now = 1000.0
+        self.preemption_grace_s = preemption_grace_s
+        self.drain_s = drain_s
         self.bounds = bounds or Bounds()
         self.network_delay_s = network_delay_s
         self.run_s = run_s
@@ -127,12 +134,19 @@ class VirtualCluster:
     def add_node(self, *units: ResourceUnit) -> VirtualNode:
         """A node named by the part before ``/`` of its units' ids."""
         name = NodeName(units[0].unit_id.partition("/")[0])
-        return self.add_core(NodeCore(name, units))
+        return self.add_core(NodeCore(name, units, preemption_grace_s=self.preemption_grace_s))
 
     def add_hardware(self, name: str, hardware: Hardware, binding: Binding) -> VirtualNode:
         """A node that is cut by ``binding``, and may be cut anew."""
         units = cut(NodeName(name), hardware, binding)
-        return self.add_core(NodeCore(NodeName(name), units, hardware=hardware, binding=binding))
+        core = NodeCore(
+            NodeName(name),
+            units,
+            hardware=hardware,
+            binding=binding,
+            preemption_grace_s=self.preemption_grace_s,
+        )
+        return self.add_core(core)
 
     def add_core(self, core: NodeCore) -> VirtualNode:
         node = VirtualNode(core)
@@ -421,10 +435,8 @@ class VirtualCluster:
                 if self.run_s is not None:
                     self.at(self.now + self.run_s, lambda: self._run_out(node, container_id))
             case c.StopProcess():
-                if node.processes.pop(command.container_id, 0.0) != 0.0:
-                    end = ContainerEnd(cause=command.cause, exit_code=143, message=command.reason)
-                    event = e.ProcessEnded(now=self.now, container_id=command.container_id, end=end)
-                    self.at(self.now, lambda: self.tell_node(node, event))
+                delay_s = min(command.grace_s, self.drain_s) if command.decommission else 0.0
+                self.at(self.now + delay_s, lambda: self._stopped(node, command))
             case c.ReportContainer():
                 node.sequence += 1
                 report = e.ContainerReported(
@@ -456,6 +468,12 @@ class VirtualCluster:
                 self._to_master(node, answer)
             case c.RegisterAgain():
                 self.at(self.now + self.network_delay_s, lambda: self._register_again(node))
+
+    def _stopped(self, node: VirtualNode, command: c.StopProcess) -> None:
+        if node.processes.pop(command.container_id, 0.0) != 0.0:
+            end = ContainerEnd(cause=command.cause, exit_code=143, message=command.reason)
+            event = e.ProcessEnded(now=self.now, container_id=command.container_id, end=end)
+            self.tell_node(node, event)
 
     def _register_again(self, node: VirtualNode) -> None:
         if node.connected:

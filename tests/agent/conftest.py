@@ -117,13 +117,14 @@ class Master(node_pb2_grpc.NodeServiceServicer):
         *,
         unit: int = 0,
         gpu_memory_mib: int = 0,
+        workload_class: common_pb2.WorkloadClass = common_pb2.WORKLOAD_CLASS_BATCH,
         **more: Any,
     ) -> None:
         spec = common_pb2.ContainerSpec(
             container_id=container_id,
             application_id="app-1",
             executor_id="1",
-            workload_class=common_pb2.WORKLOAD_CLASS_BATCH,
+            workload_class=workload_class,
             resources=common_pb2.Resources(
                 vcores=1, memory_mib=memory_mib, gpu_memory_mib=gpu_memory_mib
             ),

@@ -80,6 +80,24 @@ async def test_a_waiting_container_starts_when_room_appears(
     await master.until_state("app-1-x2", RUNNING)
 
 
+async def test_batch_makes_way_for_a_stream_without_a_word_of_the_master(
+    master: Master, start_agent: StartAgent
+) -> None:
+    agent = start_agent(cores=1)
+    await master.until(lambda: master.registrations)
+    command = "trap 'exit 0' PWR; echo set; while :; do sleep 0.05; done"
+    master.assign("app-1-x1", command)
+    await master.until_state("app-1-x1", RUNNING)
+    stdout = agent.work_dir / "containers" / "app-1-x1" / "stdout"
+    await master.until(lambda: stdout.exists() and stdout.read_text() == "set\n")
+    stream = common_pb2.WORKLOAD_CLASS_STREAM
+    master.assign("app-2-x1", FOREVER, workload_class=stream)
+    batch = await master.until_state("app-1-x1", ENDED)
+    assert (batch.end.cause, batch.end.exit_code) == (common_pb2.END_CAUSE_PREEMPTED, 0)
+    assert batch.end.message == "it makes way for the stream container app-2-x1"
+    await master.until_state("app-2-x1", RUNNING)
+
+
 async def test_a_stop_that_comes_at_once_is_not_lost(
     master: Master, start_agent: StartAgent
 ) -> None:

@@ -117,6 +117,33 @@ def test_sigterm_is_polite(start: StartShim, tmp_path: Path) -> None:
     assert (tmp_path / "stdout").read_text() == "set\nbye\n"
 
 
+def test_decommissioning_is_the_commands_own_business(start: StartShim, tmp_path: Path) -> None:
+    helper = "(trap 'echo helper-hit' PWR TERM; until [ -f done ]; do sleep 0.05; done) & "
+    script = "trap 'touch done; wait; echo moved; exit 0' PWR; echo set; wait"
+    process = start(helper + script, grace_s=600.0)
+    report_of(process)
+    _until_said(tmp_path, "set")
+    shim.write_json(tmp_path / "stop.json", {"grace_s": 600.0, "decommission": True})
+    process.terminate()
+    end = exit_of(tmp_path, process)
+    assert (end["exit_code"], end["stopped"], end["killed"]) == (0, True, False)
+    assert (tmp_path / "stdout").read_text() == "set\nmoved\n"
+
+
+def test_a_second_order_overtakes_a_decommissioning(start: StartShim, tmp_path: Path) -> None:
+    script = "trap 'echo draining' PWR; trap 'exit 3' TERM; echo set; while :; do sleep 0.05; done"
+    process = start(script, grace_s=600.0)
+    report_of(process)
+    _until_said(tmp_path, "set")
+    shim.write_json(tmp_path / "stop.json", {"grace_s": 600.0, "decommission": True})
+    process.terminate()
+    _until_said(tmp_path, "draining")
+    shim.write_json(tmp_path / "stop.json", {"grace_s": 600.0})
+    process.terminate()
+    end = exit_of(tmp_path, process)
+    assert (end["exit_code"], end["killed"]) == (3, False)
+
+
 def test_after_the_grace_period_comes_the_kill(start: StartShim, tmp_path: Path) -> None:
     script = "trap '' TERM; echo set; while :; do sleep 0.05; done"
     process = start(script, grace_s=600.0)

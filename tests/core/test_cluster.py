@@ -55,7 +55,7 @@ def test_a_stream_passes_batch_that_waits() -> None:
 
 
 def test_small_batch_does_not_starve_a_large_stream() -> None:
-    cluster = VirtualCluster([unit("n1", vcores=2)])
+    cluster = VirtualCluster([unit("n1", vcores=2)], preemption_grace_s=None)
     batch = cluster.submit(6)
     cluster.settle()
     stream = cluster.submit(1, Resources(2, 1024), WorkloadClass.STREAM)

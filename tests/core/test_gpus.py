@@ -43,8 +43,10 @@ ON_GPU = Resources(1, 512, 500)
 CPU_ONLY = Resources(1, 512)
 
 
-def cluster_of(mode: BindingMode, **binding: int) -> VirtualCluster:
-    cluster = VirtualCluster()
+def cluster_of(
+    mode: BindingMode, *, preemption_grace_s: float | None = 15.0, **binding: int
+) -> VirtualCluster:
+    cluster = VirtualCluster(preemption_grace_s=preemption_grace_s)
     cluster.add_hardware("n1", MACHINE, Binding(mode=mode, **binding))
     cluster.settle()
     return cluster
@@ -100,7 +102,7 @@ def test_shared_cores_are_not_spent_twice() -> None:
 
 
 def test_a_stream_at_a_gpu_goes_before_batch_at_the_cores_they_share() -> None:
-    cluster = cluster_of(BindingMode.SHARED)
+    cluster = cluster_of(BindingMode.SHARED, preemption_grace_s=None)
     running = cluster.submit(4, CPU_ONLY)
     cluster.settle()
     waiting = cluster.submit(1, CPU_ONLY)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hrm.core.bounds import Bounds
 from hrm.core.estimate import estimate
-from hrm.core.feasibility import demand_vector, fits, fitting_rows
+from hrm.core.feasibility import Vector, demand_vector, fits, fitting_rows, minus
 from hrm.core.invariants import unit_violations
 from hrm.core.model import (
     ApplicationId,
@@ -19,7 +19,7 @@ from hrm.core.model import (
     Resources,
     WorkloadClass,
 )
-from hrm.core.resource_unit import Entry, UnitQueue
+from hrm.core.resource_unit import Entry, UnitImage, UnitQueue
 from hrm.core.scheduler import Placement
 from hrm.core.shared_state import ClusterView, SharedState
 from hrm.policies.min_wait import MinWait
@@ -111,14 +111,28 @@ def _literal(view: ClusterView, placement: Placement, start: int, now: float) ->
             admitting = [
                 (r, view.image(r)) for r in order if view.image(r).waiting < placement.waiting_limit
             ]
-            best = estimate(placement.demand, placement.workload_class, admitting, now)
             stream = placement.workload_class is WorkloadClass.STREAM
+            yielding = [x for x in admitting if _batch_could_make_way(placement.demand, x[1])]
+            best = estimate(
+                placement.demand,
+                placement.workload_class,
+                (stream and yielding) or admitting,
+                now,
+            )
             admitted = stream or best.wait < placement.wait_max_s
             row = best.row if best.row is not None and admitted else None
         if row is not None:
             view.apply(row, each, now)
         chosen.append(row)
     return chosen
+
+
+def _batch_could_make_way(demand: Vector, image: UnitImage) -> bool:
+    left = image.capacity
+    for entry in (*image.running, *image.stream_waiting):
+        if entry.workload_class is WorkloadClass.STREAM:
+            left = minus(left, entry.demand)
+    return fits(demand, left)
 
 
 @settings(max_examples=200, deadline=None)

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from hrm.core import application_master as core
+from hrm.core import application_messages as messages
 from hrm.spark import app_wire
 from hrm.v1 import common_pb2
 
-TARGET = core.ProfileTarget(profile=3, count=2, vcores=4, heap_mib=1024, memory_mib=1408)
+TARGET = messages.ProfileTarget(profile=3, count=2, vcores=4, heap_mib=1024, memory_mib=1408)
 
 
 @pytest.mark.parametrize("state", common_pb2.ContainerState.values())
@@ -19,25 +19,25 @@ def test_every_container_state_has_a_phase(state: common_pb2.ContainerState) -> 
     seen = app_wire.seen(common_pb2.ContainerStatus(executor_id="1", state=state))
     name = common_pb2.ContainerState.Name(state).removeprefix("CONTAINER_STATE_")
     expected = name if name in ("RUNNING", "STOPPING", "ENDED") else "REQUESTED"
-    assert seen.phase is core.Phase[expected]
+    assert seen.phase is messages.Phase[expected]
 
 
 @pytest.mark.parametrize(
     ("cause", "exit_code", "blame"),
     [
-        ("EXITED", 1, core.Blame.APPLICATION),
-        ("EXITED", 0, core.Blame.NOBODY),
-        ("RELEASED", 143, core.Blame.NOBODY),
-        ("MEMORY_LIMIT", 137, core.Blame.APPLICATION),
-        ("NODE_LOST", -1, core.Blame.NODE),
-        ("LAUNCH_FAILED", -1, core.Blame.APPLICATION),
-        ("KILLED", 143, core.Blame.NOBODY),
-        ("LOST", -1, core.Blame.NOBODY),
-        ("PREEMPTED", 143, core.Blame.NOBODY),
-        ("UNSPECIFIED", 0, core.Blame.NOBODY),
+        ("EXITED", 1, messages.Blame.APPLICATION),
+        ("EXITED", 0, messages.Blame.NOBODY),
+        ("RELEASED", 143, messages.Blame.NOBODY),
+        ("MEMORY_LIMIT", 137, messages.Blame.APPLICATION),
+        ("NODE_LOST", -1, messages.Blame.NODE),
+        ("LAUNCH_FAILED", -1, messages.Blame.APPLICATION),
+        ("KILLED", 143, messages.Blame.NOBODY),
+        ("LOST", -1, messages.Blame.NOBODY),
+        ("PREEMPTED", 143, messages.Blame.NOBODY),
+        ("UNSPECIFIED", 0, messages.Blame.NOBODY),
     ],
 )
-def test_blame_follows_the_cause(cause: str, exit_code: int, blame: core.Blame) -> None:
+def test_blame_follows_the_cause(cause: str, exit_code: int, blame: messages.Blame) -> None:
     end = common_pb2.ContainerEnd(cause=f"END_CAUSE_{cause}", exit_code=exit_code, message="why")
     status = common_pb2.ContainerStatus(
         executor_id="7", state=common_pb2.CONTAINER_STATE_ENDED, node="n", end=end
@@ -47,7 +47,9 @@ def test_blame_follows_the_cause(cause: str, exit_code: int, blame: core.Blame) 
 
 
 def test_a_request_carries_the_profile() -> None:
-    command = core.RequestContainers(asks=(core.ContainerAsk(executor_id="9", target=TARGET),))
+    command = messages.RequestContainers(
+        asks=(messages.ContainerAsk(executor_id="9", target=TARGET),)
+    )
     update = app_wire.update(command)
     assert update is not None
     (request,) = update.request.containers
@@ -65,16 +67,16 @@ def test_gpus_and_their_memory_travel() -> None:
     assert (target.gpus, target.gpu_memory_mib, target.unknown_resources) == (1, 4096, ("fpga",))
     (without,) = app_wire.targets([{**item, "gpus": 0}])
     assert without.gpu_memory_mib == 0, "the setting means nothing to executors without a GPU"
-    ask = core.ContainerAsk(executor_id="9", target=target)
-    update = app_wire.update(core.RequestContainers(asks=(ask,)))
+    ask = messages.ContainerAsk(executor_id="9", target=target)
+    update = app_wire.update(messages.RequestContainers(asks=(ask,)))
     assert update is not None
     (request,) = update.request.containers
     assert (request.gpus, request.resources.gpu_memory_mib) == (1, 4096)
 
 
 def test_what_is_for_spark_is_not_for_the_master() -> None:
-    assert app_wire.update(core.FailApplication(message="no")) is None
-    assert app_wire.update(core.ExecutorStarted(executor_id="1", node="n")) is None
+    assert app_wire.update(messages.FailApplication(message="no")) is None
+    assert app_wire.update(messages.ExecutorStarted(executor_id="1", node="n")) is None
 
 
 def test_a_finish_carries_how_it_ended() -> None:
@@ -82,7 +84,7 @@ def test_a_finish_carries_how_it_ended() -> None:
         (True, common_pb2.APPLICATION_STATE_SUCCEEDED),
         (False, common_pb2.APPLICATION_STATE_FAILED),
     ):
-        update = app_wire.update(core.FinishApplication(succeeded=succeeded, message="m"))
+        update = app_wire.update(messages.FinishApplication(succeeded=succeeded, message="m"))
         assert update is not None
         assert (update.finished.state, update.finished.message) == (state, "m")
 

@@ -16,6 +16,7 @@ import org.apache.spark.util.Utils
 private[hrm] object ExecutorLaunch {
   private val GpuMemory = "spark.hrm.executor.gpu.memory"
   private val LibraryPath = "LD_LIBRARY_PATH"
+  private val Decommission = "spark.decommission.enabled"
 
   def describe(sc: SparkContext, driverUrl: String): JMap[String, Any] = {
     val launch = new JMap[String, Any]()
@@ -81,9 +82,26 @@ private[hrm] object ExecutorLaunch {
       .map(_.invoke(security).asInstanceOf[Map[String, String]])
       .getOrElse(Map.empty)
 
+  /**
+   * An executor that must make way for a stream finishes its tasks and hands its blocks over to others. That is
+   * Spark's decommissioning, which is off unless asked for; where the user says nothing, it is on, but for executors
+   * alone: in the driver it would also change how dynamic allocation removes idle ones.
+   */
+  def prepareDecommissioning(conf: SparkConf): Unit = if (decommissions(conf)) {
+    conf.setIfMissing("spark.storage.decommission.enabled", "true")
+    // Spark looks again for blocks to move after this time, 30 s by itself: most of the time there is.
+    conf.setIfMissing("spark.storage.decommission.replicationReattemptInterval", "1s")
+  }
+
+  private def decommissions(conf: SparkConf): Boolean = conf.getBoolean(Decommission, defaultValue = true)
+
+  private def decommissioning(conf: SparkConf): Seq[String] =
+    if (decommissions(conf) && !conf.contains(Decommission)) Seq(s"-D$Decommission=true") else Nil
+
   /** {{APP_ID}} and {{EXECUTOR_ID}} stay as they are: the node knows what to put there. */
   private def javaOptions(conf: SparkConf): JList[String] = strings(
     Utils.sparkJavaOpts(conf, SparkConf.isExecutorStartupConf _) ++
+      decommissioning(conf) ++
       Utils.splitCommandString(JavaModuleOptions.defaultModuleOptions()) ++
       conf.get(config.EXECUTOR_JAVA_OPTIONS).toSeq.flatMap(o => Utils.splitCommandString(o)))
 

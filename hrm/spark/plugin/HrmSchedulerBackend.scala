@@ -55,6 +55,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   private val appMaster = new AppMasterSupervisor(conf, events, this, timer, () => introduction())
 
   StageProfiles.allow(sc.resourceProfileManager)
+  ExecutorLaunch.prepareDecommissioning(conf)
   setTargets(Map(sc.resourceProfileManager.defaultResourceProfile -> initialExecutors))
   appMaster.start()
 

@@ -1,0 +1,239 @@
+"""Batch containers make way for streams: who, how many, and what becomes of them."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.binding import Binding, BindingMode, Core, Hardware, cut
+from hrm.core.feasibility import fits, plus
+from hrm.core.model import (
+    ApplicationId,
+    ContainerEnd,
+    ContainerId,
+    ContainerSpec,
+    ContainerState,
+    EndCause,
+    Gpu,
+    NodeName,
+    Resources,
+    WorkloadClass,
+)
+from hrm.core.node import NodeCore
+from hrm.core.preemption import evictions
+from hrm.core.resource_unit import Entry, UnitQueue, queues_of
+from hrm.testing.virtual import VirtualCluster, unit
+
+BATCH, STREAM = WorkloadClass.BATCH, WorkloadClass.STREAM
+BIG = Resources(4, 1024)
+
+
+def entry(name: str, workload_class: WorkloadClass, vcores: int) -> Entry:
+    return Entry(ContainerId(name), workload_class, (vcores, 512, 0, 1), 60.0)
+
+
+def unit_running(*entries: tuple[str, WorkloadClass, int, float], vcores: int = 4) -> UnitQueue:
+    queue = UnitQueue(unit("n1", vcores=vcores, run_limit=16))
+    for name, workload_class, cores, started_at_s in entries:
+        queue.run(entry(name, workload_class, cores), started_at_s)
+    return queue
+
+
+def victims(queue: UnitQueue, ending: set[str] | None = None) -> list[str]:
+    named = {ContainerId(x) for x in ending or ()}
+    return [x.victim for x in evictions(queue, named, 100.0)]
+
+
+def test_the_one_that_loses_least_work_makes_way() -> None:
+    queue = unit_running(("old", BATCH, 2, 10.0), ("young", BATCH, 2, 90.0))
+    queue.enqueue(entry("s", STREAM, 1))
+    assert victims(queue) == ["young"]
+
+
+def test_no_more_make_way_than_are_needed() -> None:
+    queue = unit_running(("old", BATCH, 3, 10.0), ("young", BATCH, 1, 90.0))
+    queue.enqueue(entry("s", STREAM, 3))
+    assert victims(queue) == ["old"], "the young one's room would not help"
+
+
+def test_nobody_makes_way_in_vain() -> None:
+    queue = unit_running(("b", BATCH, 2, 90.0), ("other", STREAM, 2, 10.0))
+    queue.enqueue(entry("s", STREAM, 3))
+    assert victims(queue) == []
+
+
+def test_what_is_ending_counts_as_room() -> None:
+    queue = unit_running(("a", BATCH, 2, 10.0), ("b", BATCH, 2, 90.0))
+    queue.enqueue(entry("s1", STREAM, 2))
+    assert victims(queue, ending={"b"}) == []
+    queue.enqueue(entry("s2", STREAM, 2))
+    assert victims(queue, ending={"b"}) == ["a"]
+
+
+def test_batch_that_waits_takes_nobodys_room() -> None:
+    queue = unit_running(("a", BATCH, 4, 10.0))
+    queue.enqueue(entry("b", BATCH, 1))
+    assert victims(queue) == []
+
+
+def test_containers_of_siblings_make_way_for_a_stream_that_lacks_the_cores_they_share() -> None:
+    hardware = Hardware(
+        cores=tuple(Core(number) for number in range(4)),
+        memory_mib=8192,
+        gpus=(Gpu(index=0, memory_mib=1000), Gpu(index=1, memory_mib=1000)),
+    )
+    queues = queues_of(cut(NodeName("n1"), hardware, Binding(mode=BindingMode.SHARED)))
+    cpu, gpu0, gpu1 = (queues[x] for x in queues)
+    cpu.run(entry("cores", BATCH, 2), 10.0)
+    gpu1.run(Entry(ContainerId("other-gpu"), BATCH, (2, 512, 900, 1), 60.0), 90.0)
+    gpu0.enqueue(Entry(ContainerId("s"), STREAM, (1, 512, 900, 1), 60.0))
+    assert victims(gpu0) == ["other-gpu"]
+    gpu0.enqueue(Entry(ContainerId("s2"), STREAM, (1, 512, 900, 1), 60.0))
+    assert victims(gpu0) == ["other-gpu"], "the device memory of the first is the first's"
+
+
+sizes = st.lists(st.tuples(st.sampled_from([BATCH, STREAM]), st.integers(1, 4)), max_size=8)
+
+
+@given(sizes, st.lists(st.integers(1, 8), min_size=1, max_size=3), st.integers(0, 255))
+def test_victims_are_batch_are_enough_and_none_is_too_many(
+    running: list[tuple[WorkloadClass, int]], waiting: list[int], ending_mask: int
+) -> None:
+    queue = UnitQueue(unit("n1", vcores=8, run_limit=8))
+    for number, (workload_class, cores) in enumerate(running):
+        each = entry(f"r{number}", workload_class, cores)
+        if fits(each.demand, queue.free):
+            queue.run(each, float(number))
+    for number, cores in enumerate(waiting):
+        queue.enqueue(entry(f"w{number}", STREAM, cores))
+    ending = {x for number, x in enumerate(queue.running) if ending_mask >> number & 1}
+    found = evictions(queue, ending, 100.0)
+    assert len({x.victim for x in found}) == len(found)
+    for each_found in found:
+        assert queue.running[each_found.victim].workload_class is BATCH
+        assert each_found.victim not in ending
+    first = queue.stream_waiting[ContainerId("w0")]
+    chosen = [queue.running[x.victim] for x in found if x.waiter == "w0"]
+    coming = queue.free
+    for name in sorted(ending):
+        coming = plus(coming, queue.running[name].demand)
+    total = coming
+    for each in chosen:
+        total = plus(total, each.demand)
+    assert not chosen or fits(first.demand, total)
+    for fewer in itertools.combinations(chosen, max(0, len(chosen) - 1)):
+        total = coming
+        for each in fewer:
+            total = plus(total, each.demand)
+        assert not chosen or not fits(first.demand, total)
+
+
+def test_a_stream_runs_at_once_and_the_batch_application_hears_why() -> None:
+    cluster = VirtualCluster([unit("n1")])
+    batch = cluster.submit(4)
+    cluster.settle()
+    stream = cluster.submit(2, workload_class=STREAM)
+    cluster.advance(2.0)
+    assert cluster.states(stream) == {"running": 2}
+    assert cluster.states(batch) == {"running": 2}
+    ends = [x.end for x in cluster.app(batch).ended]
+    assert [end.cause for end in ends if end] == [EndCause.PREEMPTED] * 2
+    assert all("makes way for the stream" in end.message for end in ends if end)
+
+
+def test_the_time_to_make_way_is_limited() -> None:
+    cluster = VirtualCluster([unit("n1")], preemption_grace_s=3.0, drain_s=1e6)
+    batch = cluster.submit(4)
+    cluster.settle()
+    stream = cluster.submit(1, workload_class=STREAM)
+    cluster.advance(2.0)
+    assert cluster.states(stream) == {"waiting": 1}
+    assert cluster.states(batch) == {"running": 3, "stopping": 1}
+    cluster.advance(2.0)
+    assert cluster.states(stream) == {"running": 1}
+
+
+def test_what_is_let_go_of_while_it_makes_way_ends_at_once() -> None:
+    cluster = VirtualCluster([unit("n1")], preemption_grace_s=1000.0, drain_s=1e6)
+    batch = cluster.submit(4)
+    cluster.settle()
+    stream = cluster.submit(1, workload_class=STREAM)
+    cluster.advance(2.0)
+    assert cluster.states(stream) == {"waiting": 1}
+    cluster.finish(batch)
+    cluster.advance(2.0)
+    assert cluster.states(stream) == {"running": 1}
+
+
+def test_preemption_can_be_switched_off() -> None:
+    cluster = VirtualCluster([unit("n1")], preemption_grace_s=None)
+    batch = cluster.submit(4)
+    cluster.settle()
+    stream = cluster.submit(1, workload_class=STREAM)
+    cluster.advance(60.0)
+    assert cluster.states(stream) == {"waiting": 1}
+    assert cluster.states(batch) == {"running": 4}
+
+
+def test_a_stream_waits_where_batch_can_make_way() -> None:
+    cluster = VirtualCluster([unit("n1"), unit("n2"), unit("n3")])
+    first = cluster.submit(2, BIG, WorkloadClass.STREAM)
+    cluster.settle()
+    batch = cluster.submit(1, BIG)
+    cluster.settle()
+    second = cluster.submit(1, BIG, WorkloadClass.STREAM)
+    cluster.advance(2.0)
+    assert cluster.states(first) == {"running": 2}
+    assert cluster.states(second) == {"running": 1}
+    assert [x.end.cause for x in cluster.app(batch).ended if x.end] == [EndCause.PREEMPTED]
+
+
+def spec(name: str, workload_class: WorkloadClass) -> ContainerSpec:
+    return ContainerSpec(
+        container_id=ContainerId(name),
+        application_id=ApplicationId("a"),
+        executor_id=name,
+        resource_profile_id=0,
+        workload_class=workload_class,
+        resources=BIG,
+        unit_id=unit("n1").unit_id,
+    )
+
+
+@pytest.fixture
+def node_making_way() -> NodeCore:
+    node = NodeCore(NodeName("n1"), (unit("n1"),), preemption_grace_s=30.0)
+    for number, (name, workload_class) in enumerate([("b", BATCH), ("s", STREAM)]):
+        assign = e.AssignReceived(now=float(number), epoch=1, spec=spec(name, workload_class))
+        commands = node.handle(assign)
+    stops = [x for x in commands if isinstance(x, c.StopProcess)]
+    assert [(x.container_id, x.decommission, x.grace_s) for x in stops] == [("b", True, 30.0)]
+    return node
+
+
+def state_of_b(node: NodeCore) -> ContainerState:
+    return node.containers[ContainerId("b")].life.state
+
+
+def test_a_node_needs_no_master_to_let_a_stream_in(node_making_way: NodeCore) -> None:
+    node_making_way.handle(e.MasterDisconnected(now=3.0))
+    assert state_of_b(node_making_way) is ContainerState.STOPPING
+    ended = e.ProcessEnded(
+        now=4.0, container_id=ContainerId("b"), end=ContainerEnd(cause=EndCause.PREEMPTED)
+    )
+    started = [x for x in node_making_way.handle(ended) if isinstance(x, c.StartProcess)]
+    assert [x.spec.container_id for x in started] == ["s"]
+    assert state_of_b(node_making_way) is ContainerState.ENDED
+
+
+def test_memory_over_its_limit_ends_the_grace(node_making_way: NodeCore) -> None:
+    over = e.ContainerOverLimit(now=3.0, container_id=ContainerId("b"), message="too much")
+    for expected in (1, 0):
+        stops = [x for x in node_making_way.handle(over) if isinstance(x, c.StopProcess)]
+        assert len(stops) == expected
+    assert not node_making_way.containers[ContainerId("b")].decommissioning
