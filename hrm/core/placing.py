@@ -28,7 +28,7 @@ from hrm.core.model import (
 from hrm.core.negotiator import Decision, Negotiator, Outcome, Proposal
 from hrm.core.remote import RemoteScheduler
 from hrm.core.scheduler import Job, Scheduler
-from hrm.errors import NotFound
+from hrm.errors import NotFound, Unavailable
 
 __all__ = ["Placing"]
 
@@ -177,7 +177,23 @@ class Placing:
                     self.wake(scheduler, now)
             elif now - scheduler.in_flight[1] > self.ledger.bounds.proposal_timeout_s:
                 scheduler.in_flight = None
+                self._give_up(scheduler)
                 self.wake(scheduler, now)
+
+    def _give_up(self, scheduler: Scheduler) -> None:
+        """Answer a remote scheduler whose claims have waited too long, and forget them: what it
+        proposes next must not be taken for them."""
+        if not isinstance(scheduler, RemoteScheduler) or not scheduler.call_id:
+            return
+        parked = [x for x in self.negotiator.parked if x.scheduler != scheduler.name]
+        self.negotiator.parked.clear()
+        self.negotiator.parked.extend(parked)
+        limit_s = self.ledger.bounds.proposal_timeout_s
+        error = Unavailable(
+            f"the claims have waited {limit_s:g} s for the end of a stream's lease; choose anew"
+        )
+        self.ledger.out.append(c.Refuse(call_id=scheduler.call_id, error=error))
+        scheduler.call_id = 0
 
     def _to_lock(self, job: Job) -> frozenset[ResourceUnitId] | None:
         """The units that a stream's lease is to lock; None for all."""

@@ -21,6 +21,7 @@ from hrm.core.master import MasterCore
 from hrm.core.binding import Hardware
 from hrm.core.model import ApplicationId, ContainerSpec, NodeState
 from hrm.core.node import NodeCore
+from hrm.core.resource_unit import UnitQueue
 from hrm.sim.answers import Answers
 from hrm.sim.copies import Copies
 from hrm.sim.evictions import needless_evictions
@@ -148,6 +149,8 @@ class Oracle:
         self.found += needless_evictions(core, commands)
         for unit_id, queue in core.units.items():
             waiting = list(queue.stream_waiting.values()) or list(queue.batch_waiting.values())
+            if not queue.stream_waiting and _stream_waits_for_cores(queue.pool):
+                continue
             for entry in waiting:
                 if room(entry.demand, queue.free):
                     self.violated(f"{entry.container_id} waits at {unit_id} though it could run")
@@ -245,3 +248,12 @@ class Oracle:
             left += [f"{node_core.name} remembers {x}" for x in node_core.containers]
         return left
 
+
+def _stream_waits_for_cores(pool: list[UnitQueue]) -> bool:
+    """Does a stream somewhere in the pool wait for shared cores or memory alone? Then they collect
+    for it, and no batch container of the pool starts."""
+    return any(
+        room((0, 0, entry.demand[2], entry.demand[3]), queue.free)
+        for queue in pool
+        for entry in queue.stream_waiting.values()
+    )

@@ -401,6 +401,8 @@ def _application(
         chance.choice((0.0, 3.0)),
         gpus,
     )
+    if "preemption" in traits:
+        plan = _crowded(source(seed, f"crowd-{number}"), plan, stream=stream)
     if "gangs" in traits:
         plan = _with_gang(source(seed, f"gang-{number}"), plan, nodes)
     return _that_runs_at_once(plan, nodes) if must_run_at_once(traits) else plan
@@ -429,6 +431,21 @@ def _use_of_gpu(chance: Random, resources: Resources, unit: ResourceUnit) -> tup
     if kind < 0.5 and not unit.gpu_only:
         return replace(resources, gpu_memory_mib=0), 0
     return resources, 0
+
+
+def _crowded(chance: Random, plan: ApplicationPlan, *, stream: bool) -> ApplicationPlan:
+    """Batch takes whatever there is, and streams come when it has."""
+    if chance.random() < 0.3:
+        return plan
+    if stream:
+        declared = WorkloadClass.STREAM if chance.random() < 0.7 else plan.declared
+        start_s = plan.start_s + chance.uniform(0.5, 4.0)
+        return replace(plan, start_s=start_s, declared=declared)
+    (begin_s, _), *later = plan.targets
+    targets = ((begin_s, chance.randint(4, 12)), *later)
+    start_s = min(plan.start_s, chance.uniform(0.5, 1.5))
+    work_s = plan.work_s + chance.uniform(5.0, 40.0)
+    return replace(plan, start_s=start_s, targets=targets, work_s=work_s)
 
 
 def _with_gang(
