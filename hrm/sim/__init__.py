@@ -1,14 +1,16 @@
 """The fault simulator: the production cores in virtual time, on machines that fail by plan.
 
-One run is one seed. The seed draws a *plan* (``plan``): how many nodes, schedulers and
-applications, how the clocks differ, which faults happen and how often. Then the real
-``MasterCore``, ``NodeCore`` and ``AppMasterCore`` live in that world::
+One run is one seed. The seed draws a *plan* (``plan``, ``drawing``): how many nodes, schedulers and
+applications, how the clocks differ, which faults happen and how often, and which traits the cluster
+has. Then the real ``MasterCore``, ``NodeCore``, ``AppMasterCore`` and ``Replica`` live in it::
 
     driver, AppMaster (driver)  --\\                      /--  agent, processes (machine)
                                     network -- master
-    driver, AppMaster (driver)  --/  (network)  (master)  \\--  agent, processes (machine)
+    remote scheduler (outside)  --/  (network)  (master)  \\--  agent, processes (machine)
 
-``world`` joins the parts and lets faults happen, ``checks`` looks at everything after every event,
+``world`` joins the parts and lets faults happen, ``checks`` looks at everything after every event
+(``grants`` at what is granted, ``copies`` at the remote schedulers', ``evictions`` at who makes way,
+``answers`` at callers),
 ``run`` judges a whole run, ``shrink`` makes a failing plan small. Only the interpreters are written
 anew, for virtual time: ``master`` for the master's daemon, ``machine`` for the agent, ``driver``
 for the AppMaster's process.

@@ -34,9 +34,10 @@ class Answers:
         if call_id:
             self.waiting[call_id] = event
         for command in commands:
-            if isinstance(command, c.Reply | c.Refuse):
-                if self.waiting.pop(command.call_id, None) is None:
-                    self._violated(f"call {command.call_id} is answered, and nobody waits for it")
+            if not isinstance(command, c.Reply | c.Refuse):
+                continue
+            if self.waiting.pop(command.call_id, None) is None:
+                self._violated(f"call {command.call_id} is answered, and nobody waits for it")
         asked = self.waiting.get(call_id)
         if asked is not None and not isinstance(
             asked, e.RebindRequested | e.LeaseRequested | e.ClaimsProposed

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.application_master import AppMasterCore
+from hrm.core.binding import Hardware
 from hrm.core.feasibility import Vector
 from hrm.core.invariants import master_violations, node_violations
 from hrm.core.master import MasterCore
-from hrm.core.binding import Hardware
 from hrm.core.model import ApplicationId, ContainerSpec, NodeState
 from hrm.core.node import NodeCore
 from hrm.core.resource_unit import UnitQueue
@@ -245,6 +245,10 @@ class Oracle:
         if core.negotiator.parked:
             left.append(f"{len(core.negotiator.parked)} proposals are parked")
         for node_core in nodes:
+            units = tuple(queue.unit for queue in node_core.units.values())
+            known = core.ledger.nodes.get(node_core.name)
+            if known is None or known.units != units:
+                left.append(f"{node_core.name} is cut otherwise than the master knows")
             left += [f"{node_core.name} remembers {x}" for x in node_core.containers]
         return left
 

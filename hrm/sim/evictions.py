@@ -27,12 +27,13 @@ def needless_evictions(core: NodeCore, commands: Iterable[c.NodeCommand]) -> lis
             victims[command.container_id] = command.reason.split()[-1]
             if command.cause is not EndCause.PREEMPTED:
                 return [f"{command.container_id} makes way, and ends as {command.cause.value}"]
-    found: list[str] = []
     if not victims:
-        return found
-    for victim in victims:
-        if core.containers[victim].spec.workload_class is not WorkloadClass.BATCH:
-            found.append(f"{victim} makes way on {core.name}, and is a stream itself")
+        return []
+    found = [
+        f"{victim} makes way on {core.name}, and is a stream itself"
+        for victim in victims
+        if core.containers[victim].spec.workload_class is not WorkloadClass.BATCH
+    ]
     pools = {id(queue.pool): queue.pool for queue in core.units.values()}
     waiters = {x for queue in core.units.values() for x in queue.stream_waiting}
     for victim, waiter in victims.items():

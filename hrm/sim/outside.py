@@ -50,20 +50,22 @@ class _Subscribed:
 
 
 class Outside:
-    """One remote scheduler over all its lives. ``up``: its process lives."""
+    """One remote scheduler over all its lives.
+
+    ``up``: its process lives. ``at_lease``: what happens to it when it is next given the lease.
+    """
 
     def __init__(self, world: World, plan: RemotePlan) -> None:
         self.world = world
         self.plan = plan
         self.name = plan.name
         self.up = False
-        self.back_s = 0.0
-        self.dies_with_lease = False
+        self.at_lease: Callable[[], None] | None = None
         self.delay_s = _RECONNECT_S
         self._session: _Session | None = None
 
     def start(self) -> None:
-        self.dies_with_lease = False
+        self.at_lease = None
         if self._session is not None and self._session.hangs:
             self.crash(0.1)
         elif not self.up:
@@ -73,7 +75,7 @@ class Outside:
 
     def crash(self, back_s: float) -> None:
         """Its process dies, and another is started ``back_s`` later."""
-        self.dies_with_lease = False
+        self.at_lease = None
         if not self.up:
             return
         self.world.log.say(self.name, "scheduler crashes")
@@ -82,10 +84,6 @@ class Outside:
             self._session.leave()
             self._session = None
         self.world.clock.after(back_s, self.start)
-
-    def crash_with_lease(self, back_s: float) -> None:
-        """It dies when it is next given the lease."""
-        self.dies_with_lease, self.back_s = True, back_s
 
     def hang(self) -> None:
         """Its connection stays, and nothing comes of it."""
@@ -228,8 +226,9 @@ class _Session:
         if not isinstance(granted, c.LeaseGranted):
             self._later(application_id)
             return
-        if self.outside.dies_with_lease:
-            self.outside.crash(self.outside.back_s)
+        if self.outside.at_lease is not None:
+            strike, self.outside.at_lease = self.outside.at_lease, None
+            strike()
             return
         self._reached(granted.sequence, lambda: self._go_on(application_id, granted))
 

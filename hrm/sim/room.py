@@ -34,15 +34,19 @@ def serves(demand: Vector, unit: ResourceUnit) -> bool:
 def how_many(demand: Vector, units: Sequence[ResourceUnit]) -> int:
     """How many of them these units run together when they are empty."""
     free = {unit.unit_id: list(_offer(unit)) for unit in units}
+    pools: dict[str, list[list[int]]] = {}
+    for unit in units:
+        pools.setdefault(unit.pool or unit.unit_id, []).append(free[unit.unit_id])
     count = 0
     for unit in units:
         here = free[unit.unit_id]
-        shared = [free[x.unit_id] for x in units if (x.pool or x.unit_id) == (unit.pool or unit.unit_id)]
-        while serves(demand, unit) and all(have >= need for have, need in zip(here, demand)):
+        while serves(demand, unit) and all(
+            have >= need for have, need in zip(here, demand, strict=True)
+        ):
             count += 1
-            for dimension in (2, 3):
-                here[dimension] -= demand[dimension]
-            for each in shared:
+            here[2] -= demand[2]
+            here[3] -= demand[3]
+            for each in pools[unit.pool or unit.unit_id]:
                 each[0] -= demand[0]
                 each[1] -= demand[1]
     return count

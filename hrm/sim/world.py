@@ -8,6 +8,7 @@ have a bounded time to end, and the cluster to become as empty as it was.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from hrm.core import commands as c
 from hrm.core import events as e
@@ -16,12 +17,13 @@ from hrm.core.master import MasterCore
 from hrm.core.model import NodeName, NodeState, ResourceUnit
 from hrm.sim.checks import Oracle
 from hrm.sim.clock import Clock, EventLog
+from hrm.sim.drawing import must_run_at_once
 from hrm.sim.driver import Driver
 from hrm.sim.machine import Machine
 from hrm.sim.master import MasterProcess
 from hrm.sim.network import Network
 from hrm.sim.outside import Outside
-from hrm.sim.plan import ApplicationPlan, Plan, TimedFault, must_run_at_once, source
+from hrm.sim.plan import ApplicationPlan, Plan, TimedFault, source
 from hrm.sim.room import demand_of, how_many, serves
 
 __all__ = ["World"]
@@ -231,7 +233,8 @@ class World:
         return living[int(fault.pick * len(living))] if living else None
 
     def _partition(self, fault: TimedFault) -> bool:
-        names = [x.name for x in (*self.machines, *self.drivers, *self.outsides)]
+        names = [m.name for m in self.machines] + [d.name for d in self.drivers]
+        names += [outside.name for outside in self.outsides]
         chosen = [names[int(fault.pick * len(names))]]
         if fault.pick > 0.7:
             chosen = [name for name in names if self.chance.random() < 0.5]
@@ -266,9 +269,7 @@ class World:
             wanted = demand_of(driver.plan.resources, driver.plan.gpus, every_unit)
             could = _could_run(driver.plan, every_unit)
             least = driver.plan.targets[-1][1] if at_once else 1
-            if could and not (
-                _could_run(driver.plan, units) and how_many(wanted, units) >= least
-            ):
+            if could and not (_could_run(driver.plan, units) and how_many(wanted, units) >= least):
                 return False
         if not rest:
             return False
@@ -351,17 +352,16 @@ class World:
         return True
 
     def _scheduler_crash(self, fault: TimedFault) -> bool:
-        """A remote scheduler dies now, or once it has the lease; or it hangs, connected."""
+        """A remote scheduler dies or hangs, connected: now, or when it next has the lease."""
         if not self.outsides:
             return False
         outside = self.outsides[int(fault.pick * len(self.outsides))]
         back_s = 0.2 + 5.0 * self.chance.random()
-        if fault.size < 0.4:
-            outside.crash_with_lease(back_s)
-        elif fault.size < 0.8:
-            outside.crash(back_s)
+        strike = outside.hang if fault.size % 0.5 < 0.2 else partial(outside.crash, back_s)
+        if fault.size < 0.5:
+            outside.at_lease = strike
         else:
-            outside.hang()
+            strike()
         return True
 
     def _clock_step(self, fault: TimedFault) -> bool:

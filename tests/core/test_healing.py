@@ -233,9 +233,7 @@ def test_claims_that_waited_too_long_behind_a_lease_are_answered() -> None:
     proposal = outside.scheduler.choose(job, outside.replica.state.view(), 0, cluster.now)
     assert proposal.claims
     cluster.tell_master(
-        e.ClaimsProposed(
-            now=cluster.now, proposal=proposal, call_id=901, session=outside.session
-        )
+        e.ClaimsProposed(now=cluster.now, proposal=proposal, call_id=901, session=outside.session)
     )
     cluster.advance(4.0)
     answer = cluster.answers[901]

@@ -172,9 +172,7 @@ def gang_that_waits(patch: pytest.MonkeyPatch) -> None:
     """Some of a gang may wait in the queue of a unit."""
     commit = Negotiator._commit_claim
 
-    def may_wait(
-        self: Negotiator, claim: Claim, now: float, *, must_run: bool = False
-    ) -> Outcome:
+    def may_wait(self: Negotiator, claim: Claim, now: float, *, must_run: bool = False) -> Outcome:
         return commit(self, claim, now)
 
     placement = Scheduler._placement

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from hrm.cli.app import app
 from hrm.core.nodes import Nodes
-from hrm.sim.plan import KINDS, Limits, draw
+from hrm.sim.drawing import draw
+from hrm.sim.plan import KINDS, Limits
 from hrm.sim.run import run_plan, run_seed
 from hrm.sim.shrink import shrink
 
