@@ -333,9 +333,11 @@ class AnswerRebinding:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterAgain:
     """The units have changed: open the stream to the master anew. ``binding`` is the one in force,
-    to be kept for the next start; None while the node still waits for units to become free."""
+    to be kept for the next start; None while the node still waits for units to become free, or does
+    so no longer. ``why`` is for the log where the node chose by itself, and empty elsewhere."""
 
     binding: Binding | None
+    why: str = ""
 
 
 NodeCommand: TypeAlias = (

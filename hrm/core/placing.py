@@ -28,6 +28,7 @@ from hrm.core.model import (
 from hrm.core.negotiator import Decision, Negotiator, Outcome, Proposal
 from hrm.core.remote import RemoteScheduler
 from hrm.core.scheduler import Job, Scheduler
+from hrm.core.shared_state import ClusterView
 from hrm.errors import NotFound, Unavailable
 
 __all__ = ["Placing"]
@@ -41,6 +42,7 @@ class Placing:
         self.negotiator = negotiator
         self.schedulers = {scheduler.name: scheduler for scheduler in schedulers}
         self._next = 0
+        self._views: dict[str, ClusterView] = {}
 
     def choose_scheduler(self) -> str:
         """The next scheduler in turn: applications stay with theirs."""
@@ -123,7 +125,7 @@ class Placing:
             self._sleep(scheduler)
             return
         job.gang = gangs.missing(self.ledger.applications[job.application_id])
-        view = self.ledger.state.view()
+        view = self._view_of(scheduler)
         token = 0
         if job.workload_class is WorkloadClass.STREAM:
             lease = self.negotiator.lease
@@ -139,6 +141,15 @@ class Placing:
         scheduler.in_flight = (job.application_id, now)
         proposal = scheduler.choose(job, view, token, now)
         self.ledger.out.append(c.ProposeClaims(proposal=proposal))
+
+    def _view_of(self, scheduler: Scheduler) -> ClusterView:
+        """The scheduler's own view, which costs no more than what has changed since its last."""
+        view = self._views.get(scheduler.name)
+        if view is None:
+            view = self._views[scheduler.name] = self.ledger.state.view()
+        else:
+            view.renew()
+        return view
 
     def proposed(self, proposal: Proposal, now: float) -> None:
         """Commit a proposal, or park it behind a stream's lease."""
