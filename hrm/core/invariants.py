@@ -10,6 +10,7 @@ from collections import Counter
 
 import numpy as np
 
+from hrm.core.binding import BindingMode
 from hrm.core.feasibility import capacity_vector, minus
 from hrm.core.ledger import Ledger
 from hrm.core.master import MasterCore
@@ -95,6 +96,10 @@ def binding_violations(core: NodeCore) -> list[str]:
     total = sum((queue.unit.own_capacity for queue in core.units.values()), NOTHING)
     if total != whole:
         found.append(f"the units of {core.name} add up to {total}, it has {whole}")
+    rest = [x for x in core.units.values() if x.unit.gpu is None]
+    kept = sum(queue.unit.capacity.vcores for queue in rest)
+    if gpus and core.binding.mode is BindingMode.PARTIAL and kept < core.binding.reserve_cores:
+        found.append(f"{core.name} keeps {kept} cores for CPU jobs: {core.binding}")
     bound = Counter(cpu for queue in core.units.values() for cpu in queue.unit.cpus)
     found += [f"core {cpu} is bound to {n} units" for cpu, n in bound.items() if n > 1]
     return found

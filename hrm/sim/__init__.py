@@ -9,11 +9,10 @@ has. Then the real ``MasterCore``, ``NodeCore``, ``AppMasterCore`` and ``Replica
     remote scheduler (outside)  --/  (network)  (master)  \\--  agent, processes (machine)
 
 ``world`` joins the parts and lets faults happen, ``checks`` looks at everything after every event
-(``grants`` at what is granted, ``copies`` at the remote schedulers', ``evictions`` at who makes way,
-``answers`` at callers),
-``run`` judges a whole run, ``shrink`` makes a failing plan small. Only the interpreters are written
-anew, for virtual time: ``master`` for the master's daemon, ``machine`` for the agent, ``driver``
-for the AppMaster's process.
+(with ``grants``, ``evictions``, ``answers``, ``copies`` and ``views``), ``run`` judges a whole run,
+``shrink`` makes a failing plan small. Only the interpreters are written anew, for virtual time:
+``master`` for the master's daemon, ``machine`` for the agent, ``driver`` for the AppMaster's
+process, ``outside`` for a scheduler's.
 
 Nothing here reads a clock or draws from anything but ``random.Random`` with names made of the seed,
 so one seed gives one history on every machine.

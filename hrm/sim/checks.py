@@ -19,7 +19,13 @@ from hrm.core.binding import Hardware
 from hrm.core.feasibility import Vector
 from hrm.core.invariants import master_violations, node_violations
 from hrm.core.master import MasterCore
-from hrm.core.model import ApplicationId, ContainerSpec, NodeState
+from hrm.core.model import (
+    ApplicationId,
+    ContainerSpec,
+    ContainerState,
+    NodeState,
+    WorkloadClass,
+)
 from hrm.core.node import NodeCore
 from hrm.core.resource_unit import UnitQueue
 from hrm.sim.answers import Answers
@@ -27,6 +33,7 @@ from hrm.sim.copies import Copies
 from hrm.sim.evictions import needless_evictions
 from hrm.sim.grants import Grants
 from hrm.sim.room import room
+from hrm.sim.views import Views
 
 __all__ = ["Oracle"]
 
@@ -48,6 +55,7 @@ class Oracle:
     answers: Answers = field(init=False)
     copies: Copies = field(init=False)
     grants: Grants = field(init=False)
+    views: Views = field(init=False)
     _stops: Counter[str] = field(default_factory=Counter)
     _second: int = 0
 
@@ -55,6 +63,7 @@ class Oracle:
         self.answers = Answers(self.violated)
         self.copies = Copies(self.violated)
         self.grants = Grants(self.violated)
+        self.views = Views(self.violated)
 
     def violated(self, what: str) -> None:
         self.found.append(what)
@@ -64,6 +73,7 @@ class Oracle:
     def master_began(self, core: MasterCore) -> None:
         self.answers.master_began()
         self.copies.master_began()
+        self.views.master_began()
         self.grants.master_began(core)
         self._master_restarted(core)
 
@@ -87,6 +97,7 @@ class Oracle:
         self.answers.after(core, event, commands)
         self.grants.after(core, event, commands)
         self.copies.after(core, commands)
+        self.views.after(core, commands, event.now)
         for scheduler in core.placing.schedulers.values():
             for job in scheduler.jobs.values():
                 if job.policy_fault:
@@ -147,6 +158,8 @@ class Oracle:
                 f"{newest_epoch}"
             )
         self.found += needless_evictions(core, commands)
+        if isinstance(event, e.UsageMeasured) and commands and core.target is not None:
+            self._streams_held_up(core)
         for unit_id, queue in core.units.items():
             waiting = list(queue.stream_waiting.values()) or list(queue.batch_waiting.values())
             if not queue.stream_waiting and _stream_waits_for_cores(queue.pool):
@@ -154,6 +167,14 @@ class Oracle:
             for entry in waiting:
                 if room(entry.demand, queue.free):
                     self.violated(f"{entry.container_id} waits at {unit_id} though it could run")
+
+    def _streams_held_up(self, core: NodeCore) -> None:
+        """A node that drains units by its own will holds up no stream that is there."""
+        live = (ContainerState.RUNNING, ContainerState.WAITING)
+        for container_id, container in core.containers.items():
+            stream = container.spec.workload_class is WorkloadClass.STREAM
+            if stream and container.life.state in live:
+                self.violated(f"{core.name} drains units of its own while {container_id} is there")
 
     def process_began(self, machine: str, spec: ContainerSpec, here: Iterable[ContainerSpec],
                       capacity: Vector) -> None:  # fmt: skip

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
+from hrm.core.auto_binding import AutoBindingRules
 from hrm.core.binding import Binding, BindingMode, Core, Hardware, cut
 from hrm.core.bounds import Bounds
 from hrm.core.model import (
@@ -100,6 +101,23 @@ def _bounds(chance: Random) -> Bounds:
     )
 
 
+def _with_rules(seed: int, number: int, node: NodePlan) -> NodePlan:
+    """A node that moves the border between GPU and CPU cores itself, and is cut so that it can."""
+    if node.hardware is None or node.binding is None or not node.hardware.gpus:
+        return node
+    chance = source(seed, f"rules-{number}")
+    rules = AutoBindingRules(
+        window=chance.randint(1, 4),
+        busy_percent=chance.uniform(40.0, 90.0),
+        idle_percent=chance.uniform(10.0, 40.0),
+        pause_s=chance.uniform(0.5, 3.0),
+        drain_s=chance.choice((0.0, chance.uniform(0.5, 4.0))),
+    )
+    binding = replace(node.binding, mode=BindingMode.PARTIAL)
+    units = cut(NodeName(node.name), node.hardware, binding)
+    return replace(node, units=units, binding=binding, auto_binding=rules)
+
+
 def _bounds_of_traits(seed: int, bounds: Bounds, traits: tuple[str, ...]) -> Bounds:
     chance = source(seed, "bounds")
     if "remotes" in traits:
@@ -144,7 +162,9 @@ def _node(seed: int, number: int, limits: Limits, traits: tuple[str, ...]) -> No
     if "preemption" in traits:
         grace_s = source(seed, f"preemption-{number}").uniform(0.2, 4.0)
         node = replace(node, preemption_grace_s=grace_s)
-    return _with_hardware(seed, number, node) if "gpus" in traits else node
+    if "gpus" in traits:
+        node = _with_hardware(seed, number, node)
+    return _with_rules(seed, number, node) if "auto-binding" in traits else node
 
 
 def _unit(unit_id: str, capacity: Resources, run_limit: int) -> ResourceUnit:

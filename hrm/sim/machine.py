@@ -24,7 +24,7 @@ from hrm.core.model import (
 from hrm.core.node import NodeCore
 from hrm.sim import words
 from hrm.sim.network import Stream
-from hrm.sim.plan import NodePlan
+from hrm.sim.plan import NodePlan, source
 from hrm.testing.virtual import node_event
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ __all__ = ["Machine"]
 _REGISTER_TIMEOUT_S = 3.0
 _RECONNECT_S = 0.2
 _RECONNECT_MAX_S = 2.0
+_MEASURE_S = 0.4
 
 
 @dataclass(slots=True)
@@ -71,6 +72,7 @@ class Machine:
         self.core: NodeCore | None = None
         self.processes: dict[ContainerId, _Process] = {}
         self._binding = plan.binding
+        self._usage = source(world.plan.seed, f"usage-{plan.name}")
         self._records: dict[ContainerId, _Record] = {}
         self._offset_s = plan.clock_offset_s
         self._identity = 1
@@ -108,7 +110,20 @@ class Machine:
             )
             if record.end is not None:
                 self._say_ended(spec.container_id, record.end)
+        if self.plan.auto_binding is not None:
+            self._measure(self.core)
         self._connect()
+
+    def _measure(self, core: NodeCore) -> None:
+        """What containers use of their cores, for as long as faults last."""
+        if self.core is not core or self.world.calm:
+            return
+        used = tuple(
+            (container_id, self._usage.uniform(0.0, 100.0 * process.spec.resources.vcores))
+            for container_id, process in self.processes.items()
+        )
+        self.world.clock.after(_MEASURE_S, self._measure, core)
+        self.deliver(e.UsageMeasured(now=self.now(), cpu_percent=used))
 
     def _new_core(self) -> NodeCore:
         """Cut as the work directory says, or as the agent's settings do."""
@@ -121,6 +136,7 @@ class Machine:
             units,
             hardware=hardware,
             binding=binding,
+            auto_binding=self.plan.auto_binding,
             preemption_grace_s=self.plan.preemption_grace_s,
         )
 

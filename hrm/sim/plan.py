@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
+from hrm.core.auto_binding import AutoBindingRules
 from hrm.core.binding import Binding, Hardware
 from hrm.core.bounds import Bounds
 from hrm.core.model import Resources, ResourceUnit, WorkloadClass
@@ -72,6 +73,7 @@ TRAITS = {
     "remotes": 0.45,
     "policies": 0.4,
     "preemption": 0.6,
+    "auto-binding": 0.5,
 }
 """What a run may have beside the plain cluster, with the chance that it has it."""
 
@@ -108,6 +110,7 @@ class NodePlan:
 
     ``hardware`` and ``binding``: what ``units`` are cut from, where the node can be cut anew.
     ``preemption_grace_s``: time that batch has to make way for a stream; None: it never must.
+    ``auto_binding``: by which rules it moves the border of a partial binding itself.
     """
 
     name: str
@@ -118,6 +121,7 @@ class NodePlan:
     hardware: Hardware | None = None
     binding: Binding | None = None
     preemption_grace_s: float | None = None
+    auto_binding: AutoBindingRules | None = None
 
 
 @dataclass(frozen=True, slots=True)

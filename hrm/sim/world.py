@@ -45,6 +45,7 @@ class World:
         self.killed: set[str] = set()
         self.refused: set[str] = set()
         self.gone: set[str] = set()
+        self.calm = False
         self.network = Network(self.clock, source(plan.seed, "network"), plan.rates)
         self.master = MasterProcess(self)
         self.master.start()
@@ -155,6 +156,7 @@ class World:
             self.network.injected[fault.kind] += 1
 
     def _calm(self) -> None:
+        self.calm = True
         self.log.say("world", "faults stop")
         self.network.calm()
         self.master.disk.slow_until_s = 0.0
