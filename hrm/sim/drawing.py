@@ -107,13 +107,15 @@ def _with_rules(seed: int, number: int, node: NodePlan) -> NodePlan:
         return node
     chance = source(seed, f"rules-{number}")
     rules = AutoBindingRules(
-        window=chance.randint(1, 4),
-        busy_percent=chance.uniform(40.0, 90.0),
-        idle_percent=chance.uniform(10.0, 40.0),
-        pause_s=chance.uniform(0.5, 3.0),
-        drain_s=chance.choice((0.0, chance.uniform(0.5, 4.0))),
+        window=chance.randint(1, 3),
+        busy_percent=chance.uniform(20.0, 60.0),
+        idle_percent=chance.uniform(10.0, 20.0),
+        pause_s=chance.uniform(0.3, 2.0),
+        drain_s=chance.choice((0.0, chance.uniform(0.5, 4.0), chance.uniform(0.5, 4.0))),
     )
-    binding = replace(node.binding, mode=BindingMode.PARTIAL)
+    most = (len(node.hardware.cores) - 1) // len(node.hardware.gpus)
+    bound = chance.randint(1, max(1, most - 1))
+    binding = replace(node.binding, mode=BindingMode.PARTIAL, bound_cores=bound)
     units = cut(NodeName(node.name), node.hardware, binding)
     return replace(node, units=units, binding=binding, auto_binding=rules)
 

@@ -73,6 +73,7 @@ class Machine:
         self.processes: dict[ContainerId, _Process] = {}
         self._binding = plan.binding
         self._usage = source(world.plan.seed, f"usage-{plan.name}")
+        self._busy = True
         self._records: dict[ContainerId, _Record] = {}
         self._offset_s = plan.clock_offset_s
         self._identity = 1
@@ -115,13 +116,13 @@ class Machine:
         self._connect()
 
     def _measure(self, core: NodeCore) -> None:
-        """What containers use of their cores, for as long as faults last."""
+        """What containers use of their cores: now nearly all, now next to nothing."""
         if self.core is not core or self.world.calm:
             return
-        used = tuple(
-            (container_id, self._usage.uniform(0.0, 100.0 * process.spec.resources.vcores))
-            for container_id, process in self.processes.items()
-        )
+        if self._usage.random() < 0.15:
+            self._busy = not self._busy
+        share = self._usage.uniform(70.0, 100.0) if self._busy else self._usage.uniform(0.0, 5.0)
+        used = tuple((x, share * p.spec.resources.vcores) for x, p in self.processes.items())
         self.world.clock.after(_MEASURE_S, self._measure, core)
         self.deliver(e.UsageMeasured(now=self.now(), cpu_percent=used))
 

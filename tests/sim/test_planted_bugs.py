@@ -14,6 +14,7 @@ import pytest
 from hrm.core import events as e
 from hrm.core import feasibility, gangs, node, preemption, resource_unit
 from hrm.core.applications import Applications
+from hrm.core.auto_binding import Look, look_at
 from hrm.core.binding import Binding, Hardware, cut
 from hrm.core.ledger import Application, Container, Ledger, Node
 from hrm.core.model import (
@@ -33,7 +34,7 @@ from hrm.core.rebinding import Rebinding
 from hrm.core.remote import UnitState
 from hrm.core.remotes import Remotes
 from hrm.core.replica import Replica
-from hrm.core.resource_unit import UnitQueue
+from hrm.core.resource_unit import Entry, UnitQueue
 from hrm.core.scheduler import Job, Placement, Scheduler
 from hrm.core.shared_state import ClusterView, SharedState
 from hrm.policies.min_wait import MinWait
@@ -345,6 +346,27 @@ def too_many_make_way(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(node, "evictions", all_of_them)
 
 
+def view_that_is_not_renewed(patch: pytest.MonkeyPatch) -> None:
+    """What a scheduler spent of its view in one round is spent in the next as well."""
+    spent = ClusterView.apply
+
+    def forget(self: ClusterView, row: int, entry: Entry, now: float) -> bool:
+        ran = spent(self, row, entry, now)
+        self._spent.clear()
+        return ran
+
+    patch.setattr(ClusterView, "apply", forget)
+
+
+def drain_that_holds_up_a_stream(patch: pytest.MonkeyPatch) -> None:
+    """A node drains units by its own will, whoever is there."""
+
+    def blind(*about: Any) -> Look:
+        return replace(look_at(*about), stream=False)
+
+    patch.setattr(node, "look_at", blind)
+
+
 _missing = gangs.missing
 
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
@@ -376,6 +398,8 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     policy_that_does_not_look,
     streams_make_way,
     too_many_make_way,
+    view_that_is_not_renewed,
+    drain_that_holds_up_a_stream,
 ]
 
 
