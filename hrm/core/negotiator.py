@@ -242,13 +242,12 @@ class Negotiator:
         if not self.state.open[row]:
             return _abort(claim, "the node takes no new containers")
         queue = self.state.queue(row)
+        if queue.run_if_free(entry, now):
+            return _runs(claim)
         if not queue.could_hold(entry.demand):
             return _abort(claim, "the resource unit is too small, or kept for its GPU")
         if entry.container_id in queue:
             return _abort(claim, "the container is there already")
-        if queue.runs_at_once(entry.demand, entry.workload_class):
-            queue.run(entry, now)
-            return Outcome(claim, Decision.RUN)
         if must_run:
             return _abort(claim, "somebody else has taken the room, and a gang must run at once")
         refusal = self.may_wait(queue, entry, now)
@@ -258,23 +257,23 @@ class Negotiator:
         return Outcome(claim, Decision.QUEUE)
 
     def _publish(self, outcomes: list[Outcome]) -> None:
-        rows = self.state.rows
-        self.state.refresh_all(
-            {rows[x.claim.unit_id]: None for x in outcomes if x.decision is not Decision.ABORT}
-        )
+        rows, abort = self.state.rows, Decision.ABORT
+        changed = {rows[x.claim.unit_id] for x in outcomes if x.decision is not abort}
+        self.state.refresh_all(sorted(changed))
 
     def _undo(self, unit_id: ResourceUnitId, container_id: ContainerId) -> None:
         self.state.queue(self.state.rows[unit_id]).remove(container_id)
 
     def _count(self, outcomes: list[Outcome]) -> list[Outcome]:
-        for outcome in outcomes:
-            if outcome.decision is Decision.RUN:
-                self.committed += 1
-            elif outcome.decision is Decision.QUEUE:
-                self.queued += 1
-            else:
-                self.aborted += 1
+        decisions = [outcome.decision for outcome in outcomes]
+        self.committed += decisions.count(Decision.RUN)
+        self.queued += decisions.count(Decision.QUEUE)
+        self.aborted += decisions.count(Decision.ABORT)
         return outcomes
+
+
+def _runs(claim: Claim) -> Outcome:
+    return tuple.__new__(Outcome, (claim, Decision.RUN, ""))
 
 
 def _abort(claim: Claim, reason: str) -> Outcome:

@@ -67,7 +67,7 @@ class SharedState(_Columns):
         vcores and memory, and for no others.
         A row that is not in use is closed, with zeros in ``total`` and ``free``.
         ``waiting_limit`` is how many may wait at a row; ``limit_waiting`` sets it.
-        ``rows`` maps all and only the unit ids in use to their rows.
+        ``rows`` maps all and only the unit ids in use to their rows, ``ids`` the rows to them.
         ``log`` lists the rows that have changed, the latest last, from entry ``log_start`` on;
         ``shape`` rises when rows come, go, open or close, which the log does not tell.
     """
@@ -76,6 +76,7 @@ class SharedState(_Columns):
         self.rows: dict[ResourceUnitId, int] = {}
         self._queues: list[UnitQueue | None] = [None] * _FIRST_ROWS
         self._nodes: list[NodeName | None] = [None] * _FIRST_ROWS
+        self.ids: list[ResourceUnitId] = [ResourceUnitId("")] * _FIRST_ROWS
         self._unused: list[int] = list(range(_FIRST_ROWS - 1, -1, -1))
         self._waits = WaitTable()
         self._table: Ints = np.zeros((_FIRST_ROWS, _CELLS), dtype=np.int64)
@@ -114,6 +115,7 @@ class SharedState(_Columns):
         self.rows[unit_id] = row
         self._queues[row] = queue
         self._nodes[row] = node
+        self.ids[row] = unit_id
         self.total[row] = queue.capacity
         self.open[row] = not queue.unit.draining
         self.gpu_only[row] = queue.unit.gpu_only
@@ -144,6 +146,7 @@ class SharedState(_Columns):
         self.shape += 1
         self._queues[row] = None
         self._nodes[row] = None
+        self.ids[row] = ResourceUnitId("")
         self.open[row] = False
         self.gpu_only[row] = False
         self.total[row] = 0
@@ -200,8 +203,9 @@ class SharedState(_Columns):
             return
         versions = self.version[each].tolist()
         limits = self.waiting_limit[each].tolist()
+        queues = self._queues
         self._table[each] = [
-            self._numbers(self.queue(row), version, limit)
+            _numbers(queues[row], version, limit)
             for row, version, limit in zip(each, versions, limits, strict=True)
         ]
         self._waits.stale.update(each)
@@ -220,14 +224,6 @@ class SharedState(_Columns):
             found[row] = None
             found.update(dict.fromkeys(self.siblings(row)))
         return list(found)
-
-    def _numbers(self, queue: UnitQueue, version: int, limit: int) -> tuple[int, ...]:
-        if len(queue.pool) == 1:
-            streams = len(queue.stream_waiting)
-        else:
-            streams = len(queue.image().stream_waiting)
-        batch = len(queue.batch_waiting)
-        return (*queue.free, *queue.stream_room, streams, batch, version + 1, limit)
 
     def _write_down(self, rows: Sequence[int]) -> None:
         self.log.extend(rows)
@@ -271,6 +267,7 @@ class SharedState(_Columns):
         old, pool = len(self._queues), self.pool
         self._queues.extend([None] * old)
         self._nodes.extend([None] * old)
+        self.ids.extend([ResourceUnitId("")] * old)
         self._unused = list(range(2 * old - 1, old - 1, -1))
         more = np.zeros_like(self._table)
         more[:, -1] = _NO_LIMIT
@@ -303,6 +300,7 @@ class ClusterView(_Columns):
         self._state = state
         self._images: dict[int, UnitImage] = {}
         self._added: dict[int, list[tuple[Entry, bool]]] = {}
+        self._together: list[tuple[list[int], Sequence[Entry], float]] = []
         self._spent: set[int] = set()
         self._copy()
 
@@ -324,6 +322,7 @@ class ClusterView(_Columns):
         state = self._state
         self._images.clear()
         self._added.clear()
+        self._together.clear()
         behind = self._position - state.log_start
         if self._shape != state.shape or behind < 0:
             self._spent.clear()
@@ -360,6 +359,7 @@ class ClusterView(_Columns):
         Algorithm 1 for all of them at once; the same shape as ``rows``.
         """
         waits = self._state.waits_s(demand, rows, now)
+        self._part()
         changed = [*self._images, *self._added]
         if changed:
             for index in np.flatnonzero(np.isin(rows, changed)).tolist():
@@ -380,6 +380,11 @@ class ClusterView(_Columns):
 
     def unit_id(self, row: int) -> ResourceUnitId:
         return self._state.queue(row).unit.unit_id
+
+    def unit_ids(self, rows: Iterable[int]) -> list[ResourceUnitId]:
+        """Of rows that are all in use."""
+        ids = self._state.ids
+        return [ids[row] for row in rows]
 
     def may_propose(self, rows: Ints, demand: Vector) -> bool:
         """Is ``refusal`` empty for every one of ``rows``?"""
@@ -425,6 +430,7 @@ class ClusterView(_Columns):
 
     def image(self, row: int) -> UnitImage:
         """The unit's queues as this view has them."""
+        self._part()
         image = self._images.get(row)
         if image is None:
             image = self._state.queue(row).image()
@@ -435,6 +441,7 @@ class ClusterView(_Columns):
 
     def apply(self, row: int, entry: Entry, now: float) -> bool:
         """Put a container on a unit of this view; True if it would run at once, False if wait."""
+        self._part()
         numbers = self._table[row]
         free, waiting_stream, waiting_batch = numbers[:4].tolist(), numbers[8], numbers[9]
         stream = entry.workload_class is WorkloadClass.STREAM
@@ -462,9 +469,15 @@ class ClusterView(_Columns):
             self._table[rows, 4:8] -= demand
         numbers = rows.tolist()
         self._spent.update(numbers)
-        for row, entry in zip(numbers, entries, strict=True):
-            self._added.setdefault(row, []).append((entry.started(now), True))
+        self._together.append((numbers, entries, now))
         return True
+
+    def _part(self) -> None:
+        """Tell row by row what came together: few rounds ask."""
+        for rows, entries, now in self._together:
+            for row, entry in zip(rows, entries, strict=True):
+                self._added.setdefault(row, []).append((entry.started(now), True))
+        self._together.clear()
 
     def _take_stream_room(self, row: int, demand: Vector) -> None:
         self._table[row, 4:8] -= np.asarray(demand, np.int64)
@@ -537,6 +550,14 @@ class ClusterView(_Columns):
     def could_ever_fit(self, demand: Vector) -> Bools:
         """Rows whose empty unit would hold ``demand``; shape (rows,)."""
         return fitting_rows(demand, self.total)
+
+
+def _numbers(queue: UnitQueue | None, version: int, limit: int) -> tuple[int, ...]:
+    """The row of a queue that has changed."""
+    assert queue is not None
+    waiting = queue.stream_waiting if len(queue.pool) == 1 else queue.image().stream_waiting
+    counts = (len(waiting), len(queue.batch_waiting), version + 1, limit)
+    return queue.free + queue.stream_room + counts
 
 
 def _sealed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
