@@ -232,7 +232,10 @@ class Placing:
             self.ledger.tell(container)
         if granted:
             gangs.settled(app)
-        if not outcomes and job.delay_s >= self.ledger.bounds.retry_delay_max_s:
+        patience_s = self.ledger.bounds.retry_delay_max_s
+        if not outcomes and job.delay_s >= patience_s:
+            if job.pending and now - max(job.requested_at_s.values()) >= patience_s:
+                gangs.shrink(app)
             self._refuse_hopeless(app, job, now)
 
     def _refuse_hopeless(self, app: Application, job: Job, now: float) -> None:

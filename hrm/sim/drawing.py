@@ -313,7 +313,9 @@ def _with_gang(
     if gang < 2:
         return plan
     (begin_s, first), *middle, (end_s, last) = plan.targets
-    targets = ((begin_s, max(first, gang)), *middle, (end_s, max(last, gang)))
+    if chance.random() < 0.5:
+        last = max(last, gang)
+    targets = ((begin_s, max(first, gang)), *middle, (end_s, last))
     return replace(plan, targets=targets, gang_min=gang)
 
 

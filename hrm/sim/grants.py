@@ -46,6 +46,7 @@ class Grants:
         self._violated = violated
         self._lease = _Lease()
         self.gangs: dict[ApplicationId, int] = {}
+        self._asked_at_s: dict[ApplicationId, float] = {}
 
     def master_began(self, core: MasterCore) -> None:
         """What is written down holds: a gang that was never seen running starts together."""
@@ -152,8 +153,16 @@ class Grants:
         self, core: MasterCore, event: e.MasterEvent, granted: list[ContainerSpec]
     ) -> None:
         """The first containers of a gang are granted in one go, and none of them waits."""
-        if isinstance(event, e.ContainersReleased):
-            self._shrink(core, event.application_id)
+        match event:
+            case e.ContainersReleased():
+                self._shrink(core, event.application_id)
+            case e.ContainersRequested():
+                self._asked_at_s[event.application_id] = event.now
+            case e.ClaimsProposed() if not granted:
+                application_id = event.proposal.application_id
+                silent_s = event.now - self._asked_at_s.get(application_id, event.now)
+                if silent_s >= core.ledger.bounds.retry_delay_max_s:
+                    self._shrink(core, application_id)
         for application_id in dict.fromkeys(spec.application_id for spec in granted):
             mine = [spec for spec in granted if spec.application_id == application_id]
             missing = self._missing(core, application_id, len(mine))
@@ -177,7 +186,7 @@ class Grants:
         return max(0, gang - (placed - new))
 
     def _shrink(self, core: MasterCore, application_id: ApplicationId) -> None:
-        """Who takes requests back makes its gang smaller."""
+        """Who takes requests back makes its gang smaller, and who never asked for all of it."""
         app = core.ledger.applications.get(application_id)
         if app is not None and not app.life.state.ended and self._missing(core, application_id, 0):
             self.gangs[application_id] = min(self.gangs[application_id], len(app.containers))

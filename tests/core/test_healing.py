@@ -191,6 +191,32 @@ def test_a_gang_is_not_refused_while_a_node_is_away() -> None:
     assert cluster.states(app) == {"running": 2}
 
 
+def test_a_gang_of_which_fewer_are_wanted_after_all_starts_with_those() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=4)])
+    app = cluster.submit(1, gang_min=3)
+    cluster.settle()
+    assert cluster.states(app) == {"pending": 1}, "the others may be asked for in a moment"
+    cluster.advance(15)
+    assert cluster.states(app) == {"running": 1}
+
+
+def test_a_gang_that_shrank_before_the_master_restarted_starts_after_it() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=3)])
+    other = cluster.submit(3)
+    cluster.settle()
+    app = cluster.submit(3, gang_min=3)
+    cluster.release(app, 2, 3)
+    cluster.settle()
+    cluster.restart_master()
+    cluster.register(cluster.nodes["n1"])
+    for each in (other, app):
+        cluster.attach(each)
+    cluster.request(app, [1])
+    cluster.finish(other)
+    cluster.advance(15)
+    assert cluster.states(app) == {"running": 1}
+
+
 def test_who_finds_the_lease_free_but_is_not_first_in_line_does_not_spin() -> None:
     cluster = VirtualCluster([unit("n1", vcores=1)], bounds=Bounds(lease_timeout_s=2.5))
     first, second = VirtualScheduler(cluster, "first"), VirtualScheduler(cluster, "second")
