@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core import gangs
-from hrm.core.admission import gpu_refusal, resolve
+from hrm.core.admission import gpu_refusal, malformed, resolve
 from hrm.core.ledger import Application, Container, Ledger
 from hrm.core.model import (
     ApplicationId,
@@ -113,8 +113,10 @@ class Applications:
             if known is not None:
                 self.ledger.tell(known)
                 continue
-            request = resolve(self.ledger, request)
-            why = gpu_refusal(self.ledger, request) or self._refusal(app, request)
+            why = malformed(request)
+            if not why:
+                request = resolve(self.ledger, request)
+                why = gpu_refusal(self.ledger, request) or self._refusal(app, request)
             if why:
                 refused[request.resource_profile_id, why].append(request.executor_id)
             else:

@@ -107,7 +107,16 @@ def binding_violations(core: NodeCore) -> list[str]:
 
 def master_violations(core: MasterCore) -> list[str]:
     """The books agree with each other and with the table."""
-    return _table(core.ledger) + _books(core.ledger) + _jobs(core)
+    return _table(core.ledger) + _books(core.ledger) + _jobs(core) + _drains(core)
+
+
+def _drains(core: MasterCore) -> list[str]:
+    found: list[str] = []
+    for name, node in core.ledger.nodes.items():
+        draining, wanted = node.state is NodeState.DRAINING, name in core.nodes.drained
+        if node.state is not NodeState.LOST and draining is not wanted:
+            found.append(f"{name} is {node.state.value}, its drain is {'on' if wanted else 'off'}")
+    return found
 
 
 def table_violations(state: SharedState) -> list[str]:

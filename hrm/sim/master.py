@@ -40,6 +40,7 @@ class _Disk:
         self.epoch = 0
         self.applications: dict[ApplicationId, ApplicationRecord] = {}
         self.nodes: dict[NodeName, None] = {}
+        self.drains: dict[NodeName, None] = {}
         self.run_times: dict[RunTimeKey, RunTime] = {}
         self.slow_until_s = 0.0
         self.slow_write_s = 0.0
@@ -54,6 +55,10 @@ class _Disk:
                 self.nodes[command.node] = None
             case c.ForgetNode():
                 self.nodes.pop(command.node, None)
+            case c.RememberDrain():
+                self.drains[command.node] = None
+            case c.ForgetDrain():
+                self.drains.pop(command.node, None)
             case c.PersistRunTime():
                 self.run_times.pop(command.row.key, None)
                 self.run_times[command.row.key] = command.row
@@ -94,6 +99,7 @@ class MasterProcess:
             world.plan.bounds,
             records=list(self.disk.applications.values()),
             known_nodes=sorted(self.disk.nodes),
+            drained_nodes=list(self.disk.drains),
             run_times=list(self.disk.run_times.values()),
             now=self.now(),
         )
@@ -164,7 +170,8 @@ class MasterProcess:
             match command:
                 case (
                     c.PersistApplication() | c.ForgetApplication() | c.RememberNode()
-                    | c.ForgetNode() | c.PersistRunTime() | c.ForgetRunTime()
+                    | c.ForgetNode() | c.RememberDrain() | c.ForgetDrain() | c.PersistRunTime()
+                    | c.ForgetRunTime()
                 ):  # fmt: skip
                     writes.append(command)
                 case c.WakeScheduler():
