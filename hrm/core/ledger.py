@@ -70,7 +70,8 @@ class Container:
 
 @dataclass(slots=True)
 class Application:
-    """One application. ``containers`` are the live ones, ``ended`` the latest of the others.
+    """One application. ``containers`` are the live ones, ``ended`` the latest of the others, with
+    their ids in ``ended_ids``.
 
     ``gang_min``: how many containers must be placed before the first of them may be, 0 once that is
     so; see ``Placing.gang_of``.
@@ -84,6 +85,7 @@ class Application:
     detached_at_s: float | None = None
     containers: dict[ContainerId, Container] = field(default_factory=dict)
     ended: deque[Container] = field(default_factory=deque)
+    ended_ids: set[ContainerId] = field(default_factory=set)
     progress: Progress | None = None
     last_executor_number: int = 0
     waits: int = 0
@@ -98,7 +100,7 @@ class Application:
 
     def find(self, container_id: ContainerId) -> Container | None:
         live = self.containers.get(container_id)
-        if live is not None:
+        if live is not None or container_id not in self.ended_ids:
             return live
         return next((x for x in self.ended if x.container_id == container_id), None)
 
@@ -230,8 +232,9 @@ class Ledger:
         app = self.applications[container.application_id]
         del app.containers[container.container_id]
         app.ended.append(container)
+        app.ended_ids.add(container.container_id)
         while len(app.ended) > self.bounds.ended_containers_kept:
-            app.ended.popleft()
+            app.ended_ids.remove(app.ended.popleft().container_id)
         self.tell(container)
 
     def bound_waiting(self, unit_id: ResourceUnitId) -> None:
