@@ -35,10 +35,12 @@ def malformed(request: ContainerRequest) -> str:
 def refusal(ledger: Ledger, resources: Resources) -> str:
     """Why no node could ever serve this; empty if one could, or if one that could may be on its
     way: while no node is known, or not all of an earlier master's are back."""
-    units = [(unit, node) for node in ledger.nodes.values() for unit in node.units]
     demand = demand_vector(resources)
-    if ledger.recovering or not units or any(could_hold(demand, unit) for unit, _ in units):
+    if ledger.recovering or ledger.state.could_hold(demand):
         return ""
+    units = [(unit, node) for node in ledger.nodes.values() for unit in node.units]
+    if not units or any(could_hold(demand, unit) for unit, _ in units):
+        return ""  # of a node that is lost, and may come back
     asks = f"an executor asks for {resources}"
     if resources.gpu_memory_mib:
         gpus = _gpus(units)

@@ -72,9 +72,10 @@ def refusal(ledger: Ledger, app: Application, resources: Resources) -> str:
     Counted as if all of it were alike and every node empty; lost nodes may come back, as they do
     for single containers.
     """
-    wanted = missing(app)
+    if not missing(app) or ledger.recovering:
+        return ""
     nodes = list(ledger.nodes.values())
-    if not wanted or ledger.recovering or not nodes:
+    if not nodes:
         return ""
     demand = demand_vector(resources)
     most = sum(_most(demand, node.units) for node in nodes)

@@ -228,8 +228,8 @@ class Placing:
             how = "room at once" if outcome.decision is Decision.RUN else "queued at the unit"
             container.life.move(ContainerState.ASSIGNED, now, how)
             node.containers[container.container_id] = container
+            # The application hears from its node, which knows whether the container runs or waits.
             self.ledger.send(node, c.AssignContainer(spec=self.ledger.spec(container)))
-            self.ledger.tell(container)
         if granted:
             gangs.settled(app)
         patience_s = self.ledger.bounds.retry_delay_max_s

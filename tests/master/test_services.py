@@ -156,6 +156,32 @@ async def request_containers(
     return notice
 
 
+def asking_for(executors: int) -> application_pb2.ApplicationUpdate:
+    resources = common_pb2.Resources(vcores=1, memory_mib=512)
+    wishes = [
+        application_pb2.ContainerRequest(executor_id=str(number), resources=resources)
+        for number in range(1, executors + 1)
+    ]
+    return application_pb2.ApplicationUpdate(
+        request=application_pb2.RequestContainers(containers=wishes)
+    )
+
+
+def running_now(spec: common_pb2.ContainerSpec, sequence: int) -> node_pb2.NodeMessage:
+    """What node n1 says of a container that it has started."""
+    status = common_pb2.ContainerStatus(
+        container_id=spec.container_id,
+        application_id=spec.application_id,
+        executor_id=spec.executor_id,
+        workload_class=spec.workload_class,
+        resources=spec.resources,
+        state=common_pb2.CONTAINER_STATE_RUNNING,
+        node="n1",
+        resource_unit_id=spec.resource_unit_id,
+    )
+    return node_pb2.NodeMessage(sequence=sequence, container=status)
+
+
 async def test_every_rpc_asks_for_the_token(tmp_path: Path) -> None:
     async with running(tmp_path) as master:
         for token in ("", "wrong", master.token + "x"):
@@ -201,17 +227,16 @@ async def test_an_application_gets_its_container_on_a_node(tmp_path: Path) -> No
         await stream.write(node())
         registered = await stream.read()
         assert registered.WhichOneof("message") == "registered"
-        notice = await request_containers(
-            master,
-            application_pb2.ContainerRequest(
-                executor_id="1", resources=common_pb2.Resources(vcores=1, memory_mib=512)
-            ),
-        )
-        assert notice.container.state == common_pb2.CONTAINER_STATE_ASSIGNED
-        assert notice.container.node == "n1"
+        session = await attached(master)
+        await session.write(asking_for(1))
         assign = await stream.read()
         assert assign.epoch == registered.epoch
-        assert assign.assign.container_id == notice.container.container_id
+        await stream.write(running_now(assign.assign, sequence=2))
+        notice = await session.read()
+        assert notice.container.state == common_pb2.CONTAINER_STATE_RUNNING
+        assert notice.container.container_id == assign.assign.container_id
+        assert notice.container.node == "n1"
+        session.cancel()
         stream.cancel()
 
 
@@ -421,15 +446,10 @@ async def test_a_drained_node_is_drained_for_the_next_master_too(tmp_path: Path)
         stream = await registered(master)
         cluster = await master.admin.GetCluster(admin_pb2.GetClusterRequest(), timeout=TIMEOUT_S)
         assert (cluster.nodes_alive, cluster.nodes_draining) == (0, 1)
-        ask = application_pb2.ContainerRequest(
-            executor_id="1", resources=common_pb2.Resources(vcores=1, memory_mib=512)
-        )
         session = await attached(master)
-        wish = application_pb2.RequestContainers(containers=[ask])
-        await session.write(application_pb2.ApplicationUpdate(request=wish))
+        await session.write(asking_for(1))
         assert await drained(master, undo=True) == 0
-        notice = await session.read()
-        assert notice.container.state == common_pb2.CONTAINER_STATE_ASSIGNED
+        assert (await stream.read()).WhichOneof("message") == "assign"
         session.cancel()
         stream.cancel()
     async with running(tmp_path) as master:
