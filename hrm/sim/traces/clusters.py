@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 ALIBABA_2018_MACHINE_MIB = 96 * 4096
-"""The trace gives memory in percent of a machine and not its size: 96 cores, taken as 4 GiB each."""
+"""The trace gives memory in percent of a machine of 96 cores, without its size: 4 GiB a core."""
 
 _POD_COLUMNS = (
     "name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec", "qos", "pod_phase",

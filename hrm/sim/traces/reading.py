@@ -46,8 +46,9 @@ _READ_ERRORS = (gzip.BadGzipFile, zlib.error, EOFError, UnicodeDecodeError)
 R = TypeVar("R")
 
 
-class BadRow(Exception):  # noqa: N818 - caught and counted here, never seen by users
-    """This row is ill-formed. ``reason`` is what it is counted under; ``detail`` what stood there."""
+class BadRow(Exception):
+    """This row is ill-formed: counted under ``reason``; ``detail`` is what stood there. Caught and
+    counted here, never seen by users."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(reason)
@@ -111,7 +112,7 @@ class LoadReport:
 class Row:
     """One row, or one object, whose fields are asked for by name and type."""
 
-    __slots__ = ("where", "_values")
+    __slots__ = ("_values", "where")
 
     def __init__(self, where: str, values: Mapping[str, Any]) -> None:
         self.where = where
