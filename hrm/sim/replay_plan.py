@@ -12,8 +12,11 @@ differ from the trace, since HRM serves one GPU a container and an executor runs
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from hrm.core.model import Resources
 from hrm.errors import InvalidRequest
@@ -27,6 +30,8 @@ __all__ = [
     "median_request",
     "offered_load",
     "plan_jobs",
+    "poisson",
+    "sampled_nodes",
     "uniform_nodes",
     "with_load",
 ]
@@ -73,21 +78,22 @@ def plan_jobs(jobs: Iterable[TraceJob], assumed: Assumptions) -> list[JobPlan]:
     """The plans of ``jobs`` in order of arrival, the first at 0.
 
     Raises:
-        InvalidRequest: a job has a task without a run time: the trace leaves it to the schedule.
+        InvalidRequest: there is no job, or none has a run time: the trace leaves it to the
+            schedule.
     """
     ordered = sorted(jobs, key=lambda job: job.arrival_s)
     if not ordered:
-        raise InvalidRequest("there is no job to replay; name another trace, or a larger --jobs")
+        raise InvalidRequest("there is no job to replay; name another trace")
+    if not any(task.duration_s for job in ordered for task in job.tasks):
+        raise InvalidRequest(
+            "no job of this trace has a run time: it leaves that to the schedule, and cannot be "
+            "replayed as it is"
+        )
     begin_s = ordered[0].arrival_s
     return [_plan(job, job.arrival_s - begin_s, assumed) for job in ordered]
 
 
 def _plan(job: TraceJob, arrival_s: float, assumed: Assumptions) -> JobPlan:
-    if not any(task.duration_s for task in job.tasks):
-        raise InvalidRequest(
-            f"job {job.job_id} has no run time: this trace leaves it to the schedule, and cannot "
-            f"be replayed as it is"
-        )
     tasks = tuple(_task(task, assumed) for task in job.tasks)
     several_gpus = any(task.gpus > 1 for task in job.tasks)
     gang = len(tasks[0].durations_s) if (job.together or several_gpus) and len(tasks) == 1 else 0
@@ -126,33 +132,54 @@ def uniform_nodes(count: int, vcores: int, memory_mib: int, gpus: int = 0) -> li
     ]
 
 
+def sampled_nodes(nodes: Sequence[TraceNode], count: int) -> list[TraceNode]:
+    """``count`` machines evenly spread over a cluster's list, again from the front if need be."""
+    whole, rest = divmod(count, len(nodes))
+    chosen = [*nodes] * whole + [nodes[index * len(nodes) // rest] for index in range(rest)]
+    return [replace(node, name=f"{node.name}-{at}") for at, node in enumerate(chosen)]
+
+
 def offered_load(
     plans: Sequence[JobPlan], nodes: Iterable[TraceNode], gpu_memory_mib: int
 ) -> float:
-    """Work that arrives over what the nodes can do between the first and the last arrival.
+    """Work over capacity from the first to the last arrival, if every job started on arrival.
 
-    Of the resource of which it is largest: vcores, memory or device memory.
+    What jobs would do after the last arrival does not count: run times have long tails, and a week
+    of one job says nothing of how full an hour is. Of the resource of which it is largest: vcores,
+    memory or device memory.
     """
-    span_s = plans[-1].arrival_s - plans[0].arrival_s
-    if span_s <= 0:
+    end_s = plans[-1].arrival_s
+    if end_s <= plans[0].arrival_s:
         return math.inf
-    capacity = [0, 0, 0]
+    capacity = np.zeros(3)
     for node in nodes:
-        capacity[0] += node.vcores * PARTS_PER_CORE
-        capacity[1] += node.memory_mib
-        capacity[2] += node.gpus * gpu_memory_mib
-    work = [0.0, 0.0, 0.0]
+        gpus_mib = node.gpus * gpu_memory_mib
+        capacity += (node.vcores * PARTS_PER_CORE, node.memory_mib, gpus_mib)
+    work = np.zeros(3)
     for plan in plans:
+        ends_s: dict[str, float] = {}
         for task in plan.tasks:
-            run_s = sum(task.durations_s)
-            work[0] += task.resources.vcores * run_s
-            work[1] += task.resources.memory_mib * run_s
-            work[2] += task.resources.gpu_memory_mib * run_s
-    return max(
-        (done / (have * span_s) if have else math.inf)
-        for done, have in zip(work, capacity, strict=True)
-        if done
-    )
+            begin_s = max((ends_s[x] for x in task.parents), default=plan.arrival_s)
+            ends_s[task.name] = begin_s + max(task.durations_s)
+            left_s = max(0.0, end_s - begin_s)
+            run_s = sum(min(x, left_s) for x in task.durations_s)
+            held = task.resources
+            work += (held.vcores * run_s, held.memory_mib * run_s, held.gpu_memory_mib * run_s)
+    asked = work > 0
+    if np.any(capacity[asked] == 0):
+        return math.inf
+    load = work[asked] / (capacity[asked] * (end_s - plans[0].arrival_s))
+    return float(load.max(initial=0.0))
+
+
+def poisson(plans: Sequence[JobPlan], count: int, gap_s: float, seed: int) -> list[JobPlan]:
+    """``count`` jobs drawn from ``plans``, on average ``gap_s`` apart: for lack of arrivals."""
+    chance = random.Random(seed)  # noqa: S311 - a workload, no secret
+    at_s, drawn = 0.0, []
+    for _ in range(count):
+        drawn.append(replace(chance.choice(plans), arrival_s=at_s))
+        at_s += chance.expovariate(1.0 / gap_s)
+    return drawn
 
 
 def with_load(plans: Sequence[JobPlan], factor: float) -> list[JobPlan]:
