@@ -170,30 +170,30 @@ def _detection(stages: Stages, *, spins: bool) -> list[GpuWork]:
     return [replace(work, gpu=gpu) for gpu in range(NODE.gpus) for _ in range(3)]
 
 
-def _mean(gpu: Sequence[GpuWork], cpu: Sequence[CpuWork]) -> tuple[float, float]:
+def _mean(gpu: Sequence[GpuWork], cpu: Sequence[CpuWork], seeds: int) -> tuple[float, float]:
     """GPU and CPU use in percent, over several seeds: CPU work comes in bursts of any length."""
     runs = [
         simulate(NODE, gpu, cpu, variation=0.5, seed=seed, until_s=FIGURE_12_S)
-        for seed in range(_SEEDS)
+        for seed in range(seeds)
     ]
     return (
-        100 * sum(run.kernels for run in runs) / _SEEDS,
-        100 * sum(run.cores for run in runs) / _SEEDS,
+        100 * sum(run.kernels for run in runs) / seeds,
+        100 * sum(run.cores for run in runs) / seeds,
     )
 
 
-def figure_12() -> list[Row]:
+def figure_12(seeds: int = _SEEDS) -> list[Row]:
     """GPU and CPU use of detection, of wordcount, and of both, with three executors on each GPU."""
     stages = Stages.measured(ALONE_S / IMAGES, ALONE_BUSY, COPY_IN_S, COPY_OUT_S)
     slot = CpuWork(cpu_s=_BURST_S, other_s=_BURST_S * (1 / WORDCOUNT_ALONE - 1), cycles=10**9)
     words = [slot] * WORDCOUNT_SLOTS
     rows = []
-    _, words_cpu = _mean([], words)
+    _, words_cpu = _mean([], words, seeds)
     rows.append(Row(what="wordcount: CPU, %", published=78.0, model=words_cpu, use="calibrates"))
     for how, spins in (("executors poll the GPU", True), ("executors sleep", False)):
         alone = _detection(stages, spins=spins)
-        gpu, cpu = _mean(alone, [])
-        gpu_both, cpu_both = _mean(alone, words)
+        gpu, cpu = _mean(alone, [], seeds)
+        gpu_both, cpu_both = _mean(alone, words, seeds)
         rows += [
             Row(what=f"detection, {how}: GPU, %", published=67.0, model=gpu, use="checks"),
             Row(what=f"detection, {how}: CPU, %", published=35.0, model=cpu, use="checks"),
@@ -208,7 +208,7 @@ _HEADER = ("", "published", "model", "miss", "with the stretch of row 2", "use")
 _ABOUT = """\
 The model is told the first two rows of table 1 and the CPU use of wordcount alone. Its stages:
 {stages}. No schedule can be faster than {bound:.1f} s with three
-executors on a GPU. Figure 12 is computed with stages that vary by half of their mean (seven seeds).
+executors on a GPU. Figure 12 is computed with stages that vary by half of their mean ({seeds} seeds).
 
 Where it misses, and why:
 
@@ -219,9 +219,9 @@ Where it misses, and why:
 - Irregular stages alone do not explain it: they lengthen the time, but leave the GPU idle for it
   ({rough:.0f} % busy at three, 73 in print).
 - The slowing down is there at two executors already and does not grow: 1.36, if 32 % is a saving
-  of time (1.51 if it is a gain in speed). One stretch of all stages from row 2 gives {three:.1f} s at
-  three (69 in print). That speaks for reading 32 % as time, and for a cost of sharing at all, not
-  of each further executor.
+  of time (1.51 if it is a gain in speed). One stretch of all stages, from row 2, gives
+  {three:.1f} s at three (69 in print). That speaks for reading 32 % as time, and for a cost of
+  sharing at all, not of each further executor.
 - Figure 12 does not say how many executors there were. Three on each of a node's two GPUs, as in
   table 1, give the printed GPU use. Its times do not agree with table 1: 1,000 images in 230 s are
   4.3 images a second, fewer than the 4.8 of one executor there; only shares are compared here.
@@ -232,11 +232,11 @@ Where it misses, and why:
 """
 
 
-def report() -> tuple[dict[str, Any], str]:
+def report(seeds: int = _SEEDS) -> tuple[dict[str, Any], str]:
     """The document of numbers and the text."""
     provenance = common.provenance("benchmarks.paper.gpu_sharing", ["numpy"])
     stages = Stages.measured(ALONE_S / IMAGES, ALONE_BUSY, COPY_IN_S, COPY_OUT_S)
-    table, figure = table_1(), figure_12()
+    table, figure = table_1(), figure_12(seeds)
     work = GpuWork(stages=stages, cycles=IMAGES, device_mib=EXECUTOR_MIB)
     rate = throughput_bound(stages, 3, replace(NODE, gpus=1), work)
     three = next(row for row in table if row.what == "3: time, s")
@@ -257,6 +257,7 @@ def report() -> tuple[dict[str, Any], str]:
         three=three.stretched,
         burst=1000 * _BURST_S,
         rough=rough.model,
+        seeds=seeds,
     )
     document = {
         "benchmark": "gpu_sharing",
@@ -293,7 +294,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     common.add_common_arguments(parser)
     given = parser.parse_args(arguments)
-    document, body = report()
+    document, body = report(1 if given.quick else _SEEDS)
     sys.stdout.write(body + "\n")
     if given.json:
         common.write_json(given.json, document)
