@@ -5,8 +5,9 @@
 
 A seed draws a window of consecutive jobs; every policy replays the same windows, and shown are
 means over them with 95 % intervals. All seconds are virtual: the machine changes how long a replay
-takes and nothing else. Without ``--nodes`` there are as many as give ``--load``. The cluster is
-that of the trace where its machines are known (alibaba-gpu-v2023), else of like nodes.
+takes and nothing else. ``--scale-load`` multiplies the rate of arrivals. Without ``--nodes`` there
+are as many as ``--load`` then needs, so a denser trace gets a larger cluster. The cluster is that
+of the trace where its machines are known (alibaba-gpu-v2023), else of like nodes.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def _machines(name: str, path: Path) -> list[TraceNode]:
 def _windows(
     given: argparse.Namespace, jobs: Sequence[TraceJob], machines: Sequence[TraceNode]
 ) -> list[Window]:
-    """A window a seed, all with as many nodes as the first needs."""
+    """A window of jobs for each seed, and the nodes for it."""
     assumed = Assumptions(containers_per_task=given.containers_per_task)
     drawn: list[list[JobPlan]] = []
     for seed in range(given.seeds):
@@ -125,7 +126,7 @@ def _windows(
             last = max(0, len(jobs) - given.jobs)
             first = random.Random(seed).randint(0, last)
             plans = plan_jobs(jobs[first : first + given.jobs], assumed)
-        drawn.append(plans)
+        drawn.append(with_load(plans, given.scale_load))
     shape = given.node or _SHAPES.get(given.format, _GPU_SHAPE)
 
     def cluster(count: int) -> list[TraceNode]:
@@ -134,9 +135,7 @@ def _windows(
     windows = []
     for seed, plans in enumerate(drawn):
         count = given.nodes or _sized(plans, given.load, cluster, assumed.gpu_memory_mib)
-        windows.append(
-            Window(seed=seed, plans=with_load(plans, given.scale_load), nodes=cluster(count))
-        )
+        windows.append(Window(seed=seed, plans=plans, nodes=cluster(count)))
     return windows
 
 
