@@ -170,7 +170,8 @@ _HEADER = ("", "published", "model", "miss", "with the stretch of row 2", "use")
 _ABOUT = """\
 The model is told the first two rows of table 1 and the CPU use of wordcount alone. Its stages:
 {stages}.
-No schedule can be faster than {bound:.1f} s with three executors on a GPU. Figure 12: stages that vary by half of their mean, {seeds} seeds.
+No schedule can be faster than {bound:.1f} s with three executors on a GPU. Figure 12 has stages that
+vary by half of their mean; {seeds} seeds.
 
 Where it misses, and why:
 
@@ -186,8 +187,8 @@ Where it misses, and why:
   sharing at all, not of each further executor.
 - Figure 12 does not say how many executors there were. Three on each of a node's two GPUs, as in
   table 1, keep the GPU busy for {rough:.0f} % (irregular stages) to {regular:.0f} % (regular ones);
-  67 in print. Its times do not agree with table 1: 1,000 images in 230 s are 4.3 images a second, fewer
-  than the 4.8 of one executor there; only shares are compared here.
+  67 in print. Its times do not agree with table 1: 1,000 images in 230 s are 4.3 images a second,
+  fewer than the 4.8 of one executor there; only shares are compared here.
 - CPU use of detection lies between executors that poll for the GPU (a core each) and ones that
   sleep; nearer to polling, which is CUDA's default.
 - CPU use of both together is higher than printed: in the model no core is idle while a slot of
