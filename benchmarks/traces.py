@@ -27,6 +27,7 @@ from typing import Any
 from benchmarks import common
 from benchmarks.common import CONSOLE
 from hrm import policies
+from hrm.core.bounds import Bounds
 from hrm.core.scheduler import PlacementPolicy
 from hrm.errors import HrmError, InvalidRequest, NotFound
 from hrm.sim.replay import Estimates, ReplayResult, Setup, replay
@@ -168,6 +169,7 @@ def _run(given: argparse.Namespace, policy: str, window: Window) -> ReplayResult
         policy=partial(_policy, policy, window.seed),
         schedulers=1 if policy in CENTRAL else given.schedulers,
         estimates=Estimates(given.estimates),
+        bounds=Bounds(waiting_limit=given.waiting_limit),
     )
     result = replay(window.plans, window.nodes, setup)
     CONSOLE.print(
@@ -229,6 +231,7 @@ def benchmark(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
         "estimates": given.estimates,
         "schedulers": given.schedulers,
         "containers_per_task": given.containers_per_task,
+        "waiting_limit": given.waiting_limit,
         "scale_load": given.scale_load,
         "results": {name: [asdict(result) for result in runs] for name, runs in results.items()},
     }
@@ -250,7 +253,8 @@ def _about(
         f"{given.format}: {report.rows_read} rows read, {report.rows_bad} bad, "
         f"{report.rows_left_out} left out. {given.seeds} windows of {len(windows[0].plans)} jobs "
         f"({containers} containers), {nodes} nodes, offered load {loads}; run times known: "
-        f"{given.estimates}; {given.schedulers} schedulers, central policies one. Seconds are "
+        f"{given.estimates}; {given.schedulers} schedulers, central policies one; at most {given.waiting_limit} "
+        f"containers wait at a unit. Seconds are "
         f"virtual; means over windows ± half of the 95 % interval. Used: of GPUs where the trace "
         f"has some, else of vcores; used and fragmented from the first to the last arrival."
     )
@@ -280,6 +284,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--schedulers", type=int, default=4, help="in parallel (default 4)")
     parser.add_argument("--estimates", choices=[x.value for x in Estimates], default="exact")
     parser.add_argument("--containers-per-task", type=int, default=4, help="at most (default 4)")
+    parser.add_argument("--waiting-limit", type=int, default=64, help="at a unit (default 64)")
     parser.add_argument("--gap-s", type=float, default=25.0, help="between jobs without arrivals")
     parser.add_argument("--name", help="write results/NAME.md and .json (default: traces-FORMAT)")
     common.add_common_arguments(parser)

@@ -170,7 +170,7 @@ _HEADER = ("", "published", "model", "miss", "with the stretch of row 2", "use")
 _ABOUT = """\
 The model is told the first two rows of table 1 and the CPU use of wordcount alone. Its stages:
 {stages}.
-No schedule can be faster than {bound:.1f} s with three executors on a GPU. Figure 12 has stages that
+No schedule is faster than {bound:.1f} s with three executors on a GPU. Figure 12 has stages that
 vary by half of their mean; {seeds} seeds.
 
 Where it misses, and why:
