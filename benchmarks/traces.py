@@ -253,8 +253,8 @@ def _about(
         f"{given.format}: {report.rows_read} rows read, {report.rows_bad} bad, "
         f"{report.rows_left_out} left out. {given.seeds} windows of {len(windows[0].plans)} jobs "
         f"({containers} containers), {nodes} nodes, offered load {loads}; run times known: "
-        f"{given.estimates}; {given.schedulers} schedulers, central policies one; at most {given.waiting_limit} "
-        f"containers wait at a unit. Seconds are "
+        f"{given.estimates}; {given.schedulers} schedulers, central policies one; at most "
+        f"{given.waiting_limit} containers wait at a unit. Seconds are "
         f"virtual; means over windows ± half of the 95 % interval. Used: of GPUs where the trace "
         f"has some, else of vcores; used and fragmented from the first to the last arrival."
     )
