@@ -15,7 +15,14 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -256,6 +263,47 @@ class AgentSettings(_Settings):
     gpu_limit: int | None = Field(
         default=None, ge=0, le=1024, description="how many of its GPUs to offer; empty: all"
     )
+    auto_binding: bool = Field(
+        default=False,
+        description="change a partial binding with the load: cores that GPU jobs lack are bound, "
+        "those that they leave idle are given back",
+    )
+    auto_binding_window: int = Field(
+        default=30,
+        ge=2,
+        le=3600,
+        description="measurements in a row, one each usage_interval_s, that such a change needs",
+    )
+    auto_binding_busy_percent: float = Field(
+        default=90.0, gt=0, le=100, description="use of a GPU's cores above which it gets one more"
+    )
+    auto_binding_idle_percent: float = Field(
+        default=50.0,
+        ge=0,
+        lt=100,
+        description="use of what would be left of a GPU's cores below which it loses one that "
+        "others wait for; less than auto_binding_busy_percent",
+    )
+    auto_binding_cores_min: int = Field(
+        default=1,
+        ge=1,
+        le=4096,
+        description="cores that stay bound to each GPU: those of the largest executor to come",
+    )
+    auto_binding_pause_s: float = Field(
+        default=300.0,
+        gt=0,
+        le=86_400,
+        description="least time between two changes; doubles, up to 16 times, while units do not "
+        "become free in time",
+    )
+    auto_binding_drain_s: float = Field(
+        default=30.0,
+        ge=0,
+        le=86_400,
+        description="longest time that units take no new containers for a change; 0: change only "
+        "a node on which nothing runs",
+    )
     gpus: Annotated[tuple[DeclaredGpu, ...], NoDecode] = Field(
         default=(),
         max_length=1024,
@@ -313,6 +361,14 @@ class AgentSettings(_Settings):
             return json.loads(value) if value else ()
         except ValueError as error:
             raise ValueError(f"no JSON list of objects: {error}") from error
+
+    @field_validator("auto_binding_idle_percent")
+    @classmethod
+    def _idle_is_less_than_busy(cls, value: float, info: ValidationInfo) -> float:
+        busy_percent = info.data.get("auto_binding_busy_percent")
+        if busy_percent is not None and value >= busy_percent:
+            raise ValueError(f"must be less than auto_binding_busy_percent, {busy_percent:g}")
+        return value
 
     _name_is_a_label = field_validator("name")(_label)
 

@@ -31,7 +31,7 @@ from hrm.agent import shim
 from hrm.agent.containers import Containers, Ended, StopOrder
 from hrm.agent.link import Link
 from hrm.agent.logs import LogPages, Logs, LogService
-from hrm.agent.machine import Machine, describe, ending, keep_binding
+from hrm.agent.machine import Machine, auto_binding, describe, ending, keep_binding
 from hrm.agent.own_log import configure_logging
 from hrm.agent.tracker import Sample, Tracker
 from hrm.config import AgentSettings
@@ -85,6 +85,7 @@ class Agent:
             machine.units,
             hardware=machine.hardware,
             binding=machine.binding,
+            auto_binding=auto_binding(settings),
             preemption_grace_s=settings.preemption_grace_s if settings.preemption else None,
         )
         driver = machine.isolation.driver
@@ -236,7 +237,11 @@ class Agent:
         keep_s = self._settings.work_keep_s
         period_s = min(_CLEANUP_PERIOD_S, max(1.0, keep_s))
         while True:
-            removed = await asyncio.to_thread(self._containers.forget_old, keep_s, time.time())
+            try:
+                removed = await asyncio.to_thread(self._containers.forget_old, keep_s, time.time())
+            except OSError as error:
+                removed = 0
+                _log.warning("cannot remove old work directories", why=str(error))
             if removed:
                 _log.info("removed old work directories", count=removed)
             await asyncio.sleep(period_s)
@@ -268,6 +273,8 @@ class Agent:
 
     def _register_again(self, command: c.RegisterAgain) -> None:
         """The units have changed; after all that is to be said now, the master hears of it."""
+        if command.why:
+            _log.info("automatic binding", what=command.why)
         if command.binding is not None:
             try:
                 keep_binding(self._settings, command.binding)
@@ -380,6 +387,9 @@ class Agent:
                 now=time.time(), container_id=container_id, message=breach.message
             )
             self._deliver(event)
+        if not self._ending.is_set():
+            used = tuple((ContainerId(x), y.cpu_percent) for x, y in sample.containers.items())
+            self._deliver(e.UsageMeasured(now=time.time(), cpu_percent=used))
 
     # --- the master ---------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from hrm.agent.hardware import find_gpus, numa_distances
 from hrm.agent.isolation import Detection, detect
 from hrm.agent.tracker import memory_message
 from hrm.config import AgentSettings
+from hrm.core.auto_binding import AutoBindingRules
 from hrm.core.binding import Binding, BindingMode, Hardware, cut
 from hrm.core.model import (
     NOTHING,
@@ -41,7 +42,7 @@ from hrm.core.model import (
 )
 from hrm.errors import InvalidConfig, InvalidRequest
 
-__all__ = ["Machine", "describe", "ending", "keep_binding", "load_binding"]
+__all__ = ["Machine", "auto_binding", "describe", "ending", "keep_binding", "load_binding"]
 
 BINDING_FILE = "binding.json"
 
@@ -101,6 +102,12 @@ class Machine:
             except InvalidRequest as error:
                 raise InvalidConfig(f"this node cannot be bound as set: {error}") from error
             _say_binding(hardware, binding, units)
+            if settings.auto_binding and binding.mode is not BindingMode.PARTIAL:
+                _log.warning(
+                    "auto_binding changes a partial binding alone; hrm node bind, or binding_mode, "
+                    "makes it one",
+                    binding=str(binding),
+                )
             yield Machine(
                 name=name,
                 identity=identity,
@@ -167,6 +174,20 @@ def load_binding(settings: AgentSettings) -> Binding:
     except (OSError, ValueError, KeyError, TypeError) as error:
         _log.warning("the binding that was kept is unreadable; using the settings", why=str(error))
     return wanted
+
+
+def auto_binding(settings: AgentSettings) -> AutoBindingRules | None:
+    """By which rules the node changes its binding by itself; None: it does not."""
+    if not settings.auto_binding:
+        return None
+    return AutoBindingRules(
+        window=settings.auto_binding_window,
+        busy_percent=settings.auto_binding_busy_percent,
+        idle_percent=settings.auto_binding_idle_percent,
+        cores_min=settings.auto_binding_cores_min,
+        pause_s=settings.auto_binding_pause_s,
+        drain_s=settings.auto_binding_drain_s,
+    )
 
 
 def keep_binding(settings: AgentSettings, binding: Binding) -> None:

@@ -54,6 +54,8 @@ def shown_default(field: Any) -> str:
         return f"$HRM_HOME/{value.relative_to(home)}" if value.is_relative_to(home) else str(value)
     if isinstance(value, float):
         return f"{value:g}"
+    if isinstance(value, bool):
+        return str(value).lower()
     return "" if value is None or value == () else str(value)
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "DropScheduler",
     "EndApplication",
     "ForgetApplication",
+    "ForgetDrain",
     "ForgetNode",
     "ForgetRunTime",
     "LeaseGranted",
@@ -50,6 +51,7 @@ __all__ = [
     "Rebound",
     "Refuse",
     "RegisterAgain",
+    "RememberDrain",
     "RememberNode",
     "Reply",
     "ReportContainer",
@@ -227,6 +229,18 @@ class ForgetNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RememberDrain:
+    """Write down that an administrator wants this node drained, until he undoes it."""
+
+    node: NodeName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetDrain:
+    node: NodeName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PersistRunTime:
     row: RunTime
 
@@ -277,6 +291,8 @@ MasterCommand: TypeAlias = (
     | ForgetApplication
     | RememberNode
     | ForgetNode
+    | RememberDrain
+    | ForgetDrain
     | PersistRunTime
     | ForgetRunTime
     | WakeScheduler
@@ -333,9 +349,11 @@ class AnswerRebinding:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterAgain:
     """The units have changed: open the stream to the master anew. ``binding`` is the one in force,
-    to be kept for the next start; None while the node still waits for units to become free."""
+    to be kept for the next start; None while the node still waits for units to become free, or does
+    so no longer. ``why`` is for the log where the node chose by itself, and empty elsewhere."""
 
     binding: Binding | None
+    why: str = ""
 
 
 NodeCommand: TypeAlias = (

@@ -66,6 +66,7 @@ __all__ = [
     "SchedulerWoken",
     "StopReceived",
     "Ticked",
+    "UsageMeasured",
     "WorkloadClassObserved",
 ]
 
@@ -357,6 +358,13 @@ class ContainerOverLimit(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UsageMeasured(Event):
+    """The tracker has looked at all containers: percent of one CPU that each has used since."""
+
+    cpu_percent: tuple[tuple[ContainerId, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatDue(Event):
     pass
 
@@ -398,5 +406,6 @@ NodeEvent: TypeAlias = (
     | ProcessEnded
     | ContainerAdopted
     | ContainerOverLimit
+    | UsageMeasured
     | HeartbeatDue
 )

@@ -28,10 +28,10 @@ from __future__ import annotations
 import enum
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hrm.core.bounds import Bounds
 from hrm.core.estimate import simulate
-from hrm.core.feasibility import could_hold
 from hrm.core.model import ApplicationId, ContainerId, ResourceUnitId, WorkloadClass
 from hrm.core.resource_unit import Entry, UnitQueue
 from hrm.core.shared_state import SharedState
@@ -39,8 +39,7 @@ from hrm.core.shared_state import SharedState
 __all__ = ["Claim", "Decision", "Negotiator", "Outcome", "Proposal", "StreamLease"]
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """A scheduler's wish to put one container on one unit, made on ``version`` of its row."""
 
     entry: Entry
@@ -62,13 +61,14 @@ class Proposal:
 
 
 class Decision(enum.Enum):
+    __hash__ = object.__hash__
+
     RUN = "run"
     QUEUE = "queue"
     ABORT = "abort"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What became of one claim, and why where it was aborted."""
 
     claim: Claim
@@ -183,6 +183,7 @@ class Negotiator:
         if gang and gang[0].decision is Decision.ABORT:
             return self._count([_abort(c, gang[0].reason) for c in proposal.claims])
         rest = [self._commit_claim(claim, now) for claim in proposal.claims[proposal.gang :]]
+        self._publish(rest)
         return self._count(gang + rest)
 
     def unpark(self) -> list[Proposal]:
@@ -231,9 +232,11 @@ class Negotiator:
                     self._undo(done.claim.unit_id, done.claim.entry.container_id)
                 reason = f"all or nothing: {outcome.reason}"
                 return [_abort(c, reason) for c in claims]
+        self._publish(outcomes)
         return outcomes
 
     def _commit_claim(self, claim: Claim, now: float, *, must_run: bool = False) -> Outcome:
+        """Change the queue, if the claim may have it; ``_publish`` tells the table."""
         entry = claim.entry
         row = self.state.rows.get(claim.unit_id)
         if row is None:
@@ -241,38 +244,38 @@ class Negotiator:
         if not self.state.open[row]:
             return _abort(claim, "the node takes no new containers")
         queue = self.state.queue(row)
-        if not could_hold(entry.demand, queue.unit):
+        if queue.run_if_free(entry, now):
+            return _runs(claim)
+        if not queue.could_hold(entry.demand):
             return _abort(claim, "the resource unit is too small, or kept for its GPU")
         if entry.container_id in queue:
             return _abort(claim, "the container is there already")
-        if queue.runs_at_once(entry.demand, entry.workload_class):
-            queue.run(entry, now)
-            decision = Decision.RUN
-        elif must_run:
+        if must_run:
             return _abort(claim, "somebody else has taken the room, and a gang must run at once")
-        else:
-            refusal = self.may_wait(queue, entry, now)
-            if refusal:
-                return _abort(claim, refusal)
-            queue.enqueue(entry)
-            decision = Decision.QUEUE
-        self.state.refresh(row)
-        return Outcome(claim, decision)
+        refusal = self.may_wait(queue, entry, now)
+        if refusal:
+            return _abort(claim, refusal)
+        queue.enqueue(entry)
+        return Outcome(claim, Decision.QUEUE)
+
+    def _publish(self, outcomes: list[Outcome]) -> None:
+        rows, abort = self.state.rows, Decision.ABORT
+        changed = {rows[x.claim.unit_id] for x in outcomes if x.decision is not abort}
+        self.state.refresh_all(sorted(changed))
 
     def _undo(self, unit_id: ResourceUnitId, container_id: ContainerId) -> None:
-        row = self.state.rows[unit_id]
-        self.state.queue(row).remove(container_id)
-        self.state.refresh(row)
+        self.state.queue(self.state.rows[unit_id]).remove(container_id)
 
     def _count(self, outcomes: list[Outcome]) -> list[Outcome]:
-        for outcome in outcomes:
-            if outcome.decision is Decision.RUN:
-                self.committed += 1
-            elif outcome.decision is Decision.QUEUE:
-                self.queued += 1
-            else:
-                self.aborted += 1
+        decisions = [outcome.decision for outcome in outcomes]
+        self.committed += decisions.count(Decision.RUN)
+        self.queued += decisions.count(Decision.QUEUE)
+        self.aborted += decisions.count(Decision.ABORT)
         return outcomes
+
+
+def _runs(claim: Claim) -> Outcome:
+    return tuple.__new__(Outcome, (claim, Decision.RUN, ""))
 
 
 def _abort(claim: Claim, reason: str) -> Outcome:

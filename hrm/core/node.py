@@ -2,7 +2,8 @@
 
 The units are cut from the hardware by a binding, which may change while the node runs: units that
 the new cut takes away or changes take no new containers, and once the last of their containers has
-ended, all are cut at once. The others run on untouched.
+ended, all are cut at once. The others run on untouched. Who asks for another binding is a person,
+or ``auto_binding``.
 
 The master commits and assigns; the node decides who starts, by the rules of ``resource_unit``, the
 moment room appears and without asking anybody. A container that ended is reported until the master
@@ -22,7 +23,8 @@ from dataclasses import dataclass, replace
 
 from hrm.core import commands as c
 from hrm.core import events as e
-from hrm.core.binding import Binding, Hardware, concerned, cut
+from hrm.core.auto_binding import AutoBinding, AutoBindingRules, StayBound, look_at
+from hrm.core.binding import Binding, BindingMode, Hardware, concerned, cut
 from hrm.core.feasibility import could_hold, demand_vector, fits
 from hrm.core.model import (
     ContainerEnd,
@@ -76,16 +78,22 @@ class NodeCore:
         *,
         hardware: Hardware | None = None,
         binding: Binding | None = None,
+        auto_binding: AutoBindingRules | None = None,
         preemption_grace_s: float | None = 15.0,
     ) -> None:
         """``units``: what ``binding`` cuts from ``hardware``; a node without it is never re-cut.
 
+        ``auto_binding``: by which rules the node changes a partial binding itself; None: never.
         ``preemption_grace_s``: time that a batch container has to make way; None: none ever must.
         """
         self.name = name
         self.hardware = hardware
         self.binding = binding or Binding()
         self.target: Binding | None = None
+        self._auto: AutoBinding | None = None
+        if auto_binding is not None and hardware is not None:
+            self._auto = AutoBinding(auto_binding, lambda b: cut(name, hardware, b))
+        self._why = ""
         self._recut = False
         self.units: dict[ResourceUnitId, UnitQueue] = queues_of(units)
         self.containers: dict[ContainerId, _Container] = {}
@@ -120,6 +128,8 @@ class NodeCore:
                 self._adopt(event)
             case e.ContainerOverLimit():
                 self._over_limit(event)
+            case e.UsageMeasured():
+                self._measured(event)
             case e.HeartbeatDue():
                 self._out.append(c.SendHeartbeat(statuses=self.statuses()))
             case e.MasterConnected():
@@ -305,7 +315,9 @@ class NodeCore:
             "reserve_cores": event.reserve_cores,
         }
         changes = {name: value for name, value in asked.items() if value is not None}
-        binding = replace(self.target or self.binding, **changes)  # type: ignore[arg-type]
+        own = self._auto is not None and self._auto.owns(self.target)
+        base = self.binding if own or self.target is None else self.target
+        binding = replace(base, **changes)  # type: ignore[arg-type]
         try:
             if self.hardware is None:
                 raise InvalidRequest(f"{self.name} does not know its hardware, and cannot be cut")
@@ -313,18 +325,10 @@ class NodeCore:
         except InvalidRequest as error:
             self._answer(event, False, f"{self.name} cannot be bound so: {error.message}")
             return
-        before = [queue.unit for queue in self.units.values()]
-        changed = set(concerned(before, units))
-        for unit_id, queue in self.units.items():
-            queue.unit = replace(queue.unit, draining=unit_id in changed)
-        self.target = binding
-        for container in list(self.containers.values()):
-            waits = container.life.state is ContainerState.WAITING
-            if waits and container.spec.unit_id in changed:
-                self._end(container, self._preempted(container.spec.unit_id), event.now)
-        if self._cut_if_free():
+        if self._aim_at(binding, units, event.now):
             self._answer(event, True, f"{self.name} is bound: {binding}")
             return
+        changed = {unit_id for unit_id, queue in self.units.items() if queue.unit.draining}
         busy = {u: len(self.units[u].running) for u in sorted(changed) if self.units[u].running}
         many = ", ".join(f"{count} at {unit_id}" for unit_id, count in busy.items())
         self._answer(
@@ -334,6 +338,49 @@ class NodeCore:
             f"{many}; until then {', '.join(sorted(changed))} take no new ones",
         )
         self._out.append(c.RegisterAgain(binding=None))
+
+    def _measured(self, event: e.UsageMeasured) -> None:
+        """Let the node change its own binding, or take back what takes too long."""
+        if self._auto is None or self.hardware is None:
+            return
+        no_gpu = all(queue.unit.gpu is None for queue in self.units.values())
+        if self.binding.mode is not BindingMode.PARTIAL or no_gpu:
+            self._auto.forget()
+            return
+        look = look_at(
+            self.name, self.hardware, self.binding, self.units.values(), dict(event.cpu_percent)
+        )
+        decision = self._auto.measured(
+            event.now, self.binding, self.target, look, may_begin=self.connected
+        )
+        if decision is None:
+            return
+        if isinstance(decision, StayBound):
+            self.target = None
+            for queue in self.units.values():
+                queue.unit = replace(queue.unit, draining=False)
+            why = f"stays bound ({self.binding}): {decision.why}"
+            self._out.append(c.RegisterAgain(binding=None, why=why))
+            return
+        units = cut(self.name, self.hardware, decision.binding)
+        why = f"({decision.binding}): {decision.why}"
+        if not self._aim_at(decision.binding, units, event.now, f"bound anew {why}"):
+            self._out.append(c.RegisterAgain(binding=None, why=f"drains, to be bound {why}"))
+
+    def _aim_at(
+        self, binding: Binding, units: tuple[ResourceUnit, ...], now: float, why: str = ""
+    ) -> bool:
+        """Cut ``units`` as soon as those concerned are free; is it done already?"""
+        changed = set(concerned([queue.unit for queue in self.units.values()], units))
+        for unit_id, queue in self.units.items():
+            queue.unit = replace(queue.unit, draining=unit_id in changed)
+        self.target, self._why = binding, why
+        for container in list(self.containers.values()):
+            waits = container.life.state is ContainerState.WAITING
+            if waits and container.spec.unit_id in changed:
+                self._end(container, self._preempted(container.spec.unit_id), now)
+        self._cut_if_free()
+        return self.target is None
 
     def _answer(self, event: e.RebindReceived, accepted: bool, message: str) -> None:
         self._out.append(
@@ -358,7 +405,7 @@ class NodeCore:
             if queue is not kept and unit.pool in self.units:
                 queue.join(self.units[unit.pool])
         self.binding, self.target, self._recut = self.target, None, True
-        self._out.append(c.RegisterAgain(binding=self.binding))
+        self._out.append(c.RegisterAgain(binding=self.binding, why=self._why))
         return True
 
     def _start_all(self, unit: UnitQueue, now: float) -> list[ContainerId]:
@@ -401,4 +448,4 @@ class NodeCore:
 
 
 def _life(container_id: ContainerId) -> Lifecycle[ContainerState]:
-    return Lifecycle(f"container {container_id}", CONTAINER, ContainerState.ASSIGNED)
+    return Lifecycle("container", container_id, CONTAINER, ContainerState.ASSIGNED)

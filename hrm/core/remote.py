@@ -20,7 +20,7 @@ HRM's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hrm.core.bounds import Bounds
@@ -131,6 +131,10 @@ class RemoteScheduler(Scheduler):
     def withdraw(self, application_id: ApplicationId, container_id: ContainerId) -> None:
         super().withdraw(application_id, container_id)
         self.changed_jobs[application_id] = None
+
+    def _settled(self, job: Job, container_ids: Sequence[ContainerId]) -> None:
+        super()._settled(job, container_ids)
+        self.changed_jobs[job.application_id] = None
 
     def room_appeared(self) -> None:
         super().room_appeared()

@@ -164,7 +164,7 @@ def _checked(scheduler: RemoteScheduler, job: Job, claims: tuple[Claim, ...]) ->
     entries = {
         x: scheduler.entry(x, job.workload_class, request) for x, request in job.pending.items()
     }
-    return tuple(replace(claim, entry=entries[x]) for x, claim in wanted.items())
+    return tuple(claim._replace(entry=entries[x]) for x, claim in wanted.items())
 
 
 def _over(name: str) -> NotFound:

@@ -7,8 +7,9 @@ the master.
 
 from __future__ import annotations
 
+from hrm.core.model import ResourceUnitId
 from hrm.core.remote import JobImage, StateChanged, UnitState
-from hrm.core.resource_unit import queues_of
+from hrm.core.resource_unit import UnitQueue, queues_of
 from hrm.core.scheduler import Job, Scheduler
 from hrm.core.shared_state import SharedState
 
@@ -36,10 +37,6 @@ class Replica:
 
     def _put(self, images: tuple[UnitState, ...]) -> None:
         """Replace units; each keeps its row. All that share cores come together."""
-        known = [x for x in images if x.unit.unit_id in self.state.rows]
-        for image in reversed(known):
-            # The row that became unused last is the first to be used again.
-            self.state.remove(image.unit.unit_id)
         queues = queues_of(image.unit for image in images)
         for image in images:
             queue = queues[image.unit.unit_id]
@@ -47,13 +44,36 @@ class Replica:
                 queue.run(entry, entry.started_at_s)
             for entry in (*image.stream_waiting, *image.batch_waiting):
                 queue.enqueue(entry)
+        known = [x for x in images if x.unit.unit_id in self.state.rows]
+        if all(self._is_cut_as(image) for image in known):
+            for image in known:
+                self.state.exchange(queues[image.unit.unit_id])
+            for image in known:
+                self._open(image)
+        else:
+            for image in reversed(known):
+                # The row that became unused last is the first to be used again.
+                self.state.remove(image.unit.unit_id)
+            for image in known:
+                self._add(image, queues)
         here = {image.unit.unit_id for image in known}
-        new = [x for x in images if x.unit.unit_id not in here]
-        for image in (*known, *new):
-            unit_id = image.unit.unit_id
-            self.state.add(image.node, queues[unit_id])
+        for image in images:
+            if image.unit.unit_id not in here:
+                self._add(image, queues)
+
+    def _is_cut_as(self, image: UnitState) -> bool:
+        queue = self.state.find(image.unit.unit_id)
+        return queue is not None and queue.unit == image.unit
+
+    def _add(self, image: UnitState, queues: dict[ResourceUnitId, UnitQueue]) -> None:
+        self.state.add(image.node, queues[image.unit.unit_id])
+        self._open(image)
+
+    def _open(self, image: UnitState) -> None:
+        unit_id = image.unit.unit_id
+        if self.state.open[self.state.rows[unit_id]] != image.is_open:
             self.state.set_open(unit_id, image.is_open)
-            self.state.limit_waiting(unit_id, image.waiting_limit)
+        self.state.limit_waiting(unit_id, image.waiting_limit)
 
     def _update(self, image: JobImage, now: float) -> None:
         """Make a job what the master says; its back-off goes on unless it asks for more."""

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from hrm.core.feasibility import Vector, capacity_vector, fits, minus, plus
 from hrm.core.model import ContainerId, ResourceUnit, ResourceUnitId, WorkloadClass
@@ -38,8 +38,10 @@ from hrm.core.model import ContainerId, ResourceUnit, ResourceUnitId, WorkloadCl
 __all__ = ["Entry", "UnitImage", "UnitQueue", "pooled_part", "queues_of", "startable"]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+_as_tuple = tuple.__new__  # makes a named tuple twice as fast as calling its class
+
+
+class Entry(NamedTuple):
     """A container in a unit's queue.
 
     ``duration_s`` is its estimated run time, infinite for streams; ``started_at_s`` counts only
@@ -52,6 +54,14 @@ class Entry:
     duration_s: float
     started_at_s: float = 0.0
 
+    def started(self, now: float) -> Entry:
+        """The same, running since ``now``."""
+        return _as_tuple(Entry, (*self[:4], now))
+
+    def pooled(self) -> Entry:
+        """As the siblings of its unit see it."""
+        return self._replace(demand=pooled_part(self.demand))
+
     def remaining_s(self, now: float) -> float:
         """Estimated seconds until it ends; never negative, infinite for a stream."""
         if self.workload_class is WorkloadClass.STREAM:
@@ -59,8 +69,7 @@ class Entry:
         return max(0.0, self.duration_s - (now - self.started_at_s))
 
 
-@dataclass(frozen=True, slots=True)
-class UnitImage:
+class UnitImage(NamedTuple):
     """An immutable picture of a unit's queues, for estimates on a snapshot."""
 
     capacity: Vector
@@ -133,6 +142,7 @@ class UnitQueue:
         "batch_waiting",
         "capacity",
         "free",
+        "gpu_only",
         "pool",
         "running",
         "stream_room",
@@ -143,6 +153,7 @@ class UnitQueue:
 
     def __init__(self, unit: ResourceUnit) -> None:
         self.unit = unit
+        self.gpu_only = unit.gpu_only
         self.capacity = capacity_vector(unit)
         self.free = self.capacity
         self.stream_room = self.capacity
@@ -172,7 +183,11 @@ class UnitQueue:
         self._changed()
 
     def __contains__(self, container_id: ContainerId) -> bool:
-        return self.get(container_id) is not None
+        return (
+            container_id in self.running
+            or container_id in self.stream_waiting
+            or container_id in self.batch_waiting
+        )
 
     def get(self, container_id: ContainerId) -> Entry | None:
         return (
@@ -181,13 +196,23 @@ class UnitQueue:
             or self.batch_waiting.get(container_id)
         )
 
+    def could_hold(self, demand: Vector) -> bool:
+        """See ``feasibility.could_hold``."""
+        return fits(demand, self.capacity) and (demand[2] > 0 or not self.gpu_only)
+
     @property
     def waiting_count(self) -> int:
         return len(self.stream_waiting) + len(self.batch_waiting)
 
     def runs_at_once(self, demand: Vector, workload_class: WorkloadClass) -> bool:
         """See ``UnitImage.runs_at_once``."""
-        return self.image().runs_at_once(demand, workload_class)
+        if len(self.pool) > 1:
+            return self.image().runs_at_once(demand, workload_class)
+        if self.stream_waiting or (
+            self.batch_waiting and workload_class is not WorkloadClass.STREAM
+        ):
+            return False
+        return fits(demand, self.free)
 
     def enqueue(self, entry: Entry) -> None:
         """Put a new container at the end of its class's queue."""
@@ -200,13 +225,44 @@ class UnitQueue:
         """Let a container hold its resources from now on, whether it waited here or is new."""
         assert entry.container_id not in self.running
         assert fits(entry.demand, self.free), f"{entry.container_id} over-commits {self.unit}"
-        if self._queue_of(entry.workload_class).pop(entry.container_id, None) is None:
+        if entry.workload_class is WorkloadClass.BATCH:
+            self.batch_waiting.pop(entry.container_id, None)
+        elif self.stream_waiting.pop(entry.container_id, None) is None:
             self._count_stream(entry, minus)
-        started = replace(entry, started_at_s=now)
+        started = entry.started(now)
         self.running[entry.container_id] = started
         self._take(entry.demand)
         self._changed()
         return started
+
+    def run_if_free(self, entry: Entry, now: float) -> bool:
+        """``run`` a new container if ``runs_at_once`` says so, and if it may be here at all.
+
+        The common case of a commit, in one step: units of a pool go the long way.
+        """
+        demand, free = entry.demand, self.free
+        batch = entry.workload_class is WorkloadClass.BATCH
+        if (
+            self.stream_waiting
+            or (batch and self.batch_waiting)
+            or demand[0] > free[0]
+            or demand[1] > free[1]
+            or demand[2] > free[2]
+            or demand[3] > free[3]
+            or (self.gpu_only and not demand[2])
+            or entry.container_id in self
+        ):
+            return False
+        if len(self.pool) > 1 or not batch:
+            if not self.runs_at_once(demand, entry.workload_class):
+                return False
+            self.run(entry, now)
+            return True
+        self.running[entry.container_id] = entry.started(now)
+        self.free = minus(free, demand)
+        self.version += 1
+        self._image = None
+        return True
 
     def unrun(self, container_id: ContainerId) -> None:
         """Back from running to the head of its queue: the node has not started it after all."""
@@ -238,7 +294,7 @@ class UnitQueue:
         entry = self.get(container_id)
         if entry is None or entry.workload_class is workload_class:
             return False
-        changed = replace(entry, workload_class=workload_class)
+        changed = entry._replace(workload_class=workload_class)
         self._count_stream(entry, plus)
         self._count_stream(changed, minus)
         if container_id in self.running:
@@ -268,19 +324,27 @@ class UnitQueue:
 
     def image(self) -> UnitImage:
         """The present state, immutable; made once per version."""
-        if self._image is None:
+        if self._image is None and len(self.pool) == 1:
+            self._image = UnitImage(
+                self.capacity,
+                self.free,
+                tuple(self.running.values()),
+                tuple(self.stream_waiting.values()),
+                tuple(self.batch_waiting.values()),
+            )
+        elif self._image is None:
             siblings = [queue for queue in self.pool if queue is not self]
             self._image = UnitImage(
                 self.capacity,
                 self.free,
                 (
                     *self.running.values(),
-                    *(_pooled(x) for queue in siblings for x in queue.running.values()),
+                    *(x.pooled() for queue in siblings for x in queue.running.values()),
                 ),
                 (
                     *self.stream_waiting.values(),
                     *(
-                        _pooled(x)
+                        x.pooled()
                         for queue in siblings
                         for x in queue.stream_waiting.values()
                         if queue.lacks_only_the_pool(x)
@@ -307,6 +371,9 @@ class UnitQueue:
                 queue.stream_room = how(queue.stream_room, demand)
 
     def _take(self, demand: Vector) -> None:
+        if len(self.pool) == 1:
+            self.free = minus(self.free, demand)
+            return
         for queue in self.pool:
             queue.free = minus(queue.free, demand if queue is self else pooled_part(demand))
 
@@ -315,10 +382,10 @@ class UnitQueue:
             queue.free = plus(queue.free, demand if queue is self else pooled_part(demand))
 
     def _changed(self) -> None:
+        if len(self.pool) == 1:
+            self.version += 1
+            self._image = None
+            return
         for queue in self.pool:
             queue.version += 1
             queue._image = None
-
-
-def _pooled(entry: Entry) -> Entry:
-    return replace(entry, demand=pooled_part(entry.demand))

@@ -10,13 +10,16 @@ Source: HRM paper, section 4.3.3, algorithm 2, with the local copy spent claim b
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import traceback
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
 
 from hrm.core.bounds import Bounds
 from hrm.core.feasibility import Vector, demand_vector
@@ -85,6 +88,9 @@ class Job:
 
 
 _Members: TypeAlias = list[tuple[ContainerId, ContainerRequest]]
+_ROWS = frozenset({int, type(None)})
+
+T = TypeVar("T", bound=tuple[Any, ...])
 
 
 class Scheduler:
@@ -133,6 +139,14 @@ class Scheduler:
         if not job.pending:
             del self.jobs[application_id]
 
+    def _settled(self, job: Job, container_ids: Sequence[ContainerId]) -> None:
+        """These containers of a job wait for nothing more."""
+        for container_id in container_ids:
+            job.pending.pop(container_id, None)
+            job.requested_at_s.pop(container_id, None)
+        if not job.pending:
+            self.jobs.pop(job.application_id, None)
+
     def room_appeared(self) -> None:
         """Containers ended or a node came: whoever backs off may try at once."""
         for job in self.jobs.values():
@@ -155,18 +169,20 @@ class Scheduler:
         self.rounds += 1
         job.policy_fault = ""
         claims: list[Claim] = []
-        wanted = dict(itertools.islice(job.pending.items(), job.gang or None))
-        versions = view.version.copy()
+        pending = job.pending
+        wanted = dict(itertools.islice(pending.items(), job.gang)) if job.gang else pending
         try:
             for demand, members in self._groups(wanted):
                 view.open_to(demand)
                 placement = self._placement(job, demand, self._gpu_part(job, demand, members, view))
                 rows = _ask(self.policy, view, placement, now)
-                claims.extend(
-                    Claim(entry, view.unit_id(row), int(versions[row]))
-                    for entry, row in zip(placement.entries, rows, strict=True)
-                    if row is not None
-                )
+                entries: Sequence[Entry] = placement.entries
+                taken = [row for row in rows if row is not None]
+                if len(taken) < len(rows):
+                    placed = [row is not None for row in rows]
+                    entries = list(itertools.compress(entries, placed))
+                versions = view.version[taken].tolist()
+                claims += _each(Claim, zip(entries, view.unit_ids(taken), versions, strict=True))
                 if self.strict_order and None in rows:
                     break
         except PolicyFault as fault:
@@ -183,11 +199,10 @@ class Scheduler:
     def settle(self, job: Job, outcomes: list[Outcome], now: float) -> list[Outcome]:
         """Take what was granted out of the job; back off if anything is left. Answers grants."""
         granted = [outcome for outcome in outcomes if outcome.decision is not Decision.ABORT]
-        for outcome in granted:
-            container_id = outcome.claim.entry.container_id
-            self.delays_s.append(now - job.requested_at_s.get(container_id, now))
-            job.gpus_granted += outcome.claim.entry.demand[2] > 0
-            self.withdraw(job.application_id, container_id)
+        requested_at_s, entries = job.requested_at_s, [x.claim.entry for x in granted]
+        self.delays_s.extend([now - requested_at_s.get(x.container_id, now) for x in entries])
+        job.gpus_granted += sum(x.demand[2] > 0 for x in entries)
+        self._settled(job, [x.container_id for x in entries])
         self.placed += len(granted)
         refusals = [outcome.reason for outcome in outcomes if outcome.decision is Decision.ABORT]
         job.last_refusal = refusals[-1] if refusals else job.policy_fault
@@ -226,8 +241,13 @@ class Scheduler:
             runs = itertools.groupby(members, key=lambda item: demand_vector(item[1].resources))
             return [(demand, list(run)) for demand, run in runs]
         groups: dict[Vector, _Members] = {}
-        for container_id, request in members:
-            groups.setdefault(demand_vector(request.resources), []).append((container_id, request))
+        latest, group = None, []
+        for item in members:
+            resources = item[1].resources
+            if resources is not latest:
+                latest = resources
+                group = groups.setdefault(demand_vector(resources), [])
+            group.append(item)
         return groups.items()
 
     def _gpu_part(self, job: Job, demand: Vector, members: _Members, view: ClusterView) -> _Members:
@@ -256,10 +276,13 @@ class Scheduler:
         return members[: max(0, gpu_share(free, wanted)[own] - job.gpus_granted)]
 
     def _placement(self, job: Job, demand: Vector, members: _Members) -> Placement:
-        workload_class = job.workload_class
-        entries = tuple(
-            self.entry(container_id, workload_class, request) for container_id, request in members
+        workload_class, default_s = job.workload_class, self.bounds.default_duration_s
+        durations_s = [x.expected_duration_s or default_s for _, x in members]
+        common, again = [container_id for container_id, _ in members], itertools.repeat
+        columns = zip(
+            common, again(workload_class), again(demand), durations_s, again(0.0), strict=False
         )
+        entries = tuple(_each(Entry, columns))
         return Placement(
             workload_class,
             demand,
@@ -268,6 +291,11 @@ class Scheduler:
             self.bounds.wait_max_s,
             together=job.gang > 0 or workload_class is WorkloadClass.STREAM,
         )
+
+
+def _each(kind: type[T], columns: Iterable[tuple[Any, ...]]) -> Iterator[T]:
+    """Named tuples of a kind from columns of their fields, as fast as plain ones are made."""
+    return map(functools.partial(tuple.__new__, kind), columns)
 
 
 def _is_batch(job: Job) -> bool:
@@ -292,6 +320,10 @@ def _ask(
     wanted = len(placement.entries)
     if len(answer) != wanted:
         raise PolicyFault(f"{name} answered {len(answer)} rows for {wanted} containers")
+    if set(map(type, answer)) <= _ROWS:
+        taken = np.array([each for each in answer if each is not None], np.int64)
+        if view.may_propose(taken, placement.demand):
+            return answer
     rows: list[int | None] = []
     for each in answer:
         if each is None:

@@ -1,24 +1,26 @@
 """The shared resource state: a table of numpy columns, one row a resource unit.
 
-All schedulers read it, each through a snapshot of its own; only the negotiator writes it. The
-columns repeat what the units' queues say, so that a decision over ten thousand units is a handful
-of vector operations. Rows are reused; ``version`` of a row never goes back, so a claim made on an
-older version can be told.
+All schedulers read it, each through a view of its own; only the negotiator writes it. The columns
+repeat what the units' queues say, so that a decision over ten thousand units is a handful of vector
+operations. Rows are reused; ``version`` of a row never goes back, so a claim made on an older
+version can be told.
+
+What changes with every container stands in one array, ``_table``, of which the columns are parts:
+to bring a view up to date is to copy the rows that have changed since, in one operation.
 
 Source: HRM paper, sections 2.2 (global resource state) and 4.1 (record RS).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from hrm.core.estimate import simulate
-from hrm.core.feasibility import Vector, could_hold, fitting_rows, minus
+from hrm.core.feasibility import Vector, could_hold, fits, fitting_rows, minus
 from hrm.core.model import NodeName, ResourceUnitId, WorkloadClass
 from hrm.core.resource_unit import Entry, UnitImage, UnitQueue, pooled_part
 from hrm.core.waits import WaitTable
@@ -31,9 +33,32 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 _FIRST_ROWS = 16
 _NO_LIMIT = np.iinfo(np.int64).max
+_CELLS = 12
+_LOG_MIN = 4_096
+_SPAN = 512
+_DEMANDS_KEPT = 256
 
 
-class SharedState:
+class _Columns:
+    """Names for the parts of a table, shape (rows, ``_CELLS``)."""
+
+    free: Ints
+    stream_room: Ints
+    waiting_stream: Ints
+    waiting_batch: Ints
+    version: Ints
+    waiting_limit: Ints
+
+    def _name_columns(self, table: Ints) -> None:
+        self.free = table[:, 0:4]
+        self.stream_room = table[:, 4:8]
+        self.waiting_stream = table[:, 8]
+        self.waiting_batch = table[:, 9]
+        self.version = table[:, 10]
+        self.waiting_limit = table[:, 11]
+
+
+class SharedState(_Columns):
     """The authoritative table.
 
     Invariants:
@@ -43,25 +68,31 @@ class SharedState:
         vcores and memory, and for no others.
         A row that is not in use is closed, with zeros in ``total`` and ``free``.
         ``waiting_limit`` is how many may wait at a row; ``limit_waiting`` sets it.
-        ``rows`` maps all and only the unit ids in use to their rows.
+        ``rows`` maps all and only the unit ids in use to their rows, ``ids`` the rows to them.
+        ``log`` lists the rows that have changed, the latest last, from entry ``log_start`` on;
+        ``shape`` rises when rows come, go, open or close, which the log does not tell.
     """
 
     def __init__(self) -> None:
         self.rows: dict[ResourceUnitId, int] = {}
         self._queues: list[UnitQueue | None] = [None] * _FIRST_ROWS
         self._nodes: list[NodeName | None] = [None] * _FIRST_ROWS
+        self.ids: list[ResourceUnitId] = [ResourceUnitId("")] * _FIRST_ROWS
         self._unused: list[int] = list(range(_FIRST_ROWS - 1, -1, -1))
         self._waits = WaitTable()
-        self.free: Ints = np.zeros((_FIRST_ROWS, 4), dtype=np.int64)
+        self._table: Ints = np.zeros((_FIRST_ROWS, _CELLS), dtype=np.int64)
+        self._name_columns(self._table)
+        self.waiting_limit[:] = _NO_LIMIT
         self.total: Ints = np.zeros((_FIRST_ROWS, 4), dtype=np.int64)
-        self.waiting_stream: Ints = np.zeros(_FIRST_ROWS, dtype=np.int64)
-        self.waiting_batch: Ints = np.zeros(_FIRST_ROWS, dtype=np.int64)
-        self.version: Ints = np.zeros(_FIRST_ROWS, dtype=np.int64)
         self.open: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
-        self.waiting_limit: Ints = np.full(_FIRST_ROWS, _NO_LIMIT)
-        self.stream_room: Ints = np.zeros((_FIRST_ROWS, 4), dtype=np.int64)
         self.gpu_only: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
         self.pool: Ints = np.arange(_FIRST_ROWS, dtype=np.int64)
+        self.pools = 0
+        self.log: list[int] = []
+        self.log_start = 0
+        self.shape = 0
+        self._could_hold: dict[Vector, bool] = {}
+        self._could_hold_at = 0
         self._watchers: list[set[ResourceUnitId]] = []
         self._seen: dict[ResourceUnitId, int] = {}
 
@@ -87,6 +118,7 @@ class SharedState:
         self.rows[unit_id] = row
         self._queues[row] = queue
         self._nodes[row] = node
+        self.ids[row] = unit_id
         self.total[row] = queue.capacity
         self.open[row] = not queue.unit.draining
         self.gpu_only[row] = queue.unit.gpu_only
@@ -95,25 +127,33 @@ class SharedState:
             queue.join(owner)
         siblings = self.siblings(row)
         self.pool[row] = self.pool[siblings[0]] if siblings else row
+        self.pools += bool(queue.unit.pool)
+        self.shape += 1
         self.refresh(row)
         return row
+
+    def exchange(self, queue: UnitQueue) -> None:
+        """Put another queue of the same unit into its row; units that share a pool go together."""
+        row = self.rows[queue.unit.unit_id]
+        assert self.queue(row).unit == queue.unit, f"{queue.unit.unit_id} is cut anew"
+        self._queues[row] = queue
+        self._seen.pop(queue.unit.unit_id, None)
+        self.refresh(row)
 
     def remove(self, unit_id: ResourceUnitId) -> None:
         """Take a unit's row out of use; units that share a pool go together."""
         row = self.rows.pop(unit_id)
         self._seen.pop(unit_id, None)
         self._changed(unit_id)
+        self.pools -= bool(self.queue(row).unit.pool)
+        self.shape += 1
         self._queues[row] = None
         self._nodes[row] = None
+        self.ids[row] = ResourceUnitId("")
         self.open[row] = False
         self.gpu_only[row] = False
         self.total[row] = 0
-        self.free[row] = 0
-        self.stream_room[row] = 0
-        self.waiting_stream[row] = 0
-        self.waiting_batch[row] = 0
-        self.waiting_limit[row] = _NO_LIMIT
-        self.version[row] += 1
+        self._table[row] = (*[0] * 10, self.version[row] + 1, _NO_LIMIT)
         self._waits.stale.add(row)
         self._unused.append(row)
 
@@ -121,6 +161,7 @@ class SharedState:
         row = self.rows[unit_id]
         self.open[row] = is_open
         self.version[row] += 1
+        self.shape += 1
         self._changed(unit_id)
 
     def limit_waiting(self, unit_id: ResourceUnitId, limit: int) -> None:
@@ -129,6 +170,7 @@ class SharedState:
         if row is not None and self.waiting_limit[row] != limit:
             self.waiting_limit[row] = limit
             self.version[row] += 1
+            self._write_down((row,))
             self._changed(unit_id)
 
     def queue(self, row: int) -> UnitQueue:
@@ -155,21 +197,42 @@ class SharedState:
 
     def refresh(self, row: int) -> None:
         """Copy a queue's numbers, and its siblings', into their rows after a change."""
-        for queue in self.queue(row).pool:
-            unit_id = queue.unit.unit_id
-            each = self.rows.get(unit_id)
-            if each is None:
-                continue
-            image = queue.image()
-            self.free[each] = image.free
-            self.stream_room[each] = queue.stream_room
-            self.waiting_stream[each] = len(image.stream_waiting)
-            self.waiting_batch[each] = len(image.batch_waiting)
-            self.version[each] += 1
-            self._waits.stale.add(each)
-            if self._watchers and self._seen.get(unit_id) != queue.version:
-                self._seen[unit_id] = queue.version
-                self._changed(unit_id)
+        self.refresh_all((row,))
+
+    def refresh_all(self, rows: Iterable[int]) -> None:
+        """The same for several rows, none of them named twice."""
+        each = list(rows) if not self.pools else self._with_siblings(rows)
+        if not each:
+            return
+        versions = self.version[each].tolist()
+        limits = self.waiting_limit[each].tolist()
+        queues = self._queues
+        self._table[each] = [
+            _numbers(queues[row], version, limit)
+            for row, version, limit in zip(each, versions, limits, strict=True)
+        ]
+        self._waits.stale.update(each)
+        self._write_down(each)
+        if self._watchers:
+            for row in each:
+                queue = self.queue(row)
+                unit_id = queue.unit.unit_id
+                if self._seen.get(unit_id) != queue.version:
+                    self._seen[unit_id] = queue.version
+                    self._changed(unit_id)
+
+    def _with_siblings(self, rows: Iterable[int]) -> list[int]:
+        found: dict[int, None] = {}
+        for row in rows:
+            found[row] = None
+            found.update(dict.fromkeys(self.siblings(row)))
+        return list(found)
+
+    def _write_down(self, rows: Sequence[int]) -> None:
+        self.log.extend(rows)
+        if len(self.log) > max(_LOG_MIN, 2 * len(self._queues)):
+            self.log_start += len(self.log)
+            self.log.clear()
 
     def waits_s(self, demand: Vector, rows: Ints, now: float) -> Floats:
         """``estimate.simulate`` for each of ``rows``; infinite at rows that are not in use."""
@@ -191,6 +254,18 @@ class SharedState:
             return f"the unit of row {row} is too small, even when it is empty"
         return ""
 
+    def could_hold(self, demand: Vector) -> bool:
+        """Would any unit, closed or not, hold ``demand`` when it is empty?"""
+        if self._could_hold_at != self.shape or len(self._could_hold) > _DEMANDS_KEPT:
+            self._could_hold.clear()
+            self._could_hold_at = self.shape
+        if demand not in self._could_hold:
+            fitting = fitting_rows(demand, self.total)
+            if not demand[2]:
+                fitting &= ~self.gpu_only
+            self._could_hold[demand] = bool(fitting.any())
+        return self._could_hold[demand]
+
     def view(self) -> ClusterView:
         """A snapshot for one scheduling round."""
         return ClusterView(self)
@@ -207,26 +282,27 @@ class SharedState:
         old, pool = len(self._queues), self.pool
         self._queues.extend([None] * old)
         self._nodes.extend([None] * old)
+        self.ids.extend([ResourceUnitId("")] * old)
         self._unused = list(range(2 * old - 1, old - 1, -1))
-        self.free = np.concatenate([self.free, np.zeros_like(self.free)])
+        more = np.zeros_like(self._table)
+        more[:, -1] = _NO_LIMIT
+        self._table = np.concatenate([self._table, more])
+        self._name_columns(self._table)
         self.total = np.concatenate([self.total, np.zeros_like(self.total)])
-        self.stream_room = np.concatenate([self.stream_room, np.zeros_like(self.stream_room)])
-        self.waiting_stream = np.concatenate([self.waiting_stream, np.zeros(old, np.int64)])
-        self.waiting_batch = np.concatenate([self.waiting_batch, np.zeros(old, np.int64)])
-        self.version = np.concatenate([self.version, np.zeros(old, np.int64)])
         self.open = np.concatenate([self.open, np.zeros(old, np.bool_)])
-        self.waiting_limit = np.concatenate([self.waiting_limit, np.full(old, _NO_LIMIT)])
         self.gpu_only = np.concatenate([self.gpu_only, np.zeros(old, np.bool_)])
         self.pool = np.arange(2 * old, dtype=np.int64)
         self.pool[:old] = pool
+        self.shape += 1
 
 
-class ClusterView:
+class ClusterView(_Columns):
     """One scheduler's copy of the state, which it may spend while it places a job.
 
     ``apply`` takes a placement off the copy, so that the next container of the job sees it. The
-    state itself is untouched, whatever is written into the columns: all are copies, and images are
-    immutable. A view is for one round: unit images are read when first asked for.
+    state itself is untouched, and nobody can write into the columns: images are immutable, too. A
+    view is for one round: unit images are read when first asked for. ``renew`` makes it fit for the
+    next round, at the cost of what has changed.
 
     Attributes, each with one row a unit: ``free``, ``total`` and ``stream_room`` (what the streams
     of the unit leave to one more, see ``UnitQueue``), shape (rows, 4) in the order of
@@ -238,21 +314,48 @@ class ClusterView:
     def __init__(self, state: SharedState) -> None:
         self._state = state
         self._images: dict[int, UnitImage] = {}
-        self.free = state.free.copy()
-        self.total = state.total.copy()
-        self.stream_room = state.stream_room.copy()
-        self.waiting_stream = state.waiting_stream.copy()
-        self.waiting_batch = state.waiting_batch.copy()
-        self.version = state.version.copy()
-        self.open = state.open.copy()
-        self.waiting_limit = state.waiting_limit.copy()
-        self.gpu_only = state.gpu_only.copy()
+        self._added: dict[int, list[tuple[Entry, bool]]] = {}
+        self._together: list[tuple[list[int], Sequence[Entry], float]] = []
+        self._spent: set[int] = set()
+        self._copy()
+
+    def _copy(self) -> None:
+        state = self._state
+        self._table = state._table.copy()
+        self._name_columns(_sealed(self._table.view()))
+        self.total = _sealed(state.total.copy())
+        self.gpu_only = _sealed(state.gpu_only.copy())
+        self.open = self._open = _sealed(state.open.copy())
         self._pool = state.pool.copy()
-        self._allowed = state.open.copy()
+        self._allowed = self._open
+        self._gpu_only_rows = bool(self.gpu_only.any())
+        self._shape = state.shape
+        self._position = state.log_start + len(state.log)
+
+    def renew(self) -> None:
+        """Bring the view up to date, and take back what was spent of it."""
+        state = self._state
+        self._images.clear()
+        self._added.clear()
+        self._together.clear()
+        behind = self._position - state.log_start
+        if self._shape != state.shape or behind < 0:
+            self._spent.clear()
+            self._copy()
+            return
+        self._spent.update(state.log[behind:])
+        if self._spent:
+            rows = list(self._spent)
+            self._table[rows] = state._table[rows]
+            self._spent.clear()
+        self._position = state.log_start + len(state.log)
+        self.open = self._allowed = self._open
 
     def open_to(self, demand: Vector) -> None:
         """Close the rows that hold cores for a GPU to a demand without need of one; open others."""
-        self.open = self._allowed & self._useful(demand)
+        self.open = self._allowed
+        if self._gpu_only_rows:
+            self.open = _sealed(self._allowed & self._useful(demand))
 
     def _useful(self, demand: Vector) -> Bools:
         """Rows that are not kept for containers of another kind than this."""
@@ -271,8 +374,10 @@ class ClusterView:
         Algorithm 1 for all of them at once; the same shape as ``rows``.
         """
         waits = self._state.waits_s(demand, rows, now)
-        if self._images:
-            for index in np.flatnonzero(np.isin(rows, list(self._images))).tolist():
+        self._part()
+        changed = [*self._images, *self._added]
+        if changed:
+            for index in np.flatnonzero(np.isin(rows, changed)).tolist():
                 waits[index] = self.wait_s(demand, int(rows[index]), now)
         return waits
 
@@ -291,46 +396,119 @@ class ClusterView:
     def unit_id(self, row: int) -> ResourceUnitId:
         return self._state.queue(row).unit.unit_id
 
+    def unit_ids(self, rows: Iterable[int]) -> list[ResourceUnitId]:
+        """Of rows that are all in use."""
+        ids = self._state.ids
+        return [ids[row] for row in rows]
+
+    def may_propose(self, rows: Ints, demand: Vector) -> bool:
+        """Is ``refusal`` empty for every one of ``rows``?"""
+        state = self._state
+        if not len(rows):
+            return True
+        if rows.min() < 0 or rows.max() >= len(state.open) or not state.open[rows].all():
+            return False
+        if not demand[2] and state.gpu_only[rows].any():
+            return False
+        return bool(fitting_rows(demand, state.total[rows]).all())
+
+    def rows_with_room(
+        self, demand: Vector, workload_class: WorkloadClass, first: int, many: int
+    ) -> Ints:
+        """The first ``many`` rows, from row ``first`` on and round, at which one would start at
+        once.
+
+        Looks at a few rows, then at more: where there is room it is found soon.
+        """
+        found: list[Ints] = []
+        left = many
+        for start, stop in _spans(first, len(self.open)):
+            rows = np.flatnonzero(self._has_room(demand, workload_class, start, stop))[:left]
+            if len(rows):
+                found.append(rows + start)
+                left -= len(rows)
+            if left <= 0:
+                break
+        return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+    def _has_room(
+        self, demand: Vector, workload_class: WorkloadClass, start: int, stop: int
+    ) -> Bools:
+        part = self._table[start:stop]
+        room: Bools = self.open[start:stop] & (part[:, 8] == 0)
+        if workload_class is not WorkloadClass.STREAM:
+            room &= part[:, 9] == 0
+        for dimension, wanted in enumerate(demand):
+            if wanted:
+                room &= part[:, dimension] >= wanted
+        return room
+
     def image(self, row: int) -> UnitImage:
         """The unit's queues as this view has them."""
+        self._part()
         image = self._images.get(row)
-        return self._state.queue(row).image() if image is None else image
+        if image is None:
+            image = self._state.queue(row).image()
+        for entry, runs in self._added.pop(row, ()):
+            image = _with(image, entry, runs=runs)
+            self._images[row] = image
+        return image
 
     def apply(self, row: int, entry: Entry, now: float) -> bool:
         """Put a container on a unit of this view; True if it would run at once, False if wait."""
-        image = self.image(row)
-        if entry.workload_class is WorkloadClass.STREAM:
-            self._take_stream_room(row, entry.demand)
-        if image.runs_at_once(entry.demand, entry.workload_class):
-            free = minus(image.free, entry.demand)
-            running = (*image.running, replace(entry, started_at_s=now))
-            self._images[row] = replace(image, free=free, running=running)
-            self.free[row] = free
-            self._apply_to_siblings(row, replace(entry, started_at_s=now))
-            return True
-        if entry.workload_class is WorkloadClass.STREAM:
-            waiting = (*image.stream_waiting, entry)
-            self._images[row] = replace(image, stream_waiting=waiting)
-            self.waiting_stream[row] += 1
+        self._part()
+        numbers = self._table[row]
+        free, waiting_stream, waiting_batch = numbers[:4].tolist(), numbers[8], numbers[9]
+        stream = entry.workload_class is WorkloadClass.STREAM
+        demand = entry.demand
+        at_once = not waiting_stream and (stream or not waiting_batch) and fits(demand, tuple(free))
+        self._spent.add(row)
+        if stream:
+            self._take_stream_room(row, demand)
+        if at_once:
+            self._take(row, entry.started(now))
         else:
-            waiting = (*image.batch_waiting, entry)
-            self._images[row] = replace(image, batch_waiting=waiting)
-            self.waiting_batch[row] += 1
-        return False
+            self._added.setdefault(row, []).append((entry, False))
+            self._table[row, 8 if stream else 9] += 1
+        return at_once
+
+    def apply_all(self, rows: Ints, entries: Sequence[Entry], now: float) -> bool:
+        """Put one of ``entries``, all of one demand, on each of ``rows``, all of which have room,
+        none twice. False, and nothing is done, where units share cores: what one takes is gone from
+        others."""
+        if self._state.pools:
+            return False
+        demand = np.asarray(entries[0].demand, np.int64)
+        self._table[rows, :4] -= demand
+        if entries[0].workload_class is WorkloadClass.STREAM:
+            self._table[rows, 4:8] -= demand
+        numbers = rows.tolist()
+        self._spent.update(numbers)
+        self._together.append((numbers, entries, now))
+        return True
+
+    def _part(self) -> None:
+        """Tell row by row what came together: few rounds ask."""
+        for rows, entries, now in self._together:
+            for row, entry in zip(rows, entries, strict=True):
+                self._added.setdefault(row, []).append((entry.started(now), True))
+        self._together.clear()
 
     def _take_stream_room(self, row: int, demand: Vector) -> None:
-        self.stream_room[row] -= np.asarray(demand, np.int64)
-        for sibling in self.siblings(row):
-            self.stream_room[sibling] -= np.asarray(pooled_part(demand), np.int64)
+        self._table[row, 4:8] -= np.asarray(demand, np.int64)
+        for sibling in self.siblings(row) if self._state.pools else ():
+            self._table[sibling, 4:8] -= np.asarray(pooled_part(demand), np.int64)
+            self._spent.add(sibling)
 
-    def _apply_to_siblings(self, row: int, entry: Entry) -> None:
+    def _take(self, row: int, entry: Entry) -> None:
         """What starts at ``row`` is gone from every unit that shares its cores."""
-        part = replace(entry, demand=pooled_part(entry.demand))
-        for sibling in self.siblings(row):
-            image = self.image(sibling)
-            free = minus(image.free, part.demand)
-            self._images[sibling] = replace(image, free=free, running=(*image.running, part))
-            self.free[sibling] = free
+        self._added.setdefault(row, []).append((entry, True))
+        self._table[row, :4] -= np.asarray(entry.demand, np.int64)
+        for sibling in self.siblings(row) if self._state.pools else ():
+            part = entry.pooled()
+            self._added.setdefault(sibling, []).append((part, True))
+            self._table[sibling, :4] -= np.asarray(part.demand, np.int64)
+            self._spent.add(sibling)
 
     def waiting_before(self, workload_class: WorkloadClass) -> Ints:
         """How many waiters a new container of this class would find before it; shape (rows,)."""
@@ -377,8 +555,8 @@ class ClusterView:
             rows = [self._state.rows[unit] for unit in units if unit in self._state.rows]
             kept = np.zeros_like(self.open)
             kept[rows] = True
-            self._allowed &= kept
-            self.open = self.open & kept
+            self._allowed = _sealed(self._allowed & kept)
+            self.open = _sealed(self.open & kept)
 
     def streams_leave(self, demand: Vector) -> Bools:
         """Rows where a stream of ``demand`` would fit if batch made way; shape (rows,)."""
@@ -387,3 +565,36 @@ class ClusterView:
     def could_ever_fit(self, demand: Vector) -> Bools:
         """Rows whose empty unit would hold ``demand``; shape (rows,)."""
         return fitting_rows(demand, self.total)
+
+
+def _numbers(queue: UnitQueue | None, version: int, limit: int) -> tuple[int, ...]:
+    """The row of a queue that has changed."""
+    assert queue is not None
+    waiting = queue.stream_waiting if len(queue.pool) == 1 else queue.image().stream_waiting
+    counts = (len(waiting), len(queue.batch_waiting), version + 1, limit)
+    return queue.free + queue.stream_room + counts
+
+
+def _sealed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same array, which nobody can write through this name."""
+    array.flags.writeable = False
+    return array
+
+
+def _spans(first: int, rows: int) -> Iterator[tuple[int, int]]:
+    """All of ``rows`` from ``first`` on and round, in parts that grow."""
+    size = _SPAN
+    for start, end in ((first, rows), (0, min(first, rows))):
+        while start < end:
+            yield start, min(start + size, end)
+            start, size = start + size, 4 * size
+
+
+def _with(image: UnitImage, entry: Entry, *, runs: bool) -> UnitImage:
+    """The image after one more has come."""
+    capacity, free, running, streams, batch = image
+    if runs:
+        return UnitImage(capacity, minus(free, entry.demand), (*running, entry), streams, batch)
+    if entry.workload_class is WorkloadClass.STREAM:
+        return UnitImage(capacity, free, running, (*streams, entry), batch)
+    return UnitImage(capacity, free, running, streams, (*batch, entry))

@@ -14,10 +14,9 @@ from hrm.core.scheduler import Placement
 from hrm.core.shared_state import ClusterView
 from hrm.policies.spending import (
     by_score,
-    in_turn,
+    in_turn_with_room,
     may_still_wait,
     rows_that_let_wait,
-    rows_with_room,
     with_nones,
 )
 
@@ -35,9 +34,7 @@ class MinWait:
     def place(self, view: ClusterView, placement: Placement, now: float) -> list[int | None]:
         """See ``PlacementPolicy.place``."""
         entries = placement.entries
-        chosen, self._cursor = in_turn(
-            view, entries, lambda: rows_with_room(view, placement), self._cursor, now
-        )
+        chosen, self._cursor = in_turn_with_room(view, placement, self._cursor, now)
         left = entries[len(chosen) :]
         if left:
             rows, waits = rows_that_let_wait(view, placement, now)

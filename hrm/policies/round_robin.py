@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hrm.core.scheduler import Placement
 from hrm.core.shared_state import ClusterView
-from hrm.policies.spending import in_turn, rows_that_let_wait, rows_with_room, with_nones
+from hrm.policies.spending import in_turn, in_turn_with_room, rows_that_let_wait, with_nones
 
 __all__ = ["RoundRobin"]
 
@@ -24,9 +24,7 @@ class RoundRobin:
     def place(self, view: ClusterView, placement: Placement, now: float) -> list[int | None]:
         """See ``PlacementPolicy.place``."""
         entries = placement.entries
-        chosen, self._cursor = in_turn(
-            view, entries, lambda: rows_with_room(view, placement), self._cursor, now
-        )
+        chosen, self._cursor = in_turn_with_room(view, placement, self._cursor, now)
         waiting, self._cursor = in_turn(
             view,
             entries[len(chosen) :],

@@ -29,6 +29,7 @@ __all__ = [
     "by_score",
     "in_order",
     "in_turn",
+    "in_turn_with_room",
     "may_still_wait",
     "rows_that_let_wait",
     "rows_with_room",
@@ -104,6 +105,29 @@ def in_order(
             view.apply(row, entries[len(placed)], now)
             placed.append(row)
     return placed
+
+
+def in_turn_with_room(
+    view: ClusterView, placement: Placement, cursor: int, now: float
+) -> tuple[list[int], int]:
+    """One entry to each row with room, from row ``cursor`` on, pass after pass.
+
+    Answers the choice and the next cursor. Most of the time the first few rows are looked at.
+    """
+    demand, workload_class = placement.demand, placement.workload_class
+    entries = placement.entries
+    chosen: list[int] = []
+    while len(chosen) < len(entries):
+        left = entries[len(chosen) :]
+        turn = view.rows_with_room(demand, workload_class, cursor, len(left))
+        if not len(turn):
+            break
+        if not view.apply_all(turn, left[: len(turn)], now):
+            turn = turn[:1]  # what it takes is gone from its siblings too: ask again
+            view.apply(int(turn[0]), left[0], now)
+        chosen += turn.tolist()
+        cursor = chosen[-1] + 1
+    return chosen, cursor
 
 
 def in_turn(

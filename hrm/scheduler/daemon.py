@@ -107,6 +107,7 @@ class Session:
     ) -> None:
         self.scheduler = scheduler
         self.replica = Replica(scheduler)
+        self._view = self.replica.state.view()
         self._stub = stub
         self._stream = stream
         self._number = number
@@ -180,7 +181,8 @@ class Session:
 
     async def _round(self, job: Job) -> None:
         """Place one job, as far as it goes."""
-        view = self.replica.state.view()
+        self._view.renew()
+        view = self._view
         token = 0
         if job.workload_class is WorkloadClass.STREAM:
             lease = await self._acquire(job)
@@ -189,7 +191,8 @@ class Session:
                 if lease is not None:
                     await self._give_back(lease.token)
                 return
-            job, token, view = current, lease.token, self.replica.state.view()
+            job, token = current, lease.token
+            view.renew()  # it came with the lease
             view.keep_open(lease.units)
         proposal = self.scheduler.choose(job, view, token, self._now())
         await self._propose(job, proposal)

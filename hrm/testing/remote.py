@@ -34,6 +34,7 @@ class VirtualScheduler:
         self.session = next(_SESSIONS)
         self.scheduler = Scheduler(name, policy or MinWait(), cluster.bounds)
         self.replica = Replica(self.scheduler)
+        self._view = self.replica.state.view()
         self.hangs = False
         self.dropped = False
         self._busy = False
@@ -107,7 +108,8 @@ class VirtualScheduler:
         )
 
     def _propose(self, job: Job, lease: c.LeaseGranted | None) -> None:
-        view = self.replica.state.view()
+        view = self._view
+        view.renew()
         view.keep_open(lease.units if lease else None)
         token = lease.token if lease else 0
         proposal = self.scheduler.choose(job, view, token, self.cluster.now)

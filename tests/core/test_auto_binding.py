@@ -1,0 +1,531 @@
+"""The border between GPU and CPU jobs moves with the load, and only where that is worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.auto_binding import (
+    PAUSE_GROWTH_MAX,
+    AutoBinding,
+    AutoBindingRules,
+    BindAnew,
+    Look,
+    StayBound,
+    look_at,
+)
+from hrm.core.binding import Binding, BindingMode, Core, Hardware, cut
+from hrm.core.feasibility import demand_vector
+from hrm.core.invariants import node_violations
+from hrm.core.model import (
+    NOTHING,
+    ApplicationId,
+    ContainerEnd,
+    ContainerId,
+    ContainerSpec,
+    ContainerState,
+    EndCause,
+    Gpu,
+    NodeName,
+    Resources,
+    ResourceUnit,
+    ResourceUnitId,
+    WorkloadClass,
+)
+from hrm.core.node import NodeCore
+from hrm.core.resource_unit import Entry, queues_of
+from hrm.testing.virtual import VirtualCluster
+
+NAME = NodeName("n1")
+GPU0, GPU1 = ResourceUnitId("n1/gpu0"), ResourceUnitId("n1/gpu1")
+MACHINE = Hardware(
+    cores=tuple(Core(number) for number in range(8)),
+    memory_mib=8000,
+    gpus=(Gpu(index=0, memory_mib=1000), Gpu(index=1, memory_mib=1000)),
+)
+ON_GPU, CPU_ONLY = Resources(1, 100, 100), Resources(1, 100)
+RULES = AutoBindingRules(window=3, pause_s=100.0, drain_s=20.0)
+PARTIAL = Binding(mode=BindingMode.PARTIAL, bound_cores=2, reserve_cores=2)
+
+
+def look(gpu0: float = 0.0, gpu1: float = 0.0, **more: Any) -> Look:
+    """Cores used at each GPU; one container of one core is there where anything is used."""
+    some = gpu0 + gpu1 > 0
+    more = {"gpu_largest": (1, 100) if some else (0, 0), "busy": some, **more}
+    return Look(cores=8, used={GPU0: gpu0, GPU1: gpu1}, **more)
+
+
+def cut_by(binding: Binding) -> tuple[ResourceUnit, ...]:
+    return cut(NAME, MACHINE, binding)
+
+
+class Script:
+    """Measurements a second, and a node that does at once what is decided."""
+
+    def __init__(self, binding: Binding = PARTIAL, rules: AutoBindingRules = RULES) -> None:
+        self.auto, self.binding, self.now = AutoBinding(rules, cut_by), binding, 0.0
+        self.whys: list[str] = []
+
+    def feed(self, looks: Iterable[Look], *, may_begin: bool = True) -> list[int]:
+        """The bound cores after each measurement."""
+        after = []
+        for each in looks:
+            self.now += 1
+            decision = self.auto.measured(self.now, self.binding, None, each, may_begin=may_begin)
+            if isinstance(decision, BindAnew):
+                self.binding = decision.binding
+                self.whys.append(decision.why)
+            after.append(self.binding.bound_cores)
+        return after
+
+
+def test_a_gpu_short_of_cores_gets_one_more_and_gives_it_back_when_others_wait() -> None:
+    script = Script()
+    assert script.feed([look(1.9)] * 3) == [2, 2, 3]
+    assert script.whys == ["containers at n1/gpu0 used 1.9 of its 2 cores"]
+    script.feed([look(1.9)])
+    script.now += 100
+    assert script.feed([look(0.3, 0.1, cpu_short=True)] * 4) == [3, 3, 2, 2]
+    assert script.whys[1] == (
+        "containers at n1/gpu0 used 0.3 of its 3 cores, while others waited for cores"
+    )
+
+
+def test_bound_cores_without_containers_are_given_back_down_to_the_least() -> None:
+    script = Script(replace(PARTIAL, bound_cores=3), replace(RULES, cores_min=2, idle_percent=0.0))
+    script.feed([look(cpu_short=True)] * 500)
+    assert script.binding.bound_cores == 2
+    assert script.whys == ["no container was at a GPU, while others waited for cores"]
+
+
+STILL = {
+    "a window that is not full": [look(2.0)] * 2,
+    "one peak": [look(), look(), look(2.0)],
+    "busy, but not enough": [look(1.8)] * 50,
+    "idle, but nobody waits": [look(0.1)] * 50,
+    "nobody there, and nobody waits": [look()] * 50,
+    "idle, and somebody waits now and then": [look(0.1, cpu_short=i % 3 > 0) for i in range(50)],
+    "one GPU idle, the other not": [look(0.1, 0.5, cpu_short=True)] * 50,
+    "a GPU job that needs all its cores": [look(0.1, cpu_short=True, gpu_largest=(2, 9))] * 50,
+    "a GPU job that needs all its memory": [look(0.1, cpu_short=True, gpu_largest=(1, 1500))] * 50,
+    "a stream that draining would hold up": [look(2.0, stream=True)] * 50,
+    "somebody who waits at a GPU now and then": [look(0.1, needed=3 * (i % 2)) for i in range(50)],
+    "more cores needed than the reserve leaves": [look(0.1, needed=4)] * 50,
+    "a CPU job that needs the cores": [look(2.0, cpu_largest=(4, 9))] * 50,
+    "a CPU job that needs the memory": [look(2.0, cpu_largest=(1, 2500))] * 50,
+}
+
+
+@pytest.mark.parametrize("case", STILL)
+def test_the_border_stays_where_it_is(case: str) -> None:
+    script = Script()
+    assert set(script.feed(STILL[case])) == {2}
+
+
+def test_it_never_goes_below_the_reserve_nor_below_one_core_without_a_gpu() -> None:
+    rules = replace(RULES, pause_s=1.0)
+    for reserve_cores, most in ((6, 1), (5, 1), (4, 2), (2, 3), (0, 3)):
+        binding = replace(PARTIAL, bound_cores=1, reserve_cores=reserve_cores)
+        for each in (look(8.0, 8.0), look(0.1, needed=most + 1)):
+            script = Script(binding, rules)
+            script.feed([each] * 50)
+            reached = most if each.used[GPU0] > 1 else 1
+            assert script.binding.bound_cores == reached, reserve_cores
+
+
+def test_who_waits_for_cores_alone_gets_as_many_as_needed_and_they_stay() -> None:
+    """Else the same two jobs would move the border to and fro for ever."""
+    rules = replace(RULES, pause_s=10.0)
+    script = Script(replace(PARTIAL, bound_cores=1), rules)
+    assert script.feed([look(0.1, needed=3, needed_at="n1/gpu0")] * 3) == [1, 1, 3]
+    assert script.whys == ["a container at n1/gpu0 waits for nothing but cores"]
+    script.feed([look(0.1, cpu_short=True)] * 50)
+    assert script.binding.bound_cores == 3
+    script.feed([look(cpu_short=True)] * 5)
+    assert script.binding.bound_cores == 2, "the GPUs were empty: other jobs, other needs"
+
+
+def test_between_two_changes_lies_a_pause_and_a_person_starts_one_too() -> None:
+    script = Script(replace(PARTIAL, bound_cores=1))
+    script.feed([look(3.0)] * 3)
+    assert script.feed([look(3.0)] * 100)[-1] == 2
+    assert script.feed([look(3.0)] * 2) == [3, 3]
+    script.now += 200
+    script.binding = replace(PARTIAL, bound_cores=1)
+    assert script.feed([look(3.0)] * 100) == [1] * 100
+
+
+def test_nothing_begins_while_the_master_is_away() -> None:
+    script = Script()
+    assert script.feed([look(2.0)] * 10, may_begin=False) == [2] * 10
+    assert script.feed([look(2.0)]) == [3]
+
+
+@given(
+    st.lists(st.floats(0, 8), min_size=1, max_size=4),
+    st.booleans(),
+    st.integers(1, 3),
+    st.integers(0, 4),
+)
+def test_a_steady_load_moves_the_border_one_way_at_most(
+    used: list[float], cpu_short: bool, bound_cores: int, reserve_cores: int
+) -> None:
+    """``used`` repeats with every window; containers use no more than the cores they have."""
+    rules = replace(RULES, window=len(used), pause_s=1.0)
+    binding = Binding(
+        mode=BindingMode.PARTIAL, bound_cores=bound_cores, reserve_cores=reserve_cores
+    )
+    script = Script(binding, rules)
+    seen = [bound_cores]
+    for _ in range(60):
+        seen += script.feed(
+            look(min(x, script.binding.bound_cores), 0.01, cpu_short=cpu_short) for x in used
+        )
+    assert seen in (sorted(seen), sorted(seen, reverse=True))
+
+
+# --- draining -------------------------------------------------------------------------------------
+
+
+def drained(auto: AutoBinding, begin_s: float, looks: Iterable[Look]) -> list[float]:
+    """When it gives up, measured every second while units drain."""
+    target, gave_up = auto.target, []
+    for step, each in enumerate(looks):
+        now = begin_s + step
+        if isinstance(auto.measured(now, PARTIAL, target, each, may_begin=True), StayBound):
+            gave_up.append(now)
+            target = None
+    return gave_up
+
+
+def begun(auto: AutoBinding, from_s: float) -> float:
+    """When the next attempt begins."""
+    for step in range(10_000):
+        if auto.measured(from_s + step, PARTIAL, None, look(2.0), may_begin=True) is not None:
+            return from_s + step
+    raise AssertionError("no attempt any more")
+
+
+def test_a_drain_that_takes_too_long_is_given_up_and_the_next_attempt_comes_later() -> None:
+    auto = AutoBinding(RULES, cut_by)
+    pauses, now = [], begun(auto, 0.0)
+    for _ in range(8):
+        (gave_up,) = drained(auto, now + 1, [look(2.0)] * 20)
+        assert gave_up == now + RULES.drain_s
+        now = begun(auto, gave_up + 1)
+        pauses.append(now - gave_up)
+    most = RULES.pause_s * PAUSE_GROWTH_MAX
+    assert pauses == [100, 200, 400, 800, most, most, most, most]
+
+
+def test_a_drain_is_given_up_for_a_stream_at_once() -> None:
+    auto = AutoBinding(RULES, cut_by)
+    now = begun(auto, 0.0)
+    assert drained(auto, now + 1, [look(2.0), look(2.0, stream=True)]) == [now + 2]
+
+
+def test_without_a_limit_for_draining_only_a_node_without_containers_changes() -> None:
+    rules = replace(RULES, drain_s=0.0)
+    assert set(Script(rules=rules).feed([look(2.0)] * 50)) == {2}
+    assert Script(rules=rules).feed([look(2.0), look(2.0), look(2.0, busy=False)]) == [2, 2, 3]
+
+
+def test_a_persons_wish_is_never_given_up() -> None:
+    auto = AutoBinding(RULES, cut_by)
+    wish = replace(PARTIAL, bound_cores=3)
+    for now in range(500):
+        assert auto.measured(now, PARTIAL, wish, look(2.0, stream=True), may_begin=True) is None
+
+
+# --- what a node sees -----------------------------------------------------------------------------
+
+
+def test_a_look_tells_who_waits_for_cores_alone() -> None:
+    binding = replace(PARTIAL, bound_cores=1)
+    queues = queues_of(cut(NAME, MACHINE, binding))
+
+    def put(name: str, unit_id: ResourceUnitId, resources: Resources) -> None:
+        demand = demand_vector(resources)
+        queue = queues[unit_id]
+        queue.enqueue(Entry(ContainerId(name), WorkloadClass.BATCH, demand, 60.0))
+        queue.start_all(0.0)
+
+    def seen() -> Look:
+        percents = {ContainerId("a"): 60.0, ContainerId("b"): 70.0}
+        return look_at(NAME, MACHINE, binding, queues.values(), percents)
+
+    put("a", GPU0, ON_GPU)
+    assert seen() == look(0.6)
+    put("b", GPU1, replace(ON_GPU, gpu_memory_mib=1000))
+    put("c", GPU1, ON_GPU)
+    assert seen().needed == 0, "it lacks device memory as well"
+    put("d", GPU0, replace(ON_GPU, memory_mib=1000))
+    assert (seen().needed, seen().needed_at) == (2, GPU0), "memory comes with the cores"
+    put("e", ResourceUnitId("n1/cpu"), replace(CPU_ONLY, vcores=5))
+    assert not seen().cpu_short
+    put("f", ResourceUnitId("n1/cpu"), replace(CPU_ONLY, vcores=2))
+    assert seen().cpu_short
+    assert (seen().cpu_largest, seen().gpu_largest) == ((5, 100), (1, 1000))
+    assert not seen().stream
+
+
+# --- a node in a cluster --------------------------------------------------------------------------
+
+
+class Cluster(VirtualCluster):
+    """One node that binds by itself; ``percents`` is what each container uses, by executor."""
+
+    def __init__(self, rules: AutoBindingRules = RULES, **binding: int) -> None:
+        super().__init__()
+        self.whys: list[str] = []
+        settings = replace(PARTIAL, **binding)  # type: ignore[arg-type]
+        core = NodeCore(
+            NAME, cut(NAME, MACHINE, settings), hardware=MACHINE, binding=settings,
+            auto_binding=rules,
+        )  # fmt: skip
+        self.node = self.add_core(core)
+        self.settle()
+
+    def measure(self, percent: float, seconds: int = 1) -> None:
+        for _ in range(seconds):
+            self.advance(1.0)
+            used = tuple((x, percent) for x in self.node.processes)
+            self.tell_node(self.node, e.UsageMeasured(now=self.now, cpu_percent=used))
+
+    def _carry_out_at(self, node: Any, command: c.NodeCommand) -> None:
+        if isinstance(command, c.RegisterAgain):
+            self.whys.append(command.why)
+        super()._carry_out_at(node, command)
+
+    @property
+    def bound_cores(self) -> int:
+        """What the master believes; it must be what the node says."""
+        self.advance(1.0)
+        told = self.master.ledger.nodes[NAME].units
+        assert told == tuple(queue.unit for queue in self.node.core.units.values())
+        (cores,) = {unit.capacity.vcores for unit in told if unit.gpu is not None}
+        assert cores == self.node.core.binding.bound_cores
+        return cores
+
+
+def test_a_node_drains_is_cut_and_serves_on() -> None:
+    cluster = Cluster()
+    app = cluster.submit(3, ON_GPU)
+    cluster.settle()
+    cluster.measure(100.0, 3)
+    assert cluster.whys == [
+        "drains, to be bound (partial, 3 cores a GPU, at least 2 kept): "
+        "containers at n1/gpu0 used 2.0 of its 2 cores"
+    ]
+    assert cluster.bound_cores == 2
+    late = cluster.submit(1, CPU_ONLY)
+    cluster.settle()
+    assert cluster.states(late) == {"pending": 1}
+    for executor in (1, 2, 3):
+        cluster.end_process(app, executor)
+    cluster.advance(5.0)
+    assert cluster.bound_cores == 3
+    assert cluster.whys[1].startswith("bound anew (partial, 3 cores a GPU, at least 2 kept): ")
+    assert cluster.states(late) == {"running": 1}
+
+
+def test_a_node_takes_a_drain_back_and_serves_on() -> None:
+    cluster = Cluster()
+    app = cluster.submit(3, ON_GPU)
+    cluster.settle()
+    cluster.measure(100.0, 3)
+    cluster.settle()
+    late = cluster.submit(1, CPU_ONLY)
+    cluster.measure(100.0, 20)
+    assert "stays bound (partial, 2 cores a GPU, at least 2 kept): the units" in cluster.whys[-1]
+    cluster.advance(5.0)
+    assert cluster.bound_cores == 2
+    assert cluster.states(late) == {"running": 1}
+    assert cluster.states(app) == {"running": 3}
+
+
+def test_a_container_that_turns_out_to_be_a_streams_ends_the_drain() -> None:
+    cluster = Cluster()
+    app = cluster.submit(3, ON_GPU)
+    cluster.settle()
+    cluster.measure(100.0, 3)
+    cluster.tell_master(
+        e.WorkloadClassObserved(
+            now=cluster.now, application_id=app, workload_class=WorkloadClass.STREAM
+        )
+    )
+    cluster.measure(100.0)
+    assert "a stream's container is here" in cluster.whys[-1]
+    assert not any(queue.unit.draining for queue in cluster.node.core.units.values())
+
+
+def test_a_person_overrules_the_node() -> None:
+    cluster = Cluster()
+    app = cluster.submit(1, replace(ON_GPU, vcores=2))
+    cluster.settle()
+    cluster.measure(200.0, 3)
+    assert cluster.node.core.target == replace(PARTIAL, bound_cores=3)
+    call = cluster.rebind("n1", reserve_cores=3)
+    cluster.settle()
+    answer = cluster.answers[call]
+    assert isinstance(answer, c.Reply), "2 cores a GPU and 3 kept: the node's own wish is dropped"
+    assert cluster.node.core.binding == replace(PARTIAL, reserve_cores=3)
+    cluster.rebind("n1", bound_cores=1)
+    cluster.settle()
+    cluster.measure(200.0, 100)
+    assert cluster.node.core.target == replace(PARTIAL, bound_cores=1, reserve_cores=3)
+    cluster.end_process(app, 1)
+    assert cluster.bound_cores == 1
+
+
+def test_only_a_partial_binding_moves_and_only_where_there_are_gpus() -> None:
+    for change in ({"mode": BindingMode.EVEN}, {"gpu_limit": 0}):
+        cluster = Cluster(**change)
+        cluster.submit(3, CPU_ONLY)
+        cluster.settle()
+        cluster.measure(100.0, 50)
+        assert cluster.whys == []
+
+
+# --- properties -----------------------------------------------------------------------------------
+
+SMALL = (CPU_ONLY, WorkloadClass.BATCH)
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("assign"),
+            st.sampled_from(["cpu", "gpu0", "gpu1"]),
+            st.builds(Resources, st.integers(1, 3), st.integers(1, 1500)),
+            st.sampled_from([WorkloadClass.BATCH] * 4 + [WorkloadClass.STREAM]),
+        ),
+        st.tuples(st.just("end"), st.integers(0, 20)),
+        st.tuples(st.just("measure"), st.sampled_from([0.0, 30.0, 300.0]), st.integers(3, 8)),
+        st.tuples(st.just("rebind"), st.integers(1, 3), st.integers(0, 6)),
+        st.tuples(st.just("class"), st.integers(0, 20)),
+        st.tuples(st.just("rush")),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps)
+def test_whatever_happens_nothing_is_lost_and_the_reserve_stays(steps: list[Any]) -> None:
+    """Conservation, reserve, and no container without the room it was given, at every step."""
+    rules = AutoBindingRules(window=2, pause_s=2.0, drain_s=4.0)
+    core = NodeCore(
+        NAME, cut(NAME, MACHINE, PARTIAL), hardware=MACHINE, binding=PARTIAL, auto_binding=rules
+    )
+    core.handle(e.MasterConnected(now=0.0, epoch=1))
+    now = 0.0
+    for number, (what, *of) in enumerate(steps):
+        now += 1
+        live = [x for x in core.statuses() if x.state is not ContainerState.ENDED]
+        running = _running(core)
+        if what == "assign":
+            spec = _spec(number, *of)
+            core.handle(e.AssignReceived(now=now, epoch=1, spec=spec))
+        elif what == "end" and running:
+            _end(core, running[of[0] % len(running)], now)
+        elif what == "measure":
+            for _ in range(of[1]):
+                now += 1
+                _measure(core, now, of[0])
+        elif what == "rebind":
+            wish = {"mode": BindingMode.PARTIAL, "bound_cores": of[0], "reserve_cores": of[1]}
+            core.handle(e.RebindReceived(now=now, epoch=1, request_id=number, **wish))
+        elif what == "rush":
+            while running := _running(core):
+                _end(core, running[0], now)
+            core.handle(e.AssignReceived(now=now, epoch=1, spec=_spec(number, "gpu0", *SMALL)))
+            for _ in range(4):
+                now += 1
+                _measure(core, now, 300.0)
+        elif what == "class" and live:
+            container_id = live[of[0] % len(live)].container_id
+            core.handle(
+                e.ContainerClassSet(
+                    now=now, epoch=1, container_id=container_id,
+                    workload_class=WorkloadClass.STREAM,
+                )
+            )  # fmt: skip
+        _check(core)
+
+
+def _spec(
+    number: int, unit: str, resources: Resources, workload_class: WorkloadClass
+) -> ContainerSpec:
+    return ContainerSpec(
+        container_id=ContainerId(f"c{number}"),
+        application_id=ApplicationId("app"),
+        executor_id=str(number),
+        resource_profile_id=0,
+        workload_class=workload_class,
+        resources=replace(resources, gpu_memory_mib=100 if unit.startswith("gpu") else 0),
+        unit_id=ResourceUnitId(f"n1/{unit}"),
+    )
+
+
+def _running(core: NodeCore) -> list[ContainerId]:
+    return [x.container_id for x in core.statuses() if x.state is ContainerState.RUNNING]
+
+
+def _end(core: NodeCore, container_id: ContainerId, now: float) -> None:
+    end = ContainerEnd(cause=EndCause.EXITED, exit_code=0)
+    core.handle(e.ProcessEnded(now=now, container_id=container_id, end=end))
+
+
+def _measure(core: NodeCore, now: float, percent: float) -> None:
+    running = _running(core)
+    streams = any(
+        x.workload_class is WorkloadClass.STREAM
+        for x in core.statuses()
+        if x.state is not ContainerState.ENDED
+    )
+    before = core.binding
+    used = tuple((container_id, percent) for container_id in running)
+    out = core.handle(e.UsageMeasured(now=now, cpu_percent=used))
+    began = any(isinstance(x, c.RegisterAgain) and "drains" in x.why for x in out)
+    assert not (began and streams), "a stream is held up"
+    if core.binding != before:
+        assert not running, "units in use were cut"
+
+
+def _check(core: NodeCore) -> None:
+    assert node_violations(core) == []
+    units = [queue.unit for queue in core.units.values()]
+    assert sum((unit.own_capacity for unit in units), NOTHING) == Resources(8, 8000, 2000)
+    pinned = [cpu for unit in units for cpu in unit.cpus]
+    assert sorted(pinned) == list(range(8)), "each core belongs to one unit"
+    kept = sum(unit.capacity.vcores for unit in units if unit.gpu is None)
+    assert kept >= core.binding.reserve_cores
+    assert all(unit.capacity.vcores >= 1 for unit in units)
+    for status in core.statuses():
+        if status.state in (ContainerState.WAITING, ContainerState.RUNNING):
+            assert status.container_id in core.units[status.unit_id]
+
+
+def test_such_traffic_does_move_the_border() -> None:
+    """The property above would hold as well for a node that never changes anything."""
+    core = NodeCore(
+        NAME,
+        cut(NAME, MACHINE, PARTIAL),
+        hardware=MACHINE,
+        binding=PARTIAL,
+        auto_binding=AutoBindingRules(window=2, pause_s=2.0, drain_s=4.0),
+    )
+    core.handle(e.MasterConnected(now=0.0, epoch=1))
+    core.handle(e.AssignReceived(now=1.0, epoch=1, spec=_spec(1, "gpu0", *SMALL)))
+    for now in (2.0, 3.0):
+        _measure(core, now, 300.0)
+    _end(core, ContainerId("c1"), 4.0)
+    _check(core)
+    assert core.binding.bound_cores == 3
