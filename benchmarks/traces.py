@@ -29,7 +29,7 @@ from benchmarks.common import CONSOLE
 from hrm import policies
 from hrm.core.bounds import Bounds
 from hrm.core.scheduler import PlacementPolicy
-from hrm.errors import HrmError, InvalidRequest, NotFound
+from hrm.errors import HrmError, InvalidRequest, LimitReached, NotFound
 from hrm.sim.replay import Estimates, ReplayResult, Setup, replay
 from hrm.sim.replay_plan import (
     Assumptions,
@@ -163,7 +163,8 @@ def _policy(name: str, seed: int, index: int) -> PlacementPolicy:
     return policies.load(name, seed * _SEED_STRIDE + index)
 
 
-def _run(given: argparse.Namespace, policy: str, window: Window) -> ReplayResult:
+def _run(given: argparse.Namespace, policy: str, window: Window) -> ReplayResult | None:
+    """The result; None, said aloud, where the jobs do not come to their end."""
     began_s = time.perf_counter()
     setup = Setup(
         policy=partial(_policy, policy, window.seed),
@@ -171,7 +172,11 @@ def _run(given: argparse.Namespace, policy: str, window: Window) -> ReplayResult
         estimates=Estimates(given.estimates),
         bounds=Bounds(waiting_limit=given.waiting_limit),
     )
-    result = replay(window.plans, window.nodes, setup)
+    try:
+        result = replay(window.plans, window.nodes, setup)
+    except LimitReached as error:
+        CONSOLE.print(f"{policy}, seed {window.seed}: {error.message}", style="red", markup=False)
+        return None
     CONSOLE.print(
         f"{policy}, seed {window.seed}: {result.containers} containers on {len(window.nodes)} "
         f"nodes, load {result.offered_load:.2f}, mean wait {result.wait.mean:.1f} s "
@@ -187,7 +192,11 @@ def _cell(values: Sequence[float], digits: int = 1) -> str:
     return f"{mean:.{digits}f} ± {half:.{digits}f}"
 
 
-def _row(policy: str, results: Sequence[ReplayResult]) -> list[object]:
+def _row(policy: str, runs: Sequence[ReplayResult | None]) -> list[object]:
+    results = [run for run in runs if run is not None]
+    if len(results) < len(runs):
+        stuck = f"{policy}: {len(runs) - len(results)} of {len(runs)} windows never end"
+        return [stuck, *[None] * (len(_HEADER) - 1)]
     gpus = any(result.gpu_utilisation for result in results)
     used = [r.gpu_utilisation if gpus else r.vcore_utilisation for r in results]
     return [
@@ -233,20 +242,22 @@ def benchmark(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
         "containers_per_task": given.containers_per_task,
         "waiting_limit": given.waiting_limit,
         "scale_load": given.scale_load,
-        "results": {name: [asdict(result) for result in runs] for name, runs in results.items()},
+        "results": {
+            name: [None if run is None else asdict(run) for run in runs]
+            for name, runs in results.items()
+        },
     }
     table = common.table(_HEADER, [_row(name, runs) for name, runs in results.items()])
-    return document, f"{_about(given, windows, report, results)}\n\n{table}"
+    return document, f"{_about(given, windows, report)}\n\n{table}"
 
 
 def _about(
     given: argparse.Namespace,
     windows: Sequence[Window],
     report: LoadReport,
-    results: dict[str, list[ReplayResult]],
 ) -> str:
-    runs = next(iter(results.values()))
-    loads = _cell([r.offered_load for r in runs], 2)
+    mib = Assumptions().gpu_memory_mib
+    loads = _cell([offered_load(window.plans, window.nodes, mib) for window in windows], 2)
     nodes = " / ".join(str(len(window.nodes)) for window in windows)
     containers = " / ".join(str(sum(p.containers for p in w.plans)) for w in windows)
     return (

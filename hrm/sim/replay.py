@@ -53,6 +53,7 @@ __all__ = ["Estimates", "ReplayResult", "Setup", "replay"]
 _FOR_EVER_S = 1e12
 _START_S = 1_000.0
 _TICK_EVERY_JOBS = 256
+_SLACK_S = 100_000.0
 _EPOCH = 1
 _INCARNATION = "1"
 _NOT_YET = ApplicationId("")
@@ -188,6 +189,9 @@ class _Replay:
         for name, its_units in units:
             self._tell_node(name, e.MasterConnected(now=self.now, epoch=_EPOCH))
             self._tell_master(_registration(name, its_units, self.now))
+        # Not even one container at a time takes as long, nor does work that streams make run again.
+        runs_s = sum(x for plan in plans for task in plan.tasks for x in task.durations_s)
+        self._horizon_s = _START_S + plans[-1].arrival_s + 10 * runs_s + _SLACK_S
         for number, plan in enumerate(plans, 1):
             self._at(_START_S + plan.arrival_s, self._arrive, number, plan)
 
@@ -195,10 +199,14 @@ class _Replay:
         """Let everything happen until the last job is over."""
         while self.live:
             self.events += 1
-            if self.events > self._setup.events_max or not self._queue:
+            stuck = not self._queue or self.now > self._horizon_s
+            if stuck or self.events > self._setup.events_max:
+                first = next(iter(self._runs.values()), None)
+                name = first.plan.job.job_id if first else "none of those that came"
                 raise LimitReached(
-                    f"{self.live} jobs are not over after {self.events} events: the cluster is "
-                    f"overloaded, or a job can never start; replay fewer jobs, or a lower load"
+                    f"{self.live} jobs are not over after {self.events} events and "
+                    f"{self.now - _START_S:.0f} s, the first is {name}: the cluster is overloaded, "
+                    f"or a job can never start; replay fewer jobs, or a lower load"
                 )
             self.now, _, action, arguments = heapq.heappop(self._queue)
             action(*arguments)

@@ -91,6 +91,15 @@ def test_a_gang_starts_together_or_waits() -> None:
     assert result.wait.p50 == pytest.approx(9, abs=NEAR)
 
 
+@pytest.mark.parametrize(
+    "policy", ["min-wait", "fifo", "centralized-drf", "best-fit", "round-robin"]
+)
+def test_a_gang_finds_the_second_node_where_the_first_has_more_gpus_than_cores(policy: str) -> None:
+    nodes = uniform_nodes(2, 4, 65_536, gpus=8)
+    gang = job("g", 0, work("t", 5, instances=8, gpus=1), together=True)
+    assert run([gang], nodes, policy).wait.largest < NEAR
+
+
 def test_shares_of_a_gpu_run_beside_each_other_and_whole_ones_do_not() -> None:
     node = uniform_nodes(1, 8, 65_536, gpus=1)
     halves = [job(str(i), 0.001 * i, work("t", 10, gpus=1, share=0.5)) for i in range(2)]
