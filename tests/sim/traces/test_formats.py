@@ -28,6 +28,9 @@ from hrm.sim.traces.records import (
 from hrm.sim.traces.training import deeprm_jobs
 from tests.sim.traces.samples import SAMPLES, write
 
+REAL_DATA = os.environ.get("HRM_TRACES", "")
+"""Read before a fixture takes every HRM_* away."""
+
 FOLDERS = {
     "alibaba-gpu": "alibaba_gpu_v2023", "alibaba-v2018": "alibaba_v2018_dag",
     "google": "google_2011_jobs", "philly": "philly", "muri": "muri", "gavel": "gavel",
@@ -257,11 +260,10 @@ def test_only_the_first_messages_are_kept(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", FORMATS)
 def test_real_data_is_read_without_a_bad_row(name: str) -> None:
-    root = os.environ.get("HRM_TRACES")
-    if not root:
+    if not REAL_DATA:
         pytest.skip("HRM_TRACES names no directory with real traces")
     folder = next(v for k, v in FOLDERS.items() if name.startswith(k))
-    records, report = load(name, Path(root) / folder)
+    records, report = load(name, Path(REAL_DATA) / folder)
     assert records
     assert report.rows_bad == 0, report.messages
     for record in records[:1000]:
