@@ -96,11 +96,10 @@ def in_order(
         return []
     wanted = np.asarray(demand, np.int64)
     fold = view.free[rows][:, wanted > 0] // wanted[wanted > 0]
-    chosen: list[int] = np.repeat(rows, np.minimum(fold.min(axis=1), len(entries)))[
-        : len(entries)
-    ].tolist()
     placed: list[int] = []
-    for row in chosen:
+    for row in map(int, np.repeat(rows, np.minimum(fold.min(axis=1), len(entries)))):
+        if len(placed) == len(entries):
+            break
         # Of units that share their cores, the first may have taken what the next counted on.
         if np.all(view.free[row] >= wanted):
             view.apply(row, entries[len(placed)], now)
