@@ -26,6 +26,8 @@ from hrm.v1 import application_pb2_grpc, common_pb2, node_pb2, node_pb2_grpc
 
 __all__ = ["Agents", "Application"]
 
+_EOF: Any = vars(grpc.aio)["EOF"]  # which its stubs do not know
+
 CHANNELS = 4
 _OPTIONS = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -66,12 +68,12 @@ class _Agent:
         call = stub.Connect(metadata=self.agents.metadata, wait_for_ready=True)
         await call.write(node_pb2.NodeMessage(sequence=next(self.sequence), register=self._hello()))
         first = await call.read()
-        if first is grpc.aio.EOF:
+        if first is _EOF:
             return
         self.call = call
         self.agents.up.add(self.name)
         self.agents.registered()
-        while (message := await call.read()) is not grpc.aio.EOF:
+        while (message := await call.read()) is not _EOF:
             self._take(message)
 
     def _hello(self) -> node_pb2.RegisterNode:
@@ -270,7 +272,7 @@ class Application:
 
     async def _read(self) -> None:
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            while await self._call.read() is not grpc.aio.EOF:
+            while await self._call.read() is not _EOF:
                 pass
 
     async def finish(self) -> None:

@@ -26,7 +26,7 @@ from benchmarks.scheduling.emulated import Agents, Application
 __all__ = ["EndToEnd", "Memory", "Returned", "measure_end_to_end", "measure_memory"]
 
 _REGISTER_LIMIT_S = 180.0
-CLIENTS = 24
+CLIENTS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
