@@ -11,6 +11,7 @@ cores it has one of them, and the master never more than the other.
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import itertools
 import tempfile
@@ -69,6 +70,12 @@ class Returned:
     containers: int
     serving_s: float
     all_s: float
+
+
+@functools.cache
+def _runner() -> asyncio.Runner:
+    """One loop for all runs: gRPC stays with the first that it has seen."""
+    return asyncio.Runner()
 
 
 def _cpu_s(master: Master) -> float:
@@ -150,7 +157,7 @@ def measure_end_to_end(
     ``remote``: as many ``hrm scheduler`` processes beside one scheduler in the master. ``profile``:
     where the master writes what cProfile saw of it, at its end.
     """
-    return asyncio.run(_end_to_end(cell, seconds, clients, remote, profile))
+    return _runner().run(_end_to_end(cell, seconds, clients, remote, profile))
 
 
 async def _memory(nodes: int, containers: int) -> tuple[Memory, Returned]:
@@ -190,4 +197,4 @@ async def _memory(nodes: int, containers: int) -> tuple[Memory, Returned]:
 def measure_memory(nodes: int, containers: int) -> tuple[Memory, Returned]:
     """Let ``containers`` run on ``nodes``, weigh the master, kill it, start it again, and wait for
     all nodes to come back."""
-    return asyncio.run(_memory(nodes, containers))
+    return _runner().run(_memory(nodes, containers))

@@ -21,6 +21,7 @@ from pathlib import Path
 from benchmarks.scheduling.cells import STREAM, Cell, percentile, requests_of
 from benchmarks.scheduling.durable import LocalMaster
 from hrm.core.model import ApplicationId, ContainerId, ContainerState, NodeName
+from hrm.master.daemon import TICK_INTERVAL_S
 
 __all__ = ["StreamDelays", "measure_streams"]
 
@@ -98,7 +99,8 @@ async def _measure(cell: Cell, requests: int) -> StreamDelays:
         gc.collect()
         gc.freeze()
         work = [load.client() for _ in range(CLIENTS)]
-        tasks = [asyncio.create_task(each) for each in (*work, load.nodes())]
+        ticks = master.interpreter.tick_forever(TICK_INTERVAL_S)
+        tasks = [asyncio.create_task(each) for each in (*work, load.nodes(), ticks)]
         try:
             stream = await master.register(Cell(cell.nodes, STREAM_TASKS, STREAM, cell.policy))
             begun_s, before, first = time.perf_counter(), load.granted, 1
