@@ -154,7 +154,7 @@ def test_a_placement_costs_the_same_on_ten_times_the_nodes(
     assert many <= 1.1 * few
 
 
-@pytest.mark.parametrize(("tasks", "bound"), [(1, 420.0), (40, 90.0), (400, 80.0)])
+@pytest.mark.parametrize(("tasks", "bound"), [(1, 345.0), (40, 87.0), (400, 81.0)])
 def test_calls_a_placement_by_job_size(tasks: int, bound: float) -> None:
     assert placement_calls(1_000, tasks, WorkloadClass.BATCH, "min-wait") <= bound
 
@@ -183,6 +183,13 @@ def test_registering_costs_the_same_beside_many_applications() -> None:
         return calls_of(master.register)
 
     assert cost(500) <= 1.1 * cost(50)
+
+
+def test_most_ticks_look_at_no_node() -> None:
+    master = Master(1_000)
+    master.core.handle(e.Ticked(now=NOW))
+
+    assert calls_of(lambda: master.core.handle(e.Ticked(now=NOW + 1))) < 100
 
 
 def test_the_state_is_copied_once_and_renewed_by_what_has_changed() -> None:
