@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.scheduling.cells import STREAM, Cell, percentile, requests_of
 from benchmarks.scheduling.durable import LocalMaster
 from hrm.core.model import ApplicationId, ContainerId, ContainerState, NodeName
-from hrm.master.daemon import TICK_INTERVAL_S
+from hrm.master.daemon import TICK_INTERVAL_S, collect_seldom
 
 __all__ = ["StreamDelays", "measure_streams"]
 
@@ -96,8 +96,8 @@ async def _measure(cell: Cell, requests: int) -> StreamDelays:
         master = LocalMaster(cell.nodes, cell.policy, Path(directory) / "store.sqlite")
         await master.start()
         load = _Load(master, cell)
-        gc.collect()
-        gc.freeze()
+        thresholds = gc.get_threshold()
+        collect_seldom()
         work = [load.client() for _ in range(CLIENTS)]
         ticks = master.interpreter.tick_forever(TICK_INTERVAL_S)
         tasks = [asyncio.create_task(each) for each in (*work, load.nodes(), ticks)]
@@ -116,6 +116,7 @@ async def _measure(cell: Cell, requests: int) -> StreamDelays:
             spent_s, granted = time.perf_counter() - begun_s, load.granted - before
         finally:
             gc.unfreeze()
+            gc.set_threshold(*thresholds)
             await _cancel(tasks)
             master.close()
     return StreamDelays(
