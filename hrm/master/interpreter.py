@@ -55,27 +55,32 @@ class Outbox:
     will get the whole state when it comes back."""
 
     def __init__(self) -> None:
-        self._queue: asyncio.Queue[_Message | None] = asyncio.Queue(OUTBOX_MAX)
+        self._messages: deque[_Message] = deque()
+        self._there = asyncio.Event()
         self.closed = False
 
     def put(self, message: _Message) -> None:
         if self.closed:
             return
-        try:
-            self._queue.put_nowait(message)
-        except asyncio.QueueFull:
+        if len(self._messages) >= OUTBOX_MAX:
             self.close()
+            return
+        self._messages.append(message)
+        self._there.set()
 
     def close(self) -> None:
-        """No more messages; the reader gets those that are queued, then None."""
-        if not self.closed:
-            self.closed = True
-            if self._queue.full():
-                self._queue.get_nowait()
-            self._queue.put_nowait(None)
+        """No more messages; the reader gets those that are queued, then none."""
+        self.closed = True
+        self._there.set()
 
-    async def get(self) -> _Message | None:
-        return await self._queue.get()
+    async def take(self) -> list[_Message]:
+        """All messages that are there, at least one; none at all once it is closed and empty."""
+        if not self._messages and not self.closed:
+            self._there.clear()
+            await self._there.wait()
+        taken = list(self._messages)
+        self._messages.clear()
+        return taken
 
 
 class Interpreter:
@@ -298,5 +303,6 @@ def _concerned(command: c.MasterCommand) -> tuple[str, ...]:
 
 async def drain(outbox: Outbox, send: Callable[[_Message], Awaitable[None]]) -> None:
     """Send an outbox's messages until it is closed."""
-    while (message := await outbox.get()) is not None:
-        await send(message)
+    while messages := await outbox.take():
+        for message in messages:
+            await send(message)
