@@ -1,4 +1,5 @@
-"""``hrm sim faults``: let the scheduling core live through faults, and say what broke.
+"""``hrm sim``: ``faults`` lets the scheduling core live through faults and says what broke,
+``traces`` looks at traces (``hrm.cli.sim_traces``).
 
 Data goes to stdout: the violations in words, and one last line of JSON. Progress goes to stderr.
 """
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hrm.cli.console import note
+from hrm.cli.sim_traces import traces
 from hrm.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ TAIL_LINES = 40
 app = typer.Typer(no_args_is_help=True)
 sim_group = typer.Typer(no_args_is_help=True, help="Run the core in simulated clusters.")
 app.add_typer(sim_group, name="sim")
+sim_group.command()(traces)
 
 
 @sim_group.callback()
