@@ -54,9 +54,11 @@ class Outbox:
     """Messages for one stream, bounded. One that overflows is closed: its reader was too slow, and
     will get the whole state when it comes back."""
 
+    __slots__ = ("_messages", "_waiting", "closed")
+
     def __init__(self) -> None:
-        self._messages: deque[_Message] = deque()
-        self._there = asyncio.Event()
+        self._messages: list[_Message] = []
+        self._waiting: asyncio.Future[None] | None = None
         self.closed = False
 
     def put(self, message: _Message) -> None:
@@ -66,21 +68,30 @@ class Outbox:
             self.close()
             return
         self._messages.append(message)
-        self._there.set()
+        self._wake()
 
     def close(self) -> None:
         """No more messages; the reader gets those that are queued, then none."""
         self.closed = True
-        self._there.set()
+        self._wake()
 
     async def take(self) -> list[_Message]:
-        """All messages that are there, at least one; none at all once it is closed and empty."""
-        if not self._messages and not self.closed:
-            self._there.clear()
-            await self._there.wait()
-        taken = list(self._messages)
-        self._messages.clear()
+        """All messages that are there, at least one; none at all once it is closed and empty.
+
+        One reader at a time.
+        """
+        while not self._messages and not self.closed:
+            self._waiting = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
+        taken, self._messages = self._messages, []
         return taken
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
 
 class Interpreter:
