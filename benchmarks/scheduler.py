@@ -233,7 +233,7 @@ def profiles(only: Sequence[str]) -> dict[str, str]:
     if "decisions" in only:
         rounds = decisions.Rounds(decisions.HalfFull(_HEADLINE.nodes), _HEADLINE)
         rounds.run(4_000)
-        profile.runcall(rounds.run, 20_000)
+        rounds.run(20_000, profile)
         found["decisions"] = _lines(pstats.Stats(profile, stream=io.StringIO()))
     if "durable" in only:
         profile = cProfile.Profile()
