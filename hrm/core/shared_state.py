@@ -396,6 +396,11 @@ class ClusterView(_Columns):
     def unit_id(self, row: int) -> ResourceUnitId:
         return self._state.queue(row).unit.unit_id
 
+    @property
+    def shares_cores(self) -> bool:
+        """Are there units that share cores and memory?"""
+        return self._state.pools > 0
+
     def unit_ids(self, rows: Iterable[int]) -> list[ResourceUnitId]:
         """Of rows that are all in use."""
         ids = self._state.ids
