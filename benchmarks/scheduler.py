@@ -185,14 +185,17 @@ def measure_memory(plan: Plan, results: Results) -> None:
     memory, returned = live.measure_memory(plan.memory_nodes, plan.memory_containers)
     results.numbers["memory"] = asdict(memory)
     results.numbers["returned"] = asdict(returned)
+    results.numbers["burst_told_per_s"] = memory.told_per_s
     results.numbers["master_rss_mib"] = memory.rss_mib
     results.numbers["reregister_s"] = returned.all_s
     rows = [[
-        f"{memory.nodes:,}", f"{memory.containers:,}", memory.idle_mib, memory.rss_mib,
+        f"{memory.nodes:,}", f"{memory.containers:,}", f"{memory.told_per_s:,.0f}",
+        memory.idle_mib, memory.rss_mib,
         returned.serving_s, returned.all_s,
     ]]  # fmt: skip
     header = [
-        "nodes", "containers", "MiB at the start", "MiB", "serving again, s", "all nodes back, s",
+        "nodes", "containers", "told/s, asked at once", "MiB at the start", "MiB",
+        "serving again, s", "all nodes back, s",
     ]  # fmt: skip
     results.table("Memory of the master, and its return after kill -9", header, rows)
 
@@ -230,7 +233,7 @@ def profiles(only: Sequence[str]) -> dict[str, str]:
     if "decisions" in only:
         rounds = decisions.Rounds(decisions.HalfFull(_HEADLINE.nodes), _HEADLINE)
         rounds.run(4_000)
-        profile.runcall(rounds.run, 20_000)
+        rounds.run(20_000, profile)
         found["decisions"] = _lines(pstats.Stats(profile, stream=io.StringIO()))
     if "durable" in only:
         profile = cProfile.Profile()

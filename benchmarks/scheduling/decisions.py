@@ -8,6 +8,7 @@ the clock, as they would be in a master.
 
 from __future__ import annotations
 
+import cProfile
 import gc
 import itertools
 import random
@@ -146,7 +147,9 @@ class Rounds:
         self.decided += len(granted)
         return granted
 
-    def run(self, decisions: int) -> tuple[float, float, dict[str, float]]:
+    def run(
+        self, decisions: int, profile: cProfile.Profile | None = None
+    ) -> tuple[float, float, dict[str, float]]:
         """Over at least ``decisions``: how many per second, how many per second of this thread's
         processor time, and microseconds of each by stage."""
         self.spent_s = dict.fromkeys(_STAGES, 0.0)
@@ -154,9 +157,13 @@ class Rounds:
         cpu_s = 0.0
         while self.decided < decisions:
             self.add_job()
+            if profile:
+                profile.enable()
             begun_s = time.thread_time()
             granted = self.commit(*self.choose())
             cpu_s += time.thread_time() - begun_s
+            if profile:
+                profile.disable()
             assert len(granted) == self.cell.tasks, "a half-empty cluster has room for every job"
             self.cluster.book(granted)
             self.cluster.thin()

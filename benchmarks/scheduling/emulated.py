@@ -40,6 +40,7 @@ _OPTIONS = [
 ]
 _RETRY_S = 0.2
 _CALL_LIMIT_S = 60.0
+_TOLD_LIMIT_S = 300.0
 
 
 class _Agent:
@@ -262,7 +263,7 @@ class Application:
         request = app_pb.RequestContainers(containers=containers)
         self._asked_at_s = time.perf_counter()
         await self._call.write(app_pb.ApplicationUpdate(request=request))
-        await asyncio.wait_for(self._told.wait(), _CALL_LIMIT_S)
+        await asyncio.wait_for(self._told.wait(), _TOLD_LIMIT_S)
 
     def _heard(self, _container_id: str) -> None:
         self.delays_s.append(time.perf_counter() - self._asked_at_s)

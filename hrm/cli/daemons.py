@@ -95,6 +95,7 @@ def _master(flags: dict[str, str | None]) -> None:
         settings = config.load(config.MasterSettings, **flags)
         from hrm.master import daemon
 
+        daemon.collect_seldom()
         return daemon.run(settings)
 
     _run(start)

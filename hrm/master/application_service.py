@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import grpc
@@ -16,13 +17,14 @@ from hrm.core import events as e
 from hrm.core.model import ApplicationId, WorkloadClass
 from hrm.core.remote import StateChanged
 from hrm.errors import HrmError, InvalidRequest
-from hrm.master.interpreter import Interpreter, Outbox, drain
+from hrm.master.interpreter import Interpreter, Outbox
 from hrm.v1 import application_pb2 as pb
 from hrm.v1 import application_pb2_grpc
 
 __all__ = ["ApplicationService"]
 
 FIRST_MESSAGE_TIMEOUT_S = 10.0
+STATUSES_MAX = 1_000
 
 log = structlog.get_logger("master.applications")
 
@@ -213,7 +215,21 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
 
 async def _write(outbox: Outbox, hello: pb.AttachedApplication, context: _Session) -> None:
     await context.write(pb.ApplicationNotice(attached=hello))
-    await drain(outbox, lambda notice: context.write(_message(notice)))
+    while notices := await outbox.take():
+        for kind, some in itertools.groupby(notices, key=type):
+            run = list(some)
+            if kind is c.ContainerChanged and len(run) > 1:
+                for first in range(0, len(run), STATUSES_MAX):
+                    await context.write(_changes(run[first : first + STATUSES_MAX]))
+                continue
+            for notice in run:
+                await context.write(_message(notice))
+
+
+def _changes(notices: Sequence[Any]) -> pb.ApplicationNotice:
+    """Many notices of containers as one message: most of what a message costs is its journey."""
+    statuses = [wire.from_status(notice.status) for notice in notices]
+    return pb.ApplicationNotice(changed=pb.ContainersChanged(containers=statuses))
 
 
 def _message(notice: c.NodeMessage | c.Notice | StateChanged) -> pb.ApplicationNotice:

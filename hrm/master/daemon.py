@@ -106,7 +106,6 @@ async def _serve(settings: MasterSettings, token: str, store: SqliteStore) -> in
     (settings.state_dir / "address").write_text(address + "\n")
     log.info("serving", address=address, epoch=core.epoch, schedulers=settings.schedulers)
     print(f"master ready on {address} (epoch {core.epoch})", flush=True)
-    collect_seldom()
     ticking = asyncio.create_task(master.tick_forever(TICK_INTERVAL_S))
     try:
         error = await stopped

@@ -54,28 +54,44 @@ class Outbox:
     """Messages for one stream, bounded. One that overflows is closed: its reader was too slow, and
     will get the whole state when it comes back."""
 
+    __slots__ = ("_messages", "_waiting", "closed")
+
     def __init__(self) -> None:
-        self._queue: asyncio.Queue[_Message | None] = asyncio.Queue(OUTBOX_MAX)
+        self._messages: list[_Message] = []
+        self._waiting: asyncio.Future[None] | None = None
         self.closed = False
 
     def put(self, message: _Message) -> None:
         if self.closed:
             return
-        try:
-            self._queue.put_nowait(message)
-        except asyncio.QueueFull:
+        if len(self._messages) >= OUTBOX_MAX:
             self.close()
+            return
+        self._messages.append(message)
+        self._wake()
 
     def close(self) -> None:
-        """No more messages; the reader gets those that are queued, then None."""
-        if not self.closed:
-            self.closed = True
-            if self._queue.full():
-                self._queue.get_nowait()
-            self._queue.put_nowait(None)
+        """No more messages; the reader gets those that are queued, then none."""
+        self.closed = True
+        self._wake()
 
-    async def get(self) -> _Message | None:
-        return await self._queue.get()
+    async def take(self) -> list[_Message]:
+        """All messages that are there, at least one; none at all once it is closed and empty.
+
+        One reader at a time.
+        """
+        while not self._messages and not self.closed:
+            self._waiting = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
+        taken, self._messages = self._messages, []
+        return taken
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
 
 class Interpreter:
@@ -298,5 +314,6 @@ def _concerned(command: c.MasterCommand) -> tuple[str, ...]:
 
 async def drain(outbox: Outbox, send: Callable[[_Message], Awaitable[None]]) -> None:
     """Send an outbox's messages until it is closed."""
-    while (message := await outbox.get()) is not None:
-        await send(message)
+    while messages := await outbox.take():
+        for message in messages:
+            await send(message)

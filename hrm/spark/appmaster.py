@@ -278,6 +278,11 @@ class AppMaster:
                             now=now, container=app_wire.seen(notice.container)
                         )
                     )
+                case "changed":
+                    for status in notice.changed.containers:
+                        self._handle(
+                            messages.ContainerChanged(now=now, container=app_wire.seen(status))
+                        )
                 case "refused":
                     self._handle(
                         messages.RequestsRefused(

@@ -124,16 +124,18 @@ class ApplicationHeartbeat(_message.Message):
     def __init__(self) -> None: ...
 
 class ApplicationNotice(_message.Message):
-    __slots__ = ("attached", "container", "refused", "end")
+    __slots__ = ("attached", "container", "refused", "end", "changed")
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
     attached: AttachedApplication
     container: _common_pb2.ContainerStatus
     refused: RequestRefused
     end: EndApplication
-    def __init__(self, attached: _Optional[_Union[AttachedApplication, _Mapping]] = ..., container: _Optional[_Union[_common_pb2.ContainerStatus, _Mapping]] = ..., refused: _Optional[_Union[RequestRefused, _Mapping]] = ..., end: _Optional[_Union[EndApplication, _Mapping]] = ...) -> None: ...
+    changed: ContainersChanged
+    def __init__(self, attached: _Optional[_Union[AttachedApplication, _Mapping]] = ..., container: _Optional[_Union[_common_pb2.ContainerStatus, _Mapping]] = ..., refused: _Optional[_Union[RequestRefused, _Mapping]] = ..., end: _Optional[_Union[EndApplication, _Mapping]] = ..., changed: _Optional[_Union[ContainersChanged, _Mapping]] = ...) -> None: ...
 
 class AttachedApplication(_message.Message):
     __slots__ = ("epoch", "containers")
@@ -142,6 +144,12 @@ class AttachedApplication(_message.Message):
     epoch: int
     containers: _containers.RepeatedCompositeFieldContainer[_common_pb2.ContainerStatus]
     def __init__(self, epoch: _Optional[int] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ...) -> None: ...
+
+class ContainersChanged(_message.Message):
+    __slots__ = ("containers",)
+    CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    containers: _containers.RepeatedCompositeFieldContainer[_common_pb2.ContainerStatus]
+    def __init__(self, containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ...) -> None: ...
 
 class RequestRefused(_message.Message):
     __slots__ = ("executor_ids", "resource_profile_id", "message")

@@ -89,6 +89,8 @@ class Application:
         async for notice in self._session:
             if notice.HasField("container"):
                 self.containers[notice.container.executor_id] = notice.container
+            for status in notice.changed.containers:
+                self.containers[status.executor_id] = status
 
     async def show(self) -> admin_pb2.Application:
         return await self.daemons.show(self.application_id)

@@ -240,6 +240,21 @@ async def test_an_application_gets_its_container_on_a_node(tmp_path: Path) -> No
         stream.cancel()
 
 
+async def test_what_changes_at_once_is_told_in_one_notice(tmp_path: Path) -> None:
+    async with running(tmp_path) as master:
+        session = await attached(master)
+        await session.write(asking_for(4))
+        release = application_pb2.ReleaseContainers(executor_ids=["1", "2", "3", "4"])
+        await session.write(application_pb2.ApplicationUpdate(release=release))
+        notice = await session.read()
+        session.cancel()
+
+    assert notice.WhichOneof("notice") == "changed"
+    changed = notice.changed.containers
+    assert [status.executor_id for status in changed] == ["1", "2", "3", "4"]
+    assert {status.state for status in changed} == {common_pb2.CONTAINER_STATE_ENDED}
+
+
 async def test_an_impossible_request_is_refused_naming_the_largest_node(tmp_path: Path) -> None:
     async with running(tmp_path) as master:
         stream = master.nodes.Connect(timeout=TIMEOUT_S)
