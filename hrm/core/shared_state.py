@@ -14,6 +14,7 @@ Source: HRM paper, sections 2.2 (global resource state) and 4.1 (record RS).
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -40,13 +41,13 @@ _SPAN = 512
 _DEMANDS_KEPT = 256
 
 
-class _Columns:
+class _Columns(abc.ABC):
     """Names for the parts of a table, shape (rows, ``_CELLS``)."""
 
     @property
+    @abc.abstractmethod
     def table(self) -> Ints:
         """The whole of it, up to date."""
-        raise NotImplementedError
 
     @property
     def free(self) -> Ints:
@@ -426,6 +427,11 @@ class ClusterView(_Columns):
 
     def unit_id(self, row: int) -> ResourceUnitId:
         return self._state.queue(row).unit.unit_id
+
+    @property
+    def units(self) -> int:
+        """How many rows are in use."""
+        return len(self._state.rows)
 
     @property
     def shares_cores(self) -> bool:

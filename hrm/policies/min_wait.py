@@ -14,6 +14,7 @@ from hrm.core.scheduler import Placement
 from hrm.core.shared_state import ClusterView
 from hrm.policies.spending import (
     by_score,
+    first_row,
     in_turn_with_room,
     may_still_wait,
     rows_that_let_wait,
@@ -24,17 +25,19 @@ __all__ = ["MinWait"]
 
 
 class MinWait:
-    """``start``: where in the table this scheduler begins; schedulers get different ones."""
+    """``index``: which scheduler it serves. Each begins at a place of its own in the table."""
 
     name = "min-wait"
 
-    def __init__(self, start: int = 0) -> None:
-        self._cursor = start
+    def __init__(self, index: int = 0) -> None:
+        self._index = index
+        self._cursor: int | None = None
 
     def place(self, view: ClusterView, placement: Placement, now: float) -> list[int | None]:
         """See ``PlacementPolicy.place``."""
         entries = placement.entries
-        chosen, self._cursor = in_turn_with_room(view, placement, self._cursor, now)
+        cursor = first_row(self._index, view) if self._cursor is None else self._cursor
+        chosen, self._cursor = in_turn_with_room(view, placement, cursor, now)
         left = entries[len(chosen) :]
         if left:
             rows, waits = rows_that_let_wait(view, placement, now)

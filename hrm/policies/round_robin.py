@@ -8,23 +8,31 @@ from __future__ import annotations
 
 from hrm.core.scheduler import Placement
 from hrm.core.shared_state import ClusterView
-from hrm.policies.spending import in_turn, in_turn_with_room, rows_that_let_wait, with_nones
+from hrm.policies.spending import (
+    first_row,
+    in_turn,
+    in_turn_with_room,
+    rows_that_let_wait,
+    with_nones,
+)
 
 __all__ = ["RoundRobin"]
 
 
 class RoundRobin:
-    """``start``: the row at which this scheduler begins."""
+    """``index``: which scheduler it serves. Each begins at a place of its own in the table."""
 
     name = "round-robin"
 
-    def __init__(self, start: int = 0) -> None:
-        self._cursor = start
+    def __init__(self, index: int = 0) -> None:
+        self._index = index
+        self._cursor: int | None = None
 
     def place(self, view: ClusterView, placement: Placement, now: float) -> list[int | None]:
         """See ``PlacementPolicy.place``."""
         entries = placement.entries
-        chosen, self._cursor = in_turn_with_room(view, placement, self._cursor, now)
+        cursor = first_row(self._index, view) if self._cursor is None else self._cursor
+        chosen, self._cursor = in_turn_with_room(view, placement, cursor, now)
         waiting, self._cursor = in_turn(
             view,
             entries[len(chosen) :],

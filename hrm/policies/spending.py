@@ -27,6 +27,7 @@ __all__ = [
     "Floats",
     "Ints",
     "by_score",
+    "first_row",
     "in_order",
     "in_turn",
     "in_turn_with_room",
@@ -39,9 +40,19 @@ __all__ = [
 ]
 
 ENDLESS = 1e9
+GOLDEN_SECTION = (5**0.5 - 1) / 2
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
+
+
+def first_row(index: int, view: ClusterView) -> int:
+    """Where scheduler number ``index`` begins, so that any number of them stand far apart.
+
+    Steps of the golden section put each next one into the largest gap. Schedulers that begin at
+    neighbouring rows choose the same units, and all but one of them in vain.
+    """
+    return int(index * GOLDEN_SECTION % 1.0 * view.units)
 
 
 def rows_with_room(view: ClusterView, placement: Placement) -> Ints:

@@ -16,6 +16,7 @@ import contextlib
 import random
 import signal
 import time
+import zlib
 
 import grpc
 import grpc.aio
@@ -39,6 +40,7 @@ SUBSCRIBE_TIMEOUT_S = 10.0
 CALL_TIMEOUT_S = 15.0
 """Longer than the master's own limit, which answers with the reason."""
 RECONNECT_DELAY_S = 0.2
+INDICES = 10_000
 
 log = structlog.get_logger("scheduler")
 
@@ -133,7 +135,9 @@ class Session:
             retry_delay_s=hello.retry_delay_s,
             retry_delay_max_s=hello.retry_delay_max_s,
         )
-        policy = policies.load(settings.placement_policy)
+        # Nobody numbers these processes; their names tell them apart.
+        index = zlib.crc32(settings.name.encode()) % INDICES
+        policy = policies.load(settings.placement_policy, index)
         log.info("subscribed", master=settings.master, epoch=hello.epoch, policy=policy.name)
         print(f"scheduler {settings.name} ready, master {settings.master}", flush=True)
         return cls(stub, stream, hello.session, Scheduler(settings.name, policy, bounds))

@@ -103,7 +103,7 @@ def test_round_robin_goes_on_where_it_stopped() -> None:
     policy = RoundRobin()
     assert _rows(policy, state, _batch(2)) == [0, 1]
     assert _rows(policy, state, _batch(2)) == [2, 0]
-    assert _rows(RoundRobin(2), state, _batch(2)) == [2, 0]
+    assert _rows(RoundRobin(1), state, _batch(2)) == [1, 2]
 
 
 def test_round_robin_lets_wait_in_turn_whatever_the_wait_is() -> None:
