@@ -20,9 +20,13 @@ _NODES_NAMED = 5
 def refusal(ledger: Ledger, resources: Resources) -> str:
     """Why no node could ever serve this; empty if one could, or if one that could may be on its
     way: while no node is known, or not all of an earlier master's are back."""
-    units = [(unit, node) for node in ledger.nodes.values() for unit in node.units]
     demand = demand_vector(resources)
-    if ledger.recovering or not units or any(could_hold(demand, unit) for unit, _ in units):
+    # Asked for every container: the first node that could is enough, so look no further.
+    could = (could_hold(demand, unit) for node in ledger.nodes.values() for unit in node.units)
+    if ledger.recovering or any(could):
+        return ""
+    units = [(unit, node) for node in ledger.nodes.values() for unit in node.units]
+    if not units:
         return ""
     asks = f"an executor asks for {resources}"
     if resources.gpu_memory_mib:

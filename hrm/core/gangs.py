@@ -69,9 +69,10 @@ def refusal(ledger: Ledger, app: Application, resources: Resources) -> str:
 
     Counted as if all of it were alike and every node empty.
     """
-    wanted = missing(app)
+    if ledger.recovering or not missing(app):
+        return ""
     nodes = [node for node in ledger.nodes.values() if node.state is not NodeState.LOST]
-    if not wanted or ledger.recovering or not nodes:
+    if not nodes:
         return ""
     demand = demand_vector(resources)
     most = sum(_most(demand, node.units) for node in nodes)

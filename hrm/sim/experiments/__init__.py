@@ -1,0 +1,1 @@
+"""The paper's experiments on the production core, in virtual time."""
