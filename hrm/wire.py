@@ -76,7 +76,10 @@ GANG_MAX = 100_000
 GPU_INDEX_MAX = 1023
 NAME_LENGTH_MAX = 253
 TEXT_LENGTH_MAX = 65_536
+INT32_MAX = 2**31 - 1
+COUNT_MAX = 2**63 - 1
 
+_TASK_COUNTS = ("tasks_total", "tasks_running", "tasks_completed", "tasks_failed")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 E = TypeVar("E", bound=Enum)
@@ -123,10 +126,14 @@ def _whole(value: int, field: str, least: int, most: int) -> int:
     return value
 
 
-def _seconds(value: float, field: str) -> float:
+def _amount(value: float, field: str) -> float:
     if not math.isfinite(value) or value < 0:
         raise InvalidRequest(f"{field} is {value}; it must be finite and not negative")
     return value
+
+
+def _profile(value: int) -> int:
+    return _whole(value, "resource_profile_id", 0, INT32_MAX)
 
 
 def to_resources(message: common.Resources, field: str, least_vcores: int = 1) -> Resources:
@@ -194,10 +201,10 @@ def to_request(
     """Fields of application_pb2.ContainerRequest."""
     request = ContainerRequest(
         executor_id=to_name(executor_id, "executor_id"),
-        resource_profile_id=_whole(resource_profile_id, "resource_profile_id", 0, 2**31 - 1),
+        resource_profile_id=_profile(resource_profile_id),
         resources=to_resources(resources, "resources"),
         heap_mib=_whole(heap_mib, "heap_mib", 0, MEMORY_MIB_MAX),
-        expected_duration_s=_seconds(expected_duration_s, "expected_duration_s"),
+        expected_duration_s=_amount(expected_duration_s, "expected_duration_s"),
         gpus=_whole(gpus, "gpus", 0, GPU_INDEX_MAX),
     )
     if request.heap_mib > request.resources.memory_mib:
@@ -214,12 +221,12 @@ def to_spec(message: common.ContainerSpec) -> ContainerSpec:
         container_id=ContainerId(to_name(message.container_id, "container_id")),
         application_id=ApplicationId(to_name(message.application_id, "application_id")),
         executor_id=to_name(message.executor_id, "executor_id"),
-        resource_profile_id=message.resource_profile_id,
+        resource_profile_id=_profile(message.resource_profile_id),
         workload_class=workload_class or WorkloadClass.BATCH,
         resources=to_resources(message.resources, "resources"),
         unit_id=ResourceUnitId(to_text(message.resource_unit_id, "resource_unit_id")),
         heap_mib=_whole(message.heap_mib, "heap_mib", 0, MEMORY_MIB_MAX),
-        expected_duration_s=_seconds(message.expected_duration_s, "expected_duration_s"),
+        expected_duration_s=_amount(message.expected_duration_s, "expected_duration_s"),
         launch=to_launch(message.launch),
     )
 
@@ -244,7 +251,7 @@ def to_unit(message: node.ResourceUnit) -> ResourceUnit:
         unit_id=ResourceUnitId(to_text(message.resource_unit_id, "resource_unit_id")),
         capacity=to_resources(message.capacity, f"resource unit {message.resource_unit_id}"),
         run_limit=_whole(message.run_limit, "run_limit", 1, RUN_LIMIT_MAX),
-        cpus=tuple(message.cpus),
+        cpus=tuple(_whole(cpu, "cpus", 0, VCORES_MAX) for cpu in message.cpus),
         gpu=_to_gpu(message.gpu) if message.HasField("gpu") else None,
         pool=ResourceUnitId(to_text(message.pool, "pool")),
         gpu_only=message.gpu_only,
@@ -309,10 +316,20 @@ def from_binding(value: RebindUnits) -> node.RebindUnits:
 
 def to_usage(message: node.NodeUsage) -> Usage:
     return Usage(
-        cpu_percent=message.cpu_percent,
-        memory_mib=message.memory_used_mib,
-        memory_total_mib=message.memory_total_mib,
-        load_1m=message.load_1m,
+        cpu_percent=_amount(message.cpu_percent, "usage.cpu_percent"),
+        memory_mib=_whole(message.memory_used_mib, "usage.memory_used_mib", 0, MEMORY_MIB_MAX),
+        memory_total_mib=_whole(
+            message.memory_total_mib, "usage.memory_total_mib", 0, MEMORY_MIB_MAX
+        ),
+        load_1m=_amount(message.load_1m, "usage.load_1m"),
+    )
+
+
+def _to_container_usage(message: common.ContainerUsage) -> Usage:
+    return Usage(
+        cpu_percent=_amount(message.cpu_percent, "usage.cpu_percent"),
+        memory_mib=_whole(message.memory_mib, "usage.memory_mib", 0, MEMORY_MIB_MAX),
+        processes=_whole(message.processes, "usage.processes", 0, INT32_MAX),
     )
 
 
@@ -338,32 +355,25 @@ def to_end(message: common.ContainerEnd) -> ContainerEnd:
 def to_status(message: common.ContainerStatus) -> ContainerStatus:
     if message.state not in _TO_CONTAINER_STATE:
         raise InvalidRequest(f"state is {message.state}, which is no container state")
-    usage = message.usage
     return ContainerStatus(
         container_id=ContainerId(to_name(message.container_id, "container_id")),
         application_id=ApplicationId(to_name(message.application_id, "application_id")),
         executor_id=to_name(message.executor_id, "executor_id"),
-        resource_profile_id=message.resource_profile_id,
+        resource_profile_id=_profile(message.resource_profile_id),
         workload_class=to_class(message.workload_class, "workload_class") or WorkloadClass.BATCH,
         resources=to_resources(message.resources, "resources"),
         state=_TO_CONTAINER_STATE[message.state],
         node=NodeName(message.node),
         unit_id=ResourceUnitId(to_text(message.resource_unit_id, "resource_unit_id")),
-        requested_at_s=_seconds(message.requested_at_s, "requested_at_s"),
-        assigned_at_s=_seconds(message.assigned_at_s, "assigned_at_s"),
-        started_at_s=_seconds(message.started_at_s, "started_at_s"),
-        ended_at_s=_seconds(message.ended_at_s, "ended_at_s"),
+        requested_at_s=_amount(message.requested_at_s, "requested_at_s"),
+        assigned_at_s=_amount(message.assigned_at_s, "assigned_at_s"),
+        started_at_s=_amount(message.started_at_s, "started_at_s"),
+        ended_at_s=_amount(message.ended_at_s, "ended_at_s"),
         end=to_end(message.end) if message.HasField("end") else None,
         stdout_url=to_text(message.stdout_url, "stdout_url"),
         stderr_url=to_text(message.stderr_url, "stderr_url"),
-        usage=Usage(
-            cpu_percent=usage.cpu_percent,
-            memory_mib=usage.memory_mib,
-            processes=usage.processes,
-        )
-        if message.HasField("usage")
-        else None,
-        expected_duration_s=_seconds(message.expected_duration_s, "expected_duration_s"),
+        usage=_to_container_usage(message.usage) if message.HasField("usage") else None,
+        expected_duration_s=_amount(message.expected_duration_s, "expected_duration_s"),
     )
 
 
@@ -399,29 +409,24 @@ def from_status(value: ContainerStatus) -> common.ContainerStatus:
 
 def to_progress(message: common.Progress) -> Progress:
     return Progress(
-        active_jobs=message.active_jobs,
-        active_stages=message.active_stages,
-        completed_stages=message.completed_stages,
-        tasks_total=message.tasks_total,
-        tasks_running=message.tasks_running,
-        tasks_completed=message.tasks_completed,
-        tasks_failed=message.tasks_failed,
-        mean_task_s=_seconds(message.mean_task_s, "mean_task_s"),
+        **_counts(message, "active_jobs", "active_stages", "completed_stages", *_TASK_COUNTS),
+        mean_task_s=_amount(message.mean_task_s, "mean_task_s"),
         streaming_queries=tuple(message.streaming_queries),
         stages=tuple(
             StageProgress(
                 stage_id=stage.stage_id,
                 attempt=stage.attempt,
                 name=stage.name,
-                tasks_total=stage.tasks_total,
-                tasks_running=stage.tasks_running,
-                tasks_completed=stage.tasks_completed,
-                tasks_failed=stage.tasks_failed,
-                mean_task_s=_seconds(stage.mean_task_s, "mean_task_s"),
+                **_counts(stage, *_TASK_COUNTS),
+                mean_task_s=_amount(stage.mean_task_s, "mean_task_s"),
             )
             for stage in message.stages
         ),
     )
+
+
+def _counts(message: common.Progress | common.StageProgress, *fields: str) -> dict[str, Any]:
+    return {x: _whole(getattr(message, x), x, 0, COUNT_MAX) for x in fields}
 
 
 def from_progress(value: Progress) -> common.Progress:

@@ -449,11 +449,15 @@ def _read_report(process: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 
 def _give_up(process: subprocess.Popen[bytes]) -> None:
-    try:
-        process.wait(timeout=_REMAINS_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    """See a shim that did not start to its end; one that even SIGKILL cannot end (it hangs in the
+    kernel) is left to it: its container has failed either way."""
+    for last_try in (False, True):
+        if last_try:
+            process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=_REMAINS_LIMIT_S)
+            return
+    _log.error("a supervisor survives SIGKILL; letting go of it", pid=process.pid)
 
 
 def _signal(pidfd: int, number: int) -> None:

@@ -237,7 +237,11 @@ class Agent:
         keep_s = self._settings.work_keep_s
         period_s = min(_CLEANUP_PERIOD_S, max(1.0, keep_s))
         while True:
-            removed = await asyncio.to_thread(self._containers.forget_old, keep_s, time.time())
+            try:
+                removed = await asyncio.to_thread(self._containers.forget_old, keep_s, time.time())
+            except OSError as error:
+                removed = 0
+                _log.warning("cannot remove old work directories", why=str(error))
             if removed:
                 _log.info("removed old work directories", count=removed)
             await asyncio.sleep(period_s)

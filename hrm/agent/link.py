@@ -7,6 +7,10 @@ Whether a failure is worth another try: an unreachable, slow or restarting maste
 belongs to another live agent never is. A wrong token or a refused field is not at the first
 contact, when it is a mistake in the set-up; later it is, because a new master may have a new token,
 which is read from its file for every try, and executors must not die of that.
+
+A heartbeat that cannot be made is a bug on this side. A node that falls silent on an open stream
+would be given up with all that runs there, so the session ends with the reason in the log, and the
+next registration repeats the full list.
 """
 
 from __future__ import annotations
@@ -37,6 +41,10 @@ _DELAY_S = 0.2
 _QUEUE_MAX = 10_000
 _LOG_PERIOD_S = 30.0
 _log = structlog.get_logger("hrm.agent.link")
+
+
+class _HeartbeatFailed(HrmError):
+    """This side cannot say how it is."""
 
 
 class Link:
@@ -109,7 +117,7 @@ class Link:
                 problem = error
             if self._ended.is_set():
                 return
-            if self._was_up_this_time:
+            if self._was_up_this_time and not isinstance(problem, _HeartbeatFailed):
                 delay_s = _DELAY_S
             if self._hurried:
                 self._hurried = False
@@ -139,22 +147,26 @@ class Link:
         async with rpc.channel(self._target, self._read_token()) as channel:
             stub = node_pb2_grpc.NodeServiceStub(channel)
             call = stub.Connect(_drained(queue))
-            beating: asyncio.Task[None] | None = None
+            tasks: list[asyncio.Task[None]] = []
             up = False
             try:
                 messages = aiter(call)
                 registered = await self._registered(messages)
                 up = self._was_up_now(registered)
-                beating = asyncio.create_task(
-                    self._beat(registered.registered.heartbeat_interval_s)
-                )
-                async for message in messages:
-                    self._take(message)
+                interval_s = registered.registered.heartbeat_interval_s
+                tasks = [
+                    asyncio.create_task(self._read(messages)),
+                    asyncio.create_task(self._beat(interval_s)),
+                ]
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
             except grpc.RpcError as error:
                 raise rpc.error_from(error, self._target) from error
             finally:
-                if beating is not None:
-                    beating.cancel()
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
                 call.cancel()
                 self._close_queue()
                 if up:
@@ -197,10 +209,18 @@ class Link:
         except HrmError as error:
             _log.warning("refused a message of the master", why=error.message)
 
+    async def _read(self, messages: AsyncIterator[node_pb2.MasterMessage]) -> None:
+        async for message in messages:
+            self._take(message)
+
     async def _beat(self, interval_s: float) -> None:
         while True:
             await asyncio.sleep(max(0.05, interval_s))
-            self._heartbeat()
+            try:
+                self._heartbeat()
+            except Exception as error:
+                _log.exception("cannot make a heartbeat; registering again")
+                raise _HeartbeatFailed(f"a heartbeat failed: {error!r}") from error
 
     async def close(self, limit_s: float) -> None:
         """Send what is queued, then end the stream."""

@@ -50,7 +50,7 @@ def faults(
     ] = None,
     without: Annotated[
         list[str] | None,
-        typer.Option("--without", metavar="KIND", help="Leave out a kind of fault; repeatable."),
+        typer.Option("--without", metavar="KIND", help="Leave out a kind of fault or a trait."),
     ] = None,
     shrink: Annotated[
         bool, typer.Option("--shrink", help="Look for a smaller run that fails, too.")
@@ -63,14 +63,15 @@ def faults(
 
     One seed is one history, to the bit, on every machine.
     """
-    from hrm.sim.plan import KINDS, Limits
+    from hrm.sim.plan import KINDS, TRAITS, Limits
     from hrm.sim.run import Summary, run_seed
     from hrm.sim.shrink import shrink as make_small
 
-    unknown = sorted(set(without or ()) - set(KINDS))
+    unknown = sorted(set(without or ()) - {*KINDS, *TRAITS})
     if unknown:
         raise InvalidRequest(
-            f"--without {unknown[0]}: no such kind of fault; name one of {', '.join(KINDS)}"
+            f"--without {unknown[0]}: no such kind of fault or trait; name one of "
+            f"{', '.join((*KINDS, *TRAITS))}"
         )
     if json_file is not None and not json_file.parent.is_dir():
         raise InvalidRequest(f"--json {json_file}: no such directory; create it, or name another")

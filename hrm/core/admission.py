@@ -6,28 +6,41 @@ and which setting to change. One that merely finds no room now is admitted, and 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from hrm.core.feasibility import could_hold, demand_vector
 from hrm.core.ledger import Ledger, Node
 from hrm.core.model import ContainerRequest, Gpu, NodeState, Resources, ResourceUnit
 
-__all__ = ["gpu_refusal", "refusal", "resolve"]
+__all__ = ["gpu_refusal", "malformed", "refusal", "resolve"]
 
 _NODES_NAMED = 5
+
+
+def malformed(request: ContainerRequest) -> str:
+    """What is no quantity in this request; empty if all are."""
+    asks = request.resources
+    least = {"vcores": (asks.vcores, 1), "memory_mib": (asks.memory_mib, 1)}
+    least |= {"gpu_memory_mib": (asks.gpu_memory_mib, 0), "gpus": (request.gpus, 0)}
+    for name, (value, minimum) in least.items():
+        if not isinstance(value, int) or value < minimum:
+            return f"{name} is {value}; it must be a whole number of at least {minimum}"
+    duration_s = request.expected_duration_s
+    if not math.isfinite(duration_s) or duration_s < 0:
+        return f"expected_duration_s is {duration_s}; it must be finite and not negative"
+    return ""
 
 
 def refusal(ledger: Ledger, resources: Resources) -> str:
     """Why no node could ever serve this; empty if one could, or if one that could may be on its
     way: while no node is known, or not all of an earlier master's are back."""
     demand = demand_vector(resources)
-    # Asked for every container: the first node that could is enough, so look no further.
-    could = (could_hold(demand, unit) for node in ledger.nodes.values() for unit in node.units)
-    if ledger.recovering or any(could):
+    if ledger.recovering or ledger.state.could_hold(demand):
         return ""
     units = [(unit, node) for node in ledger.nodes.values() for unit in node.units]
-    if not units:
-        return ""
+    if not units or any(could_hold(demand, unit) for unit, _ in units):
+        return ""  # of a node that is lost, and may come back
     asks = f"an executor asks for {resources}"
     if resources.gpu_memory_mib:
         gpus = _gpus(units)

@@ -8,12 +8,13 @@ containers until its grace period ends.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core import gangs
-from hrm.core.admission import gpu_refusal, resolve
+from hrm.core.admission import gpu_refusal, malformed, refusal, resolve
 from hrm.core.ledger import Application, Container, Ledger
 from hrm.core.model import (
     ApplicationId,
@@ -22,6 +23,7 @@ from hrm.core.model import (
     ContainerRequest,
     ContainerState,
     EndCause,
+    Resources,
     WorkloadClass,
     container_id_of,
 )
@@ -57,11 +59,10 @@ class Applications:
         if event.application_id:
             self._register_again(event)
             return
-        live = self.ledger.live_applications()
-        app = next((a for a in live if a.record.submission_key == event.submission_key), None)
+        app = self.ledger.submitted_as(event.submission_key)
         if app is None:
             limit = self.ledger.bounds.applications_limit
-            if len(live) >= limit:
+            if len(self.ledger.live) >= limit:
                 message = (
                     f"{limit} applications are live already (applications_limit); wait for one "
                     f"to end, or raise it in hrm.toml [master]"
@@ -107,14 +108,14 @@ class Applications:
         if app is None:
             return
         refused: dict[tuple[int, str], list[str]] = defaultdict(list)
+        checks = _Checks(self.ledger, app)
         for request in event.requests:
             container_id = container_id_of(app.application_id, request.executor_id)
             known = app.find(container_id)
             if known is not None:
                 self.ledger.tell(known)
                 continue
-            request = resolve(self.ledger, request)
-            why = gpu_refusal(self.ledger, request) or self._refusal(app, request)
+            request, why = checks.of(request)
             if why:
                 refused[request.resource_profile_id, why].append(request.executor_id)
             else:
@@ -260,17 +261,6 @@ class Applications:
         )
         self.ledger.out.append(c.Reply(call_id=call_id, answer=answer))
 
-    def _refusal(self, app: Application, request: ContainerRequest) -> str:
-        limit = self.ledger.bounds.containers_limit
-        if len(app.containers) >= limit:
-            return (
-                f"the application has {limit} containers already (containers_limit); raise it in "
-                f"hrm.toml [master]"
-            )
-        return self.placing.refusal(request.resources) or gangs.refusal(
-            self.ledger, app, request.resources
-        )
-
     def _stop(self, container: Container, cause: EndCause, reason: str, now: float) -> None:
         state = container.state
         if state is ContainerState.PENDING:
@@ -286,6 +276,52 @@ class Applications:
     def _live(self, application_id: ApplicationId) -> Application | None:
         app = self.ledger.applications.get(application_id)
         return None if app is None or app.life.state.ended else app
+
+
+class _Checks:
+    """What speaks against requests of one application; most are like the one before."""
+
+    def __init__(self, ledger: Ledger, app: Application) -> None:
+        self.ledger = ledger
+        self.app = app
+        self._latest: ContainerRequest | None = None
+        self._resources = Resources(0, 0)
+        self._why = ""
+
+    def of(self, request: ContainerRequest) -> tuple[ContainerRequest, str]:
+        """The request, a whole GPU turned into numbers, and why it is refused; empty if it is not.
+
+        Raises nothing: a refusal is news for the application.
+        """
+        limit = self.ledger.bounds.containers_limit
+        if len(self.app.containers) >= limit:
+            return request, (
+                f"the application has {limit} containers already (containers_limit); raise it in "
+                f"hrm.toml [master]"
+            )
+        if not self._is_like_the_latest(request):
+            self._latest = request
+            self._why = malformed(request)
+            if not self._why:
+                resolved = resolve(self.ledger, request)
+                self._resources = resolved.resources
+                self._why = (
+                    gpu_refusal(self.ledger, resolved)
+                    or refusal(self.ledger, resolved.resources)
+                    or gangs.refusal(self.ledger, self.app, resolved.resources)
+                )
+        if not self._why and request.resources is not self._resources and request.gpus:
+            request = replace(request, resources=self._resources)
+        return request, self._why
+
+    def _is_like_the_latest(self, request: ContainerRequest) -> bool:
+        latest = self._latest
+        return (
+            latest is not None
+            and request.resources == latest.resources
+            and request.gpus == latest.gpus
+            and request.expected_duration_s == latest.expected_duration_s
+        )
 
 
 def _gone(application_id: ApplicationId, app: Application | None) -> NotFound:

@@ -35,6 +35,7 @@ __all__ = [
     "DropScheduler",
     "EndApplication",
     "ForgetApplication",
+    "ForgetDrain",
     "ForgetNode",
     "ForgetRunTime",
     "LeaseGranted",
@@ -50,6 +51,7 @@ __all__ = [
     "Rebound",
     "Refuse",
     "RegisterAgain",
+    "RememberDrain",
     "RememberNode",
     "Reply",
     "ReportContainer",
@@ -227,6 +229,18 @@ class ForgetNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RememberDrain:
+    """Write down that an administrator wants this node drained, until he undoes it."""
+
+    node: NodeName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetDrain:
+    node: NodeName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PersistRunTime:
     row: RunTime
 
@@ -277,6 +291,8 @@ MasterCommand: TypeAlias = (
     | ForgetApplication
     | RememberNode
     | ForgetNode
+    | RememberDrain
+    | ForgetDrain
     | PersistRunTime
     | ForgetRunTime
     | WakeScheduler

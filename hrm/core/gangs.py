@@ -12,7 +12,9 @@ bounds.
 
 A gang protects the start and no more: later requests, and replacements of executors that ended, are
 placed one by one. Room is not collected for it either: while smaller applications keep taking what
-becomes free, a large gang waits, as ``hrm app why`` says.
+becomes free, a large gang waits, as ``hrm app why`` says. An application that wants fewer than its
+gang (its driver lowered its target before the master heard of it, or while another master came)
+gets those together, once it has asked for no more for as long as the longest back-off.
 
 Limits: one number an application, counted over all its resource profiles in order of request. Not
 in the HRM paper, which grants all or nothing to streams alone (its example in section 1).
@@ -27,7 +29,6 @@ from hrm.core.feasibility import Vector, capacity_vector, could_hold, demand_vec
 from hrm.core.ledger import Application, Ledger
 from hrm.core.model import (
     ContainerState,
-    NodeState,
     Resources,
     ResourceUnit,
     ResourceUnitId,
@@ -53,7 +54,8 @@ def settled(app: Application) -> None:
 
 
 def shrink(app: Application) -> None:
-    """The application took requests back: what it still wants is all there can be of its gang."""
+    """What the application still wants is all there can be of its gang: it took requests back, or
+    has asked for fewer for so long that no more will come."""
     if missing(app):
         app.gang_min = min(app.gang_min, len(app.containers))
 
@@ -67,11 +69,12 @@ def times(demand: Vector, offer: Vector) -> int:
 def refusal(ledger: Ledger, app: Application, resources: Resources) -> str:
     """Why a gang of such containers could never start; empty if it could, or if it is not known.
 
-    Counted as if all of it were alike and every node empty.
+    Counted as if all of it were alike and every node empty; lost nodes may come back, as they do
+    for single containers.
     """
-    if ledger.recovering or not missing(app):
+    if not missing(app) or ledger.recovering:
         return ""
-    nodes = [node for node in ledger.nodes.values() if node.state is not NodeState.LOST]
+    nodes = list(ledger.nodes.values())
     if not nodes:
         return ""
     demand = demand_vector(resources)

@@ -10,14 +10,22 @@ from collections import Counter
 
 import numpy as np
 
+from hrm.core.binding import BindingMode
 from hrm.core.feasibility import capacity_vector, minus
 from hrm.core.ledger import Ledger
 from hrm.core.master import MasterCore
-from hrm.core.model import ContainerState, NodeState, WorkloadClass
+from hrm.core.model import NOTHING, ContainerState, NodeState, Resources, WorkloadClass
 from hrm.core.node import NodeCore
 from hrm.core.resource_unit import UnitQueue, pooled_part
+from hrm.core.shared_state import SharedState
 
-__all__ = ["master_violations", "node_violations", "unit_violations"]
+__all__ = [
+    "binding_violations",
+    "master_violations",
+    "node_violations",
+    "table_violations",
+    "unit_violations",
+]
 
 
 def unit_violations(queue: UnitQueue) -> list[str]:
@@ -45,7 +53,7 @@ def unit_violations(queue: UnitQueue) -> list[str]:
 
 def node_violations(core: NodeCore) -> list[str]:
     """Units healthy; containers and queues agree; nobody waits who could run."""
-    found: list[str] = []
+    found = binding_violations(core)
     holding = {ContainerState.RUNNING, ContainerState.STOPPING}
     for unit_id, queue in core.units.items():
         found += unit_violations(queue)
@@ -60,14 +68,60 @@ def node_violations(core: NodeCore) -> list[str]:
     return found
 
 
+def binding_violations(core: NodeCore) -> list[str]:
+    """However a node is cut, its units add up to its hardware; none drains without a reason.
+
+    Cores, memory and device memory are conserved, no core is bound twice, units that share are in
+    one pool, and nobody waits at a unit that is to be cut anew.
+    """
+    found: list[str] = []
+    for unit_id, queue in core.units.items():
+        if queue.unit.draining and core.target is None:
+            found.append(f"{unit_id} drains, but no other binding waits for it")
+        if queue.unit.draining and queue.waiting_count:
+            found.append(f"{queue.waiting_count} containers wait at {unit_id}, which drains")
+        if queue.capacity != capacity_vector(queue.unit):
+            found.append(f"{unit_id} offers {queue.capacity}, not {queue.unit.capacity}")
+        owner = queue.unit.pool or unit_id
+        pool = sorted(x for x, q in core.units.items() if (q.unit.pool or x) == owner)
+        joined = sorted(sibling.unit.unit_id for sibling in queue.pool)
+        if pool != joined:
+            found.append(f"{unit_id} shares with {joined}, its units say {pool}")
+    if core.hardware is None:
+        return found
+    gpus = core.hardware.gpus[: core.binding.gpu_limit]
+    whole = Resources(
+        len(core.hardware.cores), core.hardware.memory_mib, sum(gpu.memory_mib for gpu in gpus)
+    )
+    total = sum((queue.unit.own_capacity for queue in core.units.values()), NOTHING)
+    if total != whole:
+        found.append(f"the units of {core.name} add up to {total}, it has {whole}")
+    rest = [x for x in core.units.values() if x.unit.gpu is None]
+    kept = sum(queue.unit.capacity.vcores for queue in rest)
+    if gpus and core.binding.mode is BindingMode.PARTIAL and kept < core.binding.reserve_cores:
+        found.append(f"{core.name} keeps {kept} cores for CPU jobs: {core.binding}")
+    bound = Counter(cpu for queue in core.units.values() for cpu in queue.unit.cpus)
+    found += [f"core {cpu} is bound to {n} units" for cpu, n in bound.items() if n > 1]
+    return found
+
+
 def master_violations(core: MasterCore) -> list[str]:
     """The books agree with each other and with the table."""
-    return _table(core.ledger) + _books(core.ledger) + _jobs(core)
+    return _table(core.ledger) + _books(core.ledger) + _jobs(core) + _drains(core)
 
 
-def _table(ledger: Ledger) -> list[str]:
+def _drains(core: MasterCore) -> list[str]:
     found: list[str] = []
-    state = ledger.state
+    for name, node in core.ledger.nodes.items():
+        draining, wanted = node.state is NodeState.DRAINING, name in core.nodes.drained
+        if node.state is not NodeState.LOST and draining is not wanted:
+            found.append(f"{name} is {node.state.value}, its drain is {'on' if wanted else 'off'}")
+    return found
+
+
+def table_violations(state: SharedState) -> list[str]:
+    """Every row says what its unit's queues say."""
+    found: list[str] = []
     for unit_id, row in state.rows.items():
         queue = state.queue(row)
         found += unit_violations(queue)
@@ -79,6 +133,14 @@ def _table(ledger: Ledger) -> list[str]:
         counts = (len(image.stream_waiting), len(image.batch_waiting))
         if counts != (state.waiting_stream[row], state.waiting_batch[row]):
             found.append(f"row {row} of {unit_id} miscounts its waiters")
+    return found
+
+
+def _table(ledger: Ledger) -> list[str]:
+    state = ledger.state
+    found = table_violations(state)
+    for unit_id, row in state.rows.items():
+        queue = state.queue(row)
         node = ledger.nodes.get(state.node(row))
         if node is None or node.state is NodeState.LOST:
             found.append(f"{unit_id} belongs to no live node")

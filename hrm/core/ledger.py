@@ -70,7 +70,8 @@ class Container:
 
 @dataclass(slots=True)
 class Application:
-    """One application. ``containers`` are the live ones, ``ended`` the latest of the others.
+    """One application. ``containers`` are the live ones, ``ended`` the latest of the others, with
+    their ids in ``ended_ids``.
 
     ``gang_min``: how many containers must be placed before the first of them may be, 0 once that is
     so; see ``Placing.gang_of``.
@@ -84,6 +85,7 @@ class Application:
     detached_at_s: float | None = None
     containers: dict[ContainerId, Container] = field(default_factory=dict)
     ended: deque[Container] = field(default_factory=deque)
+    ended_ids: set[ContainerId] = field(default_factory=set)
     progress: Progress | None = None
     last_executor_number: int = 0
     waits: int = 0
@@ -98,7 +100,7 @@ class Application:
 
     def find(self, container_id: ContainerId) -> Container | None:
         live = self.containers.get(container_id)
-        if live is not None:
+        if live is not None or container_id not in self.ended_ids:
             return live
         return next((x for x in self.ended if x.container_id == container_id), None)
 
@@ -136,6 +138,7 @@ class Ledger:
     """All books of one master.
 
     Invariants:
+        ``live`` has all and only those of ``applications`` that have not ended.
         A container is in its application's ``containers`` iff it has not ended.
         It is in its node's ``containers`` iff it has a node and has not ended.
         A node that is not LOST has all and only its units in ``state``.
@@ -148,6 +151,8 @@ class Ledger:
         self.bounds = bounds
         self.state = SharedState()
         self.applications: dict[ApplicationId, Application] = {}
+        self.live: dict[ApplicationId, Application] = {}
+        self._by_key: dict[str, ApplicationId] = {}
         self.ended: deque[ApplicationId] = deque()
         self.nodes: dict[NodeName, Node] = {}
         self.out: list[c.MasterCommand] = []
@@ -156,11 +161,15 @@ class Ledger:
         self.finish_times = FinishTimes(bounds.default_duration_s)
 
     def live_applications(self) -> list[Application]:
-        return [a for a in self.applications.values() if not a.life.state.ended]
+        return list(self.live.values())
+
+    def submitted_as(self, submission_key: str) -> Application | None:
+        """The live application of this try of this driver."""
+        return self.live.get(self._by_key.get(submission_key, ApplicationId("")))
 
     def new_container(self, app: Application, request: ContainerRequest, now: float) -> Container:
         container_id = container_id_of(app.application_id, request.executor_id)
-        life = Lifecycle(f"container {container_id}", CONTAINER, ContainerState.PENDING)
+        life = Lifecycle("container", container_id, CONTAINER, ContainerState.PENDING)
         container = Container(container_id, app.application_id, request, life, now)
         app.containers[container_id] = container
         if request.executor_id.isdecimal():
@@ -168,7 +177,7 @@ class Ledger:
         return container
 
     def new_application(self, record: ApplicationRecord, scheduler: str) -> Application:
-        life = Lifecycle(f"application {record.application_id}", APPLICATION, record.state)
+        life = Lifecycle("application", record.application_id, APPLICATION, record.state)
         app = Application(
             record,
             life,
@@ -177,10 +186,13 @@ class Ledger:
             gang_min=0 if record.first_running_at_s else record.gang_min,
         )
         self.applications[record.application_id] = app
+        if not record.state.ended:
+            self.live[record.application_id] = app
+            self._by_key[record.submission_key] = record.application_id
         return app
 
     def new_node_life(self, name: NodeName) -> Lifecycle[NodeState]:
-        return Lifecycle(f"node {name}", NODE, NodeState.ALIVE)
+        return Lifecycle("node", name, NODE, NodeState.ALIVE)
 
     def move_application(
         self, app: Application, to: ApplicationState, now: float, why: str
@@ -192,6 +204,8 @@ class Ledger:
         if to is ApplicationState.RUNNING and not app.record.first_running_at_s:
             changes["first_running_at_s"] = now
         if to.ended:
+            del self.live[app.application_id]
+            self._by_key.pop(app.record.submission_key, None)
             changes["ended_at_s"] = now
             changes["message"] = why
         self.update_record(app, **changes)
@@ -218,8 +232,9 @@ class Ledger:
         app = self.applications[container.application_id]
         del app.containers[container.container_id]
         app.ended.append(container)
+        app.ended_ids.add(container.container_id)
         while len(app.ended) > self.bounds.ended_containers_kept:
-            app.ended.popleft()
+            app.ended_ids.remove(app.ended.popleft().container_id)
         self.tell(container)
 
     def bound_waiting(self, unit_id: ResourceUnitId) -> None:

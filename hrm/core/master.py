@@ -35,6 +35,7 @@ class MasterCore:
         records: applications that the store knows.
         known_nodes: nodes that the store knows. New containers of recovered applications wait until
             these are back, or the recovery window ends.
+        drained_nodes: nodes that the store says an administrator has drained.
         run_times: mean run times that the store knows, the latest last.
     """
 
@@ -45,6 +46,7 @@ class MasterCore:
         bounds: Bounds | None = None,
         records: Iterable[ApplicationRecord] = (),
         known_nodes: Iterable[NodeName] = (),
+        drained_nodes: Iterable[NodeName] = (),
         run_times: Iterable[RunTime] = (),
         now: float = 0.0,
     ) -> None:
@@ -57,7 +59,7 @@ class MasterCore:
         ]
         self.placing = Placing(self.ledger, self.negotiator, schedulers)
         self.remotes = Remotes(self.ledger, self.placing, self.negotiator)
-        self.nodes = Nodes(self.ledger, self.placing, set(known_nodes))
+        self.nodes = Nodes(self.ledger, self.placing, set(known_nodes), drained_nodes)
         self.rebinding = Rebinding(self.ledger)
         self.applications = Applications(self.ledger, self.placing, self.nodes)
         for row in run_times:

@@ -61,6 +61,8 @@ class Proposal:
 
 
 class Decision(enum.Enum):
+    __hash__ = object.__hash__
+
     RUN = "run"
     QUEUE = "queue"
     ABORT = "abort"

@@ -448,4 +448,4 @@ class NodeCore:
 
 
 def _life(container_id: ContainerId) -> Lifecycle[ContainerState]:
-    return Lifecycle(f"container {container_id}", CONTAINER, ContainerState.ASSIGNED)
+    return Lifecycle("container", container_id, CONTAINER, ContainerState.ASSIGNED)

@@ -8,9 +8,14 @@ lost message costs a heartbeat, not a container:
   is being drained;
 - running there, ended or unknown here: stopped;
 - to be stopped here, still running there: told again.
+
+A drain is an administrator's intent, so it is durable, and it is about a name: it holds until it is
+undone, whatever happens meanwhile to the master, to the agent or to the machine.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from hrm.core import commands as c
 from hrm.core import events as e
@@ -35,12 +40,23 @@ __all__ = ["Nodes"]
 
 
 class Nodes:
-    """``awaited``: nodes that an earlier master knew and that have not come back to this one."""
+    """``awaited``: nodes that an earlier master knew and that have not come back to this one.
 
-    def __init__(self, ledger: Ledger, placing: Placing, awaited: set[str]) -> None:
+    ``drained``: all and only the names under drain, in the order of the orders. A node of such a
+    name is DRAINING or LOST.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        placing: Placing,
+        awaited: set[str],
+        drained: Iterable[NodeName] = (),
+    ) -> None:
         self.ledger = ledger
         self.placing = placing
         self.awaited = awaited
+        self.drained = dict.fromkeys(drained)
 
     def registered(self, event: e.NodeRegistered) -> None:
         node = self.ledger.nodes.get(event.node)
@@ -59,6 +75,8 @@ class Nodes:
         node = self._book(event)
         self.ledger.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
         self._reconcile(node, event.containers, event.now, registration=True)
+        if node.state is NodeState.DRAINING:
+            self._turn_away(node, event.now)
         self.awaited.discard(event.node)
         if self.ledger.recovering and not self.awaited:
             self.end_recovery(event.now)
@@ -83,16 +101,20 @@ class Nodes:
             node.connected = False
 
     def drain(self, event: e.DrainRequested) -> None:
-        nodes = [self.ledger.nodes.get(name) for name in event.nodes]
-        for name, node in zip(event.nodes, nodes, strict=True):
+        for name in event.nodes:
+            node = self.ledger.nodes.get(name)
+            if event.undo and name in self.drained:
+                continue
             if node is None or node.state is NodeState.LOST:
                 what = "no such node" if node is None else "that node is lost"
                 error = NotFound(f"{what}: {name}; hrm nodes lists them")
                 self.ledger.out.append(c.Refuse(call_id=event.call_id, error=error))
                 return
-        for node in nodes:
-            assert node is not None
-            self._drain(node, event.undo, event.now)
+        for name in event.nodes:
+            if event.undo:
+                self._undo_drain(name, event.now)
+            else:
+                self._drain(self.ledger.nodes[name], event.now)
         self.ledger.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
 
     def tick(self, now: float) -> None:
@@ -103,6 +125,10 @@ class Nodes:
         lost = [n for n in self.ledger.nodes.values() if n.state is NodeState.LOST]
         for node in lost[: max(0, len(lost) - self.ledger.bounds.lost_nodes_kept)]:
             del self.ledger.nodes[node.name]
+        known = self.ledger.nodes.keys() | self.awaited
+        gone = [name for name in self.drained if name not in known]
+        for name in gone[: max(0, len(gone) - self.ledger.bounds.lost_nodes_kept)]:
+            self._undo_drain(name, now)
 
     def end_recovery(self, now: float) -> None:
         """Every node is back, or had its time.
@@ -151,11 +177,16 @@ class Nodes:
         for unit in event.units:
             self.ledger.state.add(event.node, UnitQueue(unit))
             self.ledger.bound_waiting(unit.unit_id)
-        if node.state is NodeState.LOST:
-            node.life.move(NodeState.ALIVE, event.now, "registered")
-        if node.state is NodeState.DRAINING:
-            self._set_open(node, False)
+        self._into_service(node, event.now, "registered")
         return node
+
+    def _into_service(self, node: Node, now: float, why: str) -> None:
+        """Its rows are in the table: they are open unless it is under drain."""
+        if node.name in self.drained:
+            node.life.move(NodeState.DRAINING, now, f"{why}, and under drain")
+            self._set_open(node, False)
+        else:
+            node.life.move(NodeState.ALIVE, now, why)
 
     def _listen(self, name: NodeName, incarnation: str, sequence: int, now: float) -> Node | None:
         """The node, if this report of it is news."""
@@ -187,10 +218,10 @@ class Nodes:
             return
         node.connected = True
         if node.state is NodeState.LOST:
-            node.life.move(NodeState.ALIVE, event.now, "heard of again")
             self.ledger.out.append(c.RememberNode(node=node.name))
             for unit in node.units:
                 self.ledger.state.add(node.name, UnitQueue(unit))
+            self._into_service(node, event.now, "heard of again")
             self.placing.room_appeared(event.now)
 
     def _reconcile(
@@ -393,14 +424,26 @@ class Nodes:
         self.ledger.end_container(container, end, now)
         self.placing.room_appeared(now)
 
-    def _drain(self, node: Node, undo: bool, now: float) -> None:
-        if undo:
+    def _drain(self, node: Node, now: float) -> None:
+        if node.name not in self.drained:
+            self.drained[node.name] = None
+            self.ledger.out.append(c.RememberDrain(node=node.name))
+        node.life.move(NodeState.DRAINING, now, "asked to drain")
+        self._set_open(node, False)
+        self._turn_away(node, now)
+
+    def _undo_drain(self, name: NodeName, now: float) -> None:
+        if name in self.drained:
+            del self.drained[name]
+            self.ledger.out.append(c.ForgetDrain(node=name))
+        node = self.ledger.nodes.get(name)
+        if node is not None and node.state is NodeState.DRAINING:
             node.life.move(NodeState.ALIVE, now, "taken back into service")
             self._set_open(node, True)
             self.placing.room_appeared(now)
-            return
-        node.life.move(NodeState.DRAINING, now, "asked to drain")
-        self._set_open(node, False)
+
+    def _turn_away(self, node: Node, now: float) -> None:
+        """Who has not started on a node under drain waits elsewhere."""
         for container in list(node.containers.values()):
             if container.state in (ContainerState.ASSIGNED, ContainerState.WAITING):
                 reason = f"{node.name} is drained"

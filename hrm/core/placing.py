@@ -29,7 +29,7 @@ from hrm.core.negotiator import Decision, Negotiator, Outcome, Proposal
 from hrm.core.remote import RemoteScheduler
 from hrm.core.scheduler import Job, Scheduler
 from hrm.core.shared_state import ClusterView
-from hrm.errors import NotFound
+from hrm.errors import NotFound, Unavailable
 
 __all__ = ["Placing"]
 
@@ -131,7 +131,10 @@ class Placing:
             lease = self.negotiator.lease
             granted = lease.acquire(scheduler.name, now, self._to_lock(job))
             if granted is None:
-                self.wake(scheduler, lease.expires_at_s)
+                if lease.holder is None:
+                    self.lease_free(now)  # it has just expired: the first in line may be elsewhere
+                pause_s = self.ledger.bounds.retry_delay_s
+                self.wake(scheduler, max(lease.expires_at_s, now + pause_s))
                 return
             token = granted
             view.keep_open(lease.units)
@@ -185,7 +188,23 @@ class Placing:
                     self.wake(scheduler, now)
             elif now - scheduler.in_flight[1] > self.ledger.bounds.proposal_timeout_s:
                 scheduler.in_flight = None
+                self._give_up(scheduler)
                 self.wake(scheduler, now)
+
+    def _give_up(self, scheduler: Scheduler) -> None:
+        """Answer a remote scheduler whose claims have waited too long, and forget them: what it
+        proposes next must not be taken for them."""
+        if not isinstance(scheduler, RemoteScheduler) or not scheduler.call_id:
+            return
+        parked = [x for x in self.negotiator.parked if x.scheduler != scheduler.name]
+        self.negotiator.parked.clear()
+        self.negotiator.parked.extend(parked)
+        limit_s = self.ledger.bounds.proposal_timeout_s
+        error = Unavailable(
+            f"the claims have waited {limit_s:g} s for the end of a stream's lease; choose anew"
+        )
+        self.ledger.out.append(c.Refuse(call_id=scheduler.call_id, error=error))
+        scheduler.call_id = 0
 
     def _to_lock(self, job: Job) -> frozenset[ResourceUnitId] | None:
         """The units that a stream's lease is to lock; None for all."""
@@ -209,11 +228,14 @@ class Placing:
             how = "room at once" if outcome.decision is Decision.RUN else "queued at the unit"
             container.life.move(ContainerState.ASSIGNED, now, how)
             node.containers[container.container_id] = container
+            # The application hears from its node, which knows whether the container runs or waits.
             self.ledger.send(node, c.AssignContainer(spec=self.ledger.spec(container)))
-            self.ledger.tell(container)
         if granted:
             gangs.settled(app)
-        if not outcomes and job.delay_s >= self.ledger.bounds.retry_delay_max_s:
+        patience_s = self.ledger.bounds.retry_delay_max_s
+        if not outcomes and job.delay_s >= patience_s:
+            if job.pending and now - max(job.requested_at_s.values()) >= patience_s:
+                gangs.shrink(app)
             self._refuse_hopeless(app, job, now)
 
     def _refuse_hopeless(self, app: Application, job: Job, now: float) -> None:

@@ -36,6 +36,7 @@ _NO_LIMIT = np.iinfo(np.int64).max
 _CELLS = 12
 _LOG_MIN = 4_096
 _SPAN = 512
+_DEMANDS_KEPT = 256
 
 
 class _Columns:
@@ -90,6 +91,8 @@ class SharedState(_Columns):
         self.log: list[int] = []
         self.log_start = 0
         self.shape = 0
+        self._could_hold: dict[Vector, bool] = {}
+        self._could_hold_at = 0
         self._watchers: list[set[ResourceUnitId]] = []
         self._seen: dict[ResourceUnitId, int] = {}
 
@@ -250,6 +253,18 @@ class SharedState(_Columns):
         if not could_hold(demand, unit):
             return f"the unit of row {row} is too small, even when it is empty"
         return ""
+
+    def could_hold(self, demand: Vector) -> bool:
+        """Would any unit, closed or not, hold ``demand`` when it is empty?"""
+        if self._could_hold_at != self.shape or len(self._could_hold) > _DEMANDS_KEPT:
+            self._could_hold.clear()
+            self._could_hold_at = self.shape
+        if demand not in self._could_hold:
+            fitting = fitting_rows(demand, self.total)
+            if not demand[2]:
+                fitting &= ~self.gpu_only
+            self._could_hold[demand] = bool(fitting.any())
+        return self._could_hold[demand]
 
     def view(self) -> ClusterView:
         """A snapshot for one scheduling round."""

@@ -15,7 +15,6 @@ Whatever a table does not hold raises ``InvalidTransition`` with the entity's la
 from __future__ import annotations
 
 import enum
-from collections import deque
 from typing import Generic, TypeVar
 
 from hrm.core.model import ApplicationState as A
@@ -61,12 +60,13 @@ class Lifecycle(Generic[S]):
     ``state``.
     """
 
-    __slots__ = ("_history", "_name", "_table", "state")
+    __slots__ = ("_history", "_kind", "_name", "_table", "state")
 
-    def __init__(self, name: str, table: dict[S, frozenset[S]], state: S) -> None:
+    def __init__(self, kind: str, name: str, table: dict[S, frozenset[S]], state: S) -> None:
+        self._kind = kind
         self._name = name
         self._table = table
-        self._history: deque[tuple[float, S, str]] = deque(maxlen=HISTORY_LENGTH)
+        self._history: list[tuple[float, S, str]] = []
         self.state = state
 
     def move(self, to: S, now: float, why: str) -> bool:
@@ -78,10 +78,12 @@ class Lifecycle(Generic[S]):
         if to is self.state:
             return False
         if to not in self._table[self.state]:
+            what, was = f"{self._kind} {self._name}", self.state.value
             raise InvalidTransition(
-                f"{self._name} cannot go from {self.state.value} to {to.value} ({why})",
-                self.history,
+                f"{what} cannot go from {was} to {to.value} ({why})", self.history
             )
+        if len(self._history) == HISTORY_LENGTH:
+            del self._history[0]
         self._history.append((now, to, why))
         self.state = to
         return True

@@ -224,7 +224,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
 
     def _nodes(self, names: Any) -> pb.ListNodesResponse:
         now = self._master.now()
-        nodes = [_node(self._ledger, self._ledger.nodes[name], now) for name in names]
+        known = [self._ledger.nodes[name] for name in names if name in self._ledger.nodes]
+        nodes = [_node(self._ledger, node, now) for node in known]
         return pb.ListNodesResponse(nodes=nodes)
 
     def _application(self, app: Application, *, with_containers: bool) -> pb.Application:

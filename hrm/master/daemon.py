@@ -84,6 +84,7 @@ async def _serve(settings: MasterSettings, token: str, store: SqliteStore) -> in
         bounds=bounds,
         records=store.applications(),
         known_nodes=store.nodes(),
+        drained_nodes=store.drains(),
         run_times=store.run_times(),
         now=time.time(),
     )

@@ -137,6 +137,10 @@ class Interpreter:
                     writes.append(self.store.put_node(command.node))
                 case c.ForgetNode():
                     writes.append(self.store.forget_node(command.node))
+                case c.RememberDrain():
+                    writes.append(self.store.put_drain(command.node))
+                case c.ForgetDrain():
+                    writes.append(self.store.forget_drain(command.node))
                 case c.PersistRunTime():
                     writes.append(self.store.put_run_time(command.row))
                 case c.ForgetRunTime():

@@ -23,6 +23,8 @@ from hrm.v1 import scheduler_pb2_grpc
 
 __all__ = ["SharedStateService"]
 
+_EPOCH_SHIFT = 32
+
 log = structlog.get_logger("master.schedulers")
 
 _Subscription: TypeAlias = grpc.aio.ServicerContext[pb.SubscribeRequest, pb.SchedulerMessage]
@@ -33,7 +35,9 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
 
     def __init__(self, master: Interpreter) -> None:
         self._master = master
-        self._sessions = itertools.count(1)
+        # No session of an earlier master has one of these numbers: a scheduler that slept through
+        # a restart must not speak, or commit under a lease, as one that has subscribed since.
+        self._sessions = itertools.count((master.core.epoch << _EPOCH_SHIFT) + 1)
 
     async def Subscribe(  # noqa: N802
         self, request: pb.SubscribeRequest, context: _Subscription

@@ -4,7 +4,7 @@ One SQLite file in WAL mode, written by one thread that takes everything that ha
 its last commit into the next one (group commit), so durability costs one disk flush a batch, not
 one a write. Callers get a future that is done once their write is on disk.
 
-Kept: the epoch, application records, names of nodes, mean run times. Not kept: containers,
+Kept: the epoch, application records, names of nodes, drains, mean run times. Not kept: containers,
 resource state and secrets; agents and AppMasters tell those again after a restart.
 """
 
@@ -27,7 +27,7 @@ from hrm.errors import InvalidConfig, LimitReached
 
 __all__ = ["SqliteStore", "Store", "decode", "encode"]
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 WRITES_QUEUED_MAX = 100_000
 OPEN_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 10.0
@@ -36,6 +36,7 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS applications (id TEXT PRIMARY KEY, record TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS nodes (name TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS drains (name TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS run_times (
   name TEXT, user TEXT, profile INTEGER, mean_s REAL NOT NULL, containers INTEGER NOT NULL,
   PRIMARY KEY (name, user, profile)
@@ -61,6 +62,12 @@ class Store(Protocol):
     def put_node(self, name: NodeName) -> asyncio.Future[None]: ...
 
     def forget_node(self, name: NodeName) -> asyncio.Future[None]: ...
+
+    def drains(self) -> list[NodeName]: ...
+
+    def put_drain(self, name: NodeName) -> asyncio.Future[None]: ...
+
+    def forget_drain(self, name: NodeName) -> asyncio.Future[None]: ...
 
     def run_times(self) -> list[RunTime]: ...
 
@@ -147,6 +154,17 @@ class SqliteStore:
     def forget_node(self, name: NodeName) -> asyncio.Future[None]:
         return self._put("DELETE FROM nodes WHERE name = ?", name)
 
+    def drains(self) -> list[NodeName]:
+        """In the order of the orders."""
+        rows = self._db.execute("SELECT name FROM drains ORDER BY rowid").fetchall()
+        return [NodeName(name) for (name,) in rows]
+
+    def put_drain(self, name: NodeName) -> asyncio.Future[None]:
+        return self._put("INSERT OR IGNORE INTO drains VALUES (?)", name)
+
+    def forget_drain(self, name: NodeName) -> asyncio.Future[None]:
+        return self._put("DELETE FROM drains WHERE name = ?", name)
+
     def run_times(self) -> list[RunTime]:
         """The latest written last."""
         sql = "SELECT name, user, profile, mean_s, containers FROM run_times ORDER BY rowid"
@@ -186,7 +204,7 @@ class SqliteStore:
     def _check_version(self) -> None:
         row = self._db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
         if row is not None and int(row[0]) < SCHEMA_VERSION:
-            # Version 2 added the table of run times, which stands by now.
+            # Version 2 added the table of run times, version 3 that of drains: both stand by now.
             sql = "UPDATE meta SET value = ? WHERE key = 'schema'"
             self._db.execute(sql, (str(SCHEMA_VERSION),))
             self._db.commit()

@@ -15,25 +15,29 @@ from dataclasses import dataclass, field
 from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.application_master import AppMasterCore
+from hrm.core.binding import Hardware
 from hrm.core.feasibility import Vector
 from hrm.core.invariants import master_violations, node_violations
 from hrm.core.master import MasterCore
-from hrm.core.model import ApplicationId, ContainerSpec, NodeState, WorkloadClass
-from hrm.core.negotiator import Proposal
+from hrm.core.model import (
+    ApplicationId,
+    ContainerSpec,
+    ContainerState,
+    NodeState,
+    WorkloadClass,
+)
 from hrm.core.node import NodeCore
+from hrm.core.resource_unit import UnitQueue
+from hrm.sim.answers import Answers
+from hrm.sim.copies import Copies
+from hrm.sim.evictions import needless_evictions
+from hrm.sim.grants import Grants
+from hrm.sim.room import room
+from hrm.sim.views import Views
 
 __all__ = ["Oracle"]
 
 _STOPS_A_SECOND_MAX = 30
-
-
-@dataclass(slots=True)
-class _Lease:
-    """The lease as the proposals show it: whose token was issued when, and whether it ended."""
-
-    token: int = 0
-    issued_at_s: float = 0.0
-    spent: bool = False
 
 
 @dataclass(slots=True)
@@ -48,28 +52,39 @@ class Oracle:
     checks: int = 0
     told: dict[ApplicationId, bool] = field(default_factory=dict)
     processes: dict[str, str] = field(default_factory=dict)
-    _lease: _Lease = field(default_factory=_Lease)
+    answers: Answers = field(init=False)
+    copies: Copies = field(init=False)
+    grants: Grants = field(init=False)
+    views: Views = field(init=False)
     _stops: Counter[str] = field(default_factory=Counter)
     _second: int = 0
+
+    def __post_init__(self) -> None:
+        self.answers = Answers(self.violated)
+        self.copies = Copies(self.violated)
+        self.grants = Grants(self.violated)
+        self.views = Views(self.violated)
 
     def violated(self, what: str) -> None:
         self.found.append(what)
 
     # --- the master -----------------------------------------------------------------------------
 
-    def master_began(self) -> None:
-        self._lease = _Lease()
+    def master_began(self, core: MasterCore) -> None:
+        self.answers.master_began()
+        self.copies.master_began()
+        self.views.master_began()
+        self.grants.master_began(core)
+        self._master_restarted(core)
 
     def after_master(
         self, core: MasterCore, event: e.MasterEvent, commands: list[c.MasterCommand]
     ) -> None:
-        """The books agree; nobody dead is granted anything; the lease is what it should be."""
+        """The books agree; nobody dead is granted anything; grants, copies, answers are right."""
         self.checks += 1
         self.found += master_violations(core)
-        assigned = []
         for command in commands:
             if isinstance(command, c.SendToNode) and isinstance(command.message, c.AssignContainer):
-                assigned.append(command.message.spec)
                 node = core.ledger.nodes.get(command.node)
                 if node is None or node.state is not NodeState.ALIVE:
                     what = "unknown" if node is None else node.state.value
@@ -79,10 +94,14 @@ class Oracle:
                     )
             elif isinstance(command, c.SendToNode):
                 self._ordered(command, event.now)
-            elif isinstance(command, c.ProposeClaims):
-                self._proposed(command.proposal, event.now)
-        if isinstance(event, e.ClaimsProposed):
-            self._committed(core, event, assigned)
+        self.answers.after(core, event, commands)
+        self.grants.after(core, event, commands)
+        self.copies.after(core, commands)
+        self.views.after(core, commands, event.now)
+        for scheduler in core.placing.schedulers.values():
+            for job in scheduler.jobs.values():
+                if job.policy_fault:
+                    self.violated(f"{scheduler.name}: {job.policy_fault}")
 
     def _ordered(self, command: c.SendToNode, now: float) -> None:
         """Master and node do not answer each other without end."""
@@ -99,31 +118,6 @@ class Oracle:
                     f"within a second"
                 )
 
-    def _proposed(self, proposal: Proposal, now: float) -> None:
-        if proposal.workload_class is WorkloadClass.STREAM:
-            if proposal.lease_token < self._lease.token:
-                self.violated(f"the lease's token fell to {proposal.lease_token}")
-            if proposal.lease_token > self._lease.token:
-                self._lease = _Lease(proposal.lease_token, now)
-
-    def _committed(
-        self, core: MasterCore, event: e.ClaimsProposed, assigned: list[ContainerSpec]
-    ) -> None:
-        proposal, lease = event.proposal, self._lease
-        claimed = {claim.entry.container_id for claim in proposal.claims}
-        granted = [spec for spec in assigned if spec.container_id in claimed]
-        if proposal.workload_class is not WorkloadClass.STREAM:
-            return
-        over_s = lease.issued_at_s + core.ledger.bounds.lease_timeout_s
-        stale = lease.spent or proposal.lease_token != lease.token or event.now >= over_s
-        if granted and stale:
-            self.violated(
-                f"{proposal.scheduler} commits {granted[0].container_id} under lease token "
-                f"{proposal.lease_token}, which has ended"
-            )
-        if proposal.lease_token == lease.token and granted:
-            lease.spent = True
-
     def left_master(self, command: c.MasterCommand, durable: dict[ApplicationId, object]) -> None:
         """Nobody is told of an application that a crash could forget."""
         match command:
@@ -134,7 +128,7 @@ class Oracle:
             case c.NotifyApplication(notice=c.EndApplication()):
                 self.told.pop(command.application_id, None)
 
-    def master_restarted(self, core: MasterCore) -> None:
+    def _master_restarted(self, core: MasterCore) -> None:
         """Whatever an AppMaster was told survives."""
         for application_id in self.told:
             if application_id not in core.ledger.applications:
@@ -142,8 +136,16 @@ class Oracle:
 
     # --- nodes ----------------------------------------------------------------------------------
 
-    def after_node(self, core: NodeCore, newest_epoch: int, event: e.NodeEvent, acts: bool) -> None:
-        """Units are healthy, nobody waits who could run, and old masters rule nothing.
+    def after_node(
+        self,
+        core: NodeCore,
+        newest_epoch: int,
+        event: e.NodeEvent,
+        acts: bool,
+        commands: list[c.NodeCommand],
+    ) -> None:
+        """Units are healthy, nobody waits who could run, batch makes way for streams alone, and old
+        masters rule nothing.
 
         ``acts``: the event made the node start or stop something, or take something in.
         """
@@ -155,11 +157,24 @@ class Oracle:
                 f"{core.name} honours {type(event).__name__} of epoch {epoch}, it follows "
                 f"{newest_epoch}"
             )
+        self.found += needless_evictions(core, commands)
+        if isinstance(event, e.UsageMeasured) and commands and core.target is not None:
+            self._streams_held_up(core)
         for unit_id, queue in core.units.items():
             waiting = list(queue.stream_waiting.values()) or list(queue.batch_waiting.values())
+            if not queue.stream_waiting and _stream_waits_for_cores(queue.pool):
+                continue
             for entry in waiting:
-                if _room(entry.demand, queue.free):
+                if room(entry.demand, queue.free):
                     self.violated(f"{entry.container_id} waits at {unit_id} though it could run")
+
+    def _streams_held_up(self, core: NodeCore) -> None:
+        """A node that drains units by its own will holds up no stream that is there."""
+        live = (ContainerState.RUNNING, ContainerState.WAITING)
+        for container_id, container in core.containers.items():
+            stream = container.spec.workload_class is WorkloadClass.STREAM
+            if stream and container.life.state in live:
+                self.violated(f"{core.name} drains units of its own while {container_id} is there")
 
     def process_began(self, machine: str, spec: ContainerSpec, here: Iterable[ContainerSpec],
                       capacity: Vector) -> None:  # fmt: skip
@@ -178,8 +193,31 @@ class Oracle:
             used[1] += resources.memory_mib
             used[2] += resources.gpu_memory_mib
             used[3] += 1
-        if not _room((used[0], used[1], used[2], used[3]), capacity):
+        if not room((used[0], used[1], used[2], used[3]), capacity):
             self.violated(f"{machine} runs {tuple(used)} at {spec.unit_id}, which has {capacity}")
+
+    def machine_holds(
+        self, machine: str, hardware: Hardware, specs: Iterable[ContainerSpec]
+    ) -> None:
+        """All that runs on a machine, however it is cut, fits its cores, memory and GPUs."""
+        vcores = memory_mib = 0
+        device_mib: Counter[str] = Counter()
+        for spec in specs:
+            vcores += spec.resources.vcores
+            memory_mib += spec.resources.memory_mib
+            device_mib[spec.unit_id] += spec.resources.gpu_memory_mib
+        if vcores > len(hardware.cores) or memory_mib > hardware.memory_mib:
+            self.violated(
+                f"{machine} runs {vcores} vcores and {memory_mib} MiB, it has "
+                f"{len(hardware.cores)} and {hardware.memory_mib}"
+            )
+        for gpu in hardware.gpus:
+            used_mib = device_mib.pop(f"{machine}/gpu{gpu.index}", 0)
+            if used_mib > gpu.memory_mib:
+                self.violated(f"{used_mib} MiB are used on {machine}'s GPU {gpu.index}, {gpu}")
+        for unit_id, used_mib in device_mib.items():
+            if used_mib:
+                self.violated(f"{used_mib} MiB of device memory are used at {unit_id}")
 
     def process_gone(self, container_id: str) -> None:
         self.processes.pop(container_id, None)
@@ -224,12 +262,23 @@ class Oracle:
                 left.append(f"{unit_id} is closed")
         for scheduler in core.placing.schedulers.values():
             left += [f"{scheduler.name} keeps the job of {x}" for x in scheduler.jobs]
+        left += self.answers.unanswered()
         if core.negotiator.parked:
             left.append(f"{len(core.negotiator.parked)} proposals are parked")
         for node_core in nodes:
+            units = tuple(queue.unit for queue in node_core.units.values())
+            known = core.ledger.nodes.get(node_core.name)
+            if known is None or known.units != units:
+                left.append(f"{node_core.name} is cut otherwise than the master knows")
             left += [f"{node_core.name} remembers {x}" for x in node_core.containers]
         return left
 
 
-def _room(demand: Vector, offer: Vector) -> bool:
-    return all(need <= have for need, have in zip(demand, offer, strict=True))
+def _stream_waits_for_cores(pool: list[UnitQueue]) -> bool:
+    """Does a stream somewhere in the pool wait for shared cores or memory alone? Then they collect
+    for it, and no batch container of the pool starts."""
+    return any(
+        room((0, 0, entry.demand[2], entry.demand[3]), queue.free)
+        for queue in pool
+        for entry in queue.stream_waiting.values()
+    )

@@ -110,6 +110,7 @@ class Driver:
                 heap_mib=resources.memory_mib,
                 memory_mib=resources.memory_mib,
                 gpu_memory_mib=resources.gpu_memory_mib,
+                gpus=self.plan.gpus,
             ),
         )
 
@@ -305,6 +306,7 @@ class _AppMaster:
             resources=Resources(target.vcores, target.memory_mib, target.gpu_memory_mib),
             heap_mib=target.heap_mib,
             expected_duration_s=self.driver.plan.duration_hint_s,
+            gpus=target.gpus,
         )
 
     # --- the master -----------------------------------------------------------------------------
@@ -321,6 +323,7 @@ class _AppMaster:
             name=driver.name,
             user="somebody",
             declared_class=driver.plan.declared,
+            gang_min=driver.plan.gang_min,
         )
         self.world.network.call(
             driver.name, lambda reply: self.world.master.register(event, reply), self._registered

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hrm.core import commands as c
 from hrm.core import events as e
+from hrm.core.binding import cut
 from hrm.core.feasibility import capacity_vector
 from hrm.core.model import (
     ContainerEnd,
@@ -19,13 +20,11 @@ from hrm.core.model import (
     ContainerSpec,
     EndCause,
     NodeName,
-    ResourceUnit,
-    ResourceUnitId,
 )
 from hrm.core.node import NodeCore
 from hrm.sim import words
 from hrm.sim.network import Stream
-from hrm.sim.plan import NodePlan
+from hrm.sim.plan import NodePlan, source
 from hrm.testing.virtual import node_event
 
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ __all__ = ["Machine"]
 _REGISTER_TIMEOUT_S = 3.0
 _RECONNECT_S = 0.2
 _RECONNECT_MAX_S = 2.0
+_MEASURE_S = 0.4
 
 
 @dataclass(slots=True)
@@ -67,14 +67,13 @@ class Machine:
         self.world = world
         self.plan = plan
         self.name = NodeName(plan.name)
-        self.units = tuple(
-            ResourceUnit(unit_id=ResourceUnitId(unit_id), capacity=capacity, run_limit=limit)
-            for unit_id, capacity, limit in plan.units
-        )
+        self.units = plan.units
         self.up = True
         self.core: NodeCore | None = None
         self.processes: dict[ContainerId, _Process] = {}
-        self._capacity = {unit.unit_id: capacity_vector(unit) for unit in self.units}
+        self._binding = plan.binding
+        self._usage = source(world.plan.seed, f"usage-{plan.name}")
+        self._busy = True
         self._records: dict[ContainerId, _Record] = {}
         self._offset_s = plan.clock_offset_s
         self._identity = 1
@@ -103,7 +102,7 @@ class Machine:
         self._sequence = 0
         self._newest_epoch = 0
         self._delay_s = _RECONNECT_S
-        self.core = NodeCore(self.name, self.units)
+        self.core = self._new_core()
         self.world.log.say(self.name, f"agent {self._incarnation} starts")
         for record in sorted(self._records.values(), key=lambda record: record.end is None):
             spec = record.spec
@@ -112,7 +111,35 @@ class Machine:
             )
             if record.end is not None:
                 self._say_ended(spec.container_id, record.end)
+        if self.plan.auto_binding is not None:
+            self._measure(self.core)
         self._connect()
+
+    def _measure(self, core: NodeCore) -> None:
+        """What containers use of their cores: now nearly all, now next to nothing."""
+        if self.core is not core or self.world.calm:
+            return
+        if self._usage.random() < 0.15:
+            self._busy = not self._busy
+        share = self._usage.uniform(70.0, 100.0) if self._busy else self._usage.uniform(0.0, 5.0)
+        used = tuple((x, share * p.spec.resources.vcores) for x, p in self.processes.items())
+        self.world.clock.after(_MEASURE_S, self._measure, core)
+        self.deliver(e.UsageMeasured(now=self.now(), cpu_percent=used))
+
+    def _new_core(self) -> NodeCore:
+        """Cut as the work directory says, or as the agent's settings do."""
+        hardware, binding = self.plan.hardware, self._binding
+        units = self.units
+        if hardware is not None and binding is not None:
+            units = cut(self.name, hardware, binding)
+        return NodeCore(
+            self.name,
+            units,
+            hardware=hardware,
+            binding=binding,
+            auto_binding=self.plan.auto_binding,
+            preemption_grace_s=self.plan.preemption_grace_s,
+        )
 
     def crash_agent(self) -> None:
         """The agent dies; what has been started lives on, what was being started may not."""
@@ -148,6 +175,7 @@ class Machine:
         if not with_disk:
             self._identity += 1
             self._records.clear()
+            self._binding = self.plan.binding
         self.world.log.say(self.name, "machine is back" + ("" if with_disk else ", emptied"))
         self.start_agent()
 
@@ -166,7 +194,7 @@ class Machine:
             return
         world.log.say(self.name, words.of_event(event) + words.of_commands(commands))
         acts = bool(commands) or len(core.containers) != known
-        world.oracle.after_node(core, self._newest_epoch, event, acts)
+        world.oracle.after_node(core, self._newest_epoch, event, acts, commands)
         self._newest_epoch = max(self._newest_epoch, getattr(event, "epoch", 0))
         for command in commands:
             self._carry_out(command)
@@ -197,6 +225,25 @@ class Machine:
                         containers=command.statuses,
                     )
                 )
+            case c.AnswerRebinding():
+                self._send(
+                    e.RebindAnswered(
+                        now=0.0,
+                        node=self.name,
+                        request_id=command.request_id,
+                        accepted=command.accepted,
+                        message=command.message,
+                    )
+                )
+            case c.RegisterAgain():
+                self._binding = command.binding or self._binding
+                self.world.clock.after(0.0, self._register_again, self._link)
+
+    def _register_again(self, link: _Link | None) -> None:
+        """All is said that was to be said on this stream: open another at once."""
+        if link is not None and self._link is link:
+            link.drop()
+            self.unlinked(link, at_once=True)
 
     def _next_sequence(self) -> int:
         self._sequence += 1
@@ -213,8 +260,12 @@ class Machine:
         self.processes[container_id] = _Process(spec, self.now())
         self._records[container_id] = _Record(spec, self.now())
         here = [p.spec for p in self.processes.values() if p.spec.unit_id == spec.unit_id]
-        capacity = self._capacity[spec.unit_id]
+        assert self.core is not None
+        capacity = capacity_vector(self.core.units[spec.unit_id].unit)
         self.world.oracle.process_began(self.name, spec, here, capacity)
+        if self.plan.hardware is not None:
+            everybody = [p.spec for p in self.processes.values()]
+            self.world.oracle.machine_holds(self.name, self.plan.hardware, everybody)
         delay_s = self.world.chance.uniform(0.01, 0.3)
         self.world.clock.after(delay_s, self._started, container_id, self.processes[container_id])
 
@@ -235,8 +286,12 @@ class Machine:
             self.world.clock.after(delay_s, self._end, container_id, process, end)
 
     def _stop(self, command: c.StopProcess) -> None:
+        """A container that makes way takes its time, unless a second order hurries it."""
         process = self.processes.get(command.container_id)
-        if process is not None and process.order is None:
+        if process is None:
+            return
+        before = process.order
+        if before is None or (before.decommission and not command.decommission):
             process.order = command
             if process.spawned:
                 self._stop_soon(command.container_id, process)
@@ -283,7 +338,7 @@ class Machine:
                 sequence=self._next_sequence(),
                 host="127.0.0.1",
                 endpoint="127.0.0.1:1",
-                units=self.units,
+                units=tuple(queue.unit for queue in core.units.values()),
                 containers=core.statuses(),
             )
         )
@@ -292,13 +347,16 @@ class Machine:
         self._delay_s = _RECONNECT_S
         self.deliver(e.MasterConnected(now=self.now(), epoch=epoch))
 
-    def unlinked(self, link: _Link) -> None:
+    def unlinked(self, link: _Link, *, at_once: bool = False) -> None:
         """Try again, after a pause that grows."""
         if self._link is not link:
             return
         self._link = None
         if link.is_up:
             self.deliver(e.MasterDisconnected(now=self.now()))
+        if at_once:
+            self._connect()
+            return
         delay_s = self._delay_s * self.world.chance.uniform(0.5, 1.0)
         self._delay_s = min(_RECONNECT_MAX_S, 2 * self._delay_s)
         self.world.clock.after(delay_s, self._connect)

@@ -19,9 +19,10 @@ from hrm.core.master import MasterCore
 from hrm.core.model import ApplicationId, NodeName
 from hrm.core.records import ApplicationRecord
 from hrm.core.run_times import RunTime, RunTimeKey
-from hrm.policies.min_wait import MinWait
 from hrm.sim import words
 from hrm.sim.network import Stream
+from hrm.sim.outside import SchedulerEnd
+from hrm.sim.policies import load
 
 if TYPE_CHECKING:
     from hrm.sim.world import World
@@ -39,6 +40,7 @@ class _Disk:
         self.epoch = 0
         self.applications: dict[ApplicationId, ApplicationRecord] = {}
         self.nodes: dict[NodeName, None] = {}
+        self.drains: dict[NodeName, None] = {}
         self.run_times: dict[RunTimeKey, RunTime] = {}
         self.slow_until_s = 0.0
         self.slow_write_s = 0.0
@@ -53,6 +55,10 @@ class _Disk:
                 self.nodes[command.node] = None
             case c.ForgetNode():
                 self.nodes.pop(command.node, None)
+            case c.RememberDrain():
+                self.drains[command.node] = None
+            case c.ForgetDrain():
+                self.drains.pop(command.node, None)
             case c.PersistRunTime():
                 self.run_times.pop(command.row.key, None)
                 self.run_times[command.row.key] = command.row
@@ -69,8 +75,10 @@ class MasterProcess:
         self.core: MasterCore | None = None
         self.node_ends: dict[tuple[str, str], _NodeEnd] = {}
         self.application_ends: dict[ApplicationId, _ApplicationEnd] = {}
+        self.scheduler_ends: dict[tuple[str, int], SchedulerEnd] = {}
         self._life = 0
         self._sessions = 0
+        self._subscriptions = 0
         self._call_ids = 0
         self._calls: dict[int, Callable[[c.Reply | c.Refuse], None]] = {}
         self._held: deque[tuple[list[c.MasterCommand], list[c.MasterCommand]]] = deque()
@@ -87,17 +95,17 @@ class MasterProcess:
         self.disk.epoch += 1
         self.core = MasterCore(
             self.disk.epoch,
-            [MinWait(start=index) for index in range(world.plan.schedulers)],
+            [load(world.plan.policy, index) for index in range(world.plan.schedulers)],
             world.plan.bounds,
             records=list(self.disk.applications.values()),
             known_nodes=sorted(self.disk.nodes),
+            drained_nodes=list(self.disk.drains),
             run_times=list(self.disk.run_times.values()),
             now=self.now(),
         )
         self.core.ledger.out.clear()
         world.log.say("master", f"starts with epoch {self.disk.epoch}")
-        world.oracle.master_began()
-        world.oracle.master_restarted(self.core)
+        world.oracle.master_began(self.core)
         world.clock.after(TICK_S, self._tick, self._life)
 
     def crash(self) -> None:
@@ -117,6 +125,8 @@ class MasterProcess:
         self._held.clear()
         self.node_ends.clear()
         self.application_ends.clear()
+        self.scheduler_ends.clear()
+        self._subscriptions = 0
         streams, self._streams = self._streams, []
         for stream in streams:
             stream.kill_server()
@@ -160,7 +170,8 @@ class MasterProcess:
             match command:
                 case (
                     c.PersistApplication() | c.ForgetApplication() | c.RememberNode()
-                    | c.ForgetNode() | c.PersistRunTime() | c.ForgetRunTime()
+                    | c.ForgetNode() | c.RememberDrain() | c.ForgetDrain() | c.PersistRunTime()
+                    | c.ForgetRunTime()
                 ):  # fmt: skip
                     writes.append(command)
                 case c.WakeScheduler():
@@ -229,6 +240,14 @@ class MasterProcess:
                     application_end = self.application_ends.get(command.application_id)
                     if application_end is not None:
                         application_end.put(command.notice)
+                case c.SendToScheduler():
+                    scheduler_end = self.scheduler_ends.get((command.scheduler, command.session))
+                    if scheduler_end is not None:
+                        scheduler_end.put(command.message)
+                case c.DropScheduler():
+                    scheduler_end = self.scheduler_ends.get((command.scheduler, command.session))
+                    if scheduler_end is not None:
+                        scheduler_end.drop()
 
     # --- services -------------------------------------------------------------------------------
 
@@ -240,11 +259,16 @@ class MasterProcess:
         self._sessions += 1
         self._accept(stream, _ApplicationEnd(self, stream, self._sessions))
 
+    def accept_scheduler(self, stream: Stream) -> None:
+        """A scheduler subscribes; its sessions are numbered anew by each master."""
+        self._subscriptions += 1
+        self._accept(stream, SchedulerEnd(self, stream, self._subscriptions))
+
     def register(self, event: e.ApplicationRegistered, reply: Callable[[Any], None]) -> None:
         """The unary call of AppMasters."""
         self.call(lambda call_id: replace(event, now=self.now(), call_id=call_id), reply)
 
-    def _accept(self, stream: Stream, end: _NodeEnd | _ApplicationEnd) -> None:
+    def _accept(self, stream: Stream, end: _NodeEnd | _ApplicationEnd | SchedulerEnd) -> None:
         cut = self.world.network.cut_until(stream.name) > self.now()
         if self.core is None or cut:
             stream.close_server()

@@ -4,20 +4,34 @@ A plan is drawn whole before its run. Every kind of fault and every application 
 chance of its own, named after the seed, so that leaving one out changes the others as little as
 possible: that is what makes shrinking work.
 
+Beyond faults a run may have *traits*: gangs, GPUs, remote schedulers and so on. Each is drawn from
+a source of its own, too, and leaving it out leaves a plainer cluster with the same faults.
+
 Times are virtual and short (a node is lost after about five seconds, not fifteen): a run must be
 cheap, because the number of runs is what finds bugs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
+from hrm.core.auto_binding import AutoBindingRules
+from hrm.core.binding import Binding, Hardware
 from hrm.core.bounds import Bounds
-from hrm.core.model import Resources, WorkloadClass
+from hrm.core.model import Resources, ResourceUnit, WorkloadClass
 
-__all__ = ["KINDS", "ApplicationPlan", "Limits", "NodePlan", "Plan", "TimedFault", "draw", "source"]
+__all__ = [
+    "KINDS",
+    "TRAITS",
+    "ApplicationPlan",
+    "Limits",
+    "NodePlan",
+    "Plan",
+    "RemotePlan",
+    "TimedFault",
+    "source",
+]
 
 MESSAGE_KINDS = {
     "loss": 0.02,
@@ -45,17 +59,34 @@ TIMED_KINDS = {
     "drain": 2,
     "slow-disk": 3,
     "clock-skew": 1,
+    "rebind": 4,
+    "scheduler-crash": 3,
 }
 """Faults that happen at moments, with the most of a kind in one run."""
 
 KINDS = (*MESSAGE_KINDS, *TIMED_KINDS)
-_QUIET_CHANCE = 0.45
+TRAITS = {
+    "gangs": 0.5,
+    "candidates": 0.5,
+    "feedback": 0.3,
+    "gpus": 0.5,
+    "remotes": 0.45,
+    "policies": 0.4,
+    "preemption": 0.6,
+    "auto-binding": 0.5,
+}
+"""What a run may have beside the plain cluster, with the chance that it has it."""
+
+QUIET_CHANCE = 0.45
 """That a kind does not happen at all in a run: few kinds at a time explore deeper."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the caller fixes; None leaves it to the seed. ``without``: kinds that do not happen."""
+    """What the caller fixes; None leaves it to the seed.
+
+    ``without``: kinds of fault that do not happen, traits that the run does not have.
+    """
 
     nodes: int | None = None
     applications: int | None = None
@@ -75,13 +106,30 @@ class TimedFault:
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """``units``: capacity and run limit of each. ``clock_offset_s``: against the master's."""
+    """``clock_offset_s``: against the master's.
+
+    ``hardware`` and ``binding``: what ``units`` are cut from, where the node can be cut anew.
+    ``preemption_grace_s``: time that batch has to make way for a stream; None: it never must.
+    ``auto_binding``: by which rules it moves the border of a partial binding itself.
+    """
 
     name: str
-    units: tuple[tuple[str, Resources, int], ...]
+    units: tuple[ResourceUnit, ...]
     clock_offset_s: float
     clock_rate: float
     heartbeat_interval_s: float
+    hardware: Hardware | None = None
+    binding: Binding | None = None
+    preemption_grace_s: float | None = None
+    auto_binding: AutoBindingRules | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePlan:
+    """One scheduler in a process of its own."""
+
+    name: str
+    policy: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +138,8 @@ class ApplicationPlan:
 
     ``work_s``: executor seconds until it is done. ``classes``: what its AppMaster observes, when.
     ``kill_chance``: that it names executors when it lowers its target, as dynamic allocation does.
+    ``gpus``: 1 where each executor wants a GPU for itself, and ``resources`` name no device memory.
+    ``gang_min``: how many executors are to start together; 0: each by itself.
     """
 
     name: str
@@ -101,6 +151,8 @@ class ApplicationPlan:
     classes: tuple[tuple[float, str], ...]
     kill_chance: float
     duration_hint_s: float
+    gpus: int = 0
+    gang_min: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +168,9 @@ class Plan:
     applications: tuple[ApplicationPlan, ...]
     rates: dict[str, float] = field(default_factory=dict)
     faults: tuple[TimedFault, ...] = ()
+    traits: tuple[str, ...] = ()
+    policy: str = "min-wait"
+    remotes: tuple[RemotePlan, ...] = ()
 
     def command(self) -> str:
         """What to type to see exactly this run again."""
@@ -140,6 +195,7 @@ class Plan:
         return (
             f"seed {self.seed}: {len(self.nodes)} nodes, {self.schedulers} schedulers, "
             f"{len(self.applications)} applications, {self.horizon_s:.0f} s; "
+            f"{self.policy}; {' '.join(self.traits) or 'no traits'}; "
             f"{rates or 'no message faults'}; {counts or 'no timed faults'}"
         )
 
@@ -147,125 +203,3 @@ class Plan:
 def source(seed: int, purpose: str) -> Random:
     """The source of chance of one purpose."""
     return Random(f"{seed}/{purpose}")  # noqa: S311 - chance that can be repeated is the point
-
-
-def draw(seed: int, limits: Limits | None = None) -> Plan:
-    """The plan of a seed, within the caller's limits."""
-    limits = limits or Limits()
-    chance = source(seed, "plan")
-    horizon_s = chance.uniform(8.0, 22.0)
-    node_count = chance.randint(1, 4)
-    application_count = chance.randint(1, 5)
-    schedulers = chance.randint(1, 3)
-    bounds = _bounds(chance)
-    if limits.horizon_s is not None:
-        horizon_s = limits.horizon_s
-    nodes = tuple(_node(seed, n + 1, limits) for n in range(limits.nodes or node_count))
-    count = application_count if limits.applications is None else limits.applications
-    applications = tuple(_application(seed, n + 1, horizon_s, nodes) for n in range(count))
-    rates = {kind: _rate(seed, kind, top, limits) for kind, top in MESSAGE_KINDS.items()}
-    faults = [
-        fault
-        for kind, most in TIMED_KINDS.items()
-        if kind not in limits.without
-        for fault in _timed(seed, kind, most, horizon_s)
-    ]
-    faults.sort(key=lambda fault: fault.at_s)
-    return Plan(
-        seed, limits, horizon_s, schedulers, bounds, nodes, applications, rates, tuple(faults)
-    )
-
-
-def _bounds(chance: Random) -> Bounds:
-    tight = chance.random() < 0.3
-    return Bounds(
-        node_timeout_s=chance.uniform(3.5, 6.0),
-        application_grace_s=chance.uniform(6.0, 12.0),
-        lease_timeout_s=chance.uniform(0.3, 1.5),
-        proposal_timeout_s=chance.uniform(0.5, 2.0),
-        resend_delay_s=chance.uniform(0.8, 1.5),
-        recovery_window_s=chance.uniform(1.5, 5.0),
-        stop_grace_s=chance.uniform(0.2, 1.5),
-        default_duration_s=10.0,
-        wait_max_s=chance.uniform(5.0, 60.0),
-        waiting_limit=chance.randint(1, 3) if tight else 64,
-    )
-
-
-def _node(seed: int, number: int, limits: Limits) -> NodePlan:
-    chance = source(seed, f"node-{number}")
-    name = f"node-{number}"
-    vcores = chance.randint(2, 8)
-    memory_mib = 1024 * chance.randint(2, 12)
-    run_limit = chance.randint(2, vcores) if chance.random() < 0.3 else vcores
-    units = [(f"{name}/cpu", Resources(vcores, memory_mib), run_limit)]
-    if chance.random() < 0.25:
-        units.append((f"{name}/gpu0", Resources(chance.randint(2, 4), 8192, 16384), 4))
-    skewed = chance.random() < 0.5 and "clock-skew" not in limits.without
-    offset_s = chance.uniform(-30.0, 30.0) if skewed else 0.0
-    rate = chance.uniform(0.98, 1.02) if skewed else 1.0
-    return NodePlan(name, tuple(units), offset_s, rate, chance.uniform(0.7, 1.1))
-
-
-def _application(
-    seed: int, number: int, horizon_s: float, nodes: tuple[NodePlan, ...]
-) -> ApplicationPlan:
-    chance = source(seed, f"application-{number}")
-    name = f"app-{number}"
-    burst = chance.random() < 0.5
-    start_s = 1.0 if burst else chance.uniform(0.5, 0.6 * horizon_s)
-    if chance.random() < 0.05:
-        resources = Resources(64, 1024)
-    else:
-        home = chance.choice(chance.choice(nodes).units)[1]
-        gpu = chance.choice((4096, 8192)) if home.gpu_memory_mib else 0
-        vcores = chance.randint(1, min(4, home.vcores))
-        resources = Resources(vcores, 512 * chance.randint(1, 4), gpu)
-    stream = chance.random() < 0.5
-    targets = [(0.0, chance.randint(1, 3 if stream else 6))]
-    if not stream or chance.random() < 0.3:
-        targets += [
-            (chance.uniform(0.5, horizon_s), chance.randint(0, 6))
-            for _ in range(chance.randint(0, 4))
-        ]
-    targets.sort()
-    targets.append((horizon_s, chance.randint(1, 2)))
-    classes = []
-    if stream:
-        classes.append((chance.uniform(0.0, 2.0), "STREAM"))
-    changes = chance.randint(0, 2) if chance.random() < 0.3 else 0
-    classes += [
-        (chance.uniform(0.5, horizon_s), chance.choice(("BATCH", "STREAM"))) for _ in range(changes)
-    ]
-    declared = None
-    if chance.random() < 0.3:
-        declared = WorkloadClass.STREAM if stream else WorkloadClass.BATCH
-    return ApplicationPlan(
-        name,
-        start_s,
-        resources,
-        tuple(targets),
-        chance.uniform(1.0, 12.0),
-        declared,
-        tuple(sorted(classes)),
-        chance.choice((0.0, 0.7)),
-        chance.choice((0.0, 3.0)),
-    )
-
-
-def _rate(seed: int, kind: str, top: float, limits: Limits) -> float:
-    chance = source(seed, f"rate/{kind}")
-    if chance.random() < _QUIET_CHANCE or kind in limits.without:
-        return 0.0
-    return top * chance.random()
-
-
-def _timed(seed: int, kind: str, most: int, horizon_s: float) -> list[TimedFault]:
-    chance = source(seed, f"timed/{kind}")
-    if chance.random() < _QUIET_CHANCE:
-        return []
-    draws: Callable[[], float] = chance.random
-    return [
-        TimedFault(1.5 + draws() * max(0.5, horizon_s - 2.0), kind, draws(), draws())
-        for _ in range(chance.randint(1, most))
-    ]

@@ -1,8 +1,8 @@
 """From a failing run to a small one that fails as well.
 
-Greedy: leave out a kind of fault, applications, nodes, or the end of the horizon, and keep whatever
-still fails, until nothing more can be left out. A smaller run draws its chance anew where it
-differs, so it may fail in another way: that, too, is a bug, and easier to read.
+Greedy: leave out a trait or a kind of fault, applications, nodes, or the end of the horizon, and
+keep whatever still fails, until nothing more can be left out. A smaller run draws its chance anew
+where it differs, so it may fail in another way: that, too, is a bug, and easier to read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from hrm.sim.plan import KINDS, Plan, draw
+from hrm.sim.drawing import draw
+from hrm.sim.plan import KINDS, TRAITS, Plan
 from hrm.sim.run import Result, run_plan
 
 __all__ = ["shrink"]
@@ -52,7 +53,8 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
             yield draw(plan.seed, replace(limits, nodes=count))
     happening = {kind for kind, rate in plan.rates.items() if rate}
     happening |= {fault.kind for fault in plan.faults}
-    for kind in KINDS:
+    happening |= set(plan.traits)
+    for kind in (*TRAITS, *KINDS):
         if kind in happening:
             yield draw(plan.seed, replace(limits, without=limits.without | {kind}))
     for share in (0.5, 0.8):

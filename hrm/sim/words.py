@@ -12,8 +12,9 @@ from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.model import ContainerStatus
 from hrm.core.negotiator import Proposal
+from hrm.core.remote import StateChanged
 
-__all__ = ["of_command", "of_commands", "of_event"]
+__all__ = ["of_change", "of_command", "of_commands", "of_event"]
 
 
 def of_event(event: Any) -> str:
@@ -77,9 +78,19 @@ def of_command(command: Any) -> str:
             return f"{name} {command.call_id} {type(command.answer).__name__}"
         case c.Refuse():
             return f"{name} {command.call_id} {command.error.message}"
+        case c.SendToScheduler():
+            return f"to {command.scheduler}/{command.session}: {of_change(command.message)}"
         case c.WakeScheduler():
             return f"{name} {command.scheduler} {command.at_s:.6f}"
     return f"{name} {_fields(command)}".rstrip()
+
+
+def of_change(message: StateChanged) -> str:
+    """What a message to a remote scheduler tells."""
+    jobs = " ".join(f"{x.application_id}:{len(x.pending)}" for x in message.jobs)
+    units = ",".join(x.unit.unit_id for x in message.units)
+    room = " room" if message.room else ""
+    return f"#{message.sequence} [{units}] gone [{','.join(message.gone)}] [{jobs}]{room}"
 
 
 def _fields(thing: Any) -> str:

@@ -8,19 +8,23 @@ have a bounded time to end, and the cluster to become as empty as it was.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from hrm.core import commands as c
 from hrm.core import events as e
-from hrm.core.feasibility import Vector, capacity_vector, demand_vector, fits
+from hrm.core.binding import BindingMode
 from hrm.core.master import MasterCore
-from hrm.core.model import NodeName, NodeState
+from hrm.core.model import NodeName, NodeState, ResourceUnit
 from hrm.sim.checks import Oracle
 from hrm.sim.clock import Clock, EventLog
+from hrm.sim.drawing import must_run_at_once
 from hrm.sim.driver import Driver
 from hrm.sim.machine import Machine
 from hrm.sim.master import MasterProcess
 from hrm.sim.network import Network
-from hrm.sim.plan import Plan, TimedFault, source
+from hrm.sim.outside import Outside
+from hrm.sim.plan import ApplicationPlan, Plan, TimedFault, source
+from hrm.sim.room import demand_of, how_many, serves
 
 __all__ = ["World"]
 
@@ -41,6 +45,7 @@ class World:
         self.killed: set[str] = set()
         self.refused: set[str] = set()
         self.gone: set[str] = set()
+        self.calm = False
         self.network = Network(self.clock, source(plan.seed, "network"), plan.rates)
         self.master = MasterProcess(self)
         self.master.start()
@@ -48,6 +53,9 @@ class World:
         for machine in self.machines:
             machine.start_agent()
         self.drivers = [Driver(self, application) for application in plan.applications]
+        self.outsides = [Outside(self, remote) for remote in plan.remotes]
+        for outside in self.outsides:
+            outside.start()
         self._begin_s = self.clock.now
         self._strikes: dict[str, Callable[[TimedFault], bool]] = {
             "partition": self._partition,
@@ -61,6 +69,8 @@ class World:
             "drain": self._drain,
             "slow-disk": self._slow_disk,
             "clock-skew": self._clock_step,
+            "rebind": self._rebind,
+            "scheduler-crash": self._scheduler_crash,
         }
         for fault in plan.faults:
             self.clock.at(self._begin_s + fault.at_s, self._strike, fault)
@@ -93,10 +103,9 @@ class World:
         if driver is None:
             return
         self.refused.add(driver.name)
-        demand = demand_vector(driver.plan.resources)
-        for node in core.ledger.nodes.values():
-            if any(fits(demand, capacity_vector(unit)) for unit in node.units):
-                self.oracle.violated(f"{driver.name} is refused, though it fits {node.name}")
+        units = [unit for node in core.ledger.nodes.values() for unit in node.units]
+        if _could_run(driver.plan, units) and not core.ledger.recovering:
+            self.oracle.violated(f"{driver.name} is refused, though it fits what there is")
         if core.ledger.recovering:
             self.oracle.violated(f"{driver.name} is refused before all nodes are back")
 
@@ -112,7 +121,9 @@ class World:
         if self.master.core is None:
             return ["the master is down"]
         cores = [machine.core for machine in self.machines if machine.core is not None]
-        return self.oracle.nothing_left(self.master.core, cores, self.gone)
+        left = self.oracle.nothing_left(self.master.core, cores, self.gone)
+        left += [f"{machine.name} is not as it was cut" for machine in self._bound_otherwise()]
+        return left + [why for outside in self.outsides if (why := outside.behind())]
 
     def _judge(self) -> None:
         """Everybody has ended; who failed must have had a reason."""
@@ -145,6 +156,7 @@ class World:
             self.network.injected[fault.kind] += 1
 
     def _calm(self) -> None:
+        self.calm = True
         self.log.say("world", "faults stop")
         self.network.calm()
         self.master.disk.slow_until_s = 0.0
@@ -156,7 +168,30 @@ class World:
                 machine.start_agent()
         for driver in self.drivers:
             driver.start_appmaster_if_begun()
+        for outside in self.outsides:
+            outside.start()
         self._undo_drains()
+        self._undo_rebindings()
+
+    def _undo_rebindings(self) -> None:
+        """Nodes are cut anew as they were at first, so that all who fitted then fit again."""
+        for machine in self._bound_otherwise():
+            binding = machine.plan.binding
+            if machine.core is not None and machine.core.target != binding:
+                assert binding is not None
+                self._ask_rebind(
+                    machine.name, binding.mode, binding.bound_cores, binding.reserve_cores
+                )
+        self.clock.after(2.0, self._undo_rebindings)
+
+    def _bound_otherwise(self) -> list[Machine]:
+        return [
+            machine
+            for machine in self.machines
+            if machine.core is not None
+            and machine.core.hardware is not None
+            and (machine.core.binding != machine.plan.binding or machine.core.target is not None)
+        ]
 
     def _undo_drains(self) -> None:
         """Drains are asked for by people, who ask until it is done."""
@@ -177,6 +212,21 @@ class World:
             _heard,
         )
 
+    def _ask_rebind(
+        self, name: NodeName, mode: BindingMode | None, bound: int | None, reserve: int | None
+    ) -> None:
+        self.master.call(
+            lambda call_id: e.RebindRequested(
+                now=self.clock.now,
+                call_id=call_id,
+                node=name,
+                mode=mode,
+                bound_cores=bound,
+                reserve_cores=reserve,
+            ),
+            _heard,
+        )
+
     def _machine(self, fault: TimedFault) -> Machine:
         return self.machines[int(fault.pick * len(self.machines))]
 
@@ -186,6 +236,7 @@ class World:
 
     def _partition(self, fault: TimedFault) -> bool:
         names = [m.name for m in self.machines] + [d.name for d in self.drivers]
+        names += [outside.name for outside in self.outsides]
         chosen = [names[int(fault.pick * len(names))]]
         if fault.pick > 0.7:
             chosen = [name for name in names if self.chance.random() < 0.5]
@@ -212,9 +263,15 @@ class World:
         """A machine dies for good, if all that fits the cluster fits the rest of it."""
         lost = self._machine(fault)
         rest = [m for m in self.machines if m is not lost and m.name not in self.gone]
+        every_unit = [unit for machine in self.machines for unit in machine.units]
+        units = [unit for machine in rest for unit in machine.units]
+        at_once = must_run_at_once(self.plan.traits)
         for driver in self.drivers:
-            demand = demand_vector(driver.plan.resources)
-            if _could_run(demand, self.machines) and not _could_run(demand, rest):
+            # The master may go on counting a lost GPU as the largest: the rest must have its like.
+            wanted = demand_of(driver.plan.resources, driver.plan.gpus, every_unit)
+            could = _could_run(driver.plan, every_unit)
+            least = driver.plan.targets[-1][1] if at_once else 1
+            if could and not (_could_run(driver.plan, units) and how_many(wanted, units) >= least):
                 return False
         if not rest:
             return False
@@ -283,15 +340,44 @@ class World:
         self.log.say("world", f"each write takes {disk.slow_write_s:.2f} s")
         return True
 
+    def _rebind(self, fault: TimedFault) -> bool:
+        """Somebody wants a node cut anew, possibly as it cannot be, or twice in a row."""
+        cuttable = [machine for machine in self.machines if machine.plan.hardware is not None]
+        if not cuttable or self.master.core is None:
+            return False
+        machine = cuttable[int(fault.pick * len(cuttable))]
+        mode = self.chance.choice((*BindingMode, None))
+        bound = self.chance.choice((None, 1, 2, 3))
+        self._ask_rebind(machine.name, mode, bound, self.chance.choice((None, 0, 1, 2)))
+        if fault.size < 0.2:
+            self._ask_rebind(machine.name, self.chance.choice(list(BindingMode)), bound, None)
+        return True
+
+    def _scheduler_crash(self, fault: TimedFault) -> bool:
+        """A remote scheduler dies or hangs, connected: now, or when it next has the lease."""
+        if not self.outsides:
+            return False
+        outside = self.outsides[int(fault.pick * len(self.outsides))]
+        back_s = 0.2 + 5.0 * self.chance.random()
+        strike = outside.hang if fault.size % 0.5 < 0.2 else partial(outside.crash, back_s)
+        if fault.size < 0.5:
+            outside.at_lease = strike
+        else:
+            strike()
+        return True
+
     def _clock_step(self, fault: TimedFault) -> bool:
         machine = self._machine(fault)
         machine.step_clock(4.0 * fault.size - 2.0)
         return True
 
 
-def _could_run(demand: Vector, machines: list[Machine]) -> bool:
-    """Could one of them, when it is empty?"""
-    return any(fits(demand, capacity_vector(unit)) for m in machines for unit in m.units)
+def _could_run(application: ApplicationPlan, units: list[ResourceUnit]) -> bool:
+    """Could these units run it when they are empty: one executor, or the whole gang at once?"""
+    demand = demand_of(application.resources, application.gpus, units)
+    if not any(serves(demand, unit) for unit in units):
+        return False
+    return how_many(demand, units) >= application.gang_min
 
 
 def _heard(_answer: c.Reply | c.Refuse) -> None:

@@ -1,7 +1,7 @@
 """Protobuf and JSON on one side, the AppMaster core's dataclasses on the other; nothing else.
 
 Numbers that come from the driver are clamped to what the wire can hold: a report must not fail
-because a counter is large.
+because a counter is large, or was counted below nothing.
 """
 
 from __future__ import annotations
@@ -151,11 +151,11 @@ def heartbeat() -> application_pb2.ApplicationUpdate:
 def progress(report: Mapping[str, Any]) -> application_pb2.ApplicationUpdate:
     """The driver's counts; its field names are those of the message."""
     counts = {
-        name: min(int(report[name]), _INT32_MAX)
+        name: max(0, min(int(report[name]), _INT32_MAX))
         for name in ("active_jobs", "active_stages", "completed_stages")
     }
     tasks = {
-        f"tasks_{name}": int(report[f"tasks_{name}"])
+        f"tasks_{name}": max(0, int(report[f"tasks_{name}"]))
         for name in ("total", "running", "completed", "failed")
     }
     message = common_pb2.Progress(
@@ -163,6 +163,11 @@ def progress(report: Mapping[str, Any]) -> application_pb2.ApplicationUpdate:
         **tasks,
         mean_task_s=float(report["mean_task_s"]),
         streaming_queries=list(report["streaming_queries"]),
-        stages=[common_pb2.StageProgress(**stage) for stage in report["stages"]],
+        stages=[_stage(stage) for stage in report["stages"]],
     )
     return application_pb2.ApplicationUpdate(progress=message)
+
+
+def _stage(report: Mapping[str, Any]) -> common_pb2.StageProgress:
+    counts = {k: max(0, int(v)) for k, v in report.items() if k.startswith("tasks_")}
+    return common_pb2.StageProgress(**{**report, **counts})

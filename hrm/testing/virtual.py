@@ -113,6 +113,7 @@ class VirtualCluster:
         self.notices: dict[str, list[c.Notice]] = {}
         self.durable: dict[ApplicationId, ApplicationRecord] = {}
         self.durable_nodes: dict[NodeName, None] = {}
+        self.durable_drains: dict[NodeName, None] = {}
         self.durable_run_times: dict[RunTimeKey, RunTime] = {}
         self.answers: dict[int, c.Reply | c.Refuse] = {}
         self.callbacks: dict[int, Callable[[c.Reply | c.Refuse], None]] = {}
@@ -281,6 +282,7 @@ class VirtualCluster:
             self.bounds,
             records=self.durable.values(),
             known_nodes=self.durable_nodes,
+            drained_nodes=self.durable_drains,
             run_times=self.durable_run_times.values(),
             now=self.now,
         )
@@ -379,6 +381,10 @@ class VirtualCluster:
                 self.durable_nodes[command.node] = None
             case c.ForgetNode():
                 self.durable_nodes.pop(command.node, None)
+            case c.RememberDrain():
+                self.durable_drains[command.node] = None
+            case c.ForgetDrain():
+                self.durable_drains.pop(command.node, None)
             case c.PersistRunTime():
                 self.durable_run_times.pop(command.row.key, None)
                 self.durable_run_times[command.row.key] = command.row

@@ -15,8 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import structlog
 
-from hrm.agent import shim
+from hrm.agent import containers, shim
 from hrm.agent.containers import Adopted, Containers, Ended, StopOrder
 from hrm.agent.isolation import Isolation, Limits, NoIsolation, detect
 from hrm.agent.machine import ending
@@ -208,6 +209,38 @@ def test_what_an_end_is_called(ended: Ended, cause: EndCause, words: str) -> Non
     end = ending(ended, ended.order, SPEC)
     assert end.cause is cause
     assert words in end.message
+
+
+class Undying(subprocess.Popen[bytes]):
+    """One that hangs in the kernel, as far as its parent can tell."""
+
+    def kill(self) -> None:
+        pass
+
+
+def test_a_supervisor_that_does_not_die_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(containers, "_REMAINS_LIMIT_S", 0.1)
+    process = Undying(["sleep", "600"])
+    try:
+        with structlog.testing.capture_logs() as logs:
+            containers._give_up(process)
+        assert process.returncode is None
+        assert [entry["pid"] for entry in logs] == [process.pid]
+    finally:
+        super(Undying, process).kill()
+        process.wait(10)
+
+
+def test_a_supervisor_that_failed_is_seen_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(containers, "_REMAINS_LIMIT_S", 0.2)
+    hanging = subprocess.Popen(["sleep", "600"])
+    containers._give_up(hanging)
+    assert hanging.returncode == -signal.SIGKILL
+    over = subprocess.Popen(["true"])
+    containers._give_up(over)
+    assert over.returncode == 0
 
 
 @pytest.mark.parametrize("bad", ["..", "a/b", "", ".hidden", "x" * 300])

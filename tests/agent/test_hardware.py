@@ -14,7 +14,7 @@ from hrm.agent.machine import Machine, keep_binding, load_binding
 from hrm.config import AgentSettings, DeclaredGpu, load
 from hrm.core.binding import Binding, BindingMode, Core
 from hrm.core.model import Gpu, Resources
-from hrm.errors import InvalidConfig
+from hrm.errors import InvalidConfig, InvalidRequest
 
 MIB = 1024 * 1024
 
@@ -131,6 +131,12 @@ def test_a_machine_is_cut_as_its_settings_say(tmp_path: Path) -> None:
         Machine.prepare(impossible),
     ):
         pass
+
+
+def test_more_gpus_than_exist_end_the_agent_with_the_reason(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, gpu_limit=3)
+    with pytest.raises(InvalidRequest, match="gpu_limit is 3, but the node has 2"):
+        Machine.prepare(settings).__enter__()
 
 
 def test_a_binding_outlives_the_agent_until_its_settings_change(tmp_path: Path) -> None:

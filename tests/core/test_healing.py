@@ -6,15 +6,19 @@ from dataclasses import replace
 
 from hrm.core import commands as c
 from hrm.core import events as e
+from hrm.core.bounds import Bounds
 from hrm.core.model import (
+    ApplicationId,
     ContainerEnd,
     ContainerId,
     ContainerState,
     EndCause,
     NodeName,
     Resources,
+    WorkloadClass,
     container_id_of,
 )
+from hrm.testing.remote import VirtualScheduler
 from hrm.testing.virtual import VirtualCluster, unit
 
 
@@ -172,3 +176,106 @@ def test_an_order_that_was_lost_is_not_repeated_to_a_node_that_is_drained() -> N
     cluster.advance(5)
     assert cluster.states(app) == {}
     assert not node.processes
+
+
+def test_a_gang_is_not_refused_while_a_node_is_away() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=1), unit("n2", vcores=1)])
+    away = cluster.nodes["n2"]
+    cluster.disconnect(away)
+    cluster.advance(20)
+    app = cluster.submit(2, gang_min=2)
+    cluster.advance(10)
+    assert cluster.states(app) == {"pending": 2}, "n2 may come back, as it may for one container"
+    cluster.register(away)
+    cluster.advance(5)
+    assert cluster.states(app) == {"running": 2}
+
+
+def test_a_gang_of_which_fewer_are_wanted_after_all_starts_with_those() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=4)])
+    app = cluster.submit(1, gang_min=3)
+    cluster.settle()
+    assert cluster.states(app) == {"pending": 1}, "the others may be asked for in a moment"
+    cluster.advance(15)
+    assert cluster.states(app) == {"running": 1}
+
+
+def test_a_gang_that_shrank_before_the_master_restarted_starts_after_it() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=3)])
+    other = cluster.submit(3)
+    cluster.settle()
+    app = cluster.submit(3, gang_min=3)
+    cluster.release(app, 2, 3)
+    cluster.settle()
+    cluster.restart_master()
+    cluster.register(cluster.nodes["n1"])
+    for each in (other, app):
+        cluster.attach(each)
+    cluster.request(app, [1])
+    cluster.finish(other)
+    cluster.advance(15)
+    assert cluster.states(app) == {"running": 1}
+
+
+def test_who_finds_the_lease_free_but_is_not_first_in_line_does_not_spin() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=1)], bounds=Bounds(lease_timeout_s=2.5))
+    first, second = VirtualScheduler(cluster, "first"), VirtualScheduler(cluster, "second")
+    for scheduler in (first, second):
+        scheduler.hangs = True
+        app = submit_to(cluster, scheduler.name)
+        call_id = {"first": 900, "second": 901}[scheduler.name]
+        cluster.tell_master(
+            e.LeaseRequested(
+                now=cluster.now,
+                call_id=call_id,
+                scheduler=scheduler.name,
+                session=scheduler.session,
+                application_id=app,
+            )
+        )
+    submit_to(cluster, "scheduler-1")
+    cluster.advance(2.6)
+    assert cluster.master.negotiator.lease.holder == "second", "served as soon as it was its turn"
+
+
+def test_claims_that_waited_too_long_behind_a_lease_are_answered() -> None:
+    bounds = Bounds(lease_timeout_s=8.0, proposal_timeout_s=2.0)
+    cluster = VirtualCluster([unit("n1", vcores=2)], bounds=bounds)
+    holder, outside = VirtualScheduler(cluster, "holder"), VirtualScheduler(cluster, "outside")
+    holder.hangs = outside.hangs = True
+    stream = submit_to(cluster, "holder")
+    cluster.tell_master(
+        e.LeaseRequested(
+            now=cluster.now,
+            call_id=900,
+            scheduler="holder",
+            session=holder.session,
+            application_id=stream,
+        )
+    )
+    batch = submit_to(cluster, "outside", WorkloadClass.BATCH)
+    cluster.settle()
+    job = outside.scheduler.jobs[batch]
+    proposal = outside.scheduler.choose(job, outside.replica.state.view(), 0, cluster.now)
+    assert proposal.claims
+    cluster.tell_master(
+        e.ClaimsProposed(now=cluster.now, proposal=proposal, call_id=901, session=outside.session)
+    )
+    cluster.advance(4.0)
+    answer = cluster.answers[901]
+    assert isinstance(answer, c.Refuse)
+    assert "lease" in answer.error.message
+    cluster.advance(8.0)
+    assert cluster.states(batch) == {"pending": 1}, "given up is given up"
+
+
+def submit_to(
+    cluster: VirtualCluster, name: str, workload_class: WorkloadClass = WorkloadClass.STREAM
+) -> ApplicationId:
+    """An application of one container whose scheduler is ``name``."""
+    while True:
+        app = cluster.submit(0, workload_class=workload_class)
+        if cluster.app(app).scheduler == name:
+            cluster.request(app, [1])
+            return app
+        cluster.finish(app)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from copy import deepcopy
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hrm.core.bounds import Bounds
 from hrm.core.feasibility import Vector
+from hrm.core.invariants import unit_violations
 from hrm.core.model import (
     ApplicationId,
     ContainerId,
@@ -21,6 +27,8 @@ from hrm.testing.virtual import unit
 BATCH, STREAM = WorkloadClass.BATCH, WorkloadClass.STREAM
 NOW = 100.0
 UNIT = ResourceUnitId("n1/cpu")
+CLASSES = st.sampled_from(list(WorkloadClass))
+DURATIONS = st.floats(1.0, 100.0)
 
 
 def negotiator(vcores: int = 2, bounds: Bounds | None = None) -> Negotiator:
@@ -155,6 +163,72 @@ def test_the_lease_goes_round_in_order_of_asking() -> None:
     assert not lease.release("s1", token), "a lease is given back once"
     assert lease.acquire("s3", NOW) is None, "s2 asked first"
     assert lease.acquire("s2", NOW) is not None
+
+
+def played(queue: UnitQueue, entry: Entry) -> float:
+    """How long ``entry`` waits at the unit, in seconds, if batch runs as long as it says and
+    streams for ever."""
+    queue, now = deepcopy(queue), NOW
+    queue.enqueue(entry)
+    queue.start_all(now)
+    while entry.container_id not in queue.running:
+        ends = {
+            x: k.started_at_s + k.duration_s
+            for x, k in queue.running.items()
+            if k.workload_class is BATCH
+        }
+        if not ends:
+            return math.inf
+        first = min(ends, key=lambda x: ends[x])
+        now = max(now, ends[first])
+        queue.remove(first)
+        queue.start_all(now)
+    return now - NOW
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    running=st.lists(st.tuples(st.integers(1, 3), DURATIONS), max_size=4),
+    claims=st.lists(st.tuples(st.integers(1, 3), DURATIONS, CLASSES), min_size=1, max_size=12),
+    wait_max_s=st.sampled_from([5.0, 30.0, 90.0]),
+    waiting_limit=st.integers(0, 5),
+)
+def test_nobody_is_committed_to_a_wait_beyond_the_bound(
+    running: list[tuple[int, float]],
+    claims: list[tuple[int, float, WorkloadClass]],
+    wait_max_s: float,
+    waiting_limit: int,
+) -> None:
+    """Each claim is held against what would happen at the unit if it were let in there."""
+    bounds = Bounds(wait_max_s=wait_max_s, waiting_limit=waiting_limit)
+    subject = negotiator(vcores=4, bounds=bounds)
+    queue = subject.state.queue(0)
+    for number, (vcores, duration_s) in enumerate(running):
+        entry = claim(f"r{number}", vcores).entry._replace(duration_s=duration_s)
+        if queue.runs_at_once(entry.demand, BATCH):
+            queue.run(entry, NOW - 1.0)
+    subject.state.refresh(0)
+    for number, (vcores, duration_s, workload_class) in enumerate(claims):
+        asked = claim(f"c{number}", vcores, workload_class)
+        asked = asked._replace(entry=asked.entry._replace(duration_s=duration_s))
+        wait_s, waiting = played(queue, asked.entry), queue.waiting_count
+        at_once = queue.runs_at_once(asked.entry.demand, workload_class)
+        token = subject.lease.acquire("s1", NOW) if workload_class is STREAM else 0
+        assert token is not None
+        outcomes = propose(subject, asked, token=token)
+        assert outcomes is not None
+        (outcome,) = outcomes
+        subject.lease.release("s1", token)
+        within = workload_class is STREAM or wait_s < wait_max_s
+        if at_once:
+            assert outcome.decision is Decision.RUN
+        elif within and waiting < waiting_limit:
+            assert outcome.decision is Decision.QUEUE
+        else:
+            assert outcome.decision is Decision.ABORT
+            assert "waiting_limit" in outcome.reason or "wait_max_s" in outcome.reason
+            assert asked.entry.container_id not in queue
+        assert unit_violations(queue) == []
 
 
 @pytest.mark.parametrize("workload_class", [BATCH, STREAM])

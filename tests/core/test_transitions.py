@@ -27,7 +27,7 @@ TABLES: list[dict[Any, frozenset[Any]]] = [APPLICATION, CONTAINER, NODE]
 def test_only_what_the_table_holds(
     table: dict[enum.Enum, frozenset[enum.Enum]], start: enum.Enum, to: enum.Enum
 ) -> None:
-    life = Lifecycle("thing", table, start)
+    life = Lifecycle("thing", "t", table, start)
     if to is start:
         assert not life.move(to, 1.0, "again")
     elif to in table[start]:
@@ -50,7 +50,7 @@ def test_ends_are_final() -> None:
 
 
 def test_an_illegal_move_tells_the_history() -> None:
-    life = Lifecycle("container x", CONTAINER, ContainerState.PENDING)
+    life = Lifecycle("container", "x", CONTAINER, ContainerState.PENDING)
     life.move(ContainerState.ASSIGNED, 1.0, "room at once")
     life.move(ContainerState.ENDED, 2.0, "node lost")
     with pytest.raises(InvalidTransition) as caught:

@@ -131,23 +131,55 @@ def node(name: str = "n1", identity: str = "i1", **fields: Any) -> node_pb2.Node
     return node_pb2.NodeMessage(sequence=1, register=node_pb2.RegisterNode(**values))
 
 
-async def request_containers(
-    master: Running, *requests: application_pb2.ContainerRequest
-) -> application_pb2.ApplicationNotice:
-    """Register, attach, ask; answers the first notice after the attachment."""
+async def attached(master: Running) -> Any:
+    """The session of an application that has registered and attached."""
     registered = await master.applications.Register(registration(), timeout=TIMEOUT_S)
     session = master.applications.Session(timeout=TIMEOUT_S)
     attach = application_pb2.AttachApplication(
         application_id=registered.application_id, epoch=registered.epoch
     )
     await session.write(application_pb2.ApplicationUpdate(attach=attach))
-    attached = await session.read()
-    assert attached.WhichOneof("notice") == "attached"
+    answer = await session.read()
+    assert answer.WhichOneof("notice") == "attached"
+    return session
+
+
+async def request_containers(
+    master: Running, *requests: application_pb2.ContainerRequest
+) -> application_pb2.ApplicationNotice:
+    """Register, attach, ask; answers the first notice after the attachment."""
+    session = await attached(master)
     ask = application_pb2.RequestContainers(containers=requests)
     await session.write(application_pb2.ApplicationUpdate(request=ask))
     notice: application_pb2.ApplicationNotice = await session.read()
     session.cancel()
     return notice
+
+
+def asking_for(executors: int) -> application_pb2.ApplicationUpdate:
+    resources = common_pb2.Resources(vcores=1, memory_mib=512)
+    wishes = [
+        application_pb2.ContainerRequest(executor_id=str(number), resources=resources)
+        for number in range(1, executors + 1)
+    ]
+    return application_pb2.ApplicationUpdate(
+        request=application_pb2.RequestContainers(containers=wishes)
+    )
+
+
+def running_now(spec: common_pb2.ContainerSpec, sequence: int) -> node_pb2.NodeMessage:
+    """What node n1 says of a container that it has started."""
+    status = common_pb2.ContainerStatus(
+        container_id=spec.container_id,
+        application_id=spec.application_id,
+        executor_id=spec.executor_id,
+        workload_class=spec.workload_class,
+        resources=spec.resources,
+        state=common_pb2.CONTAINER_STATE_RUNNING,
+        node="n1",
+        resource_unit_id=spec.resource_unit_id,
+    )
+    return node_pb2.NodeMessage(sequence=sequence, container=status)
 
 
 async def test_every_rpc_asks_for_the_token(tmp_path: Path) -> None:
@@ -195,17 +227,16 @@ async def test_an_application_gets_its_container_on_a_node(tmp_path: Path) -> No
         await stream.write(node())
         registered = await stream.read()
         assert registered.WhichOneof("message") == "registered"
-        notice = await request_containers(
-            master,
-            application_pb2.ContainerRequest(
-                executor_id="1", resources=common_pb2.Resources(vcores=1, memory_mib=512)
-            ),
-        )
-        assert notice.container.state == common_pb2.CONTAINER_STATE_ASSIGNED
-        assert notice.container.node == "n1"
+        session = await attached(master)
+        await session.write(asking_for(1))
         assign = await stream.read()
         assert assign.epoch == registered.epoch
-        assert assign.assign.container_id == notice.container.container_id
+        await stream.write(running_now(assign.assign, sequence=2))
+        notice = await session.read()
+        assert notice.container.state == common_pb2.CONTAINER_STATE_RUNNING
+        assert notice.container.container_id == assign.assign.container_id
+        assert notice.container.node == "n1"
+        session.cancel()
         stream.cancel()
 
 
@@ -393,6 +424,38 @@ async def test_a_restarted_master_knows_its_applications(tmp_path: Path) -> None
             registration(application_id=registered.application_id), timeout=TIMEOUT_S
         )
         assert back.epoch == registered.epoch + 1
+
+
+async def test_a_drained_node_is_drained_for_the_next_master_too(tmp_path: Path) -> None:
+    async def registered(master: Running) -> Any:
+        stream = master.nodes.Connect(timeout=TIMEOUT_S)
+        await stream.write(node())
+        await stream.read()
+        return stream
+
+    async def drained(master: Running, undo: bool) -> int:
+        call = admin_pb2.DrainNodesRequest(names=["n1"], undo=undo)
+        answer = await master.admin.DrainNodes(call, timeout=TIMEOUT_S)
+        return sum(each.state == common_pb2.NODE_STATE_DRAINING for each in answer.nodes)
+
+    async with running(tmp_path) as master:
+        stream = await registered(master)
+        assert await drained(master, undo=False) == 1
+        stream.cancel()
+    async with running(tmp_path) as master:
+        stream = await registered(master)
+        cluster = await master.admin.GetCluster(admin_pb2.GetClusterRequest(), timeout=TIMEOUT_S)
+        assert (cluster.nodes_alive, cluster.nodes_draining) == (0, 1)
+        session = await attached(master)
+        await session.write(asking_for(1))
+        assert await drained(master, undo=True) == 0
+        assert (await stream.read()).WhichOneof("message") == "assign"
+        session.cancel()
+        stream.cancel()
+    async with running(tmp_path) as master:
+        assert not master.interpreter.core.nodes.drained
+        with refused(grpc.StatusCode.NOT_FOUND, "no such node: n1"):
+            await drained(master, undo=True)
 
 
 async def test_a_port_in_use_and_a_shared_directory_are_clear(tmp_path: Path) -> None:

@@ -6,8 +6,12 @@ import asyncio
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hrm.core.model import ApplicationId, ApplicationState, NodeName, WorkloadClass
 from hrm.core.records import ApplicationRecord
@@ -50,6 +54,86 @@ async def test_what_was_acknowledged_is_there_after_the_process_is_gone(tmp_path
     assert again.nodes() == ["n2"]
     again.close()
     store.close()
+
+
+async def test_a_drain_is_kept_until_it_is_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "hrm.sqlite"
+    store = SqliteStore(path)
+    for name in ("n2", "n1", "n2", "n3"):
+        await store.put_drain(NodeName(name))
+    await store.forget_drain(NodeName("n3"))
+    await store.forget_node(NodeName("n2"))
+    again = SqliteStore(path)
+    assert again.drains() == ["n2", "n1"], "also of a node that is lost"
+    again.close()
+    store.close()
+
+
+NAMES = st.sampled_from([NodeName("n1"), NodeName("n2"), NodeName("n3")])
+TEXTS = st.text(max_size=8)
+RECORDS = st.builds(
+    replace,
+    st.just(RECORD),
+    application_id=st.sampled_from([ApplicationId("app-1"), ApplicationId("app-2")]),
+    message=TEXTS,
+    state=st.sampled_from(list(ApplicationState)),
+    declared_class=st.sampled_from([None, *WorkloadClass]),
+    submitted_at_s=st.floats(0, 1e12),
+    gang_min=st.integers(0, 100_000),
+)
+RUN_TIMES = st.builds(
+    RunTime,
+    name=TEXTS,
+    user=st.sampled_from(["ada", "bob"]),
+    resource_profile_id=st.integers(0, 2),
+    mean_s=st.floats(0, 1e9),
+    containers=st.integers(1, 100),
+)
+WRITES = st.one_of(
+    st.tuples(st.sampled_from(["node", "drain"]), st.booleans(), NAMES),
+    st.tuples(st.just("application"), st.booleans(), RECORDS),
+    st.tuples(st.just("run_time"), st.booleans(), RUN_TIMES),
+)
+
+
+def _write(store: SqliteStore, model: dict[str, Any], write: Any) -> asyncio.Future[None]:
+    """One write to the store, and to a dictionary for each kind."""
+    kind, is_put, value = write
+    keys = {"application": "application_id", "run_time": "key"}
+    key = getattr(value, keys[kind]) if kind in keys else value
+    if is_put:
+        if kind == "run_time":
+            model[kind].pop(key, None)
+        model[kind].setdefault(key, None)
+        model[kind][key] = value
+    else:
+        model[kind].pop(key, None)
+    call = getattr(store, f"{'put' if is_put else 'forget'}_{kind}")
+    done: asyncio.Future[None] = call(value if is_put else key)
+    return done
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.lists(WRITES, max_size=8), max_size=4))
+def test_replayed_it_is_what_was_written(batches: list[list[Any]]) -> None:
+    """Any writes, in any batches; each batch is followed by the end of the process."""
+    model: dict[str, Any] = {kind: {} for kind in ("node", "drain", "application", "run_time")}
+
+    async def write(path: Path, batch: list[Any]) -> None:
+        store = SqliteStore(path)
+        await asyncio.gather(*(_write(store, model, each) for each in batch))
+        store.close()
+
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "hrm.sqlite"
+        for batch in batches:
+            asyncio.run(write(path, batch))
+            store = SqliteStore(path)
+            assert store.nodes() == sorted(model["node"])
+            assert store.drains() == list(model["drain"])
+            assert store.applications() == list(model["application"].values())
+            assert store.run_times() == list(model["run_time"].values())
+            store.close()
 
 
 async def test_the_latest_write_of_a_record_wins(tmp_path: Path) -> None:
@@ -96,10 +180,11 @@ async def test_a_store_of_schema_1_is_taken_over(tmp_path: Path) -> None:
     assert store.applications() == [RECORD]
     assert store.nodes() == ["n1"]
     assert store.run_times() == []
+    assert store.drains() == []
     await store.put_run_time(_run_time("a", 1.0))
     store.close()
     with sqlite3.connect(path) as new:
-        assert new.execute("SELECT value FROM meta WHERE key = 'schema'").fetchall() == [("2",)]
+        assert new.execute("SELECT value FROM meta WHERE key = 'schema'").fetchall() == [("3",)]
 
 
 async def test_a_failed_write_is_told(tmp_path: Path) -> None:

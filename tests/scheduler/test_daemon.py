@@ -68,11 +68,11 @@ class Cluster:
 
     async def start_master(self, **settings: str) -> None:
         flags = [f"--{key.replace('_', '-')}={value}" for key, value in settings.items()]
-        master = self.start("master", "--port", "0", "--schedulers", "1", *flags)
+        self.master = self.start("master", "--port", "0", "--schedulers", "1", *flags)
         address = self.directory / "master" / "address"
 
         def up() -> bool:
-            assert master.poll() is None, "the master ended"
+            assert self.master.poll() is None, "the master ended"
             return address.exists() and address.read_text().endswith("\n")
 
         await until(up, "the master to serve")

@@ -6,17 +6,38 @@ Each bug is one that a change could bring in. The same seeds find nothing in the
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from hrm.core import feasibility, node, resource_unit
+from hrm.core import events as e
+from hrm.core import feasibility, gangs, node, preemption, resource_unit
 from hrm.core.applications import Applications
-from hrm.core.ledger import Container, Ledger, Node
-from hrm.core.model import ContainerState, ContainerStatus, EndCause
-from hrm.core.negotiator import Proposal, StreamLease
+from hrm.core.auto_binding import Look, look_at
+from hrm.core.binding import Binding, Hardware, cut
+from hrm.core.ledger import Application, Container, Ledger, Node
+from hrm.core.model import (
+    ContainerState,
+    ContainerStatus,
+    EndCause,
+    NodeName,
+    ResourceUnit,
+    WorkloadClass,
+)
+from hrm.core.negotiator import Claim, Negotiator, Outcome, Proposal, StreamLease
 from hrm.core.node import NodeCore
 from hrm.core.nodes import Nodes
 from hrm.core.placing import Placing
+from hrm.core.preemption import Eviction
+from hrm.core.rebinding import Rebinding
+from hrm.core.remote import UnitState
+from hrm.core.remotes import Remotes
+from hrm.core.replica import Replica
+from hrm.core.resource_unit import Entry, UnitQueue
+from hrm.core.scheduler import Job, Placement, Scheduler
+from hrm.core.shared_state import ClusterView, SharedState
+from hrm.policies.min_wait import MinWait
 from hrm.sim.run import run_seed
 
 SEEDS = range(150)
@@ -136,6 +157,218 @@ def written_too_late(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Applications, "_new", new_without_record)
 
 
+def gang_in_parts(patch: pytest.MonkeyPatch) -> None:
+    """The negotiator grants of a gang what there is room for."""
+
+    def commit(
+        self: Negotiator, claims: tuple[Claim, ...], proposal: Proposal, now: float
+    ) -> list[Outcome]:
+        return [self._commit_claim(claim, now) for claim in claims]
+
+    patch.setattr(Negotiator, "_commit_together", commit)
+    patch.setattr(gangs, "missing", lambda app: min(1, _missing(app)))
+
+
+def gang_that_waits(patch: pytest.MonkeyPatch) -> None:
+    """Some of a gang may wait in the queue of a unit."""
+    commit = Negotiator._commit_claim
+
+    def may_wait(self: Negotiator, claim: Claim, now: float, *, must_run: bool = False) -> Outcome:
+        return commit(self, claim, now)
+
+    placement = Scheduler._placement
+
+    def in_a_queue(self: Scheduler, job: Job, *about: Any) -> Placement:
+        return replace(placement(self, job, *about), waiting_limit=self.bounds.waiting_limit)
+
+    patch.setattr(Negotiator, "_commit_claim", may_wait)
+    patch.setattr(Scheduler, "_placement", in_a_queue)
+
+
+def gang_refused_for_a_lost_node(patch: pytest.MonkeyPatch) -> None:
+    """A gang is refused for ever while a node is away."""
+    refusal = gangs.refusal
+
+    def hasty(ledger: Ledger, app: Application, resources: Any) -> str:
+        with pytest.MonkeyPatch.context() as there:
+            live = {x: n for x, n in ledger.nodes.items() if n.state.value != "lost"}
+            there.setattr(ledger, "nodes", live)
+            return refusal(ledger, app, resources)
+
+    patch.setattr(gangs, "refusal", hasty)
+
+
+def locked_units_granted(patch: pytest.MonkeyPatch) -> None:
+    """Batch commits pass a stream's lease."""
+    patch.setattr(StreamLease, "locks", lambda *_: False)
+
+
+def device_memory_from_nowhere(patch: pytest.MonkeyPatch) -> None:
+    """A GPU has twice its device memory after the node has been cut anew."""
+
+    def cut_too_much(
+        name: NodeName, hardware: Hardware, binding: Binding
+    ) -> tuple[ResourceUnit, ...]:
+        units = cut(name, hardware, binding)
+        return tuple(
+            replace(x, capacity=replace(x.capacity, gpu_memory_mib=2 * x.capacity.gpu_memory_mib))
+            for x in units
+        )
+
+    patch.setattr(node, "cut", cut_too_much)
+
+
+def cores_in_two_units(patch: pytest.MonkeyPatch) -> None:
+    """Units that share their cores forget each other."""
+    patch.setattr(UnitQueue, "join", lambda *_: None)
+
+
+def cut_under_its_containers(patch: pytest.MonkeyPatch) -> None:
+    """A node is cut anew while containers run on what is taken away."""
+    at_once = NodeCore._cut_if_free
+
+    def cut_now(self: NodeCore) -> bool:
+        draining = [queue for queue in self.units.values() if queue.unit.draining]
+        with pytest.MonkeyPatch.context() as gone:
+            for queue in draining:
+                gone.setattr(queue, "running", {})
+            return at_once(self)
+
+    patch.setattr(NodeCore, "_cut_if_free", cut_now)
+
+
+def draining_unit_granted(patch: pytest.MonkeyPatch) -> None:
+    """A unit that is to be cut anew is open to claims."""
+    add = SharedState.add
+
+    def add_open(self: SharedState, name: NodeName, queue: UnitQueue) -> int:
+        row = add(self, name, queue)
+        self.open[row] = True
+        return row
+
+    patch.setattr(SharedState, "add", add_open)
+
+
+def rebinding_answered_twice(patch: pytest.MonkeyPatch) -> None:
+    """Who is answered is not forgotten."""
+    answered = Rebinding.answered
+
+    def again(self: Rebinding, event: e.RebindAnswered) -> None:
+        kept = dict(self.pending)
+        answered(self, event)
+        self.pending = kept
+
+    patch.setattr(Rebinding, "answered", again)
+
+
+def rebinding_never_answered(patch: pytest.MonkeyPatch) -> None:
+    """Whose node does not answer waits for ever."""
+    patch.setattr(Rebinding, "tick", lambda *_: None)
+
+
+def delta_missed(patch: pytest.MonkeyPatch) -> None:
+    """A remote scheduler drops the last unit of a message."""
+    put = Replica._put
+
+    def put_most(self: Replica, images: tuple[UnitState, ...]) -> None:
+        put(self, images[:-1] if len(images) > 1 and not images[-1].unit.pool else images)
+
+    patch.setattr(Replica, "_put", put_most)
+
+
+def change_not_told(patch: pytest.MonkeyPatch) -> None:
+    """Nobody is told that a unit opens or closes."""
+
+    def set_open(self: SharedState, unit_id: Any, is_open: bool) -> None:
+        self.open[self.rows[unit_id]] = is_open
+
+    patch.setattr(SharedState, "set_open", set_open)
+
+
+def jobs_of_a_lost_scheduler(patch: pytest.MonkeyPatch) -> None:
+    """What a remote scheduler leaves behind is given to nobody."""
+    lose = Remotes._lose
+
+    def lose_jobs(self: Remotes, scheduler: Any, now: float) -> None:
+        with pytest.MonkeyPatch.context() as kept:
+            kept.setattr(self.placing, "hand_over", lambda *_: None)
+            lose(self, scheduler, now)
+
+    patch.setattr(Remotes, "_lose", lose_jobs)
+
+
+def policy_that_does_not_look(patch: pytest.MonkeyPatch) -> None:
+    """A policy answers the first unit for everybody."""
+
+    def place(
+        self: MinWait, view: ClusterView, placement: Placement, now: float
+    ) -> list[int | None]:
+        return [0] * len(placement.entries)
+
+    patch.setattr(MinWait, "place", place)
+
+
+def streams_make_way(patch: pytest.MonkeyPatch) -> None:
+    """Streams take streams' room as well."""
+    victims = preemption._victims
+
+    def anybody(room: Any, unit: UnitQueue, waiter: Any, now: float) -> Any:
+        kept = {queue: dict(queue.running) for queue in room.pool}
+        for queue, running in kept.items():
+            for entry in running.values():
+                queue.running[entry.container_id] = replace(
+                    entry, workload_class=WorkloadClass.BATCH
+                )
+        chosen = victims(room, unit, waiter, now)
+        for queue, running in kept.items():
+            queue.running.update(running)
+        return chosen
+
+    patch.setattr(preemption, "_victims", anybody)
+
+
+def too_many_make_way(patch: pytest.MonkeyPatch) -> None:
+    """All batch containers of a unit go where one would be enough."""
+    evictions = preemption.evictions
+
+    def all_of_them(queue: UnitQueue, ending: Any, now: float) -> list[Eviction]:
+        chosen = evictions(queue, ending, now)
+        others = [
+            Eviction(x.container_id, chosen[-1].waiter)
+            for x in queue.running.values()
+            if chosen
+            and x.workload_class is WorkloadClass.BATCH
+            and x.container_id not in ending
+            and all(x.container_id != eviction.victim for eviction in chosen)
+        ]
+        return chosen + others
+
+    patch.setattr(node, "evictions", all_of_them)
+
+
+def view_that_is_not_renewed(patch: pytest.MonkeyPatch) -> None:
+    """What a scheduler spent of its view in one round is spent in the next as well."""
+    spent = ClusterView.apply
+
+    def forget(self: ClusterView, row: int, entry: Entry, now: float) -> bool:
+        ran = spent(self, row, entry, now)
+        self._spent.clear()
+        return ran
+
+    patch.setattr(ClusterView, "apply", forget)
+
+
+def drain_that_holds_up_a_stream(patch: pytest.MonkeyPatch) -> None:
+    """A node drains units by its own will, whoever is there."""
+
+    def blind(*about: Any) -> Look:
+        return replace(look_at(*about), stream=False)
+
+    patch.setattr(node, "look_at", blind)
+
+
+_missing = gangs.missing
+
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     double_commit,
     lost_release,
@@ -149,6 +382,24 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     tombstones_forgotten,
     endless_orders,
     written_too_late,
+    gang_in_parts,
+    gang_that_waits,
+    gang_refused_for_a_lost_node,
+    locked_units_granted,
+    device_memory_from_nowhere,
+    cores_in_two_units,
+    cut_under_its_containers,
+    draining_unit_granted,
+    rebinding_answered_twice,
+    rebinding_never_answered,
+    delta_missed,
+    change_not_told,
+    jobs_of_a_lost_scheduler,
+    policy_that_does_not_look,
+    streams_make_way,
+    too_many_make_way,
+    view_that_is_not_renewed,
+    drain_that_holds_up_a_stream,
 ]
 
 

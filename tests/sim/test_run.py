@@ -6,14 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from hrm.cli.app import app
+from hrm.core.binding import BindingMode
 from hrm.core.nodes import Nodes
-from hrm.sim.plan import KINDS, Limits, draw
+from hrm.sim.drawing import draw
+from hrm.sim.plan import KINDS, TRAITS, Limits
+from hrm.sim.policies import POLICIES
 from hrm.sim.run import run_plan, run_seed
 from hrm.sim.shrink import shrink
 
@@ -70,6 +74,36 @@ def test_the_rest_of_a_plan_stays_when_a_kind_is_left_out() -> None:
     assert part.applications == whole.applications
     assert part.nodes == whole.nodes
     assert set(part.faults) == {f for f in whole.faults if f.kind != "master-crash"}
+
+
+def test_the_rest_of_a_plan_stays_when_traits_are_left_out() -> None:
+    """So that a kept seed means the same when a trait is added."""
+    plain = frozenset(TRAITS)
+    for seed in range(30):
+        whole, part = draw(seed), draw(seed, Limits(without=plain))
+        assert not part.traits
+        assert not part.remotes
+        assert all(node.hardware is None for node in part.nodes)
+        assert part.policy == "min-wait"
+        assert whole.faults == part.faults
+        assert whole.rates == part.rates
+        for trait in whole.traits:
+            less = draw(seed, Limits(without=frozenset({trait})))
+            assert less.traits == tuple(x for x in whole.traits if x != trait)
+
+
+def test_every_trait_is_drawn_and_shows() -> None:
+    plans = [draw(seed) for seed in range(300)]
+    assert {trait for plan in plans for trait in plan.traits} == set(TRAITS)
+    policies = Counter(plan.policy for plan in plans)
+    assert set(policies) == set(POLICIES)
+    assert policies.most_common(1)[0][0] == "min-wait"
+    nodes = [node for plan in plans for node in plan.nodes]
+    assert {node.binding.mode for node in nodes if node.binding} == set(BindingMode)
+    applications = [application for plan in plans for application in plan.applications]
+    assert any(application.gang_min > 1 for application in applications)
+    assert any(application.gpus for application in applications)
+    assert {len(plan.remotes) for plan in plans} == {0, 1, 2}
 
 
 def test_a_failing_run_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,6 +108,13 @@ def test_the_drivers_targets_and_progress() -> None:
     assert (progress.active_jobs, progress.completed_stages, progress.tasks_failed) == (1, 3, 3)
     assert progress.streaming_queries == ["q"]
     assert (progress.stages[0].stage_id, progress.stages[0].tasks_completed) == (4, 2)
+    below = dict.fromkeys(counts, -1)
+    stages = [{**report["stages"][0], **below}]  # type: ignore[index]
+    clamped = app_wire.progress(
+        {**report, **below, "active_jobs": -1, "active_stages": 2**40, "stages": stages}
+    ).progress
+    assert (clamped.active_jobs, clamped.active_stages) == (0, 2**31 - 1)
+    assert (clamped.tasks_total, clamped.stages[0].tasks_failed) == (0, 0)
 
 
 def test_a_class_by_another_name_is_an_error() -> None:

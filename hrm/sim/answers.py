@@ -1,0 +1,69 @@
+"""Callers of the master: each gets one answer, and nobody gets one who did not ask.
+
+Most calls are answered by the event that brings them. Three are not: a node is asked before its
+rebinding is answered, a lease is waited for, and claims wait behind a lease. All but the wait for a
+lease have a limit in the core, which must then answer itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.master import MasterCore
+
+__all__ = ["Answers"]
+
+
+class Answers:
+    """``waiting``: calls without an answer yet, by number, with the event and its time."""
+
+    def __init__(self, violated: Callable[[str], None]) -> None:
+        self.waiting: dict[int, e.MasterEvent] = {}
+        self._violated = violated
+
+    def master_began(self) -> None:
+        """Who asked the one before hears that the connection broke."""
+        self.waiting.clear()
+
+    def after(
+        self, core: MasterCore, event: e.MasterEvent, commands: Iterable[c.MasterCommand]
+    ) -> None:
+        call_id = getattr(event, "call_id", 0)
+        if call_id:
+            self.waiting[call_id] = event
+        for command in commands:
+            if not isinstance(command, c.Reply | c.Refuse):
+                continue
+            if self.waiting.pop(command.call_id, None) is None:
+                self._violated(f"call {command.call_id} is answered, and nobody waits for it")
+        asked = self.waiting.get(call_id)
+        if asked is not None and not isinstance(
+            asked, e.RebindRequested | e.LeaseRequested | e.ClaimsProposed
+        ):
+            self._violated(f"{type(asked).__name__} {call_id} gets no answer")
+        if isinstance(event, e.Ticked):
+            self._late(core, event.now)
+
+    def unanswered(self) -> list[str]:
+        """Calls of nodes, drivers and people that are still open; schedulers ask on for ever."""
+        return [
+            f"{type(asked).__name__} {call_id} waits for its answer"
+            for call_id, asked in self.waiting.items()
+            if not isinstance(asked, e.LeaseRequested)
+        ]
+
+    def _late(self, core: MasterCore, now: float) -> None:
+        bounds = core.ledger.bounds
+        limits_s = {
+            e.RebindRequested: bounds.rebind_timeout_s,
+            e.ClaimsProposed: bounds.proposal_timeout_s,
+        }
+        for call_id, asked in self.waiting.items():
+            limit_s = limits_s.get(type(asked))
+            if limit_s is not None and now - asked.now > limit_s:
+                self._violated(
+                    f"{type(asked).__name__} {call_id} has waited {now - asked.now:.1f} s for its "
+                    f"answer, its limit is {limit_s:.1f} s"
+                )

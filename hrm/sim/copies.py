@@ -1,0 +1,102 @@
+"""Snapshot + deltas = state: what a remote scheduler has after message n is what the master had.
+
+When the master sends message n, a picture of its state is kept: of everything but what has changed
+again within the same event, which a later message will bring. When a scheduler has taken message n
+in, its copy is held against that picture, unit by unit and job by job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from hrm.core import commands as c
+from hrm.core.invariants import table_violations
+from hrm.core.master import MasterCore
+from hrm.core.model import ApplicationId, ResourceUnitId
+from hrm.core.remote import RemoteScheduler
+from hrm.core.replica import Replica
+from hrm.core.scheduler import Job
+from hrm.core.shared_state import SharedState
+
+__all__ = ["Copies"]
+
+_Units: TypeAlias = dict[ResourceUnitId, tuple[Any, ...]]
+_Jobs: TypeAlias = dict[ApplicationId, tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Picture:
+    """``moving``: units and applications that had changed again when it was taken."""
+
+    units: _Units
+    jobs: _Jobs
+    moving: frozenset[str]
+
+
+class Copies:
+    def __init__(self, violated: Callable[[str], None]) -> None:
+        self._violated = violated
+        self._pictures: dict[tuple[int, int, int], _Picture] = {}
+
+    def master_began(self) -> None:
+        self._pictures.clear()
+
+    def after(self, core: MasterCore, commands: Iterable[c.MasterCommand]) -> None:
+        """Keep a picture of the latest message to each scheduler."""
+        latest = {
+            command.scheduler: command
+            for command in commands
+            if isinstance(command, c.SendToScheduler)
+        }
+        for command in latest.values():
+            scheduler = core.placing.schedulers.get(command.scheduler)
+            if isinstance(scheduler, RemoteScheduler) and scheduler.session == command.session:
+                moving = frozenset({*scheduler.units, *scheduler.changed_jobs})
+                key = (core.epoch, command.session, command.message.sequence)
+                units = _units(core.ledger.state)
+                self._pictures[key] = _Picture(units, _jobs(scheduler.jobs), moving)
+
+    def taken(self, name: str, epoch: int, session: int, replica: Replica) -> None:
+        """A scheduler has taken in a message."""
+        picture = self._pictures.pop((epoch, session, replica.sequence), None)
+        for what in table_violations(replica.state):
+            self._violated(f"in the copy of {name}: {what}")
+        if picture is None:
+            return
+        there = _units(replica.state)
+        self._compare(name, replica.sequence, picture.units, there, picture.moving)
+        jobs = _jobs(replica.scheduler.jobs)
+        self._compare(name, replica.sequence, picture.jobs, jobs, picture.moving)
+
+    def _compare(
+        self, name: str, sequence: int, here: Any, there: Any, moving: frozenset[str]
+    ) -> None:
+        for key in dict.fromkeys((*here, *there)):
+            if key not in moving and here.get(key) != there.get(key):
+                self._violated(
+                    f"after message {sequence}, {name} has {key} as {there.get(key)}, the master "
+                    f"had {here.get(key)}"
+                )
+
+
+def _units(state: SharedState) -> _Units:
+    return {
+        unit_id: (
+            state.queue(row).unit,
+            state.node(row),
+            bool(state.open[row]),
+            int(state.waiting_limit[row]),
+            state.queue(row).image(),
+            sorted(state.queue(each).unit.unit_id for each in state.siblings(row)),
+        )
+        for unit_id, row in state.rows.items()
+    }
+
+
+def _jobs(jobs: dict[ApplicationId, Job]) -> _Jobs:
+    return {
+        application_id: (job.workload_class, job.gang, tuple(job.pending.items()))
+        for application_id, job in jobs.items()
+    }

@@ -1,0 +1,192 @@
+"""What the negotiator grants: under which lease, to which units, and gangs in one piece.
+
+A grant is a container that the master assigns for the first time; a node that has never answered is
+sent the same grant again with its report, which is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.master import MasterCore
+from hrm.core.model import (
+    ApplicationId,
+    ContainerSpec,
+    ContainerState,
+    ResourceUnitId,
+    WorkloadClass,
+)
+
+__all__ = ["Grants"]
+
+_NODE_EVENTS = (e.NodeRegistered, e.NodeReported, e.ContainerReported)
+
+
+@dataclass(slots=True)
+class _Lease:
+    """The lease as it was handed out: which token when, for which units, and whether it ended."""
+
+    token: int = 0
+    issued_at_s: float = 0.0
+    spent: bool = False
+    units: frozenset[ResourceUnitId] | None = None
+
+    def locks(self, unit_id: ResourceUnitId) -> bool:
+        return self.units is None or unit_id in self.units
+
+
+class Grants:
+    """``gangs``: of each application, how many of its first containers must start together; 0 once
+    they have."""
+
+    def __init__(self, violated: Callable[[str], None]) -> None:
+        self._violated = violated
+        self._lease = _Lease()
+        self.gangs: dict[ApplicationId, int] = {}
+        self._asked_at_s: dict[ApplicationId, float] = {}
+
+    def master_began(self, core: MasterCore) -> None:
+        """What is written down holds: a gang that was never seen running starts together."""
+        self._lease = _Lease()
+        self.gangs = {
+            app.application_id: 0 if app.record.first_running_at_s else app.record.gang_min
+            for app in core.ledger.applications.values()
+        }
+
+    def after(
+        self, core: MasterCore, event: e.MasterEvent, commands: Iterable[c.MasterCommand]
+    ) -> None:
+        lease = self._lease
+        granted: list[ContainerSpec] = []
+        for command in commands:
+            match command:
+                case c.SendToNode(message=c.AssignContainer(spec=spec)):
+                    granted.append(spec)
+                case c.ProposeClaims(proposal=proposal):
+                    if proposal.workload_class is WorkloadClass.STREAM:
+                        self._leased(core, proposal.lease_token, event.now)
+                case c.Reply(answer=c.LeaseGranted(token=token)):
+                    self._leased(core, token, event.now)
+        if isinstance(event, e.ApplicationRegistered):
+            self._registered(event, commands)
+        if isinstance(event, _NODE_EVENTS):
+            return
+        streams = self._under_lease(core, event, granted, lease)
+        for spec in granted:
+            if spec.container_id not in streams:
+                self._beside_lease(core, spec, lease)
+            self._open(core, spec)
+        self._together(core, event, granted)
+
+    def _leased(self, core: MasterCore, token: int, now: float) -> None:
+        if token < self._lease.token:
+            self._violated(f"the lease's token fell to {token}")
+        if token > self._lease.token:
+            units = core.negotiator.lease.units
+            if core.ledger.bounds.lease_scope == "global":
+                units = None
+            self._lease = _Lease(token, now, units=units)
+
+    def _under_lease(
+        self,
+        core: MasterCore,
+        event: e.MasterEvent,
+        granted: list[ContainerSpec],
+        lease: _Lease,
+    ) -> set[str]:
+        """A stream is granted all or nothing, where its lease locks, while that holds."""
+        if not isinstance(event, e.ClaimsProposed):
+            return set()
+        proposal = event.proposal
+        app = core.ledger.applications.get(proposal.application_id)
+        is_stream = proposal.workload_class is WorkloadClass.STREAM
+        if event.call_id and app is not None:
+            is_stream = app.record.workload_class is WorkloadClass.STREAM
+        if not is_stream:
+            return set()
+        claimed = {claim.entry.container_id for claim in proposal.claims}
+        mine = [spec for spec in granted if spec.container_id in claimed]
+        over_s = lease.issued_at_s + core.ledger.bounds.lease_timeout_s
+        stale = lease.spent or proposal.lease_token != lease.token or event.now >= over_s
+        if mine and stale:
+            self._violated(
+                f"{proposal.scheduler} commits {mine[0].container_id} under lease token "
+                f"{proposal.lease_token}, which has ended"
+            )
+        for spec in mine:
+            if not lease.locks(spec.unit_id):
+                self._violated(f"{spec.container_id} is granted {spec.unit_id} without the lease")
+        if proposal.lease_token == lease.token and mine:
+            lease.spent = True
+        return {spec.container_id for spec in mine}
+
+    def _beside_lease(self, core: MasterCore, spec: ContainerSpec, lease: _Lease) -> None:
+        """Batch is granted nothing that a stream's lease locks, before and after the event."""
+        held = core.negotiator.lease
+        if held.holder is not None and held.token == lease.token and lease.locks(spec.unit_id):
+            self._violated(
+                f"{spec.container_id} is granted {spec.unit_id}, which {held.holder} has locked"
+            )
+
+    def _open(self, core: MasterCore, spec: ContainerSpec) -> None:
+        units = [unit for node in core.ledger.nodes.values() for unit in node.units]
+        unit = next((unit for unit in units if unit.unit_id == spec.unit_id), None)
+        if unit is None or unit.draining:
+            what = "does not exist" if unit is None else "is to be cut anew"
+            self._violated(f"{spec.container_id} is granted {spec.unit_id}, which {what}")
+        elif unit.gpu_only and not spec.resources.gpu_memory_mib:
+            self._violated(f"{spec.container_id} takes cores that {spec.unit_id} keeps for its GPU")
+
+    # --- gangs ----------------------------------------------------------------------------------
+
+    def _registered(
+        self, event: e.ApplicationRegistered, commands: Iterable[c.MasterCommand]
+    ) -> None:
+        for command in commands:
+            if isinstance(command, c.PersistApplication) and not event.application_id:
+                self.gangs.setdefault(command.record.application_id, event.gang_min)
+
+    def _together(
+        self, core: MasterCore, event: e.MasterEvent, granted: list[ContainerSpec]
+    ) -> None:
+        """The first containers of a gang are granted in one go, and none of them waits."""
+        match event:
+            case e.ContainersReleased():
+                self._shrink(core, event.application_id)
+            case e.ContainersRequested():
+                self._asked_at_s[event.application_id] = event.now
+            case e.ClaimsProposed() if not granted:
+                application_id = event.proposal.application_id
+                silent_s = event.now - self._asked_at_s.get(application_id, event.now)
+                if silent_s >= core.ledger.bounds.retry_delay_max_s:
+                    self._shrink(core, application_id)
+        for application_id in dict.fromkeys(spec.application_id for spec in granted):
+            mine = [spec for spec in granted if spec.application_id == application_id]
+            missing = self._missing(core, application_id, len(mine))
+            self.gangs[application_id] = 0
+            if len(mine) < missing:
+                self._violated(
+                    f"{application_id} is granted {len(mine)} of a gang of which {missing} wait"
+                )
+            for spec in mine[:missing]:
+                queue = core.ledger.state.find(spec.unit_id)
+                if queue is None or spec.container_id not in queue.running:
+                    self._violated(f"{spec.container_id} of a gang waits at {spec.unit_id}")
+
+    def _missing(self, core: MasterCore, application_id: ApplicationId, new: int) -> int:
+        """How many of the gang had no place before ``new`` of them got one."""
+        gang = self.gangs.get(application_id, 0)
+        if gang <= 1:
+            return 0
+        live = core.ledger.applications[application_id].containers.values()
+        placed = sum(x.state is not ContainerState.PENDING for x in live)
+        return max(0, gang - (placed - new))
+
+    def _shrink(self, core: MasterCore, application_id: ApplicationId) -> None:
+        """Who takes requests back makes its gang smaller, and who never asked for all of it."""
+        app = core.ledger.applications.get(application_id)
+        if app is not None and not app.life.state.ended and self._missing(core, application_id, 0):
+            self.gangs[application_id] = min(self.gangs[application_id], len(app.containers))

@@ -1,0 +1,57 @@
+"""What fits where, in the oracle's own words: no code is shared with the core's feasibility.
+
+Units of a pool show the same vcores and memory; whoever counts them must count those once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hrm.core.feasibility import Vector
+from hrm.core.model import Resources, ResourceUnit
+
+__all__ = ["demand_of", "how_many", "room", "serves"]
+
+
+def room(demand: Vector, offer: Vector) -> bool:
+    return all(need <= have for need, have in zip(demand, offer, strict=True))
+
+
+def demand_of(resources: Resources, gpus: int, units: Iterable[ResourceUnit]) -> Vector:
+    """What one container takes; a whole GPU is as much as the largest of ``units`` has."""
+    device_mib = resources.gpu_memory_mib
+    if gpus and not device_mib:
+        device_mib = max((unit.gpu.memory_mib for unit in units if unit.gpu), default=1 << 40)
+    return (resources.vcores, resources.memory_mib, device_mib, 1)
+
+
+def serves(demand: Vector, unit: ResourceUnit) -> bool:
+    """Could the unit run it when it is empty?"""
+    kept = unit.gpu_only and not demand[2]
+    return not kept and room(demand, _offer(unit))
+
+
+def how_many(demand: Vector, units: Sequence[ResourceUnit]) -> int:
+    """How many of them these units run together when they are empty."""
+    free = {unit.unit_id: list(_offer(unit)) for unit in units}
+    pools: dict[str, list[list[int]]] = {}
+    for unit in units:
+        pools.setdefault(unit.pool or unit.unit_id, []).append(free[unit.unit_id])
+    count = 0
+    for unit in units:
+        here = free[unit.unit_id]
+        while serves(demand, unit) and all(
+            have >= need for have, need in zip(here, demand, strict=True)
+        ):
+            count += 1
+            here[2] -= demand[2]
+            here[3] -= demand[3]
+            for each in pools[unit.pool or unit.unit_id]:
+                each[0] -= demand[0]
+                each[1] -= demand[1]
+    return count
+
+
+def _offer(unit: ResourceUnit) -> Vector:
+    capacity = unit.capacity
+    return (capacity.vcores, capacity.memory_mib, capacity.gpu_memory_mib, unit.run_limit)

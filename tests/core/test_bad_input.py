@@ -1,0 +1,273 @@
+"""What no caller may say: the core refuses it with the reason, and nothing has changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.model import (
+    ApplicationId,
+    ContainerEnd,
+    ContainerId,
+    ContainerRequest,
+    ContainerSpec,
+    EndCause,
+    Resources,
+    ResourceUnitId,
+    WorkloadClass,
+)
+from hrm.core.negotiator import Claim, Decision, Proposal
+from hrm.core.resource_unit import Entry
+from hrm.errors import InvalidRequest, NotFound, StaleEpoch
+from hrm.testing.remote import VirtualScheduler
+from hrm.testing.virtual import SMALL, VirtualCluster, unit
+
+NAN = math.nan
+NOW = 1000.0
+
+
+def picture(cluster: VirtualCluster) -> Any:
+    """All of the state that a request could change."""
+    state, master = cluster.master.ledger.state, cluster.master
+    return (
+        {unit_id: state.queue(row).image() for unit_id, row in state.rows.items()},
+        {
+            app.application_id: {x: k.state for x, k in app.containers.items()}
+            for app in master.ledger.applications.values()
+        },
+        {name: scheduler.placed for name, scheduler in master.placing.schedulers.items()},
+        (master.negotiator.lease.holder, master.negotiator.lease.token),
+    )
+
+
+def asked(resources: Resources, duration_s: float = 0.0, gpus: int = 0) -> ContainerRequest:
+    return ContainerRequest(
+        executor_id="7",
+        resource_profile_id=0,
+        resources=resources,
+        expected_duration_s=duration_s,
+        gpus=gpus,
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        (asked(Resources(-1, 10)), "vcores is -1"),
+        (asked(Resources(0, 10)), "vcores is 0"),
+        (asked(Resources(1, -5)), "memory_mib is -5"),
+        (asked(Resources(1, 10, -2)), "gpu_memory_mib is -2"),
+        (asked(Resources(NAN, 10)), "vcores is nan"),  # type: ignore[arg-type]
+        (asked(Resources(1, NAN)), "memory_mib is nan"),  # type: ignore[arg-type]
+        (asked(SMALL, gpus=-1), "gpus is -1"),
+        (asked(SMALL, -3.0), "expected_duration_s is -3.0"),
+        (asked(SMALL, NAN), "expected_duration_s is nan"),
+        (asked(SMALL, math.inf), "expected_duration_s is inf"),
+    ],
+)
+def test_a_request_for_no_quantity_is_refused(request_: ContainerRequest, reason: str) -> None:
+    cluster = VirtualCluster([unit("n1")])
+    app = cluster.submit(1)
+    cluster.settle()
+    before = picture(cluster)
+    cluster.tell_master(
+        e.ContainersRequested(now=cluster.now, application_id=app, requests=(request_,))
+    )
+    cluster.settle()
+    refused = [x for x in cluster.notices[app] if isinstance(x, c.RequestRefused)]
+    assert [x.executor_ids for x in refused] == [("7",)]
+    assert reason in refused[0].message
+    assert picture(cluster) == before
+
+
+def stuck(
+    *, workload_class: WorkloadClass | None = None
+) -> tuple[VirtualCluster, VirtualScheduler, ApplicationId]:
+    """A remote scheduler that does nothing by itself, with one job of two containers."""
+    cluster = VirtualCluster([unit("n1", vcores=4)], schedulers=1)
+    outside = VirtualScheduler(cluster, "outside")
+    outside.hangs = True
+    for _ in range(2):
+        app = cluster.submit(2, workload_class=workload_class)
+        if cluster.app(app).scheduler == "outside":
+            break
+    cluster.settle()
+    assert cluster.states(app) == {"pending": 2}
+    return cluster, outside, app
+
+
+def propose(
+    cluster: VirtualCluster,
+    app: ApplicationId,
+    containers: dict[str, str],
+    *,
+    session: int,
+    token: int = 0,
+    demand: tuple[int, int, int, int] = (-5, -5, -5, -5),
+) -> c.Reply | c.Refuse:
+    """Bring claims (container to unit) as the scheduler ``outside``, with a demand of its own."""
+    claims = tuple(
+        Claim(Entry(ContainerId(x), WorkloadClass.BATCH, demand, NAN), ResourceUnitId(unit_id), -1)
+        for x, unit_id in containers.items()
+    )
+    call_id = cluster.next_call()
+    proposal = Proposal("outside", app, WorkloadClass.BATCH, claims, token)
+    cluster.tell_master(
+        e.ClaimsProposed(now=cluster.now, proposal=proposal, call_id=call_id, session=session)
+    )
+    return cluster.answers[call_id]
+
+
+def test_a_claim_on_an_unknown_unit_is_refused_by_itself() -> None:
+    cluster, outside, app = stuck()
+    before = picture(cluster)
+    answer = propose(cluster, app, {f"{app}-x1": "n9/cpu"}, session=outside.session)
+    assert isinstance(answer, c.Reply)
+    assert isinstance(answer.answer, c.ClaimsSettled)
+    (outcome,) = answer.answer.outcomes
+    assert (outcome.decision, outcome.reason) == (Decision.ABORT, "the resource unit is gone")
+    assert picture(cluster) == before
+
+
+def test_a_claim_for_a_container_that_nobody_asked_for_is_nothing() -> None:
+    cluster, outside, app = stuck()
+    before = picture(cluster)
+    for application_id in (app, ApplicationId("app-nowhere")):
+        answer = propose(cluster, application_id, {"x-x99": "n1/cpu"}, session=outside.session)
+        assert isinstance(answer, c.Reply)
+        assert isinstance(answer.answer, c.ClaimsSettled)
+        assert answer.answer.outcomes == ()
+    assert picture(cluster) == before
+
+
+@pytest.mark.parametrize("demand", [(-5, -5, -5, -5), (0, 0, 0, 0), (9999, 9999, 9999, 9999)])
+def test_a_claim_takes_what_was_asked_for_whatever_it_says(
+    demand: tuple[int, int, int, int],
+) -> None:
+    cluster, outside, app = stuck()
+    before = cluster.master.ledger.state.free.copy()
+    propose(cluster, app, {f"{app}-x1": "n1/cpu"}, session=outside.session, demand=demand)
+    cluster.settle()
+    assert cluster.states(app) == {"running": 1, "pending": 1}
+    spent = before - cluster.master.ledger.state.free
+    assert spent[0].tolist() == [SMALL.vcores, SMALL.memory_mib, 0, 1]
+
+
+def test_a_commit_of_a_session_that_is_over_is_refused() -> None:
+    cluster, outside, app = stuck()
+    before = picture(cluster)
+    answer = propose(cluster, app, {f"{app}-x1": "n1/cpu"}, session=outside.session - 1)
+    assert isinstance(answer, c.Refuse)
+    assert isinstance(answer.error, NotFound)
+    assert "subscribe again" in answer.error.message
+    assert picture(cluster) == before
+
+
+@pytest.mark.parametrize("token", [0, -1, 99])
+def test_a_stream_is_not_committed_under_a_token_that_never_was(token: int) -> None:
+    cluster, outside, app = stuck(workload_class=WorkloadClass.STREAM)
+    before = picture(cluster)
+    claims = {f"{app}-x1": "n1/cpu", f"{app}-x2": "n1/cpu"}
+    answer = propose(cluster, app, claims, session=outside.session, token=token)
+    assert isinstance(answer, c.Reply)
+    assert isinstance(answer.answer, c.ClaimsSettled)
+    reasons = [outcome.reason for outcome in answer.answer.outcomes]
+    assert reasons == ["the stream's lease has ended"] * 2
+    assert picture(cluster) == before
+
+
+@pytest.mark.parametrize("token", [0, -1, 99])
+def test_a_lease_that_is_not_held_cannot_be_given_back(token: int) -> None:
+    cluster, outside, _ = stuck()
+    before = picture(cluster)
+    call_id = cluster.next_call()
+    cluster.tell_master(
+        e.LeaseReturned(
+            now=cluster.now,
+            call_id=call_id,
+            scheduler="outside",
+            session=outside.session,
+            token=token,
+        )
+    )
+    answer = cluster.answers[call_id]
+    assert isinstance(answer, c.Refuse)
+    assert isinstance(answer.error, InvalidRequest)
+    assert f"under token {token}" in answer.error.message
+    assert picture(cluster) == before
+
+
+def test_an_appmaster_of_an_older_epoch_must_register_again() -> None:
+    cluster = VirtualCluster([unit("n1")])
+    app = cluster.submit(1)
+    cluster.settle()
+    cluster.restart_master()
+    before = picture(cluster)
+    call_id = cluster.next_call()
+    cluster.tell_master(
+        e.ApplicationAttached(
+            now=cluster.now, call_id=call_id, application_id=app, session=1, epoch=1
+        )
+    )
+    answer = cluster.answers[call_id]
+    assert isinstance(answer, c.Refuse)
+    assert isinstance(answer.error, StaleEpoch)
+    assert "register again" in answer.error.message
+    assert picture(cluster) == before
+
+
+ORDERS: dict[str, Callable[[ContainerSpec], e.NodeEvent]] = {
+    "assign": lambda spec: e.AssignReceived(
+        now=NOW, epoch=6, spec=replace(spec, container_id=ContainerId("a-x9"))
+    ),
+    "stop": lambda spec: e.StopReceived(
+        now=NOW,
+        epoch=6,
+        container_id=spec.container_id,
+        cause=EndCause.KILLED,
+        reason="",
+        grace_s=0,
+    ),
+    "acknowledge": lambda spec: e.EndsAcknowledged(
+        now=NOW, epoch=6, container_ids=(ContainerId("a-x2"),)
+    ),
+    "set class": lambda spec: e.ContainerClassSet(
+        now=NOW, epoch=6, container_id=spec.container_id, workload_class=WorkloadClass.STREAM
+    ),
+    "rebind": lambda spec: e.RebindReceived(now=NOW, epoch=6, request_id=1, reserve_cores=0),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("newest", [6, 7])
+def test_a_node_does_nothing_for_an_older_master(order: str, newest: int) -> None:
+    """The same order of the newest master does something: that is what makes this a test."""
+    core = VirtualCluster([unit("n1", vcores=4)]).nodes["n1"].core
+    spec = ContainerSpec(
+        container_id=ContainerId("a-x1"),
+        application_id=ApplicationId("a"),
+        executor_id="1",
+        resource_profile_id=0,
+        workload_class=WorkloadClass.BATCH,
+        resources=SMALL,
+        unit_id=ResourceUnitId("n1/cpu"),
+    )
+    ended = replace(spec, container_id=ContainerId("a-x2"))
+    for each in (spec, ended):
+        core.handle(e.AssignReceived(now=NOW, epoch=5, spec=each))
+    core.handle(
+        e.ProcessEnded(
+            now=NOW, container_id=ended.container_id, end=ContainerEnd(cause=EndCause.EXITED)
+        )
+    )
+    core.handle(e.MasterConnected(now=NOW, epoch=newest))
+    before = core.statuses()
+    commands = core.handle(ORDERS[order](spec))
+    obeyed = bool(commands) or core.statuses() != before
+    assert obeyed is (newest == 6)
