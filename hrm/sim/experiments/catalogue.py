@@ -258,7 +258,7 @@ def run_points(
 ) -> list[dict[str, Any]]:
     """Each point with ``runs`` seeds from ``seed`` on, in turns; one JSON object a point.
 
-    ``runs`` of the object holds the figures of every run, ``figures`` their means and intervals.
+    ``figures`` of the object holds the means and intervals over the runs, ``runs`` every run's.
     """
     found: list[list[dict[str, float]]] = [[] for _ in points]
     if any(point.charging == "measured" for point in points):
@@ -280,7 +280,7 @@ def run_points(
             "charging": point.charging,
             "x": point.x,
             "figures": {name: each.as_json() for name, each in summary(runs_of).items()},
-            "runs": runs_of,
+            "runs": {name: [run[name] for run in runs_of] for name in runs_of[0]},
         }
         for point, runs_of in zip(points, found, strict=True)
     ]
@@ -295,8 +295,8 @@ def ratios(
     for (system, charging, x), runs in by_key.items():
         peers = by_key.get((peer, charging, x))
         if system == ours and peers:
-            pairs = zip(runs, peers, strict=True)
-            found[charging, x] = interval([mine[figure] / its[figure] for mine, its in pairs])
+            pairs = zip(runs[figure], peers[figure], strict=True)
+            found[charging, x] = interval([mine / its for mine, its in pairs])
     return found
 
 

@@ -102,12 +102,12 @@ class Tally:
 REFERENCE = Fixed(
     MappingProxyType(
         {
-            Kind.REQUEST: Cost(5e-6, 5e-6),
-            Kind.ROUND: Cost(90e-6, 5.5e-6),
-            Kind.COMMIT: Cost(37e-6, 15e-6),
-            Kind.REPORT: Cost(20e-6),
+            Kind.REQUEST: Cost(8e-6, 4.5e-6),
+            Kind.ROUND: Cost(110e-6, 7e-6),
+            Kind.COMMIT: Cost(40e-6, 14e-6),
+            Kind.REPORT: Cost(23e-6),
             Kind.HEARTBEAT: Cost(17e-6, 6e-6),
-            Kind.OTHER: Cost(200e-6),
+            Kind.OTHER: Cost(250e-6),
         }
     )
 )

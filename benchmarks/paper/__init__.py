@@ -1,0 +1,1 @@
+"""The HRM paper's evaluation, run again."""

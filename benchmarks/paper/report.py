@@ -1,0 +1,2 @@
+"""placeholder"""
+def report(found): return ""
