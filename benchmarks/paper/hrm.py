@@ -1,12 +1,12 @@
 """The HRM paper's simulation (section 6.1, figures 6 and 7) on this core, in two modes.
 
-    python -m benchmarks.paper.hrm                      # everything: tables, plots, results/paper-hrm*
+    python -m benchmarks.paper.hrm                      # everything: results/paper-hrm*
     python -m benchmarks.paper.hrm --only load,mixed    # some of it; the report is written anew
-    python -m benchmarks.paper.hrm --quick --json FILE  # ratios of delay, virtual and live, < 2 min
+    python -m benchmarks.paper.hrm --quick --json FILE  # ratios of delay, virtual and live
 
-Virtual time: ``hrm.sim.experiments``, the production core with its decisions charged to the clock.
+Virtual time: ``hrm.sim.experiments``, the production core, its decisions charged to the clock.
 Live: a real ``hrm master`` over gRPC with 1,050 emulated agents (``benchmarks.paper.live``). Each
-experiment leaves ``results/paper-hrm-NAME.json``; the report and the plots are made from these files.
+experiment leaves ``results/paper-hrm-NAME.json``; report and plots are made from these files.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ __all__ = ["main"]
 
 MODULE = "benchmarks.paper.hrm"
 LIVE = "live"
-RUNS, QUICK_RUNS = 7, 3
+RUNS, QUICK_RUNS, QUICK_LIVE_RUNS = 7, 3, 1
 OURS = f"HRM, {PAPER_SCHEDULERS} schedulers"
 LIVE_OURS = f"HRM, {PAPER_SCHEDULERS} in the master"
 _KEPT_RUNS = ("delay_ms", "stream_delay_ms")
@@ -43,7 +44,9 @@ def virtual(name: str, given: argparse.Namespace) -> list[dict[str, Any]]:
     """One experiment in virtual time."""
     points = points_of(name, quick=given.quick)
     if given.quick:
-        points = [point for point in points if point.charging == "measured"]
+        points = [
+            replace(point, to_completion=False) for point in points if point.charging == "measured"
+        ]
     with Progress(console=CONSOLE, transient=True) as progress:
         bar = progress.add_task(f"{name}, {len(points)} points", total=given.runs)
         said: Callable[[str], None] = lambda _: progress.advance(bar)  # noqa: E731
@@ -72,7 +75,8 @@ def measure(name: str, given: argparse.Namespace, directory: Path) -> dict[str, 
     provenance = common.provenance(MODULE, ("numpy", "grpcio", "matplotlib"))
     if name == LIVE:
         systems = (live.CENTRALISED, LIVE_OURS) if given.quick else tuple(live.SYSTEMS)
-        rows = live.run(systems, given.runs, directory, said=CONSOLE.print)
+        runs = min(given.runs, QUICK_LIVE_RUNS) if given.quick else given.runs
+        rows = live.run(systems, runs, directory, said=CONSOLE.print)
         short = short_names(rows, LIVE_OURS, "_live")
     else:
         rows = virtual(name, given)
@@ -135,7 +139,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     given.runs = given.runs or (QUICK_RUNS if given.quick else RUNS)
     if given.runs < 1 or given.seed < 0:
         parser.error("--runs must be at least 1 and --seed at least 0")
-    given.only = given.only.split(",") if given.only else (["delay", LIVE] if given.quick else every)
+    default = ["delay", LIVE] if given.quick else every
+    given.only = given.only.split(",") if given.only else default
     if unknown := [name for name in given.only if name not in every]:
         parser.error(f"no experiment {unknown[0]!r}; there are {', '.join(every)}")
     return given

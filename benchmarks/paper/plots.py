@@ -10,14 +10,14 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 
-from matplotlib import pyplot as plt  # noqa: E402 - the backend must be chosen first
+from matplotlib import pyplot as plt
 
 __all__ = ["draw"]
 
 WIDTH_IN, HEIGHT_IN = 7.0, 2.9
 _COLOURS = ("#c0392b", "#2471a3", "#1e8449", "#b7950b", "#6c3483")
 _MARKERS = ("s", "o", "^", "D", "v")
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.grid": True,
     "grid.color": "#dddddd",

@@ -1,8 +1,8 @@
 """The experiments by name, and how each is run.
 
 An experiment is a list of points; a point is one system with one workload at one place of the x
-axis, run with several seeds. Systems take turns seed by seed, so that whatever else the machine does
-falls on all alike.
+axis, run with several seeds. Systems take turns seed by seed, so that whatever else the machine
+does falls on all alike.
 
 Three ways of charging decisions are told apart, because they answer different questions:
 
@@ -13,9 +13,9 @@ Three ways of charging decisions are told apart, because they answer different q
     paper's 50 ms: the shape can then be laid beside the paper's. What is serial in this
     implementation (requests, commits, reports of nodes) keeps its share.
 ``choice-bound``
-    The same delay, but four fifths of a job's cost are the choice of units, the part that schedulers
-    do in parallel: a policy that thinks long, such as a learned one, or a search task by task and
-    unit by unit, as the paper's algorithm 1 does when it is done as printed.
+    The same delay, but four fifths of a job's cost are the choice of units, the part that
+    schedulers do in parallel: a policy that thinks long, such as a learned one, or a search task by
+    task and unit by unit, as the paper's algorithm 1 does when it is done as printed.
 
 Source: HRM paper, section 6.1, figures 6 and 7.
 """

@@ -1,18 +1,18 @@
 """The production master in virtual time, with the time that it takes to decide charged to it.
 
-Who decides is a server: it takes one event at a time, in order of arrival, and is busy for what the
-event costs (``costs``). The master is one server: requests, commits, reports of nodes. Every
-scheduler is a server of its own, as a process or machine would be, so that N of them really overlap:
-a round reads the state when it begins and reaches the negotiator when it is over, and what others
-have committed meanwhile is what optimism has to live with. The centralised system is the same code
-with one scheduler on the master's own server: what it decides, it decides before anything else.
+Who decides is a server: it takes one event at a time, in order of arrival, and is busy for what
+the event costs (``costs``). The master is one server: requests, commits, reports of nodes. Every
+scheduler is a server of its own, as a process or machine would be, so that N of them really
+overlap: a round reads the state when it begins and reaches the negotiator when it is over, and what
+others have committed meanwhile is what optimism has to live with. The centralised system is the
+same code with one scheduler on the master's own server: it chooses and commits one after the other.
 
-Nodes are ``NodeCore`` with a machine each, so they are charged nothing. Not simulated: the store (no
-durable write lies between a request and its grant) and the encoding of messages; the live mode of
-``benchmarks.paper`` has both.
+Nodes are ``NodeCore`` with a machine each, so they are charged nothing. Not simulated: the store
+(no durable write lies between a request and its grant) and the encoding of messages; the live mode
+of ``benchmarks.paper`` has both.
 
-Source: HRM paper, section 6.1; the method (the real scheduler in virtual time, its own time charged)
-is Firmament's.
+Source: HRM paper, section 6.1; the method (the real scheduler in virtual time, its own time
+charged) is Firmament's.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Setup:
     """The system under test. Defaults are the paper's.
 
     ``schedulers``: 0 is the centralised system. ``large_nodes``: how many of the nodes, the last
-    ones, have ``LARGE`` times the memory. ``network_s``: one way, to nodes and AppMasters; ``hop_s``:
-    between a scheduler and the negotiator. ``lease``: what a stream locks.
+    ones, have ``LARGE`` times the memory. ``network_s``: one way, to nodes and AppMasters;
+    ``hop_s``: between a scheduler and the negotiator. ``lease``: what a stream locks.
     """
 
     schedulers: int = 6
@@ -177,6 +177,7 @@ class _Node:
 
     def _carry_out(self, command: c.NodeCommand) -> None:
         clock = self.cluster.clock
+        make: MakeEvent
         match command:
             case c.StartProcess():
                 spec = command.spec
@@ -195,9 +196,7 @@ class _Node:
 
     def _tell(self, kind: Kind, containers: int, make: MakeEvent) -> None:
         self.sequence += 1
-        whole = partial(
-            make, node=self.name, incarnation=_INCARNATION, sequence=self.sequence
-        )
+        whole = partial(make, node=self.name, incarnation=_INCARNATION, sequence=self.sequence)
         self.cluster.to_master(kind, containers, whole)
 
     def _ended(self, container_id: ContainerId, cause: EndCause, exit_code: int) -> None:
@@ -211,9 +210,7 @@ class _Node:
 class _Job:
     """An application: asks once, counts what it is told, asks again for what was taken from it."""
 
-    def __init__(
-        self, cluster: TimedCluster, plan: JobPlan, application_id: ApplicationId
-    ) -> None:
+    def __init__(self, cluster: TimedCluster, plan: JobPlan, application_id: ApplicationId) -> None:
         self.cluster = cluster
         self.plan = plan
         self.application_id = application_id
@@ -234,9 +231,7 @@ class _Job:
             )
             for number in numbers
         )
-        make = partial(
-            e.ContainersRequested, application_id=self.application_id, requests=requests
-        )
+        make = partial(e.ContainersRequested, application_id=self.application_id, requests=requests)
         self.cluster.to_master(Kind.REQUEST, count, make)
 
     def told(self, notice: c.Notice) -> None:
@@ -318,7 +313,7 @@ class TimedCluster:
         for index, node in enumerate(self.nodes.values()):
             self.clock.after(interval_s * index / len(self.nodes), node.beat, interval_s)
         self.clock.after(TICK_S, self._tick)
-        # The heap holds a thousand simulated nodes that no master has: collecting it is not its cost.
+        # The heap holds a thousand simulated nodes that no master has: not its cost to collect.
         gc.disable()
         try:
             while self._uncompleted if to_completion else self._ungranted:
@@ -359,6 +354,7 @@ class TimedCluster:
     def carry_out(self, command: c.MasterCommand) -> None:
         clock, network_s = self.clock, self.setup.network_s
         hop_s = 0.0 if self.setup.centralised else self.setup.hop_s
+        make: MakeEvent
         match command:
             case c.WakeScheduler():
                 name = command.scheduler
@@ -457,4 +453,3 @@ def simulate(
 ) -> RunResult:
     """One run of one system with one workload."""
     return TimedCluster(setup, costs, plans).run(to_completion=to_completion)
-

@@ -14,6 +14,7 @@ from hrm.core.model import Resources, WorkloadClass
 __all__ = ["TASKS_A_JOB", "JobPlan", "arrivals", "burst", "mixed"]
 
 TASKS_A_JOB = 40
+TASK = Resources(1, 1024)
 AT_ONCE_S = 0.001
 """Jobs that are submitted at once arrive within this time, in an order that the seed draws."""
 STREAM_CONTAINERS = 4
@@ -29,7 +30,7 @@ class JobPlan:
     containers: int
     run_s: float
     workload_class: WorkloadClass = WorkloadClass.BATCH
-    resources: Resources = Resources(1, 1024)
+    resources: Resources = TASK
 
 
 def burst(count: int, seed: int, *, run_s: float = 25.0, tasks: int = TASKS_A_JOB) -> list[JobPlan]:
