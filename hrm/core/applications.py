@@ -47,7 +47,7 @@ class Applications:
     def recover(self, record: ApplicationRecord, now: float) -> None:
         """Take over an application from the store; its AppMaster has the grace period to come."""
         app = self.ledger.new_application(record, self.placing.choose_scheduler())
-        app.recovered = True
+        app.recovered = app.doubtful = True
         if record.state.ended:
             self.ledger.ended.append(record.application_id)
             return
@@ -107,6 +107,10 @@ class Applications:
         app = self._live(event.application_id)
         if app is None:
             return
+        first, app.doubtful = app.doubtful, False
+        if first and self.nodes.absent:
+            self._give_up(app, event)
+            return
         refused: dict[tuple[int, str], list[str]] = defaultdict(list)
         checks = _Checks(self.ledger, app)
         for request in event.requests:
@@ -126,6 +130,18 @@ class Applications:
             )
             command = c.NotifyApplication(application_id=app.application_id, notice=notice)
             self.ledger.out.append(command)
+
+    def _give_up(self, app: Application, event: e.ContainersRequested) -> None:
+        """Asked for from an earlier master, perhaps: may run on a node that has not come back. Its
+        AppMaster asks for others, under new ids."""
+        end = ContainerEnd(cause=EndCause.LOST, message="it may run on a node that is away")
+        for request in event.requests:
+            known = app.find(container_id_of(app.application_id, request.executor_id))
+            if known is None:
+                container = self.ledger.new_container(app, request, event.now)
+                self.ledger.end_container(container, end, event.now)
+            else:
+                self.ledger.tell(known)
 
     def released(self, event: e.ContainersReleased) -> None:
         app = self._live(event.application_id)

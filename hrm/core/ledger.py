@@ -73,6 +73,8 @@ class Application:
     """One application. ``containers`` are the live ones, ``ended`` the latest of the others, with
     their ids in ``ended_ids``.
 
+    ``doubtful``: known from an earlier master, and it has asked this one for nothing yet.
+
     ``gang_min``: how many containers must be placed before the first of them may be, 0 once that is
     so; see ``Placing.gang_of``.
     """
@@ -92,6 +94,7 @@ class Application:
     waited_s: float = 0.0
     refusal: str = ""
     recovered: bool = False
+    doubtful: bool = False
     gang_min: int = 0
 
     @property

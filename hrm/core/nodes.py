@@ -40,7 +40,8 @@ __all__ = ["Nodes"]
 
 
 class Nodes:
-    """``awaited``: nodes that an earlier master knew and that have not come back to this one.
+    """``awaited``: nodes that an earlier master knew and that have not come back to this one;
+    ``absent``: those for which it no longer waits.
 
     ``drained``: all and only the names under drain, in the order of the orders. A node of such a
     name is DRAINING or LOST.
@@ -56,6 +57,7 @@ class Nodes:
         self.ledger = ledger
         self.placing = placing
         self.awaited = awaited
+        self.absent: set[str] = set()
         self.drained = dict.fromkeys(drained)
 
     def registered(self, event: e.NodeRegistered) -> None:
@@ -78,6 +80,7 @@ class Nodes:
         if node.state is NodeState.DRAINING:
             self._turn_away(node, event.now)
         self.awaited.discard(event.node)
+        self.absent.discard(event.node)
         if self.ledger.recovering and not self.awaited:
             self.end_recovery(event.now)
         self.placing.room_appeared(event.now)
@@ -135,10 +138,11 @@ class Nodes:
 
         If all are back, what is still PENDING runs nowhere and may be placed. Otherwise a node that
         nobody hears of may be running it: its end is told, and its AppMaster asks for another under
-        a new id, so that no id ever runs twice.
+        a new id, so that no id ever runs twice. An AppMaster that comes later hears it then.
         """
         self.ledger.recovering = False
         absent = sorted(self.awaited)
+        self.absent = set(absent)
         self.awaited.clear()
         for name in absent:
             self.ledger.out.append(c.ForgetNode(node=NodeName(name)))

@@ -13,6 +13,7 @@ from random import Random
 from hrm.core.auto_binding import AutoBindingRules
 from hrm.core.binding import Binding, BindingMode, Core, Hardware, cut
 from hrm.core.bounds import Bounds
+from hrm.core.feasibility import Vector
 from hrm.core.model import (
     Gpu,
     NodeName,
@@ -253,6 +254,9 @@ def _application(
         chance.choice((0.0, 3.0)),
         gpus,
     )
+    if gpus and not how_many(*_whole_gpu(plan, nodes)):
+        # What is the largest GPU depends on who is there; what fits none of them may run at first.
+        plan = replace(plan, gpus=0, resources=replace(resources, gpu_memory_mib=4096))
     if "preemption" in traits:
         plan = _crowded(source(seed, f"crowd-{number}"), plan, stream=stream)
     if "gangs" in traits:
@@ -273,6 +277,13 @@ def _that_runs_at_once(plan: ApplicationPlan, nodes: tuple[NodePlan, ...]) -> Ap
     units = [unit for node in nodes for unit in node.units]
     most = how_many(demand_of(plan.resources, plan.gpus, units), units)
     return replace(plan, targets=(*begin, (end_s, min(last, max(1, most)))))
+
+
+def _whole_gpu(
+    plan: ApplicationPlan, nodes: tuple[NodePlan, ...]
+) -> tuple[Vector, list[ResourceUnit]]:
+    units = [unit for node in nodes for unit in node.units]
+    return demand_of(plan.resources, plan.gpus, units), units
 
 
 def _use_of_gpu(chance: Random, resources: Resources, unit: ResourceUnit) -> tuple[Resources, int]:

@@ -1,0 +1,303 @@
+"""Durable commits per second: the master's core with its interpreter and its store, without a wire.
+
+``clients`` applications are on their way at any time. Each registers (written to SQLite and flushed
+to the disk before it is answered), attaches, asks for all its containers in one request, and is
+done when the nodes have been told of all of them; then the next one follows. Events and commands go
+through ``hrm.master.interpreter`` as in the daemon; only the streams end in this process. A commit
+is one container of which a node has been told; nobody is told anything before the writes that it
+rests on are on disk. The requests are made before the clock starts.
+
+Between the repetitions, outside of the clock, the applications end, their containers with them, and
+the master forgets them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import cProfile
+import gc
+import itertools
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.scheduling.cells import (
+    NODE_SLOTS,
+    TASK,
+    Cell,
+    Sample,
+    building,
+    requests_of,
+    unit_of,
+)
+from benchmarks.scheduling.cells import node_names as names_of
+from hrm import policies
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.bounds import Bounds
+from hrm.core.master import MasterCore
+from hrm.core.model import (
+    ApplicationId,
+    ApplicationState,
+    ContainerEnd,
+    ContainerId,
+    ContainerState,
+    ContainerStatus,
+    EndCause,
+    NodeName,
+)
+from hrm.errors import HrmError
+from hrm.master.interpreter import Interpreter, Outbox
+from hrm.master.store import SqliteStore
+
+__all__ = ["DurableSample", "LocalMaster", "measure_durable"]
+
+CLIENTS = 32
+SCHEDULERS = 2
+JOBS_MAX = 1_000
+_LIMIT_S = 120.0
+
+
+class _Told(Outbox):
+    """A node's outbox that is read at once."""
+
+    def __init__(self, master: LocalMaster, node: NodeName) -> None:
+        super().__init__()
+        self._master = master
+        self._node = node
+
+    def put(self, message: object) -> None:
+        if type(message) is c.AssignContainer:
+            self._master.assigned(self._node, message)
+
+
+class _Heard(Outbox):
+    """An application's outbox that is read at once, and whose notices nobody keeps."""
+
+    def put(self, message: object) -> None:
+        pass
+
+
+class LocalMaster:
+    """A master's core, interpreter and store in this process, with nodes that only listen."""
+
+    def __init__(self, nodes: int, policy: str, store: Path, schedulers: int = SCHEDULERS) -> None:
+        self.store = SqliteStore(store)
+        self.bounds = Bounds(
+            node_timeout_s=86_400.0, application_grace_s=86_400.0, ended_applications_kept=0
+        )
+        core = MasterCore(
+            epoch=self.store.next_epoch(),
+            policies=[policies.load(policy, index) for index in range(schedulers)],
+            bounds=self.bounds,
+            now=time.time(),
+        )
+        self.interpreter = Interpreter(core, self.store)
+        self.core = core
+        self.granted: list[tuple[NodeName, ContainerId, ApplicationId]] = []
+        self._waiting: dict[ApplicationId, tuple[int, asyncio.Future[None]]] = {}
+        self._keys = itertools.count(1)
+        self._sequences = itertools.count(2)
+        self._nodes = names_of(nodes)
+
+    async def start(self) -> None:
+        """Register all nodes."""
+        with building():
+            for first in range(0, len(self._nodes), 1_000):
+                calls = [self._register(name) for name in self._nodes[first : first + 1_000]]
+                await asyncio.gather(*calls)
+
+    async def _register(self, name: NodeName) -> None:
+        self.interpreter.node_outboxes[name, "1"] = _Told(self, name)
+        await self.interpreter.call(
+            lambda call_id: e.NodeRegistered(
+                now=self.interpreter.now(), call_id=call_id, node=name, identity=name,
+                incarnation="1", sequence=1, host="127.0.0.1", endpoint="127.0.0.1:1",
+                units=(unit_of(name),),
+            )
+        )  # fmt: skip
+
+    async def register(self, declared: Cell) -> ApplicationId:
+        """One more application, written down and attached."""
+        key = f"key-{next(self._keys)}"
+        call, now = self.interpreter.call, self.interpreter.now
+        admitted = await call(
+            lambda call_id: e.ApplicationRegistered(
+                now=now(), call_id=call_id, application_id=ApplicationId(""), submission_key=key,
+                name=f"job-{key}", user="bench", declared_class=declared.workload_class,
+                gang_min=0,
+            )
+        )  # fmt: skip
+        assert isinstance(admitted, c.ApplicationAdmitted)
+        self.interpreter.application_outboxes[admitted.application_id] = _Heard()
+        await call(
+            lambda call_id: e.ApplicationAttached(
+                now=now(), call_id=call_id, application_id=admitted.application_id, session=1,
+                epoch=admitted.epoch,
+            )
+        )  # fmt: skip
+        return admitted.application_id
+
+    def ask(self, app: ApplicationId, requests: tuple) -> asyncio.Future[None]:  # type: ignore[type-arg]
+        """Ask for containers; the future is done when their nodes have been told of all."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[app] = (len(requests), done)
+        now = self.interpreter.now()
+        event = e.ContainersRequested(now=now, application_id=app, requests=requests)
+        self.interpreter.submit(event)
+        return done
+
+    def assigned(self, node: NodeName, message: c.AssignContainer) -> None:
+        """A node was told of a container."""
+        spec = message.spec
+        app = spec.application_id
+        self.granted.append((node, spec.container_id, app))
+        missing, done = self._waiting[app]
+        if missing > 1:
+            self._waiting[app] = (missing - 1, done)
+        else:
+            del self._waiting[app]
+            done.set_result(None)
+
+    def end(self, node: NodeName, container_id: ContainerId, app: ApplicationId) -> None:
+        """The node reports that a container has run and has ended."""
+        self.report(node, container_id, app, ContainerState.ENDED)
+
+    def report(
+        self, node: NodeName, container_id: ContainerId, app: ApplicationId, state: ContainerState
+    ) -> None:
+        """What a node says of one container."""
+        now = self.interpreter.now()
+        ended = state is ContainerState.ENDED
+        status = ContainerStatus(
+            container_id=container_id, application_id=app,
+            executor_id=container_id.rpartition("-")[2], resource_profile_id=0,
+            workload_class=self.core.ledger.applications[app].record.workload_class,
+            resources=TASK, state=state, node=node, unit_id=unit_of(node).unit_id,
+            started_at_s=now, end=ContainerEnd(cause=EndCause.EXITED) if ended else None,
+        )  # fmt: skip
+        event = e.ContainerReported(
+            now=now, node=node, incarnation="1", sequence=next(self._sequences), container=status
+        )
+        self.interpreter.submit(event)
+
+    async def empty(self) -> None:
+        """End all applications, with their containers."""
+        apps = dict.fromkeys(app for _, _, app in self.granted)
+        for node, container_id, app in self.granted:
+            self.end(node, container_id, app)
+        self.granted.clear()
+        for app in apps:
+            event = e.ApplicationFinished(
+                now=self.interpreter.now(), application_id=app,
+                state=ApplicationState.SUCCEEDED, message="",
+            )  # fmt: skip
+            self.interpreter.submit(event)
+            del self.interpreter.application_outboxes[app]
+        self.interpreter.submit(e.Ticked(now=self.interpreter.now()))
+        await self.store.put_node(self._nodes[0])  # in order: all writes before it are on disk
+        self.check()
+
+    def check(self) -> None:
+        """Raise what stopped the master, if anything did."""
+        if self.interpreter.stopped.done():
+            raise self.interpreter.stopped.result() or HrmError("the master was stopped")
+
+    def close(self) -> None:
+        self.store.close()
+
+
+class DurableSample:
+    """Repetitions of one cell: commits a second, and applications a second."""
+
+    def __init__(self) -> None:
+        self.commits = Sample()
+        self.applications = Sample()
+
+    def as_json(self) -> dict[str, object]:
+        return {"commits": self.commits.as_json(), "applications": self.applications.as_json()}
+
+
+async def _fill(master: LocalMaster, cell: Cell, jobs: int, clients: int) -> tuple[float, float]:
+    """Seconds, and of them seconds of this process, for ``jobs`` applications one after another
+    from each of ``clients``."""
+    requests = [requests_of(cell.tasks) for _ in range(jobs)]
+    todo = iter(requests)
+
+    async def client() -> None:
+        for wanted in todo:
+            app = await master.register(cell)
+            await master.ask(app, wanted)
+
+    begun_s, cpu_s = time.perf_counter(), time.process_time()
+    async with asyncio.timeout(_LIMIT_S):
+        await asyncio.gather(*(client() for _ in range(min(clients, jobs))))
+    spent_s, used_s = time.perf_counter() - begun_s, time.process_time() - cpu_s
+    master.check()
+    assert len(master.granted) == jobs * cell.tasks
+    return spent_s, used_s
+
+
+def _jobs_of(cell: Cell, containers: int) -> int:
+    """As many jobs as make about ``containers``, at most half of the cluster's room, and not so
+    many that small ones take all the time."""
+    most = cell.nodes * NODE_SLOTS // 2
+    return min(JOBS_MAX, max(1, min(containers, most) // cell.tasks))
+
+
+async def _measure(
+    cells: Sequence[Cell],
+    repetitions: int,
+    containers: int,
+    clients: int,
+    profile: cProfile.Profile | None,
+) -> dict[Cell, DurableSample]:
+    samples = {cell: DurableSample() for cell in cells}
+    with tempfile.TemporaryDirectory(prefix="hrm-benchmark-") as directory:
+        masters: dict[tuple[int, str], LocalMaster] = {}
+        for cell in cells:
+            key = (cell.nodes, cell.policy)
+            if key not in masters:
+                store = Path(directory) / f"{cell.nodes}-{cell.policy}.sqlite"
+                masters[key] = LocalMaster(cell.nodes, cell.policy, store)
+                await masters[key].start()
+        gc.collect()
+        gc.freeze()
+        try:
+            for turn in range(repetitions + 1):
+                for cell in cells if turn % 2 else reversed(cells):
+                    master = masters[cell.nodes, cell.policy]
+                    jobs = _jobs_of(cell, containers if turn else containers // 4)
+                    gc.collect()
+                    if profile and turn:
+                        profile.enable()
+                    spent_s, used_s = await _fill(master, cell, jobs, clients)
+                    if profile and turn:
+                        profile.disable()
+                    if turn:
+                        sample = samples[cell]
+                        sample.commits.values.append(jobs * cell.tasks / spent_s)
+                        sample.commits.cpu_values.append(jobs * cell.tasks / used_s)
+                        sample.applications.values.append(jobs / spent_s)
+                    await master.empty()
+        finally:
+            gc.unfreeze()
+            for master in masters.values():
+                master.close()
+    return samples
+
+
+def measure_durable(
+    cells: Sequence[Cell],
+    repetitions: int,
+    containers: int,
+    clients: int = CLIENTS,
+    profile: cProfile.Profile | None = None,
+) -> dict[Cell, DurableSample]:
+    """Every cell ``repetitions`` times, in turns, after one turn that is not counted.
+
+    Each repetition grants about ``containers`` to ``clients`` applications at a time. The store is
+    in the directory for temporary files, which should be on a real disk.
+    """
+    return asyncio.run(_measure(cells, repetitions, containers, clients, profile))
