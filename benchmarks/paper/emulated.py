@@ -58,11 +58,13 @@ class Master:
 
 
 class _Agent:
-    """One node. ``containers``: what it holds or has not been acknowledged."""
+    """One node. ``containers``: what it holds or has not been acknowledged; ``assigned_s``: when
+    each container that it was ever told of arrived, seconds since the epoch."""
 
     def __init__(self, master: Master, name: str, vcores: int, memory_mib: int) -> None:
         self.name = name
         self.containers: dict[str, common_pb2.ContainerStatus] = {}
+        self.assigned_s: dict[str, float] = {}
         self._master = master
         self._resources = common_pb2.Resources(vcores=vcores, memory_mib=memory_mib)
         self._sequence = 0
@@ -113,6 +115,7 @@ class _Agent:
             resource_unit_id=spec.resource_unit_id, assigned_at_s=now, started_at_s=now,
         )  # fmt: skip
         self.containers[spec.container_id] = status
+        self.assigned_s[spec.container_id] = now
         await self._send(container=status)
 
     async def _stopped(self, stop: node_pb2.StopContainer) -> None:
@@ -161,9 +164,17 @@ class Agents:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def assigned_s(self) -> dict[str, list[float]]:
+        """By application, when nodes were told of its containers; seconds since the epoch."""
+        found: dict[str, list[float]] = {}
+        for agent in self._agents:
+            for container_id, at_s in agent.assigned_s.items():
+                found.setdefault(container_id.rpartition("-x")[0], []).append(at_s)
+        return found
+
     async def empty(self) -> None:
         """Return once no node knows any container."""
-        while any(agent.containers for agent in self._agents):
+        while any(agent.containers for agent in self._agents):  # noqa: ASYNC110 - one look for all
             await asyncio.sleep(_LOOK_S)
 
     async def _beat(self) -> None:
@@ -179,15 +190,14 @@ class Agents:
 
 @dataclass
 class Application:
-    """One job. ``told_s`` and ``granted_s``, each seconds after the request and one entry a
-    container: when the AppMaster heard of its place, and when the master had committed it."""
+    """One job. ``told_s``: when the AppMaster heard of a container's place, seconds after it had
+    asked (``asked_s``, since the epoch), by executor."""
 
     application_id: str
     call: Any
     containers: int
     asked_s: float = 0.0
     told_s: dict[str, float] = field(default_factory=dict)
-    granted_s: dict[str, float] = field(default_factory=dict)
     running: set[str] = field(default_factory=set)
 
     @classmethod
@@ -236,7 +246,6 @@ class Application:
             status = notice.container
             if status.node and status.executor_id not in self.told_s:
                 self.told_s[status.executor_id] = time.time() - self.asked_s
-                self.granted_s[status.executor_id] = status.assigned_at_s - self.asked_s
             if status.state == common_pb2.CONTAINER_STATE_RUNNING:
                 self.running.add(status.executor_id)
 

@@ -24,7 +24,7 @@ _COLUMNS = {
     "stream_delay_p99_ms": "streams: p99",
     "container_delay_ms": "mean of a container, ms",
     "completion_s": "completion, s",
-    "granted_ms": "until committed, ms",
+    "told_ms": "until the job has heard, ms",
     "containers_per_s": "containers/s",
     "stale": "stale claims",
     "queued": "queued",

@@ -102,10 +102,10 @@ class Tally:
 REFERENCE = Fixed(
     MappingProxyType(
         {
-            Kind.REQUEST: Cost(8e-6, 4.5e-6),
-            Kind.ROUND: Cost(110e-6, 7e-6),
-            Kind.COMMIT: Cost(40e-6, 14e-6),
-            Kind.REPORT: Cost(23e-6),
+            Kind.REQUEST: Cost(12e-6, 3e-6),
+            Kind.ROUND: Cost(130e-6, 5e-6),
+            Kind.COMMIT: Cost(45e-6, 12e-6),
+            Kind.REPORT: Cost(22e-6),
             Kind.HEARTBEAT: Cost(17e-6, 6e-6),
             Kind.OTHER: Cost(250e-6),
         }

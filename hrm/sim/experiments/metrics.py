@@ -1,7 +1,9 @@
 """What a run tells, and what several runs of one point tell together.
 
-The scheduling delay of a job lasts from its request to the moment when it has been told of a place
-for the last of its containers; that of a container, to the moment when it was told of that one.
+The scheduling delay of a job lasts from its request to the moment when the last of its containers
+has a place and the node there has been told; that of a container, to the moment of its own.
+``told`` lasts until the application itself has heard of all of them, which it does through the
+nodes.
 Over runs of different seeds stands the mean with a 95 % confidence interval (Student's t).
 """
 
@@ -29,16 +31,17 @@ _NORMAL_95 = 1.960
 
 @dataclass(slots=True)
 class JobTimes:
-    """One job, in seconds from the start of the run. ``granted_s`` has one entry a container."""
+    """One job, in seconds from the start of the run. ``granted_s`` and ``told_s``: by executor."""
 
     workload_class: WorkloadClass
     requested_s: float
-    granted_s: list[float] = field(default_factory=list)
+    granted_s: dict[str, float] = field(default_factory=dict)
+    told_s: dict[str, float] = field(default_factory=dict)
     completed_s: float = math.nan
 
     @property
     def delay_s(self) -> float:
-        return max(self.granted_s) - self.requested_s
+        return max(self.granted_s.values()) - self.requested_s
 
     @property
     def completion_s(self) -> float:
@@ -64,8 +67,11 @@ class RunResult:
             prefix = "" if kind is WorkloadClass.BATCH else "stream_"
             delays = [job.delay_s for job in jobs]
             found |= _quantiles(f"{prefix}delay", delays)
-            each = [at_s - job.requested_s for job in jobs for at_s in job.granted_s]
+            each = [at_s - job.requested_s for job in jobs for at_s in job.granted_s.values()]
             found |= _quantiles(f"{prefix}container_delay", each)
+            if all(len(job.told_s) == len(job.granted_s) for job in jobs):
+                told = [max(job.told_s.values()) - job.requested_s for job in jobs]
+                found[f"{prefix}told_ms"] = 1e3 * statistics.fmean(told)
             completions = [job.completion_s for job in jobs]
             if not any(map(math.isnan, completions)):
                 found[f"{prefix}completion_s"] = statistics.fmean(completions)

@@ -18,6 +18,7 @@ charged) is Firmament's.
 from __future__ import annotations
 
 import gc
+import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -215,7 +216,6 @@ class _Job:
         self.plan = plan
         self.application_id = application_id
         self.times = JobTimes(plan.workload_class, plan.at_s)
-        self._granted: set[str] = set()
         self._asked = 0
         self._left = plan.containers
 
@@ -234,13 +234,20 @@ class _Job:
         make = partial(e.ContainersRequested, application_id=self.application_id, requests=requests)
         self.cluster.to_master(Kind.REQUEST, count, make)
 
+    def assigned(self, executor_id: str) -> None:
+        """A node has been told to run this container."""
+        granted_s = self.times.granted_s
+        if len(granted_s) < self.plan.containers and executor_id not in granted_s:
+            granted_s[executor_id] = self.cluster.passed_s
+            if len(granted_s) == self.plan.containers:
+                self.cluster.granted()
+
     def told(self, notice: c.Notice) -> None:
         if isinstance(notice, c.RequestRefused):
             raise HrmError(f"the master refused a request of the experiment: {notice.message}")
         if not isinstance(notice, c.ContainerChanged):
             return
         status, times, now = notice.status, self.times, self.cluster.passed_s
-        first = len(times.granted_s) < self.plan.containers
         if status.state is ContainerState.ENDED:
             if status.end is not None and status.end.cause is not EndCause.EXITED:
                 self.cluster.counts["preempted"] += 1
@@ -250,11 +257,8 @@ class _Job:
             if self._left == 0:
                 times.completed_s = now
                 self.cluster.completed(self)
-        elif first and status.node and status.executor_id not in self._granted:
-            self._granted.add(status.executor_id)
-            times.granted_s.append(now)
-            if len(times.granted_s) == self.plan.containers:
-                self.cluster.granted()
+        elif len(times.told_s) < self.plan.containers and status.node:
+            times.told_s.setdefault(status.executor_id, now)
 
 
 class TimedCluster:
@@ -270,6 +274,8 @@ class TimedCluster:
             ("rounds", "retries", "stale", "queued", "aborted", "parked", "preempted"), 0
         )
         self.loads: dict[str, float] = {}
+        self._claimed: list[ResourceUnitId] = []
+        self._looked: dict[str, int] = {}
         count = max(1, setup.schedulers)
         step = max(1, setup.nodes // count)
         policies = [MinWait(index * step) for index in range(count)]
@@ -337,6 +343,10 @@ class TimedCluster:
         """Let the core decide; answers what that costs and what it commands."""
         if isinstance(event, e.ClaimsProposed):
             self._count_stale(event.proposal)
+        elif isinstance(event, e.SchedulerWoken):
+            in_flight = self.core.placing.schedulers[event.scheduler].in_flight
+            if in_flight is None:
+                self._looked[event.scheduler] = len(self._claimed)
         begun_s = self.tally.clock()
         commands = self.core.handle(event)
         used_s = self.tally.clock() - begun_s
@@ -349,6 +359,8 @@ class TimedCluster:
         self.tally.add(kind, containers, used_s)
         parked = len(self.core.negotiator.parked)
         self.counts["parked"] = max(self.counts["parked"], parked)
+        if kind is Kind.ROUND and not any(isinstance(x, c.ProposeClaims) for x in commands):
+            kind = Kind.OTHER  # woken for nothing: it waits for the lease, or for an answer
         return self.costs.charge_s(kind, containers, used_s), commands
 
     def carry_out(self, command: c.MasterCommand) -> None:
@@ -433,6 +445,9 @@ class TimedCluster:
         return job
 
     def _arrived(self, command: c.SendToNode) -> None:
+        if isinstance(command.message, c.AssignContainer):
+            spec = command.message.spec
+            self.jobs[spec.application_id].assigned(spec.executor_id)
         self.nodes[command.node].handle(node_event(command.message, self.clock.now, 1))
 
     def _tick(self) -> None:
@@ -440,12 +455,11 @@ class TimedCluster:
         self.clock.after(TICK_S, self._tick)
 
     def _count_stale(self, proposal: Proposal) -> None:
-        """Claims whose unit has changed since their scheduler looked."""
-        state = self.core.ledger.state
-        rows = [(state.rows.get(claim.unit_id), claim.version) for claim in proposal.claims]
-        self.counts["stale"] += sum(
-            row is None or int(state.version[row]) != version for row, version in rows
-        )
+        """Claims on units that others have got since this scheduler looked."""
+        since = set(itertools.islice(self._claimed, self._looked[proposal.scheduler], None))
+        units = [claim.unit_id for claim in proposal.claims]
+        self.counts["stale"] += sum(unit in since for unit in units)
+        self._claimed += units
 
 
 def simulate(
