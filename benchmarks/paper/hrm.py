@@ -101,6 +101,7 @@ def write_report() -> list[Path]:
     written = []
     for name, figure, y_name in (
         ("delay", "delay_ms", "mean scheduling delay, ms"),
+        ("order", "delay_ms", "mean scheduling delay, ms"),
         ("load", "delay_ms", "mean scheduling delay, ms"),
         ("schedulers", "delay_ms", "mean scheduling delay, ms"),
         ("mixed", "stream_delay_p99_ms", "p99 delay of streams, ms"),

@@ -22,7 +22,6 @@ _COLUMNS = {
     "delay_p99_ms": "p99",
     "stream_delay_ms": "streams: mean delay, ms",
     "stream_delay_p99_ms": "streams: p99",
-    "container_delay_ms": "mean of a container, ms",
     "completion_s": "completion, s",
     "told_ms": "until the job has heard, ms",
     "containers_per_s": "containers/s",
@@ -35,6 +34,7 @@ _COLUMNS = {
     "master_busy": "master busy",
     "schedulers_busy": "schedulers busy",
 }
+_NOTHING = 0.0005
 _UNUSED = ("java", "pyspark")
 _ABOUT_LIVE = "the same bursts on a real master over gRPC, with 1,050 emulated agents"
 
@@ -75,7 +75,11 @@ def _ratio_table(found: Mapping[str, Mapping[str, Any]], ours: Mapping[str, str]
 
 def _points_table(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
     x_name = EXPERIMENTS[name].x_name if name in EXPERIMENTS else "jobs at once"
-    shown = [column for column in _COLUMNS if any(column in row["figures"] for row in rows)]
+    shown = [
+        column
+        for column in _COLUMNS
+        if any(row["figures"].get(column, {}).get("mean") for row in rows)
+    ]
     lines = []
     for row in rows:
         figures = {key: Interval(**value) for key, value in row["figures"].items()}
@@ -85,7 +89,13 @@ def _points_table(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cell(value: object) -> str:
-    return "-" if value is None else str(value)
+    """Three digits and the half width of the interval, where that is not nothing."""
+    if not isinstance(value, Interval):
+        return "-" if value is None else str(value)
+    half = value.high - value.mean
+    if value.runs < 2 or half <= _NOTHING * abs(value.mean):
+        return f"{value.mean:.3g}"
+    return f"{value.mean:.3g} ± {half:.2g}"
 
 
 def _origin(document: Mapping[str, Any]) -> str:
@@ -97,5 +107,6 @@ def _origin(document: Mapping[str, Any]) -> str:
     return (
         f"`{where['command']}`, {document['runs']} runs a point, seeds from {document['seed']}; "
         f"{where['date']}, commit {where['commit']}; {about['cpu']}, {about['cores']} cores, load "
-        f"{about['load_1m']} at the start; {versions}. Intervals are 95 %."
+        f"{about['load_1m']} at the start; {versions}. Means ± half of the 95 % interval; "
+        f"without ± where that is below 0.05 %. Columns of zeros are left out."
     )

@@ -121,7 +121,7 @@ def faults(
 @sim_group.command()
 def run(
     experiment: Annotated[
-        str, typer.Argument(help="delay, load, schedulers, conflicts or mixed; see docs.")
+        str, typer.Argument(help="delay, order, load, schedulers, conflicts or mixed.")
     ],
     seed: Annotated[int, typer.Option("--seed", min=0, help="The first run's seed.")] = 0,
     runs: Annotated[int, typer.Option("--runs", min=1, help="Runs a point.")] = 3,

@@ -94,6 +94,15 @@ def _delay(base: Setup, chargings: Sequence[Charging], sizes: Sequence[float]) -
                 )
 
 
+def _order(base: Setup, chargings: Sequence[Charging], sizes: Sequence[float]) -> Iterator[Point]:
+    for charging in chargings:
+        for jobs in sizes:
+            for schedulers in (0, PAPER_SCHEDULERS):
+                setup = replace(base, schedulers=schedulers, reports_last=True)
+                plan = functools.partial(burst, int(jobs))
+                yield Point(_system(schedulers), charging, jobs, setup, plan)
+
+
 def _load(base: Setup, chargings: Sequence[Charging], rates: Sequence[float]) -> Iterator[Point]:
     for charging in chargings:
         for times in rates:
@@ -164,6 +173,14 @@ EXPERIMENTS: dict[str, Experiment] = {
         PAPER_JOBS,
         PAPER_JOBS,
         _delay,
+    ),
+    "order": Experiment(
+        "the same if the master took in reports of nodes only when nothing else waited",
+        "jobs at once",
+        ("scaled", "choice-bound"),
+        PAPER_JOBS,
+        PAPER_JOBS[-1:],
+        _order,
     ),
     "load": Experiment(
         "scheduling delay as jobs arrive up to 10 times as fast (figure 7a)",

@@ -59,6 +59,7 @@ LIMIT_S = 3_600.0
 LARGE = 16
 _INCARNATION = "1"
 _IDLE_BEATS = 5
+_REPORTS = frozenset({Kind.REPORT, Kind.HEARTBEAT})
 
 MakeEvent: TypeAlias = Callable[..., e.MasterEvent]
 
@@ -70,6 +71,7 @@ class Setup:
     ``schedulers``: 0 is the centralised system. ``large_nodes``: how many of the nodes, the last
     ones, have ``LARGE`` times the memory. ``network_s``: one way, to nodes and AppMasters;
     ``hop_s``: between a scheduler and the negotiator. ``lease``: what a stream locks.
+    ``reports_last``: the master takes in what nodes report only when nothing else waits.
     """
 
     schedulers: int = 6
@@ -81,6 +83,7 @@ class Setup:
     hop_s: float = 100e-6
     heartbeat_interval_s: float = 1.0
     lease: Literal["global", "candidates", "none"] = "global"
+    reports_last: bool = False
     bounds: Bounds = field(default_factory=Bounds)
 
     @property
@@ -112,6 +115,8 @@ class _Server:
         self._cluster = cluster
         self._clock = cluster.clock
         self._waiting: deque[tuple[Kind, int, MakeEvent]] = deque()
+        self._last: deque[tuple[Kind, int, MakeEvent]] = deque()
+        self._put_off = _REPORTS if cluster.setup.reports_last else frozenset()
         self._busy = False
         self._changed_s = cluster.clock.now
         self._area_s = 0.0
@@ -120,8 +125,9 @@ class _Server:
 
     def arrive(self, kind: Kind, containers: int, make: MakeEvent) -> None:
         self._count()
-        self._waiting.append((kind, containers, make))
-        self.waiting_max = max(self.waiting_max, len(self._waiting))
+        queue = self._last if kind in self._put_off else self._waiting
+        queue.append((kind, containers, make))
+        self.waiting_max = max(self.waiting_max, self._length())
         if not self._busy:
             self._begin()
 
@@ -132,7 +138,7 @@ class _Server:
 
     def _begin(self) -> None:
         self._count()
-        kind, containers, make = self._waiting.popleft()
+        kind, containers, make = (self._waiting or self._last).popleft()
         self._busy = True
         cost_s, commands = self._cluster.take_in(kind, containers, make(now=self._clock.now))
         self.busy_s += cost_s
@@ -142,12 +148,15 @@ class _Server:
         self._busy = False
         for command in commands:
             self._cluster.carry_out(command)
-        if self._waiting and not self._busy:
+        if self._length() and not self._busy:
             self._begin()
+
+    def _length(self) -> int:
+        return len(self._waiting) + len(self._last)
 
     def _count(self) -> None:
         now = self._clock.now
-        self._area_s += len(self._waiting) * (now - self._changed_s)
+        self._area_s += self._length() * (now - self._changed_s)
         self._changed_s = now
 
 

@@ -58,7 +58,7 @@ def test_every_experiment_compares_systems_at_every_x(name: str) -> None:
 
 
 def test_an_unknown_experiment_is_refused_by_name() -> None:
-    with pytest.raises(InvalidRequest, match=r"no experiment 'speed'; name one of delay, load"):
+    with pytest.raises(InvalidRequest, match=r"no experiment 'speed'; name one of delay, order"):
         points_of("speed")
 
 

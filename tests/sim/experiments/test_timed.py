@@ -64,6 +64,19 @@ def test_a_job_is_completed_when_its_containers_have_run() -> None:
     assert job.completion_s == pytest.approx(0.012 + 5.0 + 0.002)
 
 
+def test_reports_that_come_last_hold_up_no_commit() -> None:
+    reports = Fixed({Kind.COMMIT: Cost(0.001), Kind.REPORT: Cost(0.010)})
+    setup = replace(SMALL, schedulers=6, network_s=0.0005)
+
+    in_order = simulate(setup, reports, at_once(12))
+    last = simulate(replace(setup, reports_last=True), reports, at_once(12))
+
+    delays_s = [max(job.delay_s for job in result.jobs) for result in (in_order, last)]
+    # At most one report is being taken in when a commit comes.
+    assert delays_s[1] < 0.012 + 0.010 + 0.002 < delays_s[0]
+    assert all(job.completed_s > 0 for job in last.jobs)
+
+
 def test_a_full_cluster_lets_containers_wait_and_completes_every_job() -> None:
     tiny = replace(SMALL, nodes=2, vcores=4)
 
