@@ -177,6 +177,7 @@ def to_launch(message: common.SparkLaunch) -> LaunchContext:
         environment=tuple(sorted(message.environment.items())),
         java_options=tuple(message.java_options),
         extra_class_path=tuple(message.extra_class_path),
+        decommissions=message.decommissions,
     )
 
 
@@ -187,6 +188,7 @@ def from_launch(value: LaunchContext) -> common.SparkLaunch:
         environment=dict(value.environment),
         java_options=value.java_options,
         extra_class_path=value.extra_class_path,
+        decommissions=value.decommissions,
     )
 
 

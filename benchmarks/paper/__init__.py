@@ -1,1 +1,1 @@
-"""The HRM paper's evaluation, run again."""
+"""The experiments of the papers that HRM is built from, with the published values beside ours."""

@@ -85,11 +85,13 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adopted:
-    """A container of an earlier run of this agent; ``ended`` is None while it runs."""
+    """A container of an earlier run of this agent; ``ended`` is None while it runs, ``order`` the
+    latest order to stop it."""
 
     spec: ContainerSpec
     started_at_s: float
     ended: Ended | None
+    order: StopOrder | None = None
 
 
 @dataclass(slots=True)
@@ -183,7 +185,7 @@ class Containers:
             (directory / name).mkdir(mode=0o700, exist_ok=True)
         for name, text in launch.files.items():
             (directory / name).write_text(text)
-        bare = replace(spec, launch=LaunchContext())
+        bare = replace(spec, launch=LaunchContext(decommissions=spec.launch.decommissions))
         record = {
             "isolation": self._isolation.name,
             "spec": json_format.MessageToDict(wire.from_spec(bare)),
@@ -380,7 +382,8 @@ class Containers:
         if pidfd is not None:
             pid = int(process["shim_pid"])
             living[container_id] = _Running(pid, pidfd, None, isolation, asyncio.Event())
-            return Adopted(spec=spec, started_at_s=started_at_s, ended=None)
+            order = _order(_read(directory / shim.STOP_FILE))
+            return Adopted(spec=spec, started_at_s=started_at_s, ended=None, order=order)
         ended = await asyncio.to_thread(self._gather, container_id, directory, isolation)
         return Adopted(spec=spec, started_at_s=started_at_s, ended=ended)
 
@@ -428,7 +431,11 @@ def _write_exit(directory: Path, problem: str) -> None:
 
 def _order(document: dict[str, Any]) -> StopOrder | None:
     try:
-        return StopOrder(cause=EndCause(document["cause"]), reason=str(document["reason"]))
+        return StopOrder(
+            cause=EndCause(document["cause"]),
+            reason=str(document["reason"]),
+            decommission=bool(document.get("decommission")),
+        )
     except (KeyError, ValueError):
         return None
 

@@ -45,6 +45,7 @@ from hrm.core.model import (
     ContainerStatus,
     EndCause,
     Gpu,
+    WorkloadClass,
 )
 from hrm.core.node import NodeCore
 from hrm.errors import HrmError, InvalidConfig
@@ -197,18 +198,23 @@ class Agent:
             event = e.ContainerAdopted(
                 now=time.time(), spec=spec, started_at_s=adopted.started_at_s
             )
+            if adopted.order is not None:
+                self._stops[spec.container_id] = order = adopted.order
+                decommissioning = order.decommission
+                event = replace(event, stopping=order.reason, decommissioning=decommissioning)
             self._deliver(event)
             _log.info("adopted", container=spec.container_id, running=adopted.ended is None)
             if adopted.ended is not None:
                 self._container_ended(spec.container_id, adopted.ended)
 
     async def _end_containers(self) -> None:
-        """Stop the waiting ones first, so that room that appears starts nobody."""
+        """Stop the waiting ones first, streams last of them, so that room that appears starts
+        nobody, and nobody makes way for one that ends."""
         grace_s = self._settings.stop_grace_s
         live = [s for s in self._core.statuses() if s.state is not ContainerState.ENDED]
         if live:
             _log.info("ending containers", containers=len(live), grace_s=grace_s)
-        for status in sorted(live, key=lambda s: s.state is not ContainerState.WAITING):
+        for status in sorted(live, key=_batch_that_waits_first):
             stop = e.StopReceived(
                 now=time.time(),
                 epoch=self._core.epoch,
@@ -337,9 +343,9 @@ class Agent:
             )
 
     def _stop(self, command: c.StopProcess) -> None:
-        order = StopOrder(
-            cause=command.cause, reason=command.reason, decommission=command.decommission
-        )
+        known = self._core.containers[command.container_id]
+        decommission = command.decommission and known.spec.launch.decommissions
+        order = StopOrder(cause=command.cause, reason=command.reason, decommission=decommission)
         self._stops[command.container_id] = order
         _log.info("stopping", container=command.container_id, why=command.reason)
 
@@ -517,3 +523,9 @@ def _spark_commands(settings: AgentSettings) -> tuple[CommandOf, tuple[str, ...]
         )
 
     return command_of, (spark.version,)
+
+
+def _batch_that_waits_first(status: ContainerStatus) -> tuple[bool, bool]:
+    """A key to sort by: batch that waits, streams that wait, everybody else."""
+    stream = status.workload_class is WorkloadClass.STREAM
+    return (status.state is not ContainerState.WAITING, stream)

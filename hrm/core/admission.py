@@ -24,7 +24,7 @@ def malformed(request: ContainerRequest) -> str:
     least = {"vcores": (asks.vcores, 1), "memory_mib": (asks.memory_mib, 1)}
     least |= {"gpu_memory_mib": (asks.gpu_memory_mib, 0), "gpus": (request.gpus, 0)}
     for name, (value, minimum) in least.items():
-        if not isinstance(value, int) or value < minimum:
+        if type(value) is not int or value < minimum:
             return f"{name} is {value}; it must be a whole number of at least {minimum}"
     duration_s = request.expected_duration_s
     if not math.isfinite(duration_s) or duration_s < 0:

@@ -96,6 +96,7 @@ class _Container:
     node: str = ""
     started_at_s: float = 0.0
     confirm_by_s: float | None = None
+    released: bool = False
 
 
 @dataclass(slots=True)
@@ -253,8 +254,9 @@ class AppMasterCore:
                 self._give_up(container, "the master no longer knows it")
         if again:
             self._commands.append(RequestContainers(asks=tuple(again)))
-        stopping = [i for i, c in self.containers.items() if c.phase is Phase.STOPPING]
-        self._say_release(stopping, "released before")
+        # Not those that their node decommissions: a release would cut that short.
+        released = [i for i, c in self.containers.items() if c.released]
+        self._say_release(released, "released before")
 
     def _container_changed(self, seen: ContainerSeen, now: float) -> None:
         container = self.containers.get(seen.executor_id)
@@ -419,6 +421,7 @@ class AppMasterCore:
         ids = list(executor_ids)
         for executor_id in ids:
             self.containers[executor_id].phase = Phase.STOPPING
+            self.containers[executor_id].released = True
         if self.attached:
             self._say_release(ids, reason)
 

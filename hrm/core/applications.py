@@ -47,7 +47,8 @@ class Applications:
     def recover(self, record: ApplicationRecord, now: float) -> None:
         """Take over an application from the store; its AppMaster has the grace period to come."""
         app = self.ledger.new_application(record, self.placing.choose_scheduler())
-        app.recovered = app.doubtful = True
+        app.recovered = True
+        app.doubtful_until_s = None
         if record.state.ended:
             self.ledger.ended.append(record.application_id)
             return
@@ -87,6 +88,9 @@ class Applications:
             return
         app.session = event.session
         app.detached_at_s = None
+        if app.doubtful_until_s is None:
+            # What it wants again it says at once; what it asks for later is new.
+            app.doubtful_until_s = event.now + self.ledger.bounds.recovery_window_s
         if app.life.state is ApplicationState.DETACHED:
             was = ApplicationState.SUBMITTED
             if app.record.first_running_at_s or app.in_state(ContainerState.RUNNING):
@@ -107,8 +111,8 @@ class Applications:
         app = self._live(event.application_id)
         if app is None:
             return
-        first, app.doubtful = app.doubtful, False
-        if first and self.nodes.absent:
+        until_s, app.doubtful_until_s = app.doubtful_until_s, 0.0
+        if self.nodes.absent and (until_s is None or event.now < until_s):
             self._give_up(app, event)
             return
         refused: dict[tuple[int, str], list[str]] = defaultdict(list)
@@ -173,7 +177,9 @@ class Applications:
         )
         if not changed:
             return
-        for container in app.containers.values():
+        # Who runs first: a stream that waits must not take them for batch.
+        waiting = (ContainerState.ASSIGNED, ContainerState.WAITING)
+        for container in sorted(app.containers.values(), key=lambda x: x.state in waiting):
             queue = self.ledger.state.find(container.unit_id)
             if queue is not None and queue.reclassify(container.container_id, event.workload_class):
                 self.ledger.refresh(container.unit_id)
@@ -334,6 +340,7 @@ class _Checks:
         latest = self._latest
         return (
             latest is not None
+            and (request.resources is latest.resources or not malformed(request))
             and request.resources == latest.resources
             and request.gpus == latest.gpus
             and request.expected_duration_s == latest.expected_duration_s

@@ -343,10 +343,16 @@ class ProcessEnded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerAdopted(Event):
-    """A restarted agent found a container running."""
+    """A restarted agent found a container running.
+
+    ``stopping`` says why, where its predecessor had told it to end; ``decommissioning``: it may
+    first finish what it does.
+    """
 
     spec: ContainerSpec
     started_at_s: float
+    stopping: str = ""
+    decommissioning: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ Source: HRM paper, sections 3.1 and 3.4.1.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -31,6 +32,7 @@ __all__ = [
     "demand_vector",
     "fits",
     "fitting_rows",
+    "leaves",
     "minus",
     "plus",
 ]
@@ -70,6 +72,11 @@ def fitting_rows(demand: Vector, offers: npt.NDArray[np.int64]) -> npt.NDArray[n
     """``fits`` for every row of ``offers``, shape (rows, 4); answers shape (rows,)."""
     fitting: npt.NDArray[np.bool_] = np.all(offers >= np.asarray(demand, np.int64), axis=1)
     return fitting
+
+
+def leaves(room: Sequence[int], demand: Vector) -> bool:
+    """``fits``, where ``room`` may be negative in a dimension of which nothing is asked."""
+    return all(have >= want for have, want in zip(room, demand, strict=True) if want)
 
 
 def plus(a: Vector, b: Vector) -> Vector:

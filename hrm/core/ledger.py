@@ -45,7 +45,8 @@ NO_UNIT = ResourceUnitId("")
 
 @dataclass(slots=True)
 class Container:
-    """One container, from the request to the end. ``end`` is set iff it is ENDED."""
+    """One container, from the request to the end. ``end`` is set iff it is ENDED; ``told_to_stop``:
+    by this master, not by its node."""
 
     container_id: ContainerId
     application_id: ApplicationId
@@ -58,6 +59,7 @@ class Container:
     started_at_s: float = 0.0
     ended_at_s: float = 0.0
     sent_at_s: float = 0.0
+    told_to_stop: bool = False
     end: ContainerEnd | None = None
     stdout_url: str = ""
     stderr_url: str = ""
@@ -73,7 +75,8 @@ class Application:
     """One application. ``containers`` are the live ones, ``ended`` the latest of the others, with
     their ids in ``ended_ids``.
 
-    ``doubtful``: known from an earlier master, and it has asked this one for nothing yet.
+    ``doubtful_until_s``: known from an earlier master, and what it asks this one for until then may
+    be what it asked that one for; None before its AppMaster has come, 0 after its first requests.
 
     ``gang_min``: how many containers must be placed before the first of them may be, 0 once that is
     so; see ``Placing.gang_of``.
@@ -94,7 +97,7 @@ class Application:
     waited_s: float = 0.0
     refusal: str = ""
     recovered: bool = False
-    doubtful: bool = False
+    doubtful_until_s: float | None = 0.0
     gang_min: int = 0
 
     @property

@@ -198,13 +198,18 @@ class ResourceUnit:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchContext:
     """How the executors of one application start. Opaque to the core; holds a secret, so never
-    stored and never printed."""
+    stored and never printed.
+
+    ``decommissions``: on SIGPWR they finish their tasks, hand their data over and end; others just
+    end.
+    """
 
     driver_url: str = ""
     spark_version: str = ""
     environment: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     java_options: tuple[str, ...] = ()
     extra_class_path: tuple[str, ...] = ()
+    decommissions: bool = False
 
 
 NO_LAUNCH = LaunchContext()

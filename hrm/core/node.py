@@ -226,7 +226,8 @@ class NodeCore:
             return
         stopping = ContainerState.STOPPING
         ending = {x for x, k in self.containers.items() if k.life.state is stopping}
-        for eviction in evictions(queue, ending, now):
+        owners = {x: k.spec.application_id for x, k in self.containers.items()}
+        for eviction in evictions(queue, ending, owners, now):
             container = self.containers[eviction.victim]
             reason = f"it makes way for the stream container {eviction.waiter}"
             container.life.move(stopping, now, reason)
@@ -296,6 +297,9 @@ class NodeCore:
         container.life.move(ContainerState.RUNNING, event.started_at_s, "adopted")
         container.started_at_s = event.started_at_s
         unit.run(self._entry(spec), event.started_at_s)
+        if event.stopping:
+            container.life.move(ContainerState.STOPPING, event.now, event.stopping)
+            container.decommissioning = event.decommissioning
         self._report(container)
 
     def _end(self, container: _Container, end: ContainerEnd, now: float) -> None:

@@ -233,27 +233,36 @@ class Nodes:
     ) -> None:
         """Make the books agree with the full list of a node."""
         listed = {status.container_id for status in statuses}
-        for container in list(node.containers.values()):
-            if container.container_id not in listed:
-                self._absent(node, container, now, registration=registration)
+        absent = [x for x in node.containers.values() if x.container_id not in listed]
+        absent = [x for x in absent if not self._given_up(node, x, now)]
         ended_first = sorted(statuses, key=lambda s: s.state is not ContainerState.ENDED)
         running_next = sorted(ended_first, key=lambda s: s.state is ContainerState.WAITING)
         for status in running_next:
             self._apply(node, status, now)
+        # Only now that the node has been told the classes of those that it runs.
+        for container in absent:
+            self._send_again(node, container, now, registration=registration)
 
-    def _absent(self, node: Node, container: Container, now: float, *, registration: bool) -> None:
-        bounds = self.ledger.bounds
+    def _given_up(self, node: Node, container: Container, now: float) -> bool:
+        """End a container that its node does not know, unless it may be on its way there."""
         if container.state is not ContainerState.ASSIGNED:
             message = f"{node.name} no longer knows it"
             self._end(container, ContainerEnd(cause=EndCause.LOST, message=message), now)
-            return
+            return True
         if node.state is NodeState.DRAINING:
             message = f"{node.name} was drained before it arrived there"
             self._end(container, ContainerEnd(cause=EndCause.PREEMPTED, message=message), now)
+            return True
+        return False
+
+    def _send_again(
+        self, node: Node, container: Container, now: float, *, registration: bool
+    ) -> None:
+        if container.state is not ContainerState.ASSIGNED:
             return
         if registration:
             self._mirror(node, container, now, running=False)
-        if registration or now - container.sent_at_s >= bounds.resend_delay_s:
+        if registration or now - container.sent_at_s >= self.ledger.bounds.resend_delay_s:
             container.sent_at_s = now
             self.ledger.send(node, c.AssignContainer(spec=self.ledger.spec(container)))
 
@@ -353,7 +362,9 @@ class Nodes:
     ) -> None:
         overdue = now - container.sent_at_s >= self.ledger.bounds.resend_delay_s
         if status.state is not ContainerState.STOPPING and overdue:
-            self.send_stop(node, container, EndCause.RELEASED, "told again", now)
+            # Where its node wanted it to end, and has forgotten, it has not done its work.
+            cause = EndCause.RELEASED if container.told_to_stop else EndCause.PREEMPTED
+            self.send_stop(node, container, cause, "told again", now)
 
     def send_stop(
         self,
@@ -366,6 +377,7 @@ class Nodes:
         only_if_waiting: bool = False,
     ) -> None:
         container.sent_at_s = now
+        container.told_to_stop = container.told_to_stop or not only_if_waiting
         message = c.StopContainer(
             container_id=container.container_id,
             cause=cause,

@@ -192,13 +192,13 @@ class Placing:
                 self.wake(scheduler, now)
 
     def _give_up(self, scheduler: Scheduler) -> None:
-        """Answer a remote scheduler whose claims have waited too long, and forget them: what it
-        proposes next must not be taken for them."""
-        if not isinstance(scheduler, RemoteScheduler) or not scheduler.call_id:
-            return
+        """Forget the claims of a scheduler that have waited too long, lest they be taken for what
+        it proposes next; a remote one is told."""
         parked = [x for x in self.negotiator.parked if x.scheduler != scheduler.name]
         self.negotiator.parked.clear()
         self.negotiator.parked.extend(parked)
+        if not isinstance(scheduler, RemoteScheduler) or not scheduler.call_id:
+            return
         limit_s = self.ledger.bounds.proposal_timeout_s
         error = Unavailable(
             f"the claims have waited {limit_s:g} s for the end of a stream's lease; choose anew"

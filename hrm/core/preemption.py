@@ -16,11 +16,11 @@ the choice of victims is not in the paper.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from hrm.core.feasibility import Vector, fits, minus, plus
-from hrm.core.model import ContainerId, WorkloadClass
+from hrm.core.model import ApplicationId, ContainerId, WorkloadClass
 from hrm.core.resource_unit import Entry, UnitQueue, pooled_part
 
 __all__ = ["Eviction", "evictions"]
@@ -34,16 +34,23 @@ class Eviction:
     waiter: ContainerId
 
 
-def evictions(queue: UnitQueue, ending: Container[ContainerId], now: float) -> list[Eviction]:
-    """Who makes way for the streams that wait in the pool of ``queue``, in order of their arrival.
+def evictions(
+    queue: UnitQueue,
+    ending: Container[ContainerId],
+    owners: Mapping[ContainerId, ApplicationId],
+    now: float,
+) -> list[Eviction]:
+    """Who makes way for the streams that wait in the pool of ``queue``: unit by unit, those with a
+    GPU first, and at each in order of arrival.
 
-    ``ending``: running containers that have been told to end.
+    ``ending``: running containers that have been told to end. ``owners``: the application of each
+    container; none takes its own, of which it may hear in parts that it is a stream.
     """
     room = _Room(queue, ending)
     found: list[Eviction] = []
     for unit in queue.pool:
-        for waiter in unit.stream_waiting.values():
-            victims = _victims(room, unit, waiter, now)
+        for waiter in unit.stream_waiting.values() if not unit.unit.draining else ():
+            victims = _victims(room, unit, waiter, owners, now)
             if victims is None:
                 continue
             for owner, victim in victims:
@@ -80,14 +87,22 @@ class _Room:
 
 
 def _victims(
-    room: _Room, unit: UnitQueue, waiter: Entry, now: float
+    room: _Room,
+    unit: UnitQueue,
+    waiter: Entry,
+    owners: Mapping[ContainerId, ApplicationId],
+    now: float,
 ) -> list[tuple[UnitQueue, Entry]] | None:
-    """The fewest of those that lose least; none if there is room; None if all are not enough."""
+    """Of those that lose least, none that is not needed; nobody if there is room; None if all of
+    them are not enough."""
+    own = owners.get(waiter.container_id)
     candidates = [
         (owner, entry)
         for owner in room.pool
         for entry in owner.running.values()
-        if entry.workload_class is WorkloadClass.BATCH and entry.container_id not in room.taken
+        if entry.workload_class is WorkloadClass.BATCH
+        and entry.container_id not in room.taken
+        and (own is None or owners.get(entry.container_id) != own)
     ]
     candidates.sort(key=lambda each: (now - each[1].started_at_s, each[1].container_id))
     free = room.of(unit)

@@ -16,11 +16,13 @@ tested beside it.
 
 Units of one node may share vcores and memory (binding mode "shared"): they are *siblings* in a
 pool. What one of them starts is gone from all; each keeps its own queues, slots and device memory.
-Streams of all siblings go before batch of all: a stream that waits for nothing but the pool's cores
-or memory stands in the stream queue of each sibling's image, so the start rule, ``free``, the table
-and the estimate speak of one thing. What siblings run is in the image too, with the part of it that
-comes back to the pool. Their batch waiters are not: each unit's batch queue is its own, the queues
-of GPUs are served first, and an estimate does not count what a sibling may take before.
+Streams of all siblings go before batch of all: a stream for which the pool's cores and memory are
+to collect stands in the stream queue of each sibling's image, so the start rule, ``free``, the
+table and the estimate speak of one thing. That is every stream that waits, except one that lacks
+device memory or a slot which only other streams could give back. What siblings run is in the image
+too, with the part of it that comes back to the pool. Their batch waiters are not: each unit's batch
+queue is its own, the queues of GPUs are served first, and an estimate does not count what a sibling
+may take before.
 
 Source: HRM paper, sections 3.1 (shared cores), 3.3 (queue stacking) and 3.4.1 (start rule). Point 2
 and the discipline of pools are HRM's choice.
@@ -308,19 +310,28 @@ class UnitQueue:
     def start_all(self, now: float) -> list[Entry]:
         """Start everybody whom the rules let start, here and at siblings; answers them in order."""
         started = []
-        for queue in self.pool:
+        units = [queue for queue in self.pool if not queue.unit.draining]
+        for queue in units:
             chosen = list(startable(queue.stream_waiting.values(), (), queue.free))
             started += [queue.run(entry, now) for entry in chosen]
-        for queue in self.pool:
+        for queue in units:
             # A stream that is left, here or at a sibling, is in the image and lets no batch start.
-            image = queue.image()
-            chosen = list(startable(image.stream_waiting, image.batch_waiting, image.free))
-            started += [queue.run(entry, now) for entry in chosen]
+            if not queue.image().stream_waiting:
+                chosen = list(startable((), queue.batch_waiting.values(), queue.free))
+                started += [queue.run(entry, now) for entry in chosen]
         return started
 
-    def lacks_only_the_pool(self, entry: Entry) -> bool:
-        """Does a waiter here wait for nothing but what siblings may give back?"""
-        return fits((0, 0, *entry.demand[2:]), self.free) and not fits(entry.demand, self.free)
+    def collecting(self) -> Iterator[Entry]:
+        """Streams that wait here and would have what this unit alone offers, device memory and
+        slots, if its batch made way: for them the pool's cores and memory are to collect."""
+        device_mib, slots = self.capacity[2:]
+        for entry in self.running.values():
+            if entry.workload_class is WorkloadClass.STREAM:
+                device_mib, slots = device_mib - entry.demand[2], slots - entry.demand[3]
+        for entry in self.stream_waiting.values():
+            if entry.demand[2] <= device_mib and entry.demand[3] <= slots:
+                device_mib, slots = device_mib - entry.demand[2], slots - entry.demand[3]
+                yield entry
 
     def image(self) -> UnitImage:
         """The present state, immutable; made once per version."""
@@ -343,12 +354,7 @@ class UnitQueue:
                 ),
                 (
                     *self.stream_waiting.values(),
-                    *(
-                        x.pooled()
-                        for queue in siblings
-                        for x in queue.stream_waiting.values()
-                        if queue.lacks_only_the_pool(x)
-                    ),
+                    *(x.pooled() for queue in siblings for x in queue.collecting()),
                 ),
                 tuple(self.batch_waiting.values()),
             )

@@ -278,9 +278,10 @@ class Scheduler:
     def _placement(self, job: Job, demand: Vector, members: _Members) -> Placement:
         workload_class, default_s = job.workload_class, self.bounds.default_duration_s
         durations_s = [x.expected_duration_s or default_s for _, x in members]
-        common, again = [container_id for container_id, _ in members], itertools.repeat
+        container_ids = [container_id for container_id, _ in members]
+        same = itertools.repeat
         columns = zip(
-            common, again(workload_class), again(demand), durations_s, again(0.0), strict=False
+            container_ids, same(workload_class), same(demand), durations_s, same(0.0), strict=False
         )
         entries = tuple(_each(Entry, columns))
         return Placement(

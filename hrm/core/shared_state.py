@@ -560,7 +560,11 @@ class ClusterView(_Columns):
 
     def streams_leave(self, demand: Vector) -> Bools:
         """Rows where a stream of ``demand`` would fit if batch made way; shape (rows,)."""
-        return fitting_rows(demand, self.stream_room)
+        asked = np.flatnonzero(demand)
+        leaves: Bools = np.all(
+            self.stream_room[:, asked] >= np.asarray(demand, np.int64)[asked], axis=1
+        )
+        return leaves
 
     def could_ever_fit(self, demand: Vector) -> Bools:
         """Rows whose empty unit would hold ``demand``; shape (rows,)."""

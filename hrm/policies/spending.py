@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hrm.core.feasibility import Vector, fitting_rows
+from hrm.core.feasibility import Vector, fitting_rows, leaves
 from hrm.core.model import WorkloadClass
 from hrm.core.resource_unit import Entry
 from hrm.core.scheduler import Placement
@@ -56,7 +56,8 @@ def rows_that_let_wait(view: ClusterView, placement: Placement, now: float) -> t
 
     The wait is Algorithm 1's: estimated seconds for batch, stream waiters for streams. Where only
     other streams could make room, which have no end, a stream's wait counts as ``ENDLESS`` more:
-    elsewhere batch makes way (section 4.3.1).
+    elsewhere batch makes way (section 4.3.1). It is the last resort of a stream that asks for more
+    than the cluster has, so that the rest of it may run; it is bound to that unit then.
     """
     admitting = (
         view.open
@@ -79,7 +80,7 @@ def may_still_wait(
     waiters = view.waiting_at(row)
     limit = min(placement.waiting_limit, int(view.waiting_limit[row]))
     if placement.workload_class is WorkloadClass.STREAM:
-        endless = not np.all(view.stream_room[row] >= np.asarray(placement.demand, np.int64))
+        endless = not leaves(view.stream_room[row].tolist(), placement.demand)
         return waiters < limit, float(view.waiting_stream[row]) + ENDLESS * endless
     if waiters >= limit:
         return False, math.inf
@@ -95,11 +96,10 @@ def in_order(
         return []
     wanted = np.asarray(demand, np.int64)
     fold = view.free[rows][:, wanted > 0] // wanted[wanted > 0]
-    chosen: list[int] = np.repeat(rows, np.minimum(fold.min(axis=1), len(entries)))[
-        : len(entries)
-    ].tolist()
     placed: list[int] = []
-    for row in chosen:
+    for row in map(int, np.repeat(rows, np.minimum(fold.min(axis=1), len(entries)))):
+        if len(placed) == len(entries):
+            break
         # Of units that share their cores, the first may have taken what the next counted on.
         if np.all(view.free[row] >= wanted):
             view.apply(row, entries[len(placed)], now)

@@ -106,9 +106,7 @@ class Machine:
         self.world.log.say(self.name, f"agent {self._incarnation} starts")
         for record in sorted(self._records.values(), key=lambda record: record.end is None):
             spec = record.spec
-            self.deliver(
-                e.ContainerAdopted(now=self.now(), spec=spec, started_at_s=record.started_at_s)
-            )
+            self.deliver(self._adopted(record))
             if record.end is not None:
                 self._say_ended(spec.container_id, record.end)
         if self.plan.auto_binding is not None:
@@ -154,7 +152,21 @@ class Machine:
             if not process.spawned and self.world.chance.random() < 0.5:
                 self._gone(container_id)
                 del self._records[container_id]
+            if not process.spawned:
+                process.order = None  # it was to be told once it had started
             process.spawned = True
+
+    def _adopted(self, record: _Record) -> e.ContainerAdopted:
+        """What an agent that starts finds, the order to stop of its predecessor included."""
+        process = self.processes.get(record.spec.container_id)
+        order = None if process is None else process.order
+        return e.ContainerAdopted(
+            now=self.now(),
+            spec=record.spec,
+            started_at_s=record.started_at_s,
+            stopping="" if order is None else order.reason,
+            decommissioning=order is not None and order.decommission,
+        )
 
     def crash(self) -> None:
         """The machine dies with everything on it."""

@@ -314,6 +314,7 @@ class AppMaster:
         request.launch.environment.update(launch["environment"])
         request.launch.java_options.extend(launch["java_options"])
         request.launch.extra_class_path.extend(launch["extra_class_path"])
+        request.launch.decommissions = launch["decommissions"]
         return request
 
     def _register_timeout_s(self) -> float:

@@ -118,6 +118,7 @@ class Master(node_pb2_grpc.NodeServiceServicer):
         unit: int = 0,
         gpu_memory_mib: int = 0,
         workload_class: common_pb2.WorkloadClass = common_pb2.WORKLOAD_CLASS_BATCH,
+        decommissions: bool = True,
         **more: Any,
     ) -> None:
         spec = common_pb2.ContainerSpec(
@@ -129,7 +130,9 @@ class Master(node_pb2_grpc.NodeServiceServicer):
                 vcores=1, memory_mib=memory_mib, gpu_memory_mib=gpu_memory_mib
             ),
             resource_unit_id=self.registrations[-1].resource_units[unit].resource_unit_id,
-            launch=common_pb2.SparkLaunch(environment={"COMMAND": command, **more}),
+            launch=common_pb2.SparkLaunch(
+                environment={"COMMAND": command, **more}, decommissions=decommissions
+            ),
         )
         self._out.put_nowait(self._message(assign=spec))
 

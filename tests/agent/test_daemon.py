@@ -98,6 +98,43 @@ async def test_batch_makes_way_for_a_stream_without_a_word_of_the_master(
     await master.until_state("app-2-x1", RUNNING)
 
 
+async def test_who_does_not_decommission_is_asked_politely(
+    master: Master, start_agent: StartAgent
+) -> None:
+    agent = start_agent(cores=1)
+    await master.until(lambda: master.registrations)
+    master.assign("app-1-x1", TRAPPED, decommissions=False)
+    stdout = agent.work_dir / "containers" / "app-1-x1" / "stdout"
+    await master.until(lambda: stdout.exists() and stdout.read_text() == "set\n")
+    master.assign("app-2-x1", FOREVER, workload_class=common_pb2.WORKLOAD_CLASS_STREAM)
+    batch = await master.until_state("app-1-x1", ENDED)
+    assert batch.end.cause == common_pb2.END_CAUSE_PREEMPTED
+    assert stdout.read_text() == "set\nbye\n"
+
+
+async def test_who_makes_way_goes_on_with_it_under_the_next_agent(
+    master: Master, start_agent: StartAgent
+) -> None:
+    agent = start_agent(cores=1)
+    await master.until(lambda: master.registrations)
+    slow = "trap 'echo moving; until [ -f go ]; do sleep 0.05; done; exit 0' PWR; echo set; "
+    master.assign("app-1-x1", slow + "while :; do sleep 0.05; done")
+    work = agent.work_dir / "containers" / "app-1-x1"
+    stdout = work / "stdout"
+    await master.until(lambda: stdout.exists() and stdout.read_text() == "set\n")
+    master.assign("app-2-x1", FOREVER, workload_class=common_pb2.WORKLOAD_CLASS_STREAM)
+    await master.until_state("app-1-x1", common_pb2.CONTAINER_STATE_STOPPING)
+    await master.until(lambda: "moving" in stdout.read_text())
+    await agent.kill()
+    start_agent(cores=1)
+    again = await master.until(lambda: len(master.registrations) == 2 and master.registrations[1])
+    (adopted,) = again.containers
+    assert adopted.state == common_pb2.CONTAINER_STATE_STOPPING
+    (work / "go").touch()
+    batch = await master.until_state("app-1-x1", ENDED)
+    assert (batch.end.cause, batch.end.exit_code) == (common_pb2.END_CAUSE_PREEMPTED, 0)
+
+
 async def test_a_stop_that_comes_at_once_is_not_lost(
     master: Master, start_agent: StartAgent
 ) -> None:

@@ -46,7 +46,7 @@ def unit_running(*entries: tuple[str, WorkloadClass, int, float], vcores: int = 
 
 def victims(queue: UnitQueue, ending: set[str] | None = None) -> list[str]:
     named = {ContainerId(x) for x in ending or ()}
-    return [x.victim for x in evictions(queue, named, 100.0)]
+    return [x.victim for x in evictions(queue, named, {}, 100.0)]
 
 
 def test_the_one_that_loses_least_work_makes_way() -> None:
@@ -112,7 +112,7 @@ def test_victims_are_batch_are_enough_and_none_is_too_many(
     for number, cores in enumerate(waiting):
         queue.enqueue(entry(f"w{number}", STREAM, cores))
     ending = {x for number, x in enumerate(queue.running) if ending_mask >> number & 1}
-    found = evictions(queue, ending, 100.0)
+    found = evictions(queue, ending, {}, 100.0)
     assert len({x.victim for x in found}) == len(found)
     for each_found in found:
         assert queue.running[each_found.victim].workload_class is BATCH
@@ -196,7 +196,7 @@ def test_a_stream_waits_where_batch_can_make_way() -> None:
 def spec(name: str, workload_class: WorkloadClass) -> ContainerSpec:
     return ContainerSpec(
         container_id=ContainerId(name),
-        application_id=ApplicationId("a"),
+        application_id=ApplicationId(f"app-{name}"),
         executor_id=name,
         resource_profile_id=0,
         workload_class=workload_class,

@@ -113,12 +113,8 @@ def _literal(view: ClusterView, placement: Placement, start: int, now: float) ->
             ]
             stream = placement.workload_class is WorkloadClass.STREAM
             yielding = [x for x in admitting if _batch_could_make_way(placement.demand, x[1])]
-            best = estimate(
-                placement.demand,
-                placement.workload_class,
-                (stream and yielding) or admitting,
-                now,
-            )
+            candidates = (stream and yielding) or admitting
+            best = estimate(placement.demand, placement.workload_class, candidates, now)
             admitted = stream or best.wait < placement.wait_max_s
             row = best.row if best.row is not None and admitted else None
         if row is not None:

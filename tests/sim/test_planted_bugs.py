@@ -312,14 +312,13 @@ def streams_make_way(patch: pytest.MonkeyPatch) -> None:
     """Streams take streams' room as well."""
     victims = preemption._victims
 
-    def anybody(room: Any, unit: UnitQueue, waiter: Any, now: float) -> Any:
+    def anybody(room: Any, unit: UnitQueue, waiter: Any, owners: Any, now: float) -> Any:
         kept = {queue: dict(queue.running) for queue in room.pool}
         for queue, running in kept.items():
             for entry in running.values():
-                queue.running[entry.container_id] = replace(
-                    entry, workload_class=WorkloadClass.BATCH
-                )
-        chosen = victims(room, unit, waiter, now)
+                batch = entry._replace(workload_class=WorkloadClass.BATCH)
+                queue.running[entry.container_id] = batch
+        chosen = victims(room, unit, waiter, owners, now)
         for queue, running in kept.items():
             queue.running.update(running)
         return chosen
@@ -331,8 +330,8 @@ def too_many_make_way(patch: pytest.MonkeyPatch) -> None:
     """All batch containers of a unit go where one would be enough."""
     evictions = preemption.evictions
 
-    def all_of_them(queue: UnitQueue, ending: Any, now: float) -> list[Eviction]:
-        chosen = evictions(queue, ending, now)
+    def all_of_them(queue: UnitQueue, ending: Any, owners: Any, now: float) -> list[Eviction]:
+        chosen = evictions(queue, ending, owners, now)
         others = [
             Eviction(x.container_id, chosen[-1].waiter)
             for x in queue.running.values()

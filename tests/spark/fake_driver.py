@@ -109,7 +109,7 @@ async def fake_driver(
         "web_url": "", "submission_key": "k",
         "launch": {
             "driver_url": "spark://x", "spark_version": "4.3.0", "environment": {},
-            "java_options": [], "extra_class_path": [],
+            "java_options": [], "extra_class_path": [], "decommissions": True,
         },
     }  # fmt: skip
     program = f"import os\nfrom hrm.spark import appmaster\n{setup}\nos._exit(appmaster.main())\n"

@@ -23,6 +23,7 @@ private[hrm] object ExecutorLaunch {
     launch.put("driver_url", driverUrl)
     launch.put("spark_version", sc.version)
     launch.put("environment", environment(sc))
+    launch.put("decommissions", decommissions(sc.conf))
     launch.put("java_options", javaOptions(sc.conf))
     launch.put("extra_class_path", strings(
       sc.conf.get(config.EXECUTOR_CLASS_PATH).toSeq.flatMap(_.split(File.pathSeparator))))

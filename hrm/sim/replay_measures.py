@@ -1,0 +1,173 @@
+"""What a replay is judged by, kept from the starts and ends of containers alone.
+
+Nothing is read from the core's books: capacity in use is what nodes have started and not ended, so
+a core that miscounts cannot look good here.
+
+*Utilisation* and *fragmentation* are means over the time from the first to the last arrival. After
+that the cluster only runs empty, and how long that takes says more of the longest job than of the
+policy. Fragmentation is the part of what is free that the median request could not use, because it
+lies in pieces too small for it, or because another resource of the same node is used up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hrm.core.model import NodeName, Resources, ResourceUnit, ResourceUnitId
+
+__all__ = ["Distribution", "Measures", "distribution"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """Of ``count`` values; all 0 where there are none."""
+
+    count: int
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+    largest: float
+
+
+def distribution(values: Sequence[float]) -> Distribution:
+    """Mean and percentiles (linear between ranks) of ``values``."""
+    if not values:
+        return Distribution(count=0, mean=0.0, p50=0.0, p95=0.0, p99=0.0, largest=0.0)
+    array = np.asarray(values, np.float64)
+    p50, p95, p99 = (float(x) for x in np.percentile(array, [50, 95, 99]))
+    return Distribution(
+        count=len(values),
+        mean=float(array.mean()),
+        p50=p50,
+        p95=p95,
+        p99=p99,
+        largest=float(array.max()),
+    )
+
+
+@dataclass(slots=True)
+class _NodeRoom:
+    """What a node has free. ``device_mib``: of each GPU's unit. ``usable``: of the resource that
+    fragmentation is counted in."""
+
+    vcores: int
+    memory_mib: int
+    device_mib: dict[ResourceUnitId, int] = field(default_factory=dict)
+    usable: int = 0
+
+
+class Measures:
+    """``median``: the request that fragmentation is counted by; in device memory where it asks for
+    some, else in vcores. ``until_s``: when the last job arrives.
+
+    Invariant: the sums hold for the time up to ``_at_s``, and no later than ``until_s``.
+    """
+
+    def __init__(
+        self, nodes: Iterable[tuple[NodeName, Sequence[ResourceUnit]]], median: Resources
+    ) -> None:
+        self.waits_s: list[float] = []
+        self.completions_s: list[float] = []
+        self.starts = 0
+        self._median = median
+        self._rooms: dict[NodeName, _NodeRoom] = {}
+        self._history = hashlib.sha256()
+        self._at_s = self._from_s = self._until_s = 0.0
+        self._used_vcore_s = self._used_device_s = self._free_s = self._usable_s = 0.0
+        for name, units in nodes:
+            room = _NodeRoom(0, 0)
+            for unit in units:
+                own = unit.own_capacity
+                room.vcores += own.vcores
+                room.memory_mib += own.memory_mib
+                if unit.gpu is not None:
+                    room.device_mib[unit.unit_id] = own.gpu_memory_mib
+            room.usable = self._usable_of(room)
+            self._rooms[name] = room
+        rooms = self._rooms.values()
+        self.capacity = Resources(
+            sum(room.vcores for room in rooms),
+            sum(room.memory_mib for room in rooms),
+            sum(sum(room.device_mib.values()) for room in rooms),
+        )
+        self._free = self.capacity
+        self._usable = sum(room.usable for room in rooms)
+
+    def begin(self, from_s: float, until_s: float) -> None:
+        """The first job arrives at ``from_s``, the last at ``until_s``."""
+        self._at_s = self._from_s = from_s
+        self._until_s = until_s
+
+    def started(
+        self, what: str, node: NodeName, unit: ResourceUnitId, held: Resources, now: float
+    ) -> None:
+        self._pass_time(now)
+        self.starts += 1
+        self._history.update(f"{now:.6f} {what} {unit}\n".encode())
+        self._change(node, unit, held, -1)
+
+    def ended(self, node: NodeName, unit: ResourceUnitId, held: Resources, now: float) -> None:
+        self._pass_time(now)
+        self._change(node, unit, held, 1)
+
+    def finish(self, now: float) -> None:
+        """Nothing happens any more."""
+        self._pass_time(now)
+
+    def history(self) -> str:
+        """A hash over every start: what, where and when."""
+        return self._history.hexdigest()
+
+    @property
+    def vcore_utilisation(self) -> float:
+        return self._share(self._used_vcore_s, self.capacity.vcores)
+
+    @property
+    def device_utilisation(self) -> float:
+        """Of device memory; 0 where there is none."""
+        return self._share(self._used_device_s, self.capacity.gpu_memory_mib)
+
+    @property
+    def fragmentation(self) -> float:
+        """Of what was free, the part that the median request could not use; 0 if nothing was."""
+        return 1.0 - self._usable_s / self._free_s if self._free_s else 0.0
+
+    def _share(self, used_s: float, capacity: int) -> float:
+        total_s = capacity * (self._at_s - self._from_s)
+        return used_s / total_s if total_s else 0.0
+
+    def _pass_time(self, now: float) -> None:
+        until_s = min(now, self._until_s)
+        passed_s = until_s - self._at_s
+        if passed_s <= 0:
+            return
+        self._at_s = until_s
+        free, capacity = self._free, self.capacity
+        self._used_vcore_s += passed_s * (capacity.vcores - free.vcores)
+        self._used_device_s += passed_s * (capacity.gpu_memory_mib - free.gpu_memory_mib)
+        counted = free.gpu_memory_mib if self._median.gpu_memory_mib else free.vcores
+        self._free_s += passed_s * counted
+        self._usable_s += passed_s * self._usable
+
+    def _change(self, node: NodeName, unit: ResourceUnitId, held: Resources, sign: int) -> None:
+        room = self._rooms[node]
+        room.vcores += sign * held.vcores
+        room.memory_mib += sign * held.memory_mib
+        if held.gpu_memory_mib:
+            room.device_mib[unit] += sign * held.gpu_memory_mib
+        before, room.usable = room.usable, self._usable_of(room)
+        self._usable += room.usable - before
+        self._free = self._free + held if sign > 0 else self._free - held
+
+    def _usable_of(self, room: _NodeRoom) -> int:
+        wanted = self._median
+        fold = min(room.vcores // wanted.vcores, room.memory_mib // wanted.memory_mib)
+        if not wanted.gpu_memory_mib:
+            return fold * wanted.vcores
+        on_gpus = sum(mib // wanted.gpu_memory_mib for mib in room.device_mib.values())
+        return min(fold, on_gpus) * wanted.gpu_memory_mib

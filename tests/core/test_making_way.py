@@ -1,0 +1,236 @@
+"""What making way must survive: new sessions, restarts, other units, another class, another cut."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hrm.core import application_messages as m
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.application_master import AppMasterCore
+from hrm.core.binding import Binding, BindingMode, Core, Hardware, cut
+from hrm.core.model import (
+    ApplicationId,
+    ContainerEnd,
+    ContainerId,
+    ContainerSpec,
+    ContainerState,
+    EndCause,
+    Gpu,
+    NodeName,
+    Resources,
+    ResourceUnitId,
+    WorkloadClass,
+)
+from hrm.core.node import NodeCore
+from hrm.testing.virtual import VirtualCluster, VirtualNode, unit
+
+BATCH, STREAM = WorkloadClass.BATCH, WorkloadClass.STREAM
+BIG = Resources(4, 1024)
+MACHINE = Hardware(
+    cores=tuple(Core(number) for number in range(8)),
+    memory_mib=8192,
+    gpus=(Gpu(index=0, memory_mib=1000), Gpu(index=1, memory_mib=1000)),
+)
+
+
+def spec(
+    name: str, workload_class: WorkloadClass, vcores: int, unit_id: str, gpu_memory_mib: int = 0
+) -> ContainerSpec:
+    return ContainerSpec(
+        container_id=ContainerId(name),
+        application_id=ApplicationId(f"app-of-{name}"),
+        executor_id="1",
+        resource_profile_id=0,
+        workload_class=workload_class,
+        resources=Resources(vcores, 256, gpu_memory_mib),
+        unit_id=ResourceUnitId(unit_id),
+    )
+
+
+class Node:
+    """A node's core, and who was started and evicted there, in order."""
+
+    def __init__(self, mode: BindingMode, cores: int = 8) -> None:
+        hardware = replace(MACHINE, cores=MACHINE.cores[:cores])
+        binding = Binding(mode=mode, bound_cores=2, reserve_cores=2)
+        units = cut(NodeName("n1"), hardware, binding)
+        self.core = NodeCore(NodeName("n1"), units, hardware=hardware, binding=binding)
+        self.now = 0.0
+        self.started: list[str] = []
+        self.evicted: list[str] = []
+
+    def assign(self, assigned: ContainerSpec) -> None:
+        self.tell(e.AssignReceived(now=self.now, epoch=1, spec=assigned))
+
+    def ends(self, name: str) -> None:
+        end = ContainerEnd(cause=EndCause.PREEMPTED)
+        self.tell(e.ProcessEnded(now=self.now, container_id=ContainerId(name), end=end))
+
+    def tell(self, event: e.NodeEvent) -> None:
+        self.now += 1.0
+        for command in self.core.handle(event):
+            if isinstance(command, c.StartProcess):
+                self.started.append(command.spec.container_id)
+            elif isinstance(command, c.StopProcess):
+                self.evicted.append(command.container_id)
+
+
+def test_a_new_session_does_not_hurry_what_makes_way() -> None:
+    def seen(phase: m.Phase) -> m.ContainerSeen:
+        return m.ContainerSeen(executor_id="1", profile=0, phase=phase, node="n1")
+
+    core = AppMasterCore()
+    target = m.ProfileTarget(profile=0, count=1, vcores=1, heap_mib=1, memory_mib=1)
+    core.handle(m.TargetsChanged(now=0.0, targets=(target,)))
+    core.handle(m.SessionOpened(now=1.0, epoch=1, containers=(), last_executor_number=0))
+    core.handle(m.ContainerChanged(now=2.0, container=seen(m.Phase.RUNNING)))
+    (ask,) = core.handle(m.ContainerChanged(now=3.0, container=seen(m.Phase.STOPPING)))
+    assert isinstance(ask, m.RequestContainers), "another is asked for at once"
+    core.handle(m.SessionLost(now=4.0))
+    listed = (seen(m.Phase.STOPPING),)
+    said = core.handle(m.SessionOpened(now=5.0, epoch=1, containers=listed, last_executor_number=2))
+    assert not [x for x in said if isinstance(x, m.ReleaseContainers)]
+    core.handle(m.KillRequested(now=6.0, executor_ids=("1",)))
+    core.handle(m.SessionLost(now=7.0))
+    said = core.handle(m.SessionOpened(now=8.0, epoch=1, containers=listed, last_executor_number=2))
+    releases = [x for x in said if isinstance(x, m.ReleaseContainers)]
+    assert [x.executor_ids for x in releases] == [("1",)], "what Spark let go of is said again"
+
+
+def restart_agent(cluster: VirtualCluster, node: VirtualNode) -> None:
+    """The agent dies, and its successor adopts what runs, as it finds it in its directory."""
+    old = node.core
+    units = tuple(queue.unit for queue in old.units.values())
+    node.core = NodeCore(node.name, units, preemption_grace_s=cluster.preemption_grace_s)
+    node.incarnation, node.sequence = node.incarnation + 1, 0
+    for container in old.containers.values():
+        if container.life.state in (ContainerState.RUNNING, ContainerState.STOPPING):
+            adopted = e.ContainerAdopted(
+                now=cluster.now,
+                spec=container.spec,
+                started_at_s=container.started_at_s,
+                stopping="ordered" if container.life.state is ContainerState.STOPPING else "",
+                decommissioning=container.decommissioning,
+            )
+            cluster.tell_node(node, adopted)
+    cluster.register(node)
+
+
+def test_an_agents_restart_does_not_hurry_what_makes_way() -> None:
+    cluster = VirtualCluster([unit("n1")], preemption_grace_s=300.0, drain_s=200.0)
+    batch = cluster.submit(4)
+    cluster.settle()
+    stream = cluster.submit(1, workload_class=STREAM)
+    cluster.advance(30.0)
+    restart_agent(cluster, cluster.nodes[NodeName("n1")])
+    cluster.settle()
+    cluster.request(stream, [2])  # the first waited, and is forgotten there
+    cluster.advance(60.0)
+    assert cluster.states(batch) == {"running": 3, "stopping": 1}, "no second one goes"
+    assert cluster.states(stream) == {"waiting": 1}
+    cluster.advance(200.0)
+    assert cluster.states(stream) == {"running": 1}
+    assert [x.end.cause for x in cluster.app(batch).ended if x.end] == [EndCause.PREEMPTED]
+
+
+def test_a_stream_that_its_node_takes_for_batch_is_not_evicted() -> None:
+    cluster = VirtualCluster([unit("n1")])
+    old = cluster.submit(1, Resources(2, 1024))
+    cluster.settle()
+    node = cluster.nodes[NodeName("n1")]
+    launched = [container.spec for container in node.core.containers.values()]
+    cluster.tell_master(
+        e.WorkloadClassObserved(
+            now=cluster.now, application_id=old, workload_class=STREAM, evidence="a query"
+        )
+    )
+    cluster.settle()
+    filler = cluster.submit(2)
+    cluster.settle()
+    node.connected = False
+    new = cluster.submit(1, Resources(2, 1024), STREAM)
+    cluster.settle()
+    for container in node.core.containers.values():
+        # The work directory keeps the class that a container was launched with.
+        if container.spec.container_id == launched[0].container_id:
+            container.spec = launched[0]
+    restart_agent(cluster, node)
+    cluster.advance(5.0)
+    assert cluster.states(old) == {"running": 1}
+    assert cluster.states(new) == {"running": 1}
+    assert cluster.states(filler) == {}
+
+
+def test_an_application_that_turns_out_a_stream_does_not_evict_itself() -> None:
+    cluster = VirtualCluster([unit("n1")])
+    other = cluster.submit(1, Resources(2, 1024))
+    cluster.settle()
+    app = cluster.submit(0)
+    cluster.request(app, [1], Resources(3, 1024))
+    cluster.request(app, [2], Resources(2, 1024))
+    cluster.settle()
+    assert cluster.states(app) == {"waiting": 1, "running": 1}
+    cluster.tell_master(
+        e.WorkloadClassObserved(
+            now=cluster.now, application_id=app, workload_class=STREAM, evidence="a query"
+        )
+    )
+    cluster.advance(3.0)
+    assert cluster.states(app) == {"waiting": 1, "running": 1}
+    assert cluster.states(other) == {"running": 1}, "its room would not be enough"
+
+
+def test_nobody_is_started_into_room_that_is_being_collected() -> None:
+    """A stream lacks cores and device memory. The cores come first; batch must not take them, to be
+    evicted again, one after the other."""
+    node = Node(BindingMode.SHARED, cores=4)
+    node.assign(spec("gpu-batch", BATCH, 1, "n1/gpu0", 900))
+    for number in (1, 2, 3):
+        node.assign(spec(f"b{number}", BATCH, 1, "n1/cpu"))
+    for number in (1, 2, 3):
+        node.assign(spec(f"w{number}", BATCH, 1, "n1/cpu"))
+    node.assign(spec("s", STREAM, 2, "n1/gpu0", 900))
+    assert set(node.evicted) == {"gpu-batch", "b3"}
+    node.ends("b3")
+    assert node.started == ["gpu-batch", "b1", "b2", "b3"]
+    node.ends("gpu-batch")
+    assert node.started[4:] == ["s"]
+    assert len(node.evicted) == 2
+
+
+def test_a_stream_that_only_other_streams_hold_up_does_not_keep_cores_idle() -> None:
+    node = Node(BindingMode.SHARED, cores=4)
+    node.assign(spec("first", STREAM, 1, "n1/gpu0", 900))
+    node.assign(spec("second", STREAM, 1, "n1/gpu0", 900))
+    node.assign(spec("b", BATCH, 1, "n1/cpu"))
+    assert node.started == ["first", "b"]
+    assert node.evicted == []
+
+
+@pytest.mark.parametrize("waiting", [[("s1", STREAM, 3), ("b", BATCH, 2)],
+                                     [("s1", STREAM, 2), ("s2", STREAM, 4)]])  # fmt: skip
+def test_units_that_are_cut_anew_start_and_evict_nobody(
+    waiting: list[tuple[str, WorkloadClass, int]],
+) -> None:
+    node = Node(BindingMode.PARTIAL)
+    node.assign(spec("s0", STREAM, 2, "n1/cpu"))
+    node.assign(spec("b0", BATCH, 2, "n1/cpu"))
+    for name, workload_class, vcores in waiting:
+        node.assign(spec(name, workload_class, vcores, "n1/cpu"))
+    started, evicted = list(node.started), list(node.evicted)
+    node.tell(e.RebindReceived(now=node.now, epoch=1, request_id=1, mode=None, bound_cores=1,
+                               reserve_cores=None))  # fmt: skip
+    assert (node.started, node.evicted) == (started, evicted)
+
+
+def test_a_stream_that_asks_for_more_than_there_is_runs_with_what_there_is() -> None:
+    cluster = VirtualCluster([unit("n1"), unit("n2")])
+    batch = cluster.submit(4)
+    cluster.settle()
+    stream = cluster.submit(10, workload_class=STREAM)
+    cluster.advance(5.0)
+    assert cluster.states(stream) == {"running": 8, "waiting": 2}
+    assert cluster.states(batch) == {}
