@@ -63,9 +63,24 @@ def short_names(rows: Sequence[dict[str, Any]], ours: str, suffix: str = "") -> 
 
 
 def thin(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows as they are kept: of single runs only what ratios are made from."""
+    """The rows as they are kept: six digits, and of single runs only what ratios are made from."""
+
+    def short(value: float) -> float:
+        return float(f"{value:.6g}")
+
     return [
-        {**row, "runs": {name: row["runs"][name] for name in _KEPT_RUNS if name in row["runs"]}}
+        {
+            **row,
+            "figures": {
+                name: {part: short(value) for part, value in figure.items()}
+                for name, figure in row["figures"].items()
+            },
+            "runs": {
+                name: [short(value) for value in row["runs"][name]]
+                for name in _KEPT_RUNS
+                if name in row["runs"]
+            },
+        }
         for row in rows
     ]
 

@@ -81,6 +81,7 @@ def run(
         BenchmarkError: something did not start, did not answer in time, or was refused.
     """
     found: dict[tuple[str, int], list[dict[str, float]]] = {}
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # masters that end are no news
 
     # One event loop for all masters: gRPC keeps to the first one that it was used in.
     async def measure() -> None:
