@@ -37,6 +37,11 @@ _COLUMNS = {
 _NOTHING = 0.0005
 _UNUSED = ("java", "pyspark")
 _ABOUT_LIVE = "the same bursts on a real master over gRPC, with 1,050 emulated agents"
+_READ_LIVE = (
+    "Master, scheduler processes, agents and applications share the machine's cores. Schedulers in "
+    "one process take turns on one core, so nothing overlaps and more of them only mix the jobs; "
+    "processes overlap where there are cores for them, and otherwise take time from the master."
+)
 
 
 def report(found: Mapping[str, Mapping[str, Any]]) -> str:
@@ -52,6 +57,8 @@ def report(found: Mapping[str, Mapping[str, Any]]) -> str:
         parts += [f"## `{name}`: {about}", _origin(document)]
         if name != "conflicts":
             parts.append(f"![{name}](paper-hrm-{name}.svg)")
+        if name == "live":
+            parts.append(_READ_LIVE)
         parts.append(_points_table(name, document["points"]))
     return "\n\n".join(parts) + "\n"
 
@@ -94,8 +101,13 @@ def _cell(value: object) -> str:
         return "-" if value is None else str(value)
     half = value.high - value.mean
     if value.runs < 2 or half <= _NOTHING * abs(value.mean):
-        return f"{value.mean:.3g}"
-    return f"{value.mean:.3g} ± {half:.2g}"
+        return _digits(value.mean, 3)
+    return f"{_digits(value.mean, 3)} ± {_digits(half, 2)}"
+
+
+def _digits(value: float, count: int) -> str:
+    """At least so many digits, and never a power of ten."""
+    return f"{value:,.0f}" if abs(value) >= 10**count else f"{value:.{count}g}"
 
 
 def _origin(document: Mapping[str, Any]) -> str:
