@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from benchmarks.scheduling.cells import (
     NODE_SLOTS,
@@ -42,6 +43,7 @@ from hrm.core.model import (
     ApplicationState,
     ContainerEnd,
     ContainerId,
+    ContainerRequest,
     ContainerState,
     ContainerStatus,
     EndCause,
@@ -53,10 +55,15 @@ from hrm.master.store import SqliteStore
 
 __all__ = ["DurableSample", "LocalMaster", "measure_durable"]
 
-CLIENTS = 32
+CLIENTS = 128
 SCHEDULERS = 2
 JOBS_MAX = 1_000
 _LIMIT_S = 120.0
+
+
+Requests: TypeAlias = tuple[ContainerRequest, ...]
+Moment: TypeAlias = tuple[float, float]
+"""``time.perf_counter`` and ``time.thread_time``."""
 
 
 class _Told(Outbox):
@@ -96,7 +103,7 @@ class LocalMaster:
         self.interpreter = Interpreter(core, self.store)
         self.core = core
         self.granted: list[tuple[NodeName, ContainerId, ApplicationId]] = []
-        self._waiting: dict[ApplicationId, tuple[int, asyncio.Future[None]]] = {}
+        self._waiting: dict[ApplicationId, tuple[int, asyncio.Future[Moment]]] = {}
         self._keys = itertools.count(1)
         self._sequences = itertools.count(2)
         self._nodes = names_of(nodes)
@@ -139,9 +146,10 @@ class LocalMaster:
         )  # fmt: skip
         return admitted.application_id
 
-    def ask(self, app: ApplicationId, requests: tuple) -> asyncio.Future[None]:  # type: ignore[type-arg]
-        """Ask for containers; the future is done when their nodes have been told of all."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def ask(self, app: ApplicationId, requests: Requests) -> asyncio.Future[Moment]:
+        """Ask for containers; the future is done when their nodes have been told of all, and says
+        when that was."""
+        done: asyncio.Future[Moment] = asyncio.get_running_loop().create_future()
         self._waiting[app] = (len(requests), done)
         now = self.interpreter.now()
         event = e.ContainersRequested(now=now, application_id=app, requests=requests)
@@ -158,11 +166,8 @@ class LocalMaster:
             self._waiting[app] = (missing - 1, done)
         else:
             del self._waiting[app]
-            done.set_result(None)
-
-    def end(self, node: NodeName, container_id: ContainerId, app: ApplicationId) -> None:
-        """The node reports that a container has run and has ended."""
-        self.report(node, container_id, app, ContainerState.ENDED)
+            if not done.done():  # else its client was cancelled
+                done.set_result((time.perf_counter(), time.thread_time()))
 
     def report(
         self, node: NodeName, container_id: ContainerId, app: ApplicationId, state: ContainerState
@@ -186,18 +191,22 @@ class LocalMaster:
         """End all applications, with their containers."""
         apps = dict.fromkeys(app for _, _, app in self.granted)
         for node, container_id, app in self.granted:
-            self.end(node, container_id, app)
+            self.report(node, container_id, app, ContainerState.ENDED)
         self.granted.clear()
         for app in apps:
-            event = e.ApplicationFinished(
-                now=self.interpreter.now(), application_id=app,
-                state=ApplicationState.SUCCEEDED, message="",
-            )  # fmt: skip
-            self.interpreter.submit(event)
-            del self.interpreter.application_outboxes[app]
+            self.finish(app)
         self.interpreter.submit(e.Ticked(now=self.interpreter.now()))
         await self.store.put_node(self._nodes[0])  # in order: all writes before it are on disk
         self.check()
+
+    def finish(self, app: ApplicationId) -> None:
+        """The application says that it has succeeded."""
+        event = e.ApplicationFinished(
+            now=self.interpreter.now(), application_id=app,
+            state=ApplicationState.SUCCEEDED, message="",
+        )  # fmt: skip
+        self.interpreter.submit(event)
+        del self.interpreter.application_outboxes[app]
 
     def check(self) -> None:
         """Raise what stopped the master, if anything did."""

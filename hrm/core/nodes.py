@@ -59,6 +59,7 @@ class Nodes:
         self.awaited = awaited
         self.absent: set[str] = set()
         self.drained = dict.fromkeys(drained)
+        self._look_at_s = 0.0
 
     def registered(self, event: e.NodeRegistered) -> None:
         node = self.ledger.nodes.get(event.node)
@@ -121,17 +122,34 @@ class Nodes:
         self.ledger.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
 
     def tick(self, now: float) -> None:
+        if now > self._look_at_s:
+            self._look(now)
+        if len(self.drained) > self.ledger.bounds.lost_nodes_kept:
+            known = self.ledger.nodes.keys() | self.awaited
+            gone = [name for name in self.drained if name not in known]
+            for name in gone[: max(0, len(gone) - self.ledger.bounds.lost_nodes_kept)]:
+                self._undo_drain(name, now)
+
+    def _look(self, now: float) -> None:
+        """Lose the silent nodes, and forget the first of too many lost ones.
+
+        All nodes are looked at, but not at every tick: before ``_look_at_s`` none can have been
+        silent for too long, for a node's ``last_heard_s`` never goes back.
+        """
+        timeout_s = self.ledger.bounds.node_timeout_s
+        heard_s = [now]
         for node in list(self.ledger.nodes.values()):
+            if node.life.state is NodeState.LOST:
+                continue
             silent_s = now - node.last_heard_s
-            if node.state is not NodeState.LOST and silent_s > self.ledger.bounds.node_timeout_s:
+            if silent_s > timeout_s:
                 self._lose(node, now, f"not heard of for {silent_s:.0f} s")
-        lost = [n for n in self.ledger.nodes.values() if n.state is NodeState.LOST]
+            else:
+                heard_s.append(node.last_heard_s)
+        lost = [n for n in self.ledger.nodes.values() if n.life.state is NodeState.LOST]
         for node in lost[: max(0, len(lost) - self.ledger.bounds.lost_nodes_kept)]:
             del self.ledger.nodes[node.name]
-        known = self.ledger.nodes.keys() | self.awaited
-        gone = [name for name in self.drained if name not in known]
-        for name in gone[: max(0, len(gone) - self.ledger.bounds.lost_nodes_kept)]:
-            self._undo_drain(name, now)
+        self._look_at_s = min(heard_s) + timeout_s
 
     def end_recovery(self, now: float) -> None:
         """Every node is back, or had its time.
@@ -475,6 +493,7 @@ class Nodes:
         if node.state is NodeState.LOST:
             return
         node.life.move(NodeState.LOST, now, why)
+        self._look_at_s = 0.0  # there may be too many lost ones now
         node.connected = False
         message = f"{node.name} is lost: {why}"
         for container in list(node.containers.values()):

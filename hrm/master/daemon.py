@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import gc
 import signal
 import time
 from collections.abc import Iterator
@@ -39,7 +40,7 @@ from hrm.v1 import (
     scheduler_pb2_grpc,
 )
 
-__all__ = ["bounds_of", "run"]
+__all__ = ["bounds_of", "collect_seldom", "run"]
 
 TICK_INTERVAL_S = 0.25
 STOP_GRACE_S = 1.0
@@ -51,6 +52,14 @@ def bounds_of(settings: MasterSettings) -> Bounds:
     """The core's bounds, as far as settings name them."""
     names = set(Bounds.__dataclass_fields__) & set(type(settings).model_fields)
     return Bounds(**{name: getattr(settings, name) for name in names})
+
+
+def collect_seldom() -> None:
+    """Look for garbage in cycles less often: the books of a large cluster are millions of objects
+    that stay, and to go over them all takes longer than a stream should wait."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
 
 
 async def run(settings: MasterSettings) -> int:
@@ -97,6 +106,7 @@ async def _serve(settings: MasterSettings, token: str, store: SqliteStore) -> in
     (settings.state_dir / "address").write_text(address + "\n")
     log.info("serving", address=address, epoch=core.epoch, schedulers=settings.schedulers)
     print(f"master ready on {address} (epoch {core.epoch})", flush=True)
+    collect_seldom()
     ticking = asyncio.create_task(master.tick_forever(TICK_INTERVAL_S))
     try:
         error = await stopped

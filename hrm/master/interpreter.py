@@ -1,9 +1,12 @@
 """Carries out what the master's core commands, and feeds it what happens.
 
-Everything runs on one asyncio loop, so events reach the core one at a time. Commands leave in the
-order in which the core gave them; a batch that writes to the store holds back itself and all later
-ones until the write is on disk, so nobody is ever told what a crash could forget. Waking schedulers
-and proposing claims stay inside and wait for nothing.
+Everything runs on one asyncio loop, so events reach the core one at a time. Nobody is ever told
+what a crash could forget: a batch of commands that writes to the store is held back until the write
+is on disk, and so is every later one that answers a caller, speaks of what is being written, or
+goes to somebody for whom something is held: each hears of things in the order in which the core
+gave them. The rest passes, so that a stream's containers do not wait for the disk because some
+batch application registers. Waking schedulers and proposing claims stay inside and wait for
+nothing.
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import structlog
@@ -31,6 +35,17 @@ OUTBOX_MAX = 100_000
 CALL_TIMEOUT_S = 10.0
 
 log = structlog.get_logger("master")
+
+_LEAVING = frozenset(
+    {
+        c.SendToNode,
+        c.NotifyApplication,
+        c.Reply,
+        c.Refuse,
+        c.SendToScheduler,
+        c.DropScheduler,
+    }
+)
 
 _Message: TypeAlias = c.NodeMessage | c.Notice | StateChanged
 
@@ -68,7 +83,9 @@ class Interpreter:
 
     ``stopped`` is set once: with None on request, with an error when going on would do harm.
 
-    Invariants: ``_held`` is non-empty iff a write is on its way to the disk; then nothing leaves.
+    Invariants: ``_held`` is non-empty iff a write is on its way to the disk. ``_held_for`` counts
+    for each application, node and scheduler the held batches that write of it or go to it; while
+    that is not zero nothing leaves for it.
     """
 
     def __init__(self, core: MasterCore, store: Store) -> None:
@@ -81,7 +98,8 @@ class Interpreter:
         self.stopped = asyncio.get_running_loop().create_future()
         self._calls: dict[int, asyncio.Future[c.Answer]] = {}
         self._call_ids = itertools.count(1)
-        self._held: deque[tuple[list[asyncio.Future[None]], list[c.MasterCommand]]] = deque()
+        self._held: deque[_Held] = deque()
+        self._held_for: Counter[str] = Counter()
         self._flushing: asyncio.Task[None] | None = None
 
     def now(self) -> float:
@@ -128,43 +146,53 @@ class Interpreter:
         writes: list[asyncio.Future[None]] = []
         leaving: list[c.MasterCommand] = []
         for command in commands:
-            match command:
-                case c.PersistApplication():
-                    writes.append(self.store.put_application(command.record))
-                case c.ForgetApplication():
-                    writes.append(self.store.forget_application(command.application_id))
-                case c.RememberNode():
-                    writes.append(self.store.put_node(command.node))
-                case c.ForgetNode():
-                    writes.append(self.store.forget_node(command.node))
-                case c.RememberDrain():
-                    writes.append(self.store.put_drain(command.node))
-                case c.ForgetDrain():
-                    writes.append(self.store.forget_drain(command.node))
-                case c.PersistRunTime():
-                    writes.append(self.store.put_run_time(command.row))
-                case c.ForgetRunTime():
-                    writes.append(self.store.forget_run_time(command.key))
-                case c.WakeScheduler():
-                    self._wake(command)
-                case c.ProposeClaims():
-                    event = e.ClaimsProposed(now=self.now(), proposal=command.proposal)
-                    asyncio.get_running_loop().call_soon(self._propose, event)
-                case _:
-                    leaving.append(command)
-        if not writes and not self._held:
+            if type(command) in _LEAVING:
+                leaving.append(command)
+            elif (write := self._carry_out(command)) is not None:
+                writes.append(write)
+        if not writes and (not self._held or self._may_pass(leaving)):
             self._send_all(leaving)
             return
-        self._held.append((writes, leaving))
+        concerned = {name for command in commands for name in _concerned(command)}
+        self._held_for.update(concerned)
+        self._held.append(_Held(writes, leaving, concerned))
         if self._flushing is None:
             self._flushing = asyncio.create_task(self._flush())
+
+    def _carry_out(self, command: c.MasterCommand) -> asyncio.Future[None] | None:
+        """Do what stays in this process; answers the write to wait for, if it is one."""
+        match command:
+            case c.PersistApplication():
+                return self.store.put_application(command.record)
+            case c.ForgetApplication():
+                return self.store.forget_application(command.application_id)
+            case c.RememberNode():
+                return self.store.put_node(command.node)
+            case c.ForgetNode():
+                return self.store.forget_node(command.node)
+            case c.RememberDrain():
+                return self.store.put_drain(command.node)
+            case c.ForgetDrain():
+                return self.store.forget_drain(command.node)
+            case c.PersistRunTime():
+                return self.store.put_run_time(command.row)
+            case c.ForgetRunTime():
+                return self.store.forget_run_time(command.key)
+            case c.WakeScheduler():
+                self._wake(command)
+            case c.ProposeClaims():
+                event = e.ClaimsProposed(now=self.now(), proposal=command.proposal)
+                asyncio.get_running_loop().call_soon(self._propose, event)
+            case _:
+                raise AssertionError(f"{type(command).__name__} is for others")
+        return None
 
     async def _flush(self) -> None:
         """Send held batches, each once its writes are durable."""
         while self._held:
-            writes, leaving = self._held[0]
+            held = self._held[0]
             try:
-                for write in writes:
+                for write in held.writes:
                     await write
             except Exception as error:
                 log.critical("store failed", error=str(error))
@@ -172,8 +200,26 @@ class Interpreter:
                     self.stopped.set_result(HrmError(f"cannot write the store: {error}"))
                 return
             self._held.popleft()
-            self._send_all(leaving)
+            self._let_go(held.concerned)
+            self._send_all(held.leaving)
         self._flushing = None
+
+    def _let_go(self, concerned: set[str]) -> None:
+        held_for = self._held_for
+        for name in concerned:
+            if held_for[name] > 1:
+                held_for[name] -= 1
+            else:
+                del held_for[name]
+
+    def _may_pass(self, commands: list[c.MasterCommand]) -> bool:
+        """May these leave although others wait for the disk?"""
+        held_for = self._held_for
+        return not any(
+            isinstance(command, c.Reply | c.Refuse)
+            or any(name in held_for for name in _concerned(command))
+            for command in commands
+        )
 
     def _propose(self, event: e.ClaimsProposed) -> None:
         self.submit(e.ClaimsProposed(now=self.now(), proposal=event.proposal))
@@ -188,6 +234,16 @@ class Interpreter:
     def _send_all(self, commands: list[c.MasterCommand]) -> None:
         for command in commands:
             match command:
+                case c.SendToNode():
+                    outbox = self.node_outboxes.get((command.node, command.incarnation))
+                    if outbox is not None:
+                        outbox.put(command.message)
+                case c.NotifyApplication():
+                    outbox = self.application_outboxes.get(command.application_id)
+                    if outbox is not None:
+                        outbox.put(command.notice)
+                        if isinstance(command.notice, c.EndApplication):
+                            outbox.close()
                 case c.Reply() | c.Refuse():
                     self._answer(command)
                 case c.SendToScheduler():
@@ -199,16 +255,6 @@ class Interpreter:
                     log.warning("scheduler does not answer", scheduler=command.scheduler)
                     if key in self.scheduler_outboxes:
                         self.scheduler_outboxes[key].close()
-                case c.SendToNode():
-                    outbox = self.node_outboxes.get((command.node, command.incarnation))
-                    if outbox is not None:
-                        outbox.put(command.message)
-                case c.NotifyApplication():
-                    outbox = self.application_outboxes.get(command.application_id)
-                    if outbox is not None:
-                        outbox.put(command.notice)
-                        if isinstance(command.notice, c.EndApplication):
-                            outbox.close()
 
     def _answer(self, command: c.Reply | c.Refuse) -> None:
         future = self._calls.get(command.call_id)
@@ -218,6 +264,36 @@ class Interpreter:
             future.set_result(command.answer)
         else:
             future.set_exception(command.error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A batch of commands that wait for writes."""
+
+    writes: list[asyncio.Future[None]]
+    leaving: list[c.MasterCommand]
+    concerned: set[str]
+
+
+def _concerned(command: c.MasterCommand) -> tuple[str, ...]:
+    """Names of the applications, nodes and schedulers that a command writes of or goes to. One
+    name for two of them would hold back more than it must, never less."""
+    match command:
+        case c.SendToNode(message=c.AssignContainer(spec=spec)):
+            return command.node, spec.application_id
+        case c.SendToNode():
+            return (command.node,)
+        case c.NotifyApplication():
+            return (command.application_id,)
+        case c.PersistApplication():
+            return (command.record.application_id,)
+        case c.ForgetApplication():
+            return (command.application_id,)
+        case c.RememberNode() | c.ForgetNode() | c.RememberDrain() | c.ForgetDrain():
+            return (command.node,)
+        case c.SendToScheduler() | c.DropScheduler():
+            return (command.scheduler,)
+    return ()
 
 
 async def drain(outbox: Outbox, send: Callable[[_Message], Awaitable[None]]) -> None:

@@ -2,7 +2,9 @@
 
 One SQLite file in WAL mode, written by one thread that takes everything that has queued up since
 its last commit into the next one (group commit), so durability costs one disk flush a batch, not
-one a write. Callers get a future that is done once their write is on disk.
+one a write. Callers get a future that is done once their write is on disk. Like writes of a batch
+are one statement over a JSON list: the thread gives up Python's global lock with every statement,
+and may wait 5 ms to get it back from a busy loop.
 
 Kept: the epoch, application records, names of nodes, drains, mean run times. Not kept: containers,
 resource state and secrets; agents and AppMasters tell those again after a restart.
@@ -11,11 +13,11 @@ resource state and secrets; agents and AppMasters tell those again after a resta
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import queue
 import sqlite3
 import threading
-from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -44,6 +46,18 @@ CREATE TABLE IF NOT EXISTS run_times (
 """
 
 _Write: TypeAlias = tuple[str, tuple[str | int | float, ...]]
+
+_PUT_APPLICATION = (
+    "INSERT INTO applications VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET record = excluded.record"
+)
+_PUT_NODE = "INSERT OR IGNORE INTO nodes VALUES (?)"
+_MANY = {
+    _PUT_APPLICATION: "INSERT INTO applications "
+    "SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?) "
+    "WHERE true ON CONFLICT (id) DO UPDATE SET record = excluded.record",
+    _PUT_NODE: "INSERT OR IGNORE INTO nodes SELECT json_extract(value, '$[0]') FROM json_each(?)",
+}
+"""What is written in bulk: the same for a JSON list of rows."""
 
 
 class Store(Protocol):
@@ -78,9 +92,13 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
+_FIELDS = tuple(ApplicationRecord.__dataclass_fields__)
+
+
 def encode(record: ApplicationRecord) -> str:
     """A record as JSON."""
-    values = {k: v.value if isinstance(v, Enum) else v for k, v in asdict(record).items()}
+    fields = ((name, getattr(record, name)) for name in _FIELDS)
+    values = {name: x.value if isinstance(x, Enum) else x for name, x in fields}
     return json.dumps(values, sort_keys=True)
 
 
@@ -139,17 +157,13 @@ class SqliteStore:
         return [NodeName(name) for (name,) in rows]
 
     def put_application(self, record: ApplicationRecord) -> asyncio.Future[None]:
-        sql = (
-            "INSERT INTO applications VALUES (?, ?) "
-            "ON CONFLICT (id) DO UPDATE SET record = excluded.record"
-        )
-        return self._put(sql, record.application_id, encode(record))
+        return self._put(_PUT_APPLICATION, record.application_id, encode(record))
 
     def forget_application(self, application_id: ApplicationId) -> asyncio.Future[None]:
         return self._put("DELETE FROM applications WHERE id = ?", application_id)
 
     def put_node(self, name: NodeName) -> asyncio.Future[None]:
-        return self._put("INSERT OR IGNORE INTO nodes VALUES (?)", name)
+        return self._put(_PUT_NODE, name)
 
     def forget_node(self, name: NodeName) -> asyncio.Future[None]:
         return self._put("DELETE FROM nodes WHERE name = ?", name)
@@ -231,14 +245,26 @@ class SqliteStore:
             error: Exception | None = None
             try:
                 with self._db:
-                    for (sql, values), _ in items:
-                        self._db.execute(sql, values)
+                    for sql, like in itertools.groupby(items, key=_statement):
+                        self._execute(sql, [values for (_, values), _ in like])
             except sqlite3.Error as problem:
                 error = problem
             futures = [future for _, future in items]
             loop = futures[0].get_loop()
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_resolve, futures, error)
+
+    def _execute(self, sql: str, rows: list[tuple[str | int | float, ...]]) -> None:
+        many = _MANY.get(sql)
+        if many is not None and len(rows) > 1:
+            self._db.execute(many, (json.dumps(rows),))
+            return
+        for values in rows:
+            self._db.execute(sql, values)
+
+
+def _statement(item: tuple[_Write, asyncio.Future[None]]) -> str:
+    return item[0][0]
 
 
 def _resolve(futures: list[asyncio.Future[None]], error: Exception | None) -> None:

@@ -123,7 +123,7 @@ class Master(node_pb2_grpc.NodeServiceServicer):
     ) -> None:
         spec = common_pb2.ContainerSpec(
             container_id=container_id,
-            application_id="app-1",
+            application_id=container_id.rpartition("-x")[0] or "app-1",
             executor_id="1",
             workload_class=workload_class,
             resources=common_pb2.Resources(

@@ -236,9 +236,11 @@ async def test_containers_run_on_while_the_master_is_away(
     await master.until_state("app-1-x1", RUNNING)
     master.assign("app-1-x2", FOREVER)
     await master.until_state("app-1-x2", common_pb2.CONTAINER_STATE_WAITING)
+    work = agent.work_dir / "containers" / "app-1-x1"
+    await master.until(work.exists)  # it counts as running while it is being launched
     port = master.port
     await master.stop()
-    (agent.work_dir / "containers" / "app-1-x1" / "go").touch()
+    (work / "go").touch()
     master.epoch += 1
     master.statuses.clear()
     await master.start(port)

@@ -1,0 +1,99 @@
+"""A real ``hrm master`` (and ``hrm scheduler``) for a measurement, each a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from benchmarks.processes import Started, free_port, start, tail, wait_until
+
+__all__ = ["Master"]
+
+_READY_S = 60.0
+
+
+class Master:
+    """A master on a port that stays its own over restarts.
+
+    The heartbeat's interval grows with the cluster, so that the master hears at most 1,000
+    heartbeats a second: ``docs`` say so, too.
+    """
+
+    def __init__(self, directory: Path, nodes: int, schedulers: int = 2) -> None:
+        self.directory = directory
+        self.target = f"127.0.0.1:{free_port()}"
+        self.token_file = directory / "token"
+        self.heartbeat_interval_s = max(1.0, nodes / 1_000)
+        self._schedulers = schedulers
+        self._started: Started | None = None
+        self._others: list[Started] = []
+
+    @property
+    def token(self) -> str:
+        return self.token_file.read_text().strip()
+
+    @property
+    def process(self) -> psutil.Process:
+        assert self._started is not None
+        return psutil.Process(self._started.process.pid)
+
+    def start(self, profile: Path | None = None) -> None:
+        """Start it and wait until it serves."""
+        log = self.directory / "master.log"
+        seen = log.read_text().count("master ready") if log.exists() else 0
+        timeout_s = max(15.0, 5 * self.heartbeat_interval_s)
+        profiler = ["-m", "cProfile", "-o", str(profile)] if profile else []
+        command = [
+            sys.executable, *profiler, "-m", "hrm.cli", "master",
+            "--port", self.target.rpartition(":")[2],
+            "--state-dir", str(self.directory / "state"),
+            "--token-file", str(self.token_file),
+            "--schedulers", str(self._schedulers),
+            "--heartbeat-interval-s", str(self.heartbeat_interval_s),
+            "--node-timeout-s", str(timeout_s),
+        ]  # fmt: skip
+        self._started = start(command, log=log, environment=os.environ)
+        running = self._started
+
+        def ready() -> bool:
+            assert running.running, f"the master ended:\n{tail(log)}"
+            return log.read_text().count("master ready") > seen
+
+        wait_until(ready, _READY_S, "hrm master serves", 0.02)
+
+    def kill(self) -> None:
+        """As a machine that loses power."""
+        assert self._started is not None
+        self._started.process.kill()
+        self._started.process.wait(10)
+
+    def add_scheduler(self, number: int) -> None:
+        """One more ``hrm scheduler``, and wait until the master knows it."""
+        log = self.directory / f"scheduler-{number}.log"
+        command = [
+            sys.executable, "-m", "hrm.cli", "scheduler", "--master", self.target,
+            "--name", f"remote-{number}", "--token-file", str(self.token_file),
+        ]  # fmt: skip
+        self._others.append(start(command, log=log, environment=os.environ))
+        wait_until(lambda: "ready" in log.read_text(), _READY_S, "hrm scheduler subscribes", 0.05)
+
+    def close(self) -> None:
+        for each in (*self._others, self._started):
+            if each is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    each.end()
+
+
+@contextlib.contextmanager
+def running(master: Master, profile: Path | None = None) -> Iterator[Master]:
+    """The master from its start to its end."""
+    try:
+        master.start(profile)
+        yield master
+    finally:
+        master.close()

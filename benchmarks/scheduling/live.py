@@ -1,0 +1,200 @@
+"""End to end: a real master process, emulated agents and AppMasters on real gRPC streams.
+
+Counted is a container of which its agent has been told; its delay runs from the moment in which the
+AppMaster writes its request to the moment in which the agent reads the assignment, both in one
+process, so by one clock. While that goes on the master also does all that follows: reports of
+RUNNING and ENDED, their notices, acknowledgements, heartbeats, registrations and ends of
+applications. The generator needs about as much processor time as the master: on a machine of two
+cores it has one of them, and the master never more than the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+import itertools
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.scheduling.cells import Cell, percentile
+from benchmarks.scheduling.daemon import Master, running
+from benchmarks.scheduling.emulated import Agents, Application
+
+__all__ = ["EndToEnd", "Memory", "Returned", "measure_end_to_end", "measure_memory"]
+
+_REGISTER_LIMIT_S = 180.0
+CLIENTS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndToEnd:
+    """One run. ``master_cores`` and ``generator_cores``: processor time over wall time."""
+
+    nodes: int
+    tasks: int
+    schedulers: int
+    remote_schedulers: int
+    register_s: float
+    containers_per_s: float
+    applications_per_s: float
+    p50_ms: float
+    p99_ms: float
+    master_cores: float
+    generator_cores: float
+    rss_mib: float
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: round(value, 3) for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """A master's resident memory with ``containers`` running on ``nodes``."""
+
+    nodes: int
+    containers: int
+    idle_mib: float
+    rss_mib: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Returned:
+    """How long nodes took to come back to a master that was killed. ``serving_s``: until the new
+    one listened; ``all_s``: until the last node was registered, both from its start."""
+
+    nodes: int
+    containers: int
+    serving_s: float
+    all_s: float
+
+
+@functools.cache
+def _runner() -> asyncio.Runner:
+    """One loop for all runs: gRPC stays with the first that it has seen."""
+    return asyncio.Runner()
+
+
+def _cpu_s(master: Master) -> float:
+    times = master.process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _rss_mib(master: Master) -> float:
+    return float(master.process.memory_info().rss / 2**20)
+
+
+async def _drive(
+    agents: Agents, cell: Cell, clients: int, seconds: float
+) -> tuple[int, list[float]]:
+    """Jobs one after another from each client; how many there were, and the delays."""
+    ends_at_s = time.perf_counter() + seconds
+    jobs = 0
+    delays_s: list[float] = []
+    keys = itertools.count(1)
+    run = time.time_ns()
+
+    async def client() -> None:
+        nonlocal jobs
+        while time.perf_counter() < ends_at_s:
+            job = Application(agents, cell, f"key-{run}-{next(keys)}")
+            await job.open()
+            await job.ask(cell.tasks)
+            await job.finish()
+            delays_s.extend(job.delays_s)
+            jobs += 1
+
+    await asyncio.gather(*(client() for _ in range(clients)))
+    return jobs, delays_s
+
+
+async def _end_to_end(
+    cell: Cell, seconds: float, clients: int, remote: int, profile: Path | None
+) -> EndToEnd:
+    with tempfile.TemporaryDirectory(prefix="hrm-benchmark-") as directory:
+        master = Master(Path(directory), cell.nodes, schedulers=1 if remote else 2)
+        with running(master, profile):
+            agents = Agents(master.target, master.token, cell.nodes, hold_s=0.5)
+            try:
+                register_s = await agents.start(master.heartbeat_interval_s, _REGISTER_LIMIT_S)
+                for number in range(remote):
+                    await asyncio.to_thread(master.add_scheduler, number + 1)
+                gc.collect()
+                gc.freeze()
+                await _drive(agents, cell, clients, min(2.0, seconds / 4))
+                told, begun_s = agents.told_count, time.perf_counter()
+                used_s, own_s = _cpu_s(master), time.process_time()
+                jobs, delays_s = await _drive(agents, cell, clients, seconds)
+                spent_s = time.perf_counter() - begun_s
+                return EndToEnd(
+                    nodes=cell.nodes, tasks=cell.tasks, schedulers=0 if remote else 2,
+                    remote_schedulers=remote, register_s=register_s,
+                    containers_per_s=(agents.told_count - told) / spent_s,
+                    applications_per_s=jobs / spent_s,
+                    p50_ms=1e3 * percentile(delays_s, 0.5),
+                    p99_ms=1e3 * percentile(delays_s, 0.99),
+                    master_cores=(_cpu_s(master) - used_s) / spent_s,
+                    generator_cores=(time.process_time() - own_s) / spent_s,
+                    rss_mib=_rss_mib(master),
+                )  # fmt: skip
+            finally:
+                gc.unfreeze()
+                await agents.close()
+
+
+def measure_end_to_end(
+    cell: Cell,
+    seconds: float,
+    clients: int = CLIENTS,
+    remote: int = 0,
+    profile: Path | None = None,
+) -> EndToEnd:
+    """One run of ``seconds`` with ``clients`` applications at a time.
+
+    ``remote``: as many ``hrm scheduler`` processes beside one scheduler in the master. ``profile``:
+    where the master writes what cProfile saw of it, at its end.
+    """
+    return _runner().run(_end_to_end(cell, seconds, clients, remote, profile))
+
+
+async def _memory(nodes: int, containers: int) -> tuple[Memory, Returned]:
+    with tempfile.TemporaryDirectory(prefix="hrm-benchmark-") as directory:
+        master = Master(Path(directory), nodes)
+        with running(master):
+            agents = Agents(master.target, master.token, nodes, hold_s=None)
+            try:
+                idle_mib = _rss_mib(master)
+                await agents.start(master.heartbeat_interval_s, _REGISTER_LIMIT_S)
+                sizes = [400] * (containers // 400) + [containers % 400] * bool(containers % 400)
+                jobs = [
+                    Application(agents, Cell(nodes, 400), f"key-{n}") for n in range(len(sizes))
+                ]
+                for job, size in zip(jobs, sizes, strict=True):
+                    await job.open()
+                    await job.ask(size)
+                await asyncio.sleep(master.heartbeat_interval_s)  # every node has reported once
+                there = agents.running()
+                memory = Memory(
+                    nodes=nodes, containers=there, idle_mib=idle_mib, rss_mib=_rss_mib(master)
+                )
+                master.kill()
+                agents.up.clear()
+                begun_s = time.perf_counter()
+                await asyncio.to_thread(master.start)
+                serving_s = time.perf_counter() - begun_s
+                await agents.all_registered(_REGISTER_LIMIT_S)
+                all_s = time.perf_counter() - begun_s
+                return memory, Returned(
+                    nodes=nodes, containers=there, serving_s=serving_s, all_s=all_s
+                )
+            finally:
+                await agents.close()
+
+
+def measure_memory(nodes: int, containers: int) -> tuple[Memory, Returned]:
+    """Let ``containers`` run on ``nodes``, weigh the master, kill it, start it again, and wait for
+    all nodes to come back."""
+    return _runner().run(_memory(nodes, containers))

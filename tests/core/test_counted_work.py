@@ -1,0 +1,203 @@
+"""Work is counted here, not timed: what a placement costs in calls must not grow with the cluster.
+
+Seconds say little on a machine that does other things as well. The number of calls that Python and
+its C functions make for one container is the same in every run, and a loop over nodes, waiting jobs
+or applications where none should be shows in it at once. Bounds have some room over what was
+counted when they were written, so that a change of a few calls passes and a loop does not.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from hrm import policies
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.bounds import Bounds
+from hrm.core.master import MasterCore
+from hrm.core.model import (
+    ApplicationId,
+    ContainerEnd,
+    ContainerId,
+    ContainerRequest,
+    ContainerState,
+    ContainerStatus,
+    EndCause,
+    NodeName,
+    Resources,
+    ResourceUnit,
+    ResourceUnitId,
+    WorkloadClass,
+)
+
+TASK = Resources(1, 1024)
+CLASSES = [WorkloadClass.BATCH, WorkloadClass.STREAM]
+NOW = 1_000.0
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """How many functions, of Python or C, are called while ``work`` runs."""
+    count = 0
+
+    def seen(_frame: FrameType, event: str, _arg: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(seen)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+class Master:
+    """A master's core over like nodes; commands that stay inside are carried out at once."""
+
+    def __init__(self, nodes: int, policy: str = "min-wait") -> None:
+        self.core = MasterCore(1, [policies.load(policy, 0)], Bounds(node_timeout_s=1e9))
+        self.calls = itertools.count(1)
+        self.sequence = itertools.count(2)
+        self.told: list[tuple[NodeName, c.AssignContainer]] = []
+        for number in range(nodes):
+            name = NodeName(f"n{number:06d}")
+            unit_id = ResourceUnitId(f"{name}/cpu")
+            unit = ResourceUnit(unit_id=unit_id, capacity=Resources(16, 65_536), run_limit=16)
+            self.core.handle(
+                e.NodeRegistered(
+                    now=NOW, call_id=next(self.calls), node=name, identity=name, incarnation="1",
+                    sequence=1, host="h", endpoint="h:1", units=(unit,),
+                )
+            )  # fmt: skip
+
+    def carry_out(self, event: e.MasterEvent) -> list[c.MasterCommand]:
+        todo = self.core.handle(event)
+        done = []
+        while todo:
+            command = todo.pop()
+            done.append(command)
+            if isinstance(command, c.WakeScheduler):
+                todo += self.core.handle(e.SchedulerWoken(now=NOW, scheduler=command.scheduler))
+            elif isinstance(command, c.ProposeClaims):
+                todo += self.core.handle(e.ClaimsProposed(now=NOW, proposal=command.proposal))
+            elif isinstance(command, c.SendToNode) and isinstance(
+                command.message, c.AssignContainer
+            ):
+                self.told.append((command.node, command.message))
+        return done
+
+    def register(self, workload_class: WorkloadClass = WorkloadClass.BATCH) -> ApplicationId:
+        call_id = next(self.calls)
+        done = self.carry_out(
+            e.ApplicationRegistered(
+                now=NOW, call_id=call_id, application_id=ApplicationId(""),
+                submission_key=f"key-{call_id}", name="app", user="user",
+                declared_class=workload_class, gang_min=0,
+            )
+        )  # fmt: skip
+        (answer,) = [x.answer for x in done if isinstance(x, c.Reply)]
+        assert isinstance(answer, c.ApplicationAdmitted)
+        return answer.application_id
+
+    def ask(self, app: ApplicationId, tasks: int, vcores: int = 1, first: int = 1) -> None:
+        requests = tuple(
+            ContainerRequest(
+                executor_id=str(number), resource_profile_id=0, resources=Resources(vcores, 1024)
+            )
+            for number in range(first, first + tasks)
+        )
+        self.carry_out(e.ContainersRequested(now=NOW, application_id=app, requests=requests))
+
+    def report(self, number: int, state: ContainerState) -> None:
+        """What the node says of the container that was told as number ``number``."""
+        node, message = self.told[number]
+        spec = message.spec
+        end = ContainerEnd(cause=EndCause.EXITED) if state is ContainerState.ENDED else None
+        status = ContainerStatus(
+            container_id=ContainerId(spec.container_id), application_id=spec.application_id,
+            executor_id=spec.executor_id, resource_profile_id=0,
+            workload_class=spec.workload_class, resources=TASK, state=state, node=node,
+            unit_id=spec.unit_id, started_at_s=NOW, end=end,
+        )  # fmt: skip
+        self.carry_out(
+            e.ContainerReported(
+                now=NOW, node=node, incarnation="1", sequence=next(self.sequence), container=status
+            )
+        )
+
+
+def placement_calls(nodes: int, tasks: int, workload_class: WorkloadClass, policy: str) -> float:
+    """Calls a container, from the request to the message for its node, once all is warm."""
+    master = Master(nodes, policy)
+    master.ask(master.register(workload_class), tasks)
+    app = master.register(workload_class)
+    before = len(master.told)
+    calls = calls_of(lambda: master.ask(app, tasks))
+    assert len(master.told) - before == tasks
+    return calls / tasks
+
+
+@pytest.mark.parametrize("workload_class", CLASSES)
+@pytest.mark.parametrize("policy", ["min-wait", "best-fit", "worst-fit", "round-robin"])
+def test_a_placement_costs_the_same_on_ten_times_the_nodes(
+    policy: str, workload_class: WorkloadClass
+) -> None:
+    few, many = (placement_calls(nodes, 40, workload_class, policy) for nodes in (300, 3_000))
+
+    assert many <= 1.1 * few
+
+
+@pytest.mark.parametrize(("tasks", "bound"), [(1, 345.0), (40, 87.0), (400, 81.0)])
+def test_calls_a_placement_by_job_size(tasks: int, bound: float) -> None:
+    assert placement_calls(1_000, tasks, WorkloadClass.BATCH, "min-wait") <= bound
+
+
+def test_a_report_costs_the_same_in_a_larger_cluster() -> None:
+    def cost(nodes: int) -> int:
+        master = Master(nodes)
+        master.ask(master.register(), 40)
+        master.report(0, ContainerState.RUNNING)
+        master.report(0, ContainerState.ENDED)
+
+        def both() -> None:
+            master.report(1, ContainerState.RUNNING)
+            master.report(1, ContainerState.ENDED)
+
+        return calls_of(both)
+
+    assert cost(3_000) <= 1.1 * cost(300)
+
+
+def test_registering_costs_the_same_beside_many_applications() -> None:
+    def cost(applications: int) -> int:
+        master = Master(10)
+        for _ in range(applications):
+            master.register()
+        return calls_of(master.register)
+
+    assert cost(500) <= 1.1 * cost(50)
+
+
+def test_most_ticks_look_at_no_node() -> None:
+    master = Master(1_000)
+    master.core.handle(e.Ticked(now=NOW))
+
+    assert calls_of(lambda: master.core.handle(e.Ticked(now=NOW + 1))) < 100
+
+
+def test_the_state_is_copied_once_and_renewed_by_what_has_changed() -> None:
+    """Rows that a renewed view copies: those that changed, and none of the others."""
+    master = Master(2_000)
+    master.ask(master.register(), 40)
+    (view,) = master.core.placing._views.values()
+    table = view._table
+    master.ask(master.register(), 40)
+
+    assert view._table is table, "a round must not copy the whole table"
