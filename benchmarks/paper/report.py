@@ -15,6 +15,12 @@ PAPER_DELAY_MS = {60.0: 50.0}
 PAPER_RATIOS = {60.0: "about 1", 120.0: "about 0.75", 180.0: "about 0.75"}
 """What survives of figure 6 and of the abstract; the other values of the figures are lost."""
 
+TARGETS = {60.0: "1.0", 180.0: "0.5"}
+_INTRODUCTION = (
+    "What is charged to whom, what the figures mean and how to read them: "
+    "[docs/experiments.md](../../docs/experiments.md)."
+)
+
 _COLUMNS = {
     "delay_ms": "mean delay, ms",
     "delay_p50_ms": "p50",
@@ -46,7 +52,7 @@ _READ_LIVE = (
 
 def report(found: Mapping[str, Mapping[str, Any]]) -> str:
     """Markdown from the documents of ``results/paper-hrm-NAME.json``."""
-    parts = ["# The HRM paper's simulation, on this core"]
+    parts = ["# The HRM paper's simulation, on this core", _INTRODUCTION]
     ours = {"delay": f"HRM, {PAPER_SCHEDULERS} schedulers"}
     compared = [name for name in ("delay", "live") if name in found]
     if compared:
@@ -74,10 +80,17 @@ def _ratio_table(found: Mapping[str, Mapping[str, Any]], ours: Mapping[str, str]
                 columns.setdefault(title, {})[x] = ratio
     xs = sorted({x for column in columns.values() for x in column})
     lines = [
-        [f"{x:g} jobs", PAPER_RATIOS.get(x), *(column.get(x) for column in columns.values())]
+        [
+            f"{x:g} jobs",
+            PAPER_RATIOS.get(x),
+            TARGETS.get(x),
+            *(column.get(x) for column in columns.values()),
+        ]
         for x in xs
     ]
-    return common.table(["", "paper", *columns], [[_cell(c) for c in line] for line in lines])
+    return common.table(
+        ["", "paper", "target", *columns], [[_cell(c) for c in line] for line in lines]
+    )
 
 
 def _points_table(name: str, rows: Sequence[Mapping[str, Any]]) -> str:

@@ -44,7 +44,7 @@ def test_a_report_has_every_point_and_where_it_comes_from(rows: list[dict[str, A
 
     text = report({"delay": json.loads(json.dumps(document))})
 
-    assert "| 6 jobs | - |" in text
+    assert "| 6 jobs | - | - |" in text
     assert text.count("| centralised | measured |") == 1
     assert "2 runs a point" in text
     assert "±" in text
