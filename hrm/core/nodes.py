@@ -419,7 +419,7 @@ class Nodes:
         queue = self.ledger.state.find(container.unit_id)
         if queue is None:
             return
-        container_id = container.container_id
+        container_id, before = container.container_id, queue.version
         if running:
             if container_id not in queue.running:
                 entry = queue.get(container_id) or self._entry(container)
@@ -431,7 +431,8 @@ class Nodes:
             queue.unrun(container_id)
         elif container_id not in queue:
             queue.enqueue(self._entry(container))
-        self.ledger.refresh(container.unit_id)
+        if queue.version != before:
+            self.ledger.refresh(container.unit_id)
 
     def _make_room(self, node: Node, queue: UnitQueue, entry: Entry) -> bool:
         """The node runs ``entry``: whatever was reserved but never confirmed must be waiting.

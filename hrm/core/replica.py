@@ -7,6 +7,7 @@ the master.
 
 from __future__ import annotations
 
+from hrm.core.feasibility import demand_vector
 from hrm.core.model import ResourceUnitId
 from hrm.core.remote import JobImage, StateChanged, UnitState
 from hrm.core.resource_unit import UnitQueue, queues_of
@@ -91,4 +92,5 @@ class Replica:
         job.workload_class = image.workload_class
         job.gang = image.gang
         job.pending = pending
+        job.demands = {demand_vector(request.resources) for request in pending.values()}
         job.requested_at_s = {container_id: at_s for container_id, _, at_s in image.pending}

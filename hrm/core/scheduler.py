@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from hrm.core.bounds import Bounds
-from hrm.core.feasibility import Vector, demand_vector
+from hrm.core.feasibility import Vector, demand_vector, fits
 from hrm.core.gpu_share import gpu_share
 from hrm.core.model import ApplicationId, ContainerId, ContainerRequest, WorkloadClass
 from hrm.core.negotiator import Claim, Decision, Outcome, Proposal
@@ -73,6 +73,7 @@ class Job:
     ``policy_fault`` says how the policy failed in the latest round; empty if it did not.
     ``gang`` is how many of ``pending``, the first, must be granted together and run at once;
     ``gpus_granted`` how many containers with device memory it was granted since it has been here.
+    ``demands`` has those of all of ``pending``, and may have some of others that it waited for.
     """
 
     application_id: ApplicationId
@@ -85,6 +86,7 @@ class Job:
     policy_fault: str = ""
     gang: int = 0
     gpus_granted: int = 0
+    demands: set[Vector] = field(default_factory=set)
 
 
 _Members: TypeAlias = list[tuple[ContainerId, ContainerRequest]]
@@ -127,6 +129,7 @@ class Scheduler:
         if job is None:
             job = self.jobs[application_id] = Job(application_id, workload_class)
         job.pending[container_id] = request
+        job.demands.add(demand_vector(request.resources))
         job.requested_at_s[container_id] = now
         job.not_before_s = min(job.not_before_s, now)
 
@@ -215,9 +218,30 @@ class Scheduler:
                 job.delay_s = self.bounds.retry_delay_s
             # What comes after a gang has not been tried yet.
             job.not_before_s = now if granted and job.gang else now + job.delay_s
+            if not outcomes and self._found_no_room(job):
+                self._hold_back(job, now)
         if granted:
             job.gang = 0
         return granted
+
+    def _found_no_room(self, job: Job) -> bool:
+        """Did the latest round place nothing for want of room, and of nothing else?"""
+        other_reasons = job.gang or job.policy_fault or self.strict_order
+        gpus = any(demand[2] for demand in job.demands)
+        return not (other_reasons or gpus or job.workload_class is WorkloadClass.STREAM)
+
+    def _hold_back(self, job: Job, now: float) -> None:
+        """Spare other jobs the round that has just failed: those that ask for no less go back to
+        where they stood before room appeared."""
+        for other in self.jobs.values():
+            if (
+                other is not job
+                and other.delay_s
+                and not other.gang
+                and other.workload_class is WorkloadClass.BATCH
+                and all(any(fits(x, demand) for x in job.demands) for demand in other.demands)
+            ):
+                other.not_before_s = max(other.not_before_s, now + other.delay_s)
 
     def entry(
         self, container_id: ContainerId, workload_class: WorkloadClass, request: ContainerRequest

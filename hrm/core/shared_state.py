@@ -5,8 +5,9 @@ repeat what the units' queues say, so that a decision over ten thousand units is
 operations. Rows are reused; ``version`` of a row never goes back, so a claim made on an older
 version can be told.
 
-What changes with every container stands in one array, ``_table``, of which the columns are parts:
-to bring a view up to date is to copy the rows that have changed since, in one operation.
+What changes with every container stands in one array, ``table``, of which the columns are parts: to
+bring a view up to date is to copy the rows that have changed since, in one operation. The table in
+turn takes in what has changed in the queues when somebody looks at it, all at once.
 
 Source: HRM paper, sections 2.2 (global resource state) and 4.1 (record RS).
 """
@@ -42,20 +43,34 @@ _DEMANDS_KEPT = 256
 class _Columns:
     """Names for the parts of a table, shape (rows, ``_CELLS``)."""
 
-    free: Ints
-    stream_room: Ints
-    waiting_stream: Ints
-    waiting_batch: Ints
-    version: Ints
-    waiting_limit: Ints
+    @property
+    def table(self) -> Ints:
+        """The whole of it, up to date."""
+        raise NotImplementedError
 
-    def _name_columns(self, table: Ints) -> None:
-        self.free = table[:, 0:4]
-        self.stream_room = table[:, 4:8]
-        self.waiting_stream = table[:, 8]
-        self.waiting_batch = table[:, 9]
-        self.version = table[:, 10]
-        self.waiting_limit = table[:, 11]
+    @property
+    def free(self) -> Ints:
+        return self.table[:, 0:4]
+
+    @property
+    def stream_room(self) -> Ints:
+        return self.table[:, 4:8]
+
+    @property
+    def waiting_stream(self) -> Ints:
+        return self.table[:, 8]
+
+    @property
+    def waiting_batch(self) -> Ints:
+        return self.table[:, 9]
+
+    @property
+    def version(self) -> Ints:
+        return self.table[:, 10]
+
+    @property
+    def waiting_limit(self) -> Ints:
+        return self.table[:, 11]
 
 
 class SharedState(_Columns):
@@ -81,8 +96,8 @@ class SharedState(_Columns):
         self._unused: list[int] = list(range(_FIRST_ROWS - 1, -1, -1))
         self._waits = WaitTable()
         self._table: Ints = np.zeros((_FIRST_ROWS, _CELLS), dtype=np.int64)
-        self._name_columns(self._table)
-        self.waiting_limit[:] = _NO_LIMIT
+        self._table[:, 11] = _NO_LIMIT
+        self._dirty: set[int] = set()
         self.total: Ints = np.zeros((_FIRST_ROWS, 4), dtype=np.int64)
         self.open: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
         self.gpu_only: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
@@ -153,7 +168,8 @@ class SharedState(_Columns):
         self.open[row] = False
         self.gpu_only[row] = False
         self.total[row] = 0
-        self._table[row] = (*[0] * 10, self.version[row] + 1, _NO_LIMIT)
+        self._dirty.discard(row)
+        self._table[row] = (*[0] * 10, self._table[row, 10] + 1, _NO_LIMIT)
         self._waits.stale.add(row)
         self._unused.append(row)
 
@@ -195,24 +211,21 @@ class SharedState(_Columns):
         assert node is not None, f"row {row} is not in use"
         return node
 
+    @property
+    def table(self) -> Ints:
+        if self._dirty:
+            self._flush()
+        return self._table
+
     def refresh(self, row: int) -> None:
-        """Copy a queue's numbers, and its siblings', into their rows after a change."""
+        """A queue has changed, and so have its siblings: their numbers are to be copied into their
+        rows, which happens when somebody looks."""
         self.refresh_all((row,))
 
     def refresh_all(self, rows: Iterable[int]) -> None:
-        """The same for several rows, none of them named twice."""
-        each = list(rows) if not self.pools else self._with_siblings(rows)
-        if not each:
-            return
-        versions = self.version[each].tolist()
-        limits = self.waiting_limit[each].tolist()
-        queues = self._queues
-        self._table[each] = [
-            _numbers(queues[row], version, limit)
-            for row, version, limit in zip(each, versions, limits, strict=True)
-        ]
-        self._waits.stale.update(each)
-        self._write_down(each)
+        """The same for several rows."""
+        each = rows if not self.pools else self._with_siblings(rows)
+        self._dirty.update(each)
         if self._watchers:
             for row in each:
                 queue = self.queue(row)
@@ -220,6 +233,19 @@ class SharedState(_Columns):
                 if self._seen.get(unit_id) != queue.version:
                     self._seen[unit_id] = queue.version
                     self._changed(unit_id)
+
+    def _flush(self) -> None:
+        each = list(self._dirty)
+        self._dirty.clear()
+        versions = self._table[each, 10].tolist()
+        limits = self._table[each, 11].tolist()
+        queues = self._queues
+        self._table[each] = [
+            _numbers(queues[row], version, limit)
+            for row, version, limit in zip(each, versions, limits, strict=True)
+        ]
+        self._waits.stale.update(each)
+        self._write_down(each)
 
     def _with_siblings(self, rows: Iterable[int]) -> list[int]:
         found: dict[int, None] = {}
@@ -236,6 +262,8 @@ class SharedState(_Columns):
 
     def waits_s(self, demand: Vector, rows: Ints, now: float) -> Floats:
         """``estimate.simulate`` for each of ``rows``; infinite at rows that are not in use."""
+        if self._dirty:
+            self._flush()
         self._waits.update(self._image, len(self._queues))
         return self._waits.waits_s(demand, rows, now)
 
@@ -287,7 +315,6 @@ class SharedState(_Columns):
         more = np.zeros_like(self._table)
         more[:, -1] = _NO_LIMIT
         self._table = np.concatenate([self._table, more])
-        self._name_columns(self._table)
         self.total = np.concatenate([self.total, np.zeros_like(self.total)])
         self.open = np.concatenate([self.open, np.zeros(old, np.bool_)])
         self.gpu_only = np.concatenate([self.gpu_only, np.zeros(old, np.bool_)])
@@ -321,8 +348,8 @@ class ClusterView(_Columns):
 
     def _copy(self) -> None:
         state = self._state
-        self._table = state._table.copy()
-        self._name_columns(_sealed(self._table.view()))
+        self._table = state.table.copy()
+        self._sealed = _sealed(self._table.view())
         self.total = _sealed(state.total.copy())
         self.gpu_only = _sealed(state.gpu_only.copy())
         self.open = self._open = _sealed(state.open.copy())
@@ -332,9 +359,13 @@ class ClusterView(_Columns):
         self._shape = state.shape
         self._position = state.log_start + len(state.log)
 
+    @property
+    def table(self) -> Ints:
+        return self._sealed
+
     def renew(self) -> None:
         """Bring the view up to date, and take back what was spent of it."""
-        state = self._state
+        state, table = self._state, self._state.table
         self._images.clear()
         self._added.clear()
         self._together.clear()
@@ -346,7 +377,7 @@ class ClusterView(_Columns):
         self._spent.update(state.log[behind:])
         if self._spent:
             rows = list(self._spent)
-            self._table[rows] = state._table[rows]
+            self._table[rows] = table[rows]
             self._spent.clear()
         self._position = state.log_start + len(state.log)
         self.open = self._allowed = self._open
@@ -395,6 +426,11 @@ class ClusterView(_Columns):
 
     def unit_id(self, row: int) -> ResourceUnitId:
         return self._state.queue(row).unit.unit_id
+
+    @property
+    def shares_cores(self) -> bool:
+        """Are there units that share cores and memory?"""
+        return self._state.pools > 0
 
     def unit_ids(self, rows: Iterable[int]) -> list[ResourceUnitId]:
         """Of rows that are all in use."""

@@ -164,18 +164,25 @@ def by_score(
     scores: Floats,
     again: Callable[[int], tuple[bool, float]],
     now: float,
+    *,
+    room_for: Vector | None = None,
 ) -> list[int]:
     """Each entry to the row with the least score; of equals, the one that stands first in ``rows``.
 
     ``again``: whether a row that has just got a container admits another, and its new score, which
-    must not be less than the old one. So no more rows can ever matter than there are entries.
+    must not be less than the old one. So no more rows can ever matter than there are entries, but
+    where a row loses the room ``room_for`` that it is to have to one that shares its cores.
     """
-    best = np.argsort(scores, kind="stable")[: len(entries)].tolist()
+    best = np.argsort(scores, kind="stable").tolist()
+    if room_for is None or not view.shares_cores:
+        best = best[: len(entries)]
     heap = [(float(scores[index]), index, int(rows[index])) for index in best]
     heapq.heapify(heap)
     chosen: list[int] = []
     while heap and len(chosen) < len(entries):
         _, index, row = heapq.heappop(heap)
+        if room_for is not None and not leaves(view.free[row].tolist(), room_for):
+            continue
         view.apply(row, entries[len(chosen)], now)
         chosen.append(row)
         admits, score = again(row)

@@ -39,6 +39,7 @@ class WorstFit:
             return has_room, float(used_share(view, np.array([row]))[0])
 
         rows = rows_with_room(view, placement)
-        chosen = by_score(view, entries, rows, used_share(view, rows), again, now)
+        scores = used_share(view, rows)
+        chosen = by_score(view, entries, rows, scores, again, now, room_for=placement.demand)
         chosen += to_shortest_queue(view, placement, entries[len(chosen) :], now)
         return with_nones(chosen, entries)

@@ -275,10 +275,12 @@ class Oracle:
 
 
 def _stream_waits_for_cores(pool: list[UnitQueue]) -> bool:
-    """Does a stream somewhere in the pool wait for shared cores or memory alone? Then they collect
-    for it, and no batch container of the pool starts."""
-    return any(
-        room((0, 0, entry.demand[2], entry.demand[3]), queue.free)
-        for queue in pool
-        for entry in queue.stream_waiting.values()
-    )
+    """Do shared cores and memory collect for a stream somewhere in the pool, so that no batch
+    container of the pool starts? They do unless other streams hold its device memory or slots."""
+    for queue in pool:
+        streams = [x for x in queue.running.values() if x.workload_class is WorkloadClass.STREAM]
+        for entry in queue.stream_waiting.values():
+            asked = [*streams, entry]
+            if all(sum(x.demand[d] for x in asked) <= queue.capacity[d] for d in (2, 3)):
+                return True
+    return False

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hrm.core import events as e
+from hrm.core.bounds import Bounds
 from hrm.core.explain import explain
 from hrm.core.model import ApplicationId, NodeName, Resources, WorkloadClass
 from hrm.core.scheduler import Placement
@@ -185,3 +186,22 @@ def test_in_strict_order_a_large_container_blocks_later_ones_of_its_own_job() ->
     _end_all(cluster, app, 1)
     _end_all(cluster, app, 2)
     assert cluster.container(app, 3).state.value == "running"
+
+
+def test_one_round_finds_out_for_all_that_there_is_no_room() -> None:
+    bounds = Bounds(waiting_limit=0)
+    cluster = VirtualCluster([unit("n1", 4)], schedulers=1, bounds=bounds)
+    running = cluster.submit(4)
+    cluster.settle()
+    pending = [cluster.submit(1, Resources(2, 1024)) for _ in range(50)]
+    small = cluster.submit(1, Resources(1, 512))
+    cluster.advance(10.0)
+    (scheduler,) = cluster.master.placing.schedulers.values()
+    before = scheduler.rounds
+    cluster.end_process(running, 1)
+    cluster.settle()
+    assert cluster.states(small) == {"running": 1}, "it asks for less than those that found no room"
+    assert scheduler.rounds - before < 20, "not one for each job"
+    _end_all(cluster, running, 2, 3)
+    cluster.advance(3.0)
+    assert sum(cluster.states(app) == {"running": 1} for app in pending) == 1
