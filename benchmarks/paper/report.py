@@ -1,0 +1,137 @@
+"""The report: every experiment's table beside what the paper published."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks import common
+from hrm.sim.experiments import CENTRALISED, EXPERIMENTS, PAPER_SCHEDULERS, ratios
+from hrm.sim.experiments.metrics import Interval
+
+__all__ = ["PAPER_DELAY_MS", "PAPER_RATIOS", "report"]
+
+PAPER_DELAY_MS = {60.0: 50.0}
+PAPER_RATIOS = {60.0: "about 1", 120.0: "about 0.75", 180.0: "about 0.75"}
+"""What survives of figure 6 and of the abstract; the other values of the figures are lost."""
+
+TARGETS = {60.0: "1.0", 180.0: "0.5"}
+_INTRODUCTION = (
+    "What is charged to whom, what the figures mean and how to read them: "
+    "[docs/experiments.md](../../docs/experiments.md)."
+)
+
+_COLUMNS = {
+    "delay_ms": "mean delay, ms",
+    "delay_p50_ms": "p50",
+    "delay_p95_ms": "p95",
+    "delay_p99_ms": "p99",
+    "stream_delay_ms": "streams: mean delay, ms",
+    "stream_delay_p99_ms": "streams: p99",
+    "completion_s": "completion, s",
+    "told_ms": "until the job has heard, ms",
+    "containers_per_s": "containers/s",
+    "stale": "stale claims",
+    "queued": "queued",
+    "aborted": "aborted",
+    "retries": "retries",
+    "parked": "parked at most",
+    "master_queue": "master's queue, mean",
+    "master_busy": "master busy",
+    "schedulers_busy": "schedulers busy",
+}
+_NOTHING = 0.0005
+_UNUSED = ("java", "pyspark")
+_ABOUT_LIVE = "the same bursts on a real master over gRPC, with 1,050 emulated agents"
+_READ_LIVE = (
+    "Master, scheduler processes, agents and applications share the machine's cores. Schedulers in "
+    "one process take turns on one core, so nothing overlaps and more of them only mix the jobs; "
+    "processes overlap where there are cores for them, and otherwise take time from the master."
+)
+
+
+def report(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """Markdown from the documents of ``results/paper-hrm-NAME.json``."""
+    parts = ["# The HRM paper's simulation, on this core", _INTRODUCTION]
+    ours = {"delay": f"HRM, {PAPER_SCHEDULERS} schedulers"}
+    compared = [name for name in ("delay", "live") if name in found]
+    if compared:
+        parts.append("## Delay, HRM over centralised, beside the paper")
+        parts.append(_ratio_table(found, ours))
+    for name, document in found.items():
+        about = EXPERIMENTS[name].about if name in EXPERIMENTS else _ABOUT_LIVE
+        parts += [f"## `{name}`: {about}", _origin(document)]
+        if name != "conflicts":
+            parts.append(f"![{name}](paper-hrm-{name}.svg)")
+        if name == "live":
+            parts.append(_READ_LIVE)
+        parts.append(_points_table(name, document["points"]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _ratio_table(found: Mapping[str, Mapping[str, Any]], ours: Mapping[str, str]) -> str:
+    columns: dict[str, dict[float, Interval]] = {}
+    for name in ("delay", "live"):
+        rows = found.get(name, {}).get("points", [])
+        systems = dict.fromkeys(row["system"] for row in rows if row["system"] != CENTRALISED)
+        for system in systems if name == "live" else [ours[name]]:
+            for (charging, x), ratio in ratios(rows, system).items():
+                title = f"live, {system}" if name == "live" else charging
+                columns.setdefault(title, {})[x] = ratio
+    xs = sorted({x for column in columns.values() for x in column})
+    lines = [
+        [
+            f"{x:g} jobs",
+            PAPER_RATIOS.get(x),
+            TARGETS.get(x),
+            *(column.get(x) for column in columns.values()),
+        ]
+        for x in xs
+    ]
+    return common.table(
+        ["", "paper", "target", *columns], [[_cell(c) for c in line] for line in lines]
+    )
+
+
+def _points_table(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    x_name = EXPERIMENTS[name].x_name if name in EXPERIMENTS else "jobs at once"
+    shown = [
+        column
+        for column in _COLUMNS
+        if any(row["figures"].get(column, {}).get("mean") for row in rows)
+    ]
+    lines = []
+    for row in rows:
+        figures = {key: Interval(**value) for key, value in row["figures"].items()}
+        cells = [_cell(figures.get(column)) for column in shown]
+        lines.append([row["system"], row["charging"], f"{row['x']:g}", *cells])
+    return common.table(["system", "costs", x_name, *(_COLUMNS[c] for c in shown)], lines)
+
+
+def _cell(value: object) -> str:
+    """Three digits and the half width of the interval, where that is not nothing."""
+    if not isinstance(value, Interval):
+        return "-" if value is None else str(value)
+    half = value.high - value.mean
+    if value.runs < 2 or half <= _NOTHING * abs(value.mean):
+        return _digits(value.mean, 3)
+    return f"{_digits(value.mean, 3)} ± {_digits(half, 2)}"
+
+
+def _digits(value: float, count: int) -> str:
+    """At least so many digits, and never a power of ten."""
+    return f"{value:,.0f}" if abs(value) >= 10**count else f"{value:.{count}g}"
+
+
+def _origin(document: Mapping[str, Any]) -> str:
+    where = document["provenance"]
+    about = where["machine"]
+    versions = ", ".join(
+        f"{key} {value}" for key, value in where["versions"].items() if key not in _UNUSED
+    )
+    return (
+        f"`{where['command']}`, {document['runs']} runs a point, seeds from {document['seed']}; "
+        f"{where['date']}, commit {where['commit']}; {about['cpu']}, {about['cores']} cores, load "
+        f"{about['load_1m']} at the start; {versions}. Means ± half of the 95 % interval; "
+        f"without ± where that is below 0.05 %. Columns of zeros are left out."
+    )

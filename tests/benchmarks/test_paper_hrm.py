@@ -1,0 +1,84 @@
+"""The paper's benchmark: its report and plots, and its live mode against a real, small master."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("matplotlib", reason="pip install 'hrm-spark[bench]'")
+
+from benchmarks.common import provenance
+from benchmarks.paper import hrm, live, plots
+from benchmarks.paper.report import report
+from hrm.sim.experiments import CENTRALISED, Point, run_points
+from hrm.sim.experiments.timed import Setup
+from hrm.sim.experiments.workload import burst
+
+SVG_BYTES_MAX = 100_000
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, Any]]:
+    points = [
+        Point(system, "measured", 6, Setup(nodes=20, schedulers=count), lambda s: burst(6, s))
+        for system, count in ((CENTRALISED, 0), ("HRM, 6 schedulers", 6))
+    ]
+    return run_points(points, runs=2)
+
+
+def test_the_short_names_are_ratios_of_delay(rows: list[dict[str, Any]]) -> None:
+    short = hrm.short_names(rows, "HRM, 6 schedulers")
+
+    assert list(short) == ["delay_ratio_6"]
+    assert 0.0 < short["delay_ratio_6"] < 10.0
+
+
+def test_a_report_has_every_point_and_where_it_comes_from(rows: list[dict[str, Any]]) -> None:
+    document = {
+        "runs": 2, "seed": 0, "provenance": provenance("benchmarks.paper.hrm"),
+        "points": hrm.thin(rows),
+    }  # fmt: skip
+
+    text = report({"delay": json.loads(json.dumps(document))})
+
+    assert "| 6 jobs | - | - |" in text
+    assert text.count("| centralised | measured |") == 1
+    assert "2 runs a point" in text
+    assert "±" in text
+
+
+def test_a_plot_is_small_and_names_its_systems(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    path = tmp_path / "plot.svg"
+
+    plots.draw(path, rows, figure="delay_ms", x_name="jobs at once", y_name="delay, ms")
+
+    drawn = path.read_text()
+    assert len(drawn) < SVG_BYTES_MAX
+    assert CENTRALISED in drawn
+    assert "jobs at once" in drawn
+
+
+def test_a_real_master_places_the_jobs_of_emulated_agents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(live.SYSTEMS, "a pair", live.System(inside=1, processes=1))
+    systems = [CENTRALISED, "a pair"]
+
+    rows = live.run(systems, 1, tmp_path, nodes=30, jobs=(2, 3))
+
+    assert [(row["system"], row["x"]) for row in rows] == [
+        (system, jobs) for jobs in (2, 3) for system in systems
+    ]
+    for row in rows:
+        figures = row["figures"]
+        assert 0 < figures["container_delay_ms"]["mean"] <= figures["delay_ms"]["mean"]
+        assert figures["delay_ms"]["mean"] <= figures["makespan_ms"]["mean"]
+
+
+def test_an_unknown_experiment_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        hrm.main(["--only", "speed"])
+    assert "no experiment 'speed'" in capsys.readouterr().err
