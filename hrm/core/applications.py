@@ -111,8 +111,9 @@ class Applications:
         app = self._live(event.application_id)
         if app is None:
             return
-        until_s, app.doubtful_until_s = app.doubtful_until_s, 0.0
-        if self.nodes.absent and (until_s is None or event.now < until_s):
+        doubtful = app.is_doubtful(event.now)
+        app.doubtful_until_s = 0.0
+        if self.nodes.absent and doubtful:
             self._give_up(app, event)
             return
         refused: dict[tuple[int, str], list[str]] = defaultdict(list)

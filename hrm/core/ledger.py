@@ -110,6 +110,10 @@ class Application:
             return live
         return next((x for x in self.ended if x.container_id == container_id), None)
 
+    def is_doubtful(self, now: float) -> bool:
+        """May it ask for what an earlier master granted?"""
+        return self.doubtful_until_s is None or now < self.doubtful_until_s
+
     def in_state(self, *states: ContainerState) -> list[Container]:
         return [x for x in self.containers.values() if x.state in states]
 

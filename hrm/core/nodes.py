@@ -41,7 +41,8 @@ __all__ = ["Nodes"]
 
 class Nodes:
     """``awaited``: nodes that an earlier master knew and that have not come back to this one;
-    ``absent``: those for which it no longer waits.
+    ``absent``: those for which it no longer waits. The store keeps them as long as an application
+    may ask again for what runs there: the next master must know of them, too.
 
     ``drained``: all and only the names under drain, in the order of the orders. A node of such a
     name is DRAINING or LOST.
@@ -124,6 +125,10 @@ class Nodes:
     def tick(self, now: float) -> None:
         if now > self._look_at_s:
             self._look(now)
+        if self.absent and not any(app.is_doubtful(now) for app in self.ledger.live_applications()):
+            for name in sorted(self.absent):
+                self.ledger.out.append(c.ForgetNode(node=NodeName(name)))
+            self.absent.clear()
         if len(self.drained) > self.ledger.bounds.lost_nodes_kept:
             known = self.ledger.nodes.keys() | self.awaited
             gone = [name for name in self.drained if name not in known]
@@ -162,8 +167,6 @@ class Nodes:
         absent = sorted(self.awaited)
         self.absent = set(absent)
         self.awaited.clear()
-        for name in absent:
-            self.ledger.out.append(c.ForgetNode(node=NodeName(name)))
         message = f"it may run on a node that has not come back: {', '.join(absent)}"
         for app in self.ledger.live_applications():
             if not app.recovered:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.bounds import Bounds
@@ -178,23 +180,26 @@ def test_an_order_that_was_lost_is_not_repeated_to_a_node_that_is_drained() -> N
     assert not node.processes
 
 
-def test_what_may_run_on_a_node_that_is_away_does_not_run_twice() -> None:
+@pytest.mark.parametrize("masters", [1, 2])
+def test_what_may_run_on_a_node_that_is_away_does_not_run_twice(masters: int) -> None:
     cluster = VirtualCluster([unit("n1", vcores=1)])
     app = cluster.submit(1)
     cluster.settle()
     away = cluster.nodes["n1"]
     assert away.processes
     cluster.add_node(unit("n2", vcores=1))
-    cluster.restart_master()
-    cluster.register(cluster.nodes["n2"])
-    cluster.advance(15)
+    for _ in range(masters):
+        cluster.restart_master()
+        cluster.register(cluster.nodes["n2"])
+        cluster.advance(15)
     cluster.attach(app)
     cluster.request(app, [1])
     cluster.settle()
     assert not cluster.nodes["n2"].processes, "its AppMaster has come too late to ask for it"
     cluster.request(app, [2])
-    cluster.settle()
+    cluster.advance(5)
     assert cluster.states(app) == {"running": 1}
+    assert list(cluster.durable_nodes) == ["n2"], "nobody can ask for what runs on n1 any more"
 
 
 def test_a_gang_is_not_refused_while_a_node_is_away() -> None:
