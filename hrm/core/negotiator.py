@@ -237,8 +237,8 @@ class Negotiator:
 
     def _commit_claim(self, claim: Claim, now: float, *, must_run: bool = False) -> Outcome:
         """Change the queue, if the claim may have it; ``_publish`` tells the table."""
-        entry = claim.entry
-        row = self.state.rows.get(claim.unit_id)
+        entry, unit_id, _ = claim
+        row = self.state.rows.get(unit_id)
         if row is None:
             return _abort(claim, "the resource unit is gone")
         if not self.state.open[row]:
@@ -259,9 +259,16 @@ class Negotiator:
         return Outcome(claim, Decision.QUEUE)
 
     def _publish(self, outcomes: list[Outcome]) -> None:
-        rows, abort = self.state.rows, Decision.ABORT
-        changed = {rows[x.claim.unit_id] for x in outcomes if x.decision is not abort}
-        self.state.refresh_all(sorted(changed))
+        rows, run = self.state.rows, Decision.RUN
+        if outcomes and all(x.decision is run for x in outcomes):
+            first = outcomes[0].claim.entry
+            demand, stream = first.demand, first.workload_class is WorkloadClass.STREAM
+            if all(x.claim.entry.demand == demand for x in outcomes):
+                changed = [rows[x.claim.unit_id] for x in outcomes]
+                self.state.taken(changed, demand, stream=stream)
+                return
+        abort = Decision.ABORT
+        self.state.refresh_all({rows[x.claim.unit_id] for x in outcomes if x.decision is not abort})
 
     def _undo(self, unit_id: ResourceUnitId, container_id: ContainerId) -> None:
         self.state.queue(self.state.rows[unit_id]).remove(container_id)

@@ -242,26 +242,27 @@ class UnitQueue:
 
         The common case of a commit, in one step: units of a pool go the long way.
         """
-        demand, free = entry.demand, self.free
-        batch = entry.workload_class is WorkloadClass.BATCH
+        container_id, workload_class, demand, duration_s, _ = entry
+        free = self.free
+        batch = workload_class is WorkloadClass.BATCH
+        left = (free[0] - demand[0], free[1] - demand[1], free[2] - demand[2], free[3] - demand[3])
         if (
             self.stream_waiting
             or (batch and self.batch_waiting)
-            or demand[0] > free[0]
-            or demand[1] > free[1]
-            or demand[2] > free[2]
-            or demand[3] > free[3]
+            or min(left) < 0
             or (self.gpu_only and not demand[2])
-            or entry.container_id in self
+            or container_id in self.running
+            or container_id in self.batch_waiting
         ):
             return False
         if len(self.pool) > 1 or not batch:
-            if not self.runs_at_once(demand, entry.workload_class):
+            if not self.runs_at_once(demand, workload_class):
                 return False
             self.run(entry, now)
             return True
-        self.running[entry.container_id] = entry.started(now)
-        self.free = minus(free, demand)
+        started = (container_id, workload_class, demand, duration_s, now)
+        self.running[container_id] = _as_tuple(Entry, started)
+        self.free = left
         self.version += 1
         self._image = None
         return True

@@ -235,6 +235,25 @@ class SharedState(_Columns):
                     self._seen[unit_id] = queue.version
                     self._changed(unit_id)
 
+    def taken(self, rows: list[int], demand: Vector, *, stream: bool) -> None:
+        """``refresh_all`` after each of ``rows`` has let one container of ``demand`` run, and
+        nothing else happened: the common case, in a few vector operations."""
+        changed = set(rows)
+        if (
+            self.pools
+            or self._watchers
+            or len(changed) < len(rows)
+            or not self._dirty.isdisjoint(changed)
+        ):
+            self.refresh_all(changed)
+            return
+        held = tuple(-x for x in demand)
+        self._table[rows] += np.array(
+            (*held, *(held if stream else (0,) * 4), 0, 0, 1, 0), np.int64
+        )
+        self._waits.stale |= changed
+        self._write_down(rows)
+
     def _flush(self) -> None:
         each = list(self._dirty)
         self._dirty.clear()
