@@ -59,7 +59,7 @@ def collect_seldom() -> None:
     that stay, and to go over them all takes longer than a stream should wait."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 20, 50)
+    gc.set_threshold(10_000, 20, 1_000)
 
 
 async def run(settings: MasterSettings) -> int:
