@@ -241,13 +241,18 @@ class Application:
         """
         while len(self.running) < self.containers:
             notice = await self.call.read()
-            if not isinstance(notice, app_pb.ApplicationNotice) or not notice.HasField("container"):
+            told = isinstance(notice, app_pb.ApplicationNotice)
+            if told and notice.HasField("container"):
+                statuses = [notice.container]
+            elif told and notice.HasField("changed"):
+                statuses = list(notice.changed.containers)
+            else:
                 raise BenchmarkError(f"{self.application_id}: no container but {notice!r}")
-            status = notice.container
-            if status.node and status.executor_id not in self.told_s:
-                self.told_s[status.executor_id] = time.time() - self.asked_s
-            if status.state == common_pb2.CONTAINER_STATE_RUNNING:
-                self.running.add(status.executor_id)
+            for status in statuses:
+                if status.node and status.executor_id not in self.told_s:
+                    self.told_s[status.executor_id] = time.time() - self.asked_s
+                if status.state == common_pb2.CONTAINER_STATE_RUNNING:
+                    self.running.add(status.executor_id)
 
     async def finish(self) -> None:
         finished = app_pb.ApplicationFinished(state=common_pb2.APPLICATION_STATE_SUCCEEDED)
