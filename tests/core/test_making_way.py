@@ -23,6 +23,7 @@ from hrm.core.model import (
     Resources,
     ResourceUnitId,
     WorkloadClass,
+    container_id_of,
 )
 from hrm.core.node import NodeCore
 from hrm.testing.virtual import VirtualCluster, VirtualNode, unit
@@ -100,7 +101,9 @@ def test_a_new_session_does_not_hurry_what_makes_way() -> None:
     assert [x.executor_ids for x in releases] == [("1",)], "what Spark let go of is said again"
 
 
-def restart_agent(cluster: VirtualCluster, node: VirtualNode) -> None:
+def restart_agent(
+    cluster: VirtualCluster, node: VirtualNode, *, orders_written: bool = True
+) -> None:
     """The agent dies, and its successor adopts what runs, as it finds it in its directory."""
     old = node.core
     units = tuple(queue.unit for queue in old.units.values())
@@ -108,12 +111,13 @@ def restart_agent(cluster: VirtualCluster, node: VirtualNode) -> None:
     node.incarnation, node.sequence = node.incarnation + 1, 0
     for container in old.containers.values():
         if container.life.state in (ContainerState.RUNNING, ContainerState.STOPPING):
+            stopping = container.life.state is ContainerState.STOPPING
             adopted = e.ContainerAdopted(
                 now=cluster.now,
                 spec=container.spec,
                 started_at_s=container.started_at_s,
-                stopping="ordered" if container.life.state is ContainerState.STOPPING else "",
-                decommissioning=container.decommissioning,
+                stopping="ordered" if orders_written and stopping else "",
+                decommissioning=orders_written and container.decommissioning,
             )
             cluster.tell_node(node, adopted)
     cluster.register(node)
@@ -136,27 +140,39 @@ def test_an_agents_restart_does_not_hurry_what_makes_way() -> None:
     assert [x.end.cause for x in cluster.app(batch).ended if x.end] == [EndCause.PREEMPTED]
 
 
+def test_who_was_to_make_way_and_was_not_told_has_not_done_its_work() -> None:
+    cluster = VirtualCluster([unit("n1")], preemption_grace_s=300.0, drain_s=200.0)
+    batch = cluster.submit(4)
+    cluster.settle()
+    stream = cluster.submit(1, workload_class=STREAM)
+    cluster.advance(30.0)
+    cluster.finish(stream)
+    cluster.settle()
+    restart_agent(cluster, cluster.nodes[NodeName("n1")], orders_written=False)
+    cluster.advance(10.0)
+    assert cluster.states(batch) == {"running": 3}
+    assert [x.end.cause for x in cluster.app(batch).ended if x.end] == [EndCause.PREEMPTED]
+
+
 def test_a_stream_that_its_node_takes_for_batch_is_not_evicted() -> None:
     cluster = VirtualCluster([unit("n1")])
-    old = cluster.submit(1, Resources(2, 1024))
+    filler = cluster.submit(2)
+    cluster.advance(10.0)
+    old = cluster.submit(1, Resources(2, 1024))  # started last: it would go first
     cluster.settle()
     node = cluster.nodes[NodeName("n1")]
-    launched = [container.spec for container in node.core.containers.values()]
+    launched = node.core.containers[container_id_of(old, "1")].spec
     cluster.tell_master(
         e.WorkloadClassObserved(
             now=cluster.now, application_id=old, workload_class=STREAM, evidence="a query"
         )
     )
     cluster.settle()
-    filler = cluster.submit(2)
-    cluster.settle()
     node.connected = False
     new = cluster.submit(1, Resources(2, 1024), STREAM)
     cluster.settle()
-    for container in node.core.containers.values():
-        # The work directory keeps the class that a container was launched with.
-        if container.spec.container_id == launched[0].container_id:
-            container.spec = launched[0]
+    # The work directory keeps the class that a container was launched with.
+    node.core.containers[launched.container_id].spec = launched
     restart_agent(cluster, node)
     cluster.advance(5.0)
     assert cluster.states(old) == {"running": 1}
@@ -210,20 +226,29 @@ def test_a_stream_that_only_other_streams_hold_up_does_not_keep_cores_idle() -> 
     assert node.evicted == []
 
 
-@pytest.mark.parametrize("waiting", [[("s1", STREAM, 3), ("b", BATCH, 2)],
-                                     [("s1", STREAM, 2), ("s2", STREAM, 4)]])  # fmt: skip
+@pytest.mark.parametrize(
+    ("running", "waiting"),
+    [
+        # Without the first stream there is room for the batch container behind it.
+        ([("s0", STREAM, 2)], [("s1", STREAM, 3), ("b1", BATCH, 2)]),
+        # Without the first stream all batch containers would be enough for the second.
+        ([(f"b{x}", BATCH, 1) for x in range(4)], [("s1", STREAM, 2), ("s2", STREAM, 4)]),
+    ],
+)
 def test_units_that_are_cut_anew_start_and_evict_nobody(
-    waiting: list[tuple[str, WorkloadClass, int]],
+    running: list[tuple[str, WorkloadClass, int]], waiting: list[tuple[str, WorkloadClass, int]]
 ) -> None:
     node = Node(BindingMode.PARTIAL)
-    node.assign(spec("s0", STREAM, 2, "n1/cpu"))
-    node.assign(spec("b0", BATCH, 2, "n1/cpu"))
-    for name, workload_class, vcores in waiting:
+    for name, workload_class, vcores in running + waiting:
         node.assign(spec(name, workload_class, vcores, "n1/cpu"))
-    started, evicted = list(node.started), list(node.evicted)
-    node.tell(e.RebindReceived(now=node.now, epoch=1, request_id=1, mode=None, bound_cores=1,
-                               reserve_cores=None))  # fmt: skip
-    assert (node.started, node.evicted) == (started, evicted)
+    assert node.started == [name for name, _, _ in running]
+    evicted = list(node.evicted)
+    rebind = e.RebindReceived(
+        now=node.now, epoch=1, request_id=1, mode=None, bound_cores=1, reserve_cores=None
+    )
+    node.tell(rebind)
+    assert node.started == [name for name, _, _ in running]
+    assert node.evicted == evicted
 
 
 def test_a_stream_that_asks_for_more_than_there_is_runs_with_what_there_is() -> None:

@@ -67,6 +67,14 @@ def test_nobody_makes_way_in_vain() -> None:
     assert victims(queue) == []
 
 
+def test_nobody_makes_way_for_its_own_application() -> None:
+    queue = unit_running(("old", BATCH, 2, 10.0), ("young", BATCH, 2, 90.0))
+    queue.enqueue(entry("s", STREAM, 1))
+    app, other = ApplicationId("app"), ApplicationId("other")
+    owners = {ContainerId("s"): app, ContainerId("young"): app, ContainerId("old"): other}
+    assert [x.victim for x in evictions(queue, (), owners, 100.0)] == ["old"]
+
+
 def test_what_is_ending_counts_as_room() -> None:
     queue = unit_running(("a", BATCH, 2, 10.0), ("b", BATCH, 2, 90.0))
     queue.enqueue(entry("s1", STREAM, 2))
