@@ -31,12 +31,13 @@ from benchmarks.scheduling.cells import (
 )
 from hrm import policies
 from hrm.core.bounds import Bounds
+from hrm.core.cluster_view import ClusterView
 from hrm.core.feasibility import demand_vector
 from hrm.core.model import ApplicationId, ContainerId, ContainerRequest
 from hrm.core.negotiator import Decision, Negotiator, Outcome, Proposal
 from hrm.core.resource_unit import Entry, UnitQueue
 from hrm.core.scheduler import Job, Scheduler
-from hrm.core.shared_state import ClusterView, SharedState
+from hrm.core.shared_state import SharedState
 
 __all__ = ["Conflicts", "HalfFull", "Rounds", "measure_conflicts", "measure_decisions"]
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from hrm.core import admission, gangs
 from hrm.core import commands as c
+from hrm.core.cluster_view import ClusterView
 from hrm.core.feasibility import demand_vector
 from hrm.core.ledger import Application, Container, Ledger
 from hrm.core.model import (
@@ -28,7 +29,6 @@ from hrm.core.model import (
 from hrm.core.negotiator import Decision, Negotiator, Outcome, Proposal
 from hrm.core.remote import RemoteScheduler
 from hrm.core.scheduler import Job, Scheduler
-from hrm.core.shared_state import ClusterView
 from hrm.errors import NotFound, Unavailable
 
 __all__ = ["Placing"]

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hrm.core.bounds import Bounds
+from hrm.core.cluster_view import ClusterView
 from hrm.core.model import (
     ApplicationId,
     ContainerId,
@@ -35,7 +36,7 @@ from hrm.core.model import (
 )
 from hrm.core.resource_unit import Entry
 from hrm.core.scheduler import Job, Placement, Scheduler
-from hrm.core.shared_state import ClusterView, SharedState
+from hrm.core.shared_state import SharedState
 
 __all__ = ["JobImage", "RemoteScheduler", "StateChanged", "UnitState"]
 

@@ -22,12 +22,12 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from hrm.core.bounds import Bounds
+from hrm.core.cluster_view import ClusterView
 from hrm.core.feasibility import Vector, demand_vector, fits
 from hrm.core.gpu_share import gpu_share
 from hrm.core.model import ApplicationId, ContainerId, ContainerRequest, WorkloadClass
 from hrm.core.negotiator import Claim, Decision, Outcome, Proposal
 from hrm.core.resource_unit import Entry
-from hrm.core.shared_state import ClusterView
 from hrm.errors import PolicyFault
 
 __all__ = ["Job", "Placement", "PlacementPolicy", "Scheduler"]

@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from hrm.core.cluster_view import ClusterView
 from hrm.core.feasibility import Vector
 from hrm.core.model import WorkloadClass
 from hrm.core.scheduler import Placement
-from hrm.core.shared_state import ClusterView
 from hrm.policies.spending import in_order, rows_with_room, with_nones
 
 __all__ = ["CentralizedDrf"]

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hrm.core.bounds import Bounds
+from hrm.core.cluster_view import ClusterView
 from hrm.core.estimate import estimate
 from hrm.core.feasibility import Vector, demand_vector, fits, fitting_rows, minus
 from hrm.core.invariants import unit_violations
@@ -21,7 +22,7 @@ from hrm.core.model import (
 )
 from hrm.core.resource_unit import Entry, UnitImage, UnitQueue
 from hrm.core.scheduler import Placement
-from hrm.core.shared_state import ClusterView, SharedState
+from hrm.core.shared_state import SharedState
 from hrm.policies.min_wait import MinWait
 from hrm.policies.spending import first_row
 from hrm.testing.virtual import VirtualCluster, unit

@@ -11,10 +11,10 @@ import pytest
 
 from hrm.core import events as e
 from hrm.core.bounds import Bounds
+from hrm.core.cluster_view import ClusterView
 from hrm.core.explain import explain
 from hrm.core.model import ApplicationId, NodeName, Resources, WorkloadClass
 from hrm.core.scheduler import Placement
-from hrm.core.shared_state import ClusterView
 from hrm.policies.fifo import Fifo
 from hrm.policies.min_wait import MinWait
 from hrm.testing.virtual import VirtualCluster, unit

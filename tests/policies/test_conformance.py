@@ -16,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hrm import policies
+from hrm.core.cluster_view import ClusterView
 from hrm.core.model import ApplicationId, NodeName, Resources, WorkloadClass
 from hrm.core.resource_unit import UnitQueue
 from hrm.core.scheduler import Placement, PlacementPolicy
-from hrm.core.shared_state import ClusterView, SharedState
+from hrm.core.shared_state import SharedState
 from hrm.testing.virtual import VirtualCluster, unit
 from tests.policies.states import NOW, PLACEMENTS, bound_broken, entries, states
 

@@ -16,6 +16,7 @@ from hrm.core import feasibility, gangs, node, preemption, resource_unit
 from hrm.core.applications import Applications
 from hrm.core.auto_binding import Look, look_at
 from hrm.core.binding import Binding, Hardware, cut
+from hrm.core.cluster_view import ClusterView
 from hrm.core.ledger import Application, Container, Ledger, Node
 from hrm.core.model import (
     ContainerState,
@@ -36,7 +37,7 @@ from hrm.core.remotes import Remotes
 from hrm.core.replica import Replica
 from hrm.core.resource_unit import Entry, UnitQueue
 from hrm.core.scheduler import Job, Placement, Scheduler
-from hrm.core.shared_state import ClusterView, SharedState
+from hrm.core.shared_state import SharedState
 from hrm.policies.min_wait import MinWait
 from hrm.sim.run import run_seed
 
