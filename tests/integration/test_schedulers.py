@@ -171,7 +171,7 @@ async def end_agent(agent: subprocess.Popen[bytes]) -> None:
         await asyncio.to_thread(agent.wait, TIMEOUT_S)
     except subprocess.TimeoutExpired:
         agent.kill()
-        agent.wait()
+        agent.wait(TIMEOUT_S)
 
 
 async def cluster_of(daemons: Daemons) -> admin_pb2.Cluster:
