@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import sys
 from collections.abc import Sequence
@@ -35,6 +36,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="A,B,…",
         help="at least two of them at most 60",
     )
+    every.add_argument(
+        "--only",
+        nargs="+",
+        choices=list(PIPELINES),
+        metavar="NAME",
+        help="measure these, and keep the other rows that the file has",
+    )
     every.add_argument("--seed", type=int, default=0)
     return parser
 
@@ -56,7 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "run":
             _run(options)
         else:
-            common.write_json(options.json, profile.profile(options.sizes_mb, seed=options.seed))
+            only = options.only or tuple(PIPELINES)
+            document = profile.profile(options.sizes_mb, seed=options.seed, only=only)
+            if options.only and options.json.exists():
+                document = profile.merged(json.loads(options.json.read_text()), document)
+            common.write_json(options.json, document)
             CONSOLE.print(f"written to {options.json}")
     except HrmError as error:
         CONSOLE.print(f"error: {error}", markup=False)

@@ -265,7 +265,7 @@ def face_encodings(crops: Crops) -> Encodings:
             crops.crops[number].astype(np.float32), move, (PATCH, PATCH),
             flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, borderMode=cv2.BORDER_REPLICATE,
         )  # fmt: skip
-    flat = patches.reshape(len(patches), -1)
+    flat = patches.reshape(len(patches), PATCH * PATCH)
     flat = (flat - flat.mean(1, keepdims=True)) / (flat.std(1, keepdims=True) + 1e-3)
     codes = flat @ basis()
     codes /= np.linalg.norm(codes, axis=1, keepdims=True) + 1e-6

@@ -15,7 +15,7 @@ import gc
 import os
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -30,7 +30,7 @@ from hrm.core.pipeline.model import Device
 from hrm.errors import NotFound
 from hrm.pipeline.definition import Pipeline, Step
 
-__all__ = ["PROFILES", "SIZES_MB", "input_of", "load", "pinned", "profile", "run"]
+__all__ = ["PROFILES", "SIZES_MB", "input_of", "load", "merged", "pinned", "profile", "run"]
 
 PROFILES = Path(__file__).resolve().parent / "profiles.json"
 SIZES_MB = (10.0, 20.0, 60.0, 120.0, 200.0, 400.0)
@@ -145,18 +145,23 @@ class _Watched(Step):
 
 
 def _repetitions(size_mb: float) -> int:
-    return 3 if size_mb <= COUNTED_MB else 2
+    return 3 if size_mb <= COUNTED_MB else 1
 
 
-def profile(sizes_mb: tuple[float, ...] = SIZES_MB, *, seed: int = 0) -> dict[str, Any]:
+def profile(
+    sizes_mb: tuple[float, ...] = SIZES_MB,
+    *,
+    seed: int = 0,
+    only: Sequence[str] = tuple(PIPELINES),
+) -> dict[str, Any]:
     """The document of profiles.json: machine, applications and one row a kind and size."""
     pinned()
     import benchmarks.pipelines.torch_detection  # noqa: F401  its import is not a step's time
 
     real = devices.gpu_name()
     rows: dict[tuple[str, float], dict[str, Any]] = {}
-    for name in PIPELINES:
-        run(name, input_of(name, 3.0, seed))
+    for name in only:
+        run(name, input_of(name, min(sizes_mb), seed))
         for size_mb in sizes_mb:
             CONSOLE.print(f"{name}, {size_mb:g} MB")
             _profile_one(name, size_mb, seed, rows)
@@ -175,6 +180,12 @@ def profile(sizes_mb: tuple[float, ...] = SIZES_MB, *, seed: int = 0) -> dict[st
         "applications": {name: _steps(load(name)) for name in PIPELINES},
         "rows": [rows[key] for key in sorted(rows)],
     }
+
+
+def merged(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """``after``, with the rows of ``before`` that it does not have itself."""
+    rows = {(row["kind"], row["size_mb"]): row for row in before["rows"] + after["rows"]}
+    return {**after, "rows": [rows[key] for key in sorted(rows)]}
 
 
 def _cards() -> Any:
@@ -206,7 +217,8 @@ def _profile_one(
         step = pipeline.steps[spec.name]
         inputs = [results.pop(one) for one in step.after] if step.after else [first]
         key = (step.kind, size_mb)
-        repeat = 1 if key in rows else _repetitions(size_mb)
+        known = key in rows or Device.CPU not in step.versions
+        repeat = 1 if known else _repetitions(size_mb)
         row = rows.setdefault(key, {"kind": step.kind, "size_mb": size_mb, "cpu_s": None,
                                     "cpu_memory_mib": None, "cpu_share": None})  # fmt: skip
         fresh = "gpu_s" not in row

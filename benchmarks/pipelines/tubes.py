@@ -38,6 +38,8 @@ GAP_MAX = 5
 ROUNDS = 24
 STRETCH = 1.3
 """The synopsis may be longer than its longest tube by this factor, or denser than this."""
+LENGTH_MAX = 0.7
+"""Of the source, unless one tube alone is longer."""
 _COLLISION, _ORDER = 1.0, 0.15
 _DENSITY = 0.12
 
@@ -184,7 +186,8 @@ def arrange(tubes: Tubes) -> Arrangement:
     scene = tubes.found.background.shape[0] * tubes.found.background.shape[1]
     longest = max(len(one.boxes) for one in every)
     covered = sum(float(_areas(one.boxes).sum()) for one in every)
-    length = max(int(longest * STRETCH), int(covered / (_DENSITY * scene)))
+    wanted = max(int(longest * STRETCH), int(covered / (_DENSITY * scene)))
+    length = max(longest, min(wanted, int(LENGTH_MAX * len(tubes.found.masks))))
     rng = np.random.default_rng(7)
     table = np.zeros((length, len(every), 4), np.float32)
     starts = np.zeros(len(every), np.int64)
