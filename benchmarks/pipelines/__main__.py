@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +35,14 @@ def _parser() -> argparse.ArgumentParser:
         type=lambda text: tuple(float(part) for part in text.split(",")),
         default=profile.SIZES_MB,
         metavar="A,B,…",
-        help="at least two of them at most 60",
+        help="ascending, at least two of them at most 20",
+    )
+    every.add_argument(
+        "--measured-mb",
+        type=float,
+        default=math.inf,
+        metavar="MB",
+        help="run no larger sizes: extrapolate them, which the file then says",
     )
     every.add_argument(
         "--only",
@@ -65,7 +73,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _run(options)
         else:
             only = options.only or tuple(PIPELINES)
-            document = profile.profile(options.sizes_mb, seed=options.seed, only=only)
+            document = profile.profile(
+                options.sizes_mb,
+                seed=options.seed,
+                only=only,
+                measured_mb=options.measured_mb,
+            )
             if options.only and options.json.exists():
                 document = profile.merged(json.loads(options.json.read_text()), document)
             common.write_json(options.json, document)

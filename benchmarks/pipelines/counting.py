@@ -134,11 +134,11 @@ CARDS = (
 """Single precision and memory of one device: P4 75 W; K80 with boost clocks, half a board."""
 
 
-class Counter(TorchDispatchMode):
+class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts all operations inside its ``with``."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.work = Work()
         self._alive: dict[int, int] = {}
         self._bytes = 0

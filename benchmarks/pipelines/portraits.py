@@ -204,6 +204,11 @@ def _plan(photos: Album, number: int) -> tuple[Portrait, int, np.random.Generato
     return Portrait(person, (x + left, y + top, x + right, y + bottom)), side, rng
 
 
+def _turned(image: Image, turn: cv2.typing.MatLike, side: int) -> Image:
+    whole = cv2.warpAffine(image, turn, image.shape)
+    return np.asarray(cv2.resize(whole, (side, side), interpolation=cv2.INTER_AREA), np.float32)
+
+
 def photograph(photos: Album, number: int) -> npt.NDArray[np.uint8]:
     """(HEIGHT, WIDTH, 3) BGR."""
     portrait, side, rng = _plan(photos, number)
@@ -213,11 +218,7 @@ def photograph(photos: Album, number: int) -> npt.NDArray[np.uint8]:
     light = (float(rng.uniform(-0.35, 0.35)), float(rng.uniform(-0.25, 0.25)))
     face, opacity = draw_face(identity(portrait.person, photos.seed), 320, light)
     turn = cv2.getRotationMatrix2D((160, 160), float(rng.uniform(-5, 5)), 1.0)
-    face, opacity = (
-        cv2.resize(cv2.warpAffine(one, turn, (320, 320)), (side, side),
-                   interpolation=cv2.INTER_AREA)
-        for one in (face, opacity)
-    )  # fmt: skip
+    face, opacity = (_turned(one, turn, side) for one in (face, opacity))
     x, y = int(portrait.box[0] - BOX[0] * side + 0.5), int(portrait.box[1] - BOX[1] * side + 0.5)
     where = np.s_[y : y + side, x : x + side]
     image[where] = image[where] * (1 - opacity) + face * float(rng.uniform(0.9, 1.1)) * opacity

@@ -12,17 +12,19 @@ are counted at sizes up to ``COUNTED_MB``; beyond, linear, since steps take fram
 from __future__ import annotations
 
 import gc
+import math
 import os
 import pickle
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from benchmarks import common
-from benchmarks.common import CONSOLE
+from benchmarks.common import CONSOLE, median
 from benchmarks.pipelines import PIPELINES, devices
 from benchmarks.pipelines.frames import Video
 from benchmarks.pipelines.portraits import Album
@@ -34,7 +36,8 @@ __all__ = ["PROFILES", "SIZES_MB", "input_of", "load", "merged", "pinned", "prof
 
 PROFILES = Path(__file__).resolve().parent / "profiles.json"
 SIZES_MB = (10.0, 20.0, 60.0, 120.0, 200.0, 400.0)
-COUNTED_MB = 60.0
+COUNTED_MB = 20.0
+REPEATED_MB = 60.0
 SOURCE = (
     "derived, not measured: operations, bytes and copies of each GPU version were counted while "
     "it ran on a CPU, and set against data-sheet peaks operation by operation (roofline: 50 % of "
@@ -145,7 +148,7 @@ class _Watched(Step):
 
 
 def _repetitions(size_mb: float) -> int:
-    return 3 if size_mb <= COUNTED_MB else 1
+    return 3 if size_mb <= REPEATED_MB else 1
 
 
 def profile(
@@ -153,8 +156,12 @@ def profile(
     *,
     seed: int = 0,
     only: Sequence[str] = tuple(PIPELINES),
+    measured_mb: float = math.inf,
 ) -> dict[str, Any]:
-    """The document of profiles.json: machine, applications and one row a kind and size."""
+    """The document of profiles.json: machine, applications and one row a kind and size.
+
+    Sizes above ``measured_mb`` are not run but drawn on, too, and say so.
+    """
     pinned()
     import benchmarks.pipelines.torch_detection  # noqa: F401  its import is not a step's time
 
@@ -163,13 +170,18 @@ def profile(
     for name in only:
         run(name, input_of(name, min(sizes_mb), seed))
         for size_mb in sizes_mb:
-            CONSOLE.print(f"{name}, {size_mb:g} MB")
-            _profile_one(name, size_mb, seed, rows)
+            if size_mb <= measured_mb:
+                CONSOLE.print(f"{name}, {size_mb:g} MB")
+                _profile_one(name, size_mb, seed, rows)
+            else:
+                _leave_out(name, size_mb, rows)
+    _extrapolate_cpu(rows, [size for size in sizes_mb if size <= measured_mb][-2:])
     if real is None:
-        _extrapolate(rows, sizes_mb)
+        _extrapolate_gpu(rows, [size for size in sizes_mb if size <= COUNTED_MB][-2:])
     about = common.provenance("benchmarks.pipelines", ["opencv-python-headless", "torch", "numpy"])
     return {
         "machine": about["machine"],
+        "cpu": {"measured_up_to_mb": min(measured_mb, max(sizes_mb))},
         "date": about["date"],
         "provenance": about,
         "gpu": {
@@ -227,7 +239,7 @@ def _profile_one(
         held = _pickled_bytes(inputs)
         taken: list[Taken] = []
         for _ in range(repeat):
-            results[step.name], one = _timed(lambda s=step, i=inputs: s(*i), held)
+            results[step.name], one = _timed(partial(step, *inputs), held)
             taken.append(one)
         if fresh and Device.CPU in step.versions:
             row["cpu_s"] = [round(one.cpu_s, 6) for one in taken]
@@ -271,20 +283,42 @@ def _gpu(step: Step, inputs: list[Any], size_mb: float) -> dict[str, Any]:
     }
 
 
-def _extrapolate(
-    rows: dict[tuple[str, float], dict[str, Any]], sizes_mb: tuple[float, ...]
-) -> None:
+def _leave_out(name: str, size_mb: float, rows: dict[tuple[str, float], dict[str, Any]]) -> None:
+    """Rows of a size that is not run: all of it to be extrapolated."""
+    for step in load(name).steps.values():
+        gpu = {"extrapolated": True} if Device.GPU in step.versions else {}
+        nothing = dict.fromkeys(("cpu_s", "gpu_s", "gpu_memory_mib", "gpu_features"))
+        rows.setdefault(
+            (step.kind, size_mb),
+            {"kind": step.kind, "size_mb": size_mb, "cpu_extrapolated": True, **nothing, **gpu},
+        )
+
+
+def _line(share: float, before: float, after: float) -> float:
+    """On from ``after``, ``share`` steps after ``before``; never down."""
+    return max(after, before + (after - before) * share)
+
+
+def _extrapolate_cpu(rows: dict[tuple[str, float], dict[str, Any]], measured: list[float]) -> None:
+    """Fill the CPU half of what was not run from the two largest sizes that were."""
+    for (kind, size_mb), row in rows.items():
+        if not row.get("cpu_extrapolated"):
+            continue
+        low, high = (rows[kind, size] for size in measured)
+        line = partial(_line, (size_mb - measured[0]) / (measured[1] - measured[0]))
+        row["cpu_share"] = high["cpu_share"]
+        row["cpu_memory_mib"] = round(line(low["cpu_memory_mib"], high["cpu_memory_mib"]), 1)
+        if high["cpu_s"]:
+            row["cpu_s"] = [round(line(median(low["cpu_s"]), median(high["cpu_s"])), 6)]
+
+
+def _extrapolate_gpu(rows: dict[tuple[str, float], dict[str, Any]], counted: list[float]) -> None:
     """Fill what was not counted from the two largest sizes that were, on a straight line."""
-    counted = [size for size in sizes_mb if size <= COUNTED_MB][-2:]
     for (kind, size_mb), row in rows.items():
         if not row.get("extrapolated"):
             continue
         low, high = (rows[kind, size] for size in counted)
-        share = (size_mb - counted[0]) / (counted[1] - counted[0])
-
-        def line(before: float, after: float, share: float = share) -> float:
-            return max(after, before + (after - before) * share)
-
+        line = partial(_line, (size_mb - counted[0]) / (counted[1] - counted[0]))
         row["gpu_model"] = high["gpu_model"]
         row["gpu_s"] = [round(line(low["gpu_s"][0], high["gpu_s"][0]), 6)]
         row["gpu_memory_mib"] = round(line(low["gpu_memory_mib"], high["gpu_memory_mib"]), 1)

@@ -22,7 +22,7 @@ def boxed() -> detection.Letterboxed:
     return detection.Letterboxed(whole.pictures[:4], whole.scale, whole.offset)
 
 
-def _brute_force(boxes: np.ndarray, scores: np.ndarray, kinds: np.ndarray) -> list[int]:  # type: ignore[type-arg]
+def _brute_force(boxes: np.ndarray, scores: np.ndarray, kinds: np.ndarray) -> list[int]:
     """The definition, pair by pair."""
     kept: list[int] = []
     for one in range(len(boxes)):
@@ -104,7 +104,7 @@ def test_one_seed_gives_one_network() -> None:
     assert all(torch.equal(one[key], other[key]) for key in one)
 
 
-def _safetensors(path: Path, arrays: dict[str, np.ndarray]) -> None:  # type: ignore[type-arg]
+def _safetensors(path: Path, arrays: dict[str, np.ndarray]) -> None:
     header, body = {}, b""
     kinds = {"float32": "F32", "int64": "I64"}
     for name, one in arrays.items():

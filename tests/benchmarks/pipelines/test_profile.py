@@ -90,13 +90,17 @@ def test_profile_measures_and_extrapolates(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(profile, "COUNTED_MB", 2.0)
     monkeypatch.setattr(profile, "pinned", devices.one_thread)
     target = tmp_path / "profiles.json"
-    assert main(["profile", "--sizes-mb", "1,2,4", "--json", str(target)]) == 0
+    assert (
+        main(["profile", "--sizes-mb", "1,2,4", "--measured-mb", "2", "--json", str(target)]) == 0
+    )
     document = json.loads(target.read_text())
     _check(document, {1.0, 2.0, 4.0})
     rows = {(row["kind"], row["size_mb"]): row for row in document["rows"]}
     one, two, four = (rows["gmm-background", size]["gpu_s"][0] for size in (1.0, 2.0, 4.0))
     assert four == pytest.approx(two + 2 * (two - one), abs=2e-6)
     assert rows["gmm-background", 4.0]["extrapolated"]
+    assert rows["gmm-background", 4.0]["cpu_extrapolated"]
+    assert document["cpu"]["measured_up_to_mb"] == 2
     assert document["gpu"]["model"] == CARDS[0].name or document["gpu"]["measured"]
 
 

@@ -18,7 +18,7 @@ def found(moving: Foreground) -> tubes.Tubes:
     return tubes.extract(moving)
 
 
-def _bits(masks: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def _bits(masks: np.ndarray) -> np.ndarray:
     return np.unpackbits(masks)
 
 
