@@ -40,6 +40,8 @@ RUNS, QUICK_RUNS, QUICK_LIVE_RUNS = 7, 3, 2
 QUICK_HOLD_S = 2.0
 OURS = f"HRM, {PAPER_SCHEDULERS} schedulers"
 LIVE_OURS = f"HRM, {PAPER_SCHEDULERS} in the master"
+LIVE_PROCESSES = f"HRM, 1 + {PAPER_SCHEDULERS - 1} processes"
+CHOICE_BOUND_JOBS = (60, 180)
 _KEPT_RUNS = ("delay_ms", "stream_delay_ms")
 
 
@@ -100,6 +102,12 @@ def measure(name: str, given: argparse.Namespace, directory: Path) -> dict[str, 
         hold_s = QUICK_HOLD_S if given.quick else live.HOLD_S
         rows = live.run_bursts(systems, runs, directory, hold_s=hold_s, said=CONSOLE.print)
         short = short_names(rows, LIVE_OURS, "_live")
+        if not given.quick:
+            slow = (live.CENTRALISED, LIVE_PROCESSES)
+            where = directory / "choice-bound"
+            rows += live.run_bursts(
+                slow, runs, where, jobs=CHOICE_BOUND_JOBS, thinks=True, said=CONSOLE.print
+            )
     elif name == LIVE_MIXED:
         rates = live.STREAMS_PER_S[-1:] if given.quick else live.STREAMS_PER_S
         rows = live.run_mixed(

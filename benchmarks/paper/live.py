@@ -6,7 +6,8 @@ systems take turns, every second round backwards. Two experiments:
 ``bursts``
     Jobs at once, as in figure 6, every size on one master after an uncounted warm-up. Containers
     run for ``HOLD_S`` and end; jobs have attached before the burst, so nothing but requests and
-    what follows from them is in the clock.
+    what follows from them is in the clock. A second time with a policy that takes long
+    (``thinking``), charged ``live, choice-bound``.
 ``mixed``
     Streams among batch jobs, drawn as in virtual time, with each scope that the master offers for
     a stream's lease. Some schedulers are processes: a lease is held while one of them chooses and
@@ -26,20 +27,30 @@ import gc
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from benchmarks import common
 from benchmarks.emulated import Agents, Application, run
+from benchmarks.paper import thinking
 from benchmarks.processes import BenchmarkError
 from benchmarks.scheduling.daemon import Master, running
 from hrm.sim.experiments.metrics import JobTimes, RunResult, summary
 from hrm.sim.experiments.workload import JobPlan, burst, mixed
 from hrm.v1 import admin_pb2
 
-__all__ = ["CENTRALISED", "LEASES", "SYSTEMS", "System", "run_bursts", "run_mixed"]
+__all__ = [
+    "CENTRALISED",
+    "CHOICE_BOUND",
+    "LEASES",
+    "LIVE",
+    "SYSTEMS",
+    "System",
+    "run_bursts",
+    "run_mixed",
+]
 
 NODES = 1_050
 JOBS = (60, 120, 180)
@@ -51,6 +62,7 @@ LIMIT_S = 90.0
 LOOK_S = 0.2
 OPEN_AT_ONCE = 16
 CENTRALISED = "centralised"
+LIVE, CHOICE_BOUND = "live", "live, choice-bound"
 MIXED_RATE_PER_S = 15.0
 MIXED_JOBS = 100
 MIXED_HOLD_S = 0.5
@@ -59,11 +71,13 @@ STREAMS_PER_S = (5, 20)
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """Schedulers in the master, and in processes of their own; what a stream's lease locks."""
+    """Schedulers in the master, and in processes of their own; what a stream's lease locks;
+    ``thinks``: with a policy that takes long."""
 
     inside: int
     processes: int = 0
     lease_scope: str = "global"
+    thinks: bool = False
 
 
 SYSTEMS = {
@@ -85,9 +99,11 @@ def run_bursts(
     nodes: int = NODES,
     jobs: Sequence[int] = JOBS,
     hold_s: float = HOLD_S,
+    thinks: bool = False,
     said: Callable[[str], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
-    """Rows as ``hrm.sim.experiments.run_points`` gives them, charged ``live``, by jobs at once.
+    """Rows as ``hrm.sim.experiments.run_points`` gives them, by jobs at once; with a policy that
+    takes long where it ``thinks``.
 
     Raises:
         BenchmarkError: something did not start, did not answer in time, or was refused.
@@ -103,7 +119,7 @@ def run_bursts(
             for size in sizes
         ]
 
-    every = {name: SYSTEMS[name] for name in systems}
+    every = {name: replace(SYSTEMS[name], thinks=thinks) for name in systems}
     return _rows(every, runs, directory, functools.partial(_cluster, nodes=nodes), bursts, said)
 
 
@@ -166,7 +182,7 @@ def _rows(
     return [
         {
             "system": name,
-            "charging": "live",
+            "charging": CHOICE_BOUND if systems[name].thinks else LIVE,
             "x": x,
             "figures": {key: each.as_json() for key, each in summary(values).items()},
             "runs": {key: [one_of[key] for one_of in values] for key in values[0]},
@@ -182,10 +198,12 @@ async def _cluster(
     system: System, directory: Path, *, nodes: int, large: int = 0
 ) -> AsyncIterator[Agents]:
     """A master with its schedulers and all of its nodes, until the context ends."""
+    settings = {"HRM_MASTER_LEASE_SCOPE": system.lease_scope}
+    if system.thinks:
+        settings |= thinking.settings(directory / "policies")
     master = Master(
-        directory, nodes, system.inside, heartbeat_interval_s=HEARTBEAT_S,
-        settings={"HRM_MASTER_LEASE_SCOPE": system.lease_scope},
-    )  # fmt: skip
+        directory, nodes, system.inside, heartbeat_interval_s=HEARTBEAT_S, settings=settings
+    )
     with running(master):
         for number in range(system.processes):
             await asyncio.to_thread(master.add_scheduler, number)

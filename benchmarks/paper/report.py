@@ -58,7 +58,9 @@ _READ_LIVE = {
         "Master, scheduler processes, agents and applications share the machine's cores. "
         "Schedulers in one process take turns on one thread, round by round: nothing overlaps, so "
         "they can be no faster than one. Processes overlap where there are cores for them, and "
-        "otherwise take time from the master; each of their rounds waits for the master's answer."
+        "otherwise take time from the master; each of their rounds waits for the master's answer. "
+        "`live, choice-bound` is the same with a policy that pauses for 20 ms in each round, as "
+        "one does whose model is asked elsewhere: the pauses of processes overlap on any machine."
     ),
     "live-mixed": (
         "One scheduler in the master and two processes, 15 batch jobs/s; streams fit on a tenth "
@@ -99,7 +101,7 @@ def _ratio_table(found: Mapping[str, Mapping[str, Any]], ours: Mapping[str, str]
         systems = dict.fromkeys(row["system"] for row in rows if row["system"] != CENTRALISED)
         for system in systems if name == "live" else [ours[name]]:
             for (charging, x), ratio in ratios(rows, system).items():
-                title = f"live, {system}" if name == "live" else charging
+                title = f"{charging}, {system}" if name == "live" else charging
                 columns.setdefault(title, {})[x] = ratio
     xs = sorted({x for column in columns.values() for x in column})
     lines = [
