@@ -205,8 +205,8 @@ async def _cluster(
         directory, nodes, system.inside, heartbeat_interval_s=HEARTBEAT_S, settings=settings
     )
     with running(master):
-        for number in range(system.processes):
-            await asyncio.to_thread(master.add_scheduler, number)
+        adding = (asyncio.to_thread(master.add_scheduler, x) for x in range(system.processes))
+        await asyncio.gather(*adding)
         agents = Agents(master.target, master.token, nodes, None, large=large)
         try:
             await agents.start(HEARTBEAT_S, LIMIT_S)

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("matplotlib", reason="pip install 'hrm-spark[bench]'")
 
 from benchmarks.common import provenance
-from benchmarks.paper import hrm, live, plots
+from benchmarks.paper import hrm, live, plots, thinking
 from benchmarks.paper.report import report
 from hrm.sim.experiments import CENTRALISED, Point, run_points
 from hrm.sim.experiments.timed import Setup
@@ -88,6 +88,17 @@ def test_jobs_that_fill_the_cluster_run_in_waves(tmp_path: Path) -> None:
     assert figures["completion_s"] >= (0.5 + 2 * 0.5) / 2  # one job of one wave, one of two
 
 
+def test_a_policy_that_takes_long_is_loaded_by_master_and_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(live.SYSTEMS, "a pair", live.System(inside=1, processes=1))
+
+    rows = live.run_bursts(["a pair"], 1, tmp_path, nodes=30, jobs=(2,), hold_s=0.3, thinks=True)
+
+    assert rows[0]["charging"] == live.CHOICE_BOUND
+    assert rows[0]["figures"]["delay_p50_ms"]["mean"] > 1e3 * thinking.THINK_S
+
+
 def test_streams_among_batch_are_counted_apart_for_each_lease(tmp_path: Path) -> None:
     leases = list(live.LEASES)
 
@@ -107,6 +118,7 @@ def test_a_report_and_plots_of_all_that_is_there(
     where = {"runs": 2, "seed": 0, "provenance": provenance("benchmarks.paper.hrm")}
     points = hrm.thin(rows)
     for point in points:
+        point["charging"] = live.LIVE
         point["figures"]["stream_delay_p99_ms"] = point["figures"]["delay_p99_ms"]
     for name in ("live", "live-mixed"):
         document = {**where, "points": points}
