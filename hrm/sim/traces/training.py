@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hrm.errors import InvalidRequest
+from hrm.sim.traces.pollux import Profile, profiles
 from hrm.sim.traces.reading import BadRow, LeftOut, LoadReport, Row, find, read_csv, read_json
 from hrm.sim.traces.records import JobGenerator, MeasuredJob, TraceJob, TraceTask
 
@@ -124,20 +125,31 @@ def _gavel_rates(path: Path) -> dict[tuple[str, int], float]:
     )
 
 
-def pollux_jobs(path: Path, report: LoadReport) -> Iterator[TraceJob]:
-    """Training jobs of Pollux's workloads. Their run time depends on the schedule: 0 here.
+def pollux_jobs(
+    path: Path, report: LoadReport, known: Mapping[str, Profile] | None = None
+) -> Iterator[TraceJob]:
+    """Training jobs of Pollux's workloads. ``kind``: application and batch size.
 
-    ``kind``: application and batch size; the scaling profiles say how fast each is.
+    ``known``: what was measured of each application; without it, what is found near the file. Run
+    times come from there (see ``pollux``), and a job whose batch size or GPUs were not measured is
+    left out. Where there are no measurements at all every run time is 0.
     """
     file = find(path, "workload-1.csv*", "workloads/workload-1.csv*")
     columns = ("name", "time", "application", "num_replicas", "batch_size")
-    return read_csv(file, report, _pollux, columns)
+    measured = profiles(file) if known is None else known
 
+    def job(row: Row) -> TraceJob:
+        application, batch = row.text("application"), row.whole("batch_size", 1)
+        gpus, arrival_s = row.whole("num_replicas", 1), row.number("time", 0)
+        name, kind, run_s = row.text("name"), f"{application} (batch size {batch})", 0.0
+        if measured:
+            profile = measured.get(application)
+            run_s = profile.run_s(batch, gpus) if profile else 0.0
+            if run_s <= 0:
+                raise LeftOut(f"no training of {kind} was measured on {gpus} GPUs")
+        return _training(name, arrival_s, run_s, gpus, kind=kind)
 
-def _pollux(row: Row) -> TraceJob:
-    kind = f"{row.text('application')} (batch size {row.whole('batch_size', 1)})"
-    gpus = row.whole("num_replicas", 1)
-    return _training(row.text("name"), row.number("time", 0), 0.0, gpus, kind=kind)
+    return read_csv(file, report, job, columns)
 
 
 def deeprm_generator(path: Path, report: LoadReport) -> Iterator[JobGenerator]:
