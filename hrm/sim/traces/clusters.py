@@ -6,6 +6,7 @@ and yields records as it reads; see ``hrm.sim.traces.FORMATS`` for where the tra
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -291,7 +292,9 @@ def _stage(stage: str, waves: Mapping[str, Mapping[str, list[float]]]) -> TraceT
         executors = sorted((k for k, v in waves[wave].items() if v), key=int)
         if executors:
             counts = Counter({k: len(waves[wave][k]) for k in executors})
-            times_s = tuple(max(0.0, float(ms) / 1000) for ms in waves[wave][executors[0]])
+            times_s = tuple(float(ms) / 1000 for ms in waves[wave][executors[0]])
+            if not all(0 <= time_s < math.inf for time_s in times_s):
+                raise BadRow("a task's time is no number from 0 up", f"stage {stage}, {wave}")
             return TraceTask(
                 name=stage,
                 duration_s=fmean(times_s),

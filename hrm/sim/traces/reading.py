@@ -95,6 +95,12 @@ class LoadReport:
             messages_max=self.messages_max,
         )
 
+    def adopt_bad(self, other: LoadReport) -> None:
+        """The bad rows of a second file, without which the first could not be read."""
+        self.rows_read += other.rows_bad
+        self.bad.update(other.bad)
+        self.messages += other.messages[: self.messages_max - len(self.messages)]
+
     def as_json(self) -> dict[str, Any]:
         return {
             "rows_read": self.rows_read,
