@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hrm.errors import InvalidRequest
@@ -127,6 +127,7 @@ def test_an_ill_formed_value_is_a_bad_row_with_file_and_line(
 
 
 @pytest.mark.parametrize("name", ["muri", "gavel", "pollux", "google-2011-jobs"])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(lines=st.lists(st.text(alphabet="0123456789-. ,\"'einf\x00\n", max_size=40), max_size=8))
 def test_every_row_is_taken_bad_or_left_out(name: str, lines: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
