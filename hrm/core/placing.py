@@ -110,6 +110,14 @@ class Placing:
             scheduler.wake_at_s = at_s
             self.ledger.out.append(c.WakeScheduler(scheduler=scheduler.name, at_s=at_s))
 
+    def has_stream(self, name: str, now: float) -> bool:
+        """Would the scheduler, were it woken now, place a stream?"""
+        scheduler = self.schedulers.get(name)
+        if scheduler is None or isinstance(scheduler, RemoteScheduler) or scheduler.in_flight:
+            return False
+        job = scheduler.next_job(now)
+        return job is not None and job.workload_class is WorkloadClass.STREAM
+
     def woken(self, name: str, now: float) -> None:
         """One round of one scheduler, up to its proposal."""
         scheduler = self.schedulers.get(name)

@@ -7,6 +7,11 @@ goes to somebody for whom something is held: each hears of things in the order i
 gave them. The rest passes, so that a stream's containers do not wait for the disk because some
 batch application registers. Waking schedulers and proposing claims stay inside and wait for
 nothing.
+
+What a stream waits for inside of the master happens in the turn of the loop that took in its
+request: its scheduler is woken and its claims are committed at once. Batch goes one step a turn,
+and what the disk has set free leaves in slices, so that turns are short: a stream that comes
+meanwhile waits for the rest of one.
 """
 
 from __future__ import annotations
@@ -24,7 +29,8 @@ import structlog
 from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.master import MasterCore
-from hrm.core.model import ApplicationId, NodeName
+from hrm.core.model import ApplicationId, NodeName, WorkloadClass
+from hrm.core.negotiator import Proposal
 from hrm.core.remote import StateChanged
 from hrm.errors import HrmError, Unavailable
 from hrm.master.store import Store
@@ -33,6 +39,10 @@ __all__ = ["Interpreter", "Outbox"]
 
 OUTBOX_MAX = 100_000
 CALL_TIMEOUT_S = 10.0
+AT_ONCE_MAX = 64
+"""Steps for streams that may follow one event in the same turn of the loop; the rest comes next."""
+SLICE_S = 0.001
+"""How long what was held goes out before the loop turns to others."""
 
 log = structlog.get_logger("master")
 
@@ -117,14 +127,29 @@ class Interpreter:
         self._held: deque[_Held] = deque()
         self._held_for: Counter[str] = Counter()
         self._flushing: asyncio.Task[None] | None = None
+        self._at_once: deque[e.MasterEvent] = deque()
 
     def now(self) -> float:
         return time.time()
 
     def submit(self, event: e.MasterEvent) -> None:
-        """Let the core take in one event and carry out what it says."""
+        """Let the core take in one event and carry out what it says; then what streams wait for."""
         if self.stopped.done():
             return
+        self._feed(event)
+        if type(event) is e.ContainersRequested:
+            # Its scheduler may have been told before to wake for batch, and not have done so yet.
+            app = self.core.ledger.applications.get(event.application_id)
+            if app is not None and app.record.workload_class is WorkloadClass.STREAM:
+                self._hurry(app.scheduler)
+        for _ in range(AT_ONCE_MAX):
+            if not self._at_once or self.stopped.done():
+                return
+            self._feed(self._at_once.popleft())
+        if self._at_once:
+            asyncio.get_running_loop().call_soon(self.submit, self._at_once.popleft())
+
+    def _feed(self, event: e.MasterEvent) -> None:
         try:
             self._take(self.core.handle(event))
         except Exception as error:
@@ -197,14 +222,14 @@ class Interpreter:
             case c.WakeScheduler():
                 self._wake(command)
             case c.ProposeClaims():
-                event = e.ClaimsProposed(now=self.now(), proposal=command.proposal)
-                asyncio.get_running_loop().call_soon(self._propose, event)
+                self._propose(command.proposal)
             case _:
                 raise AssertionError(f"{type(command).__name__} is for others")
         return None
 
     async def _flush(self) -> None:
         """Send held batches, each once its writes are durable."""
+        begun_s = time.monotonic()
         while self._held:
             held = self._held[0]
             try:
@@ -218,6 +243,9 @@ class Interpreter:
             self._held.popleft()
             self._let_go(held.concerned)
             self._send_all(held.leaving)
+            if time.monotonic() - begun_s > SLICE_S:
+                await asyncio.sleep(0)
+                begun_s = time.monotonic()
         self._flushing = None
 
     def _let_go(self, concerned: set[str]) -> None:
@@ -237,15 +265,32 @@ class Interpreter:
             for command in commands
         )
 
-    def _propose(self, event: e.ClaimsProposed) -> None:
-        self.submit(e.ClaimsProposed(now=self.now(), proposal=event.proposal))
+    def _propose(self, proposal: Proposal) -> None:
+        if proposal.workload_class is WorkloadClass.STREAM:
+            self._at_once.append(e.ClaimsProposed(now=self.now(), proposal=proposal))
+        else:
+            asyncio.get_running_loop().call_soon(self._proposed, proposal)
+
+    def _proposed(self, proposal: Proposal) -> None:
+        self.submit(e.ClaimsProposed(now=self.now(), proposal=proposal))
 
     def _wake(self, command: c.WakeScheduler) -> None:
-        delay_s = max(0.0, command.at_s - self.now())
-        asyncio.get_running_loop().call_later(delay_s, self._woken, command.scheduler)
+        delay_s = command.at_s - self.now()
+        if delay_s > 0:
+            asyncio.get_running_loop().call_later(delay_s, self._woken, command.scheduler)
+        elif not self._hurry(command.scheduler):
+            asyncio.get_running_loop().call_soon(self._woken, command.scheduler)
 
     def _woken(self, scheduler: str) -> None:
         self.submit(e.SchedulerWoken(now=self.now(), scheduler=scheduler))
+
+    def _hurry(self, scheduler: str) -> bool:
+        """Wake a scheduler in this turn of the loop, if a stream waits for it."""
+        now = self.now()
+        hurries = self.core.placing.has_stream(scheduler, now)
+        if hurries:
+            self._at_once.append(e.SchedulerWoken(now=now, scheduler=scheduler))
+        return hurries
 
     def _send_all(self, commands: list[c.MasterCommand]) -> None:
         for command in commands:
