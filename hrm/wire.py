@@ -6,6 +6,7 @@ makes messages from core values and never fails.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from enum import Enum
@@ -79,6 +80,7 @@ TEXT_LENGTH_MAX = 65_536
 INT32_MAX = 2**31 - 1
 COUNT_MAX = 2**63 - 1
 
+_SIZES_KEPT = 1_024
 _TASK_COUNTS = ("tasks_total", "tasks_running", "tasks_completed", "tasks_failed")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
@@ -127,7 +129,7 @@ def _whole(value: int, field: str, least: int, most: int) -> int:
 
 
 def _amount(value: float, field: str) -> float:
-    if not math.isfinite(value) or value < 0:
+    if not 0.0 <= value < math.inf:
         raise InvalidRequest(f"{field} is {value}; it must be finite and not negative")
     return value
 
@@ -137,10 +139,20 @@ def _profile(value: int) -> int:
 
 
 def to_resources(message: common.Resources, field: str, least_vcores: int = 1) -> Resources:
+    """Containers are of few sizes: those of one size share one record."""
+    return _resources(
+        message.vcores, message.memory_mib, message.gpu_memory_mib, field, least_vcores
+    )
+
+
+@functools.lru_cache(maxsize=_SIZES_KEPT)
+def _resources(
+    vcores: int, memory_mib: int, gpu_memory_mib: int, field: str, least: int
+) -> Resources:
     return Resources(
-        _whole(message.vcores, f"{field}.vcores", least_vcores, VCORES_MAX),
-        _whole(message.memory_mib, f"{field}.memory_mib", least_vcores, MEMORY_MIB_MAX),
-        _whole(message.gpu_memory_mib, f"{field}.gpu_memory_mib", 0, MEMORY_MIB_MAX),
+        _whole(vcores, f"{field}.vcores", least, VCORES_MAX),
+        _whole(memory_mib, f"{field}.memory_mib", least, MEMORY_MIB_MAX),
+        _whole(gpu_memory_mib, f"{field}.gpu_memory_mib", 0, MEMORY_MIB_MAX),
     )
 
 

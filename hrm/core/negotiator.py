@@ -33,6 +33,7 @@ from typing import NamedTuple
 from hrm.core.bounds import Bounds
 from hrm.core.estimate import simulate
 from hrm.core.model import ApplicationId, ContainerId, ResourceUnitId, WorkloadClass
+from hrm.core.quick import quick
 from hrm.core.resource_unit import Entry, UnitQueue
 from hrm.core.shared_state import SharedState
 
@@ -47,6 +48,7 @@ class Claim(NamedTuple):
     version: int
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """The claims of one scheduling round. ``lease_token``: 0 for batch. ``gang``: how many claims,

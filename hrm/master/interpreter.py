@@ -29,7 +29,7 @@ import structlog
 from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.master import MasterCore
-from hrm.core.model import ApplicationId, NodeName, WorkloadClass
+from hrm.core.model import ApplicationId, ContainerId, NodeName, WorkloadClass
 from hrm.core.negotiator import Proposal
 from hrm.core.remote import StateChanged
 from hrm.errors import HrmError, Unavailable
@@ -41,6 +41,8 @@ OUTBOX_MAX = 100_000
 CALL_TIMEOUT_S = 10.0
 AT_ONCE_MAX = 64
 """Steps for streams that may follow one event in the same turn of the loop; the rest comes next."""
+ACKNOWLEDGE_DELAY_S = 0.5
+"""How long acknowledged ends are collected for one message: nobody waits for them."""
 SLICE_S = 0.001
 """How long what was held goes out before the loop turns to others."""
 
@@ -62,12 +64,17 @@ _Message: TypeAlias = c.NodeMessage | c.Notice | StateChanged
 
 class Outbox:
     """Messages for one stream, bounded. One that overflows is closed: its reader was too slow, and
-    will get the whole state when it comes back."""
+    will get the whole state when it comes back.
 
-    __slots__ = ("_messages", "_waiting", "closed")
+    A node's ends are acknowledged some at a time, because most of what a message costs is its
+    journey, whatever is in it. Until then the node repeats them, which does no harm.
+    """
+
+    __slots__ = ("_ends", "_messages", "_waiting", "closed")
 
     def __init__(self) -> None:
         self._messages: list[_Message] = []
+        self._ends: list[ContainerId] = []
         self._waiting: asyncio.Future[None] | None = None
         self.closed = False
 
@@ -77,7 +84,20 @@ class Outbox:
         if len(self._messages) >= OUTBOX_MAX:
             self.close()
             return
+        if type(message) is c.AcknowledgeEnded:
+            self._collect(message)
+            return
         self._messages.append(message)
+        self._wake()
+
+    def _collect(self, message: c.AcknowledgeEnded) -> None:
+        if not self._ends:
+            asyncio.get_running_loop().call_later(ACKNOWLEDGE_DELAY_S, self._acknowledge)
+        self._ends += message.container_ids
+
+    def _acknowledge(self) -> None:
+        self._messages.append(c.AcknowledgeEnded(container_ids=tuple(self._ends)))
+        self._ends.clear()
         self._wake()
 
     def close(self) -> None:

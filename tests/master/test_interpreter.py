@@ -16,7 +16,9 @@ from hrm.core.bounds import Bounds
 from hrm.core.master import MasterCore
 from hrm.core.model import (
     ApplicationId,
+    ContainerId,
     ContainerRequest,
+    EndCause,
     NodeName,
     Resources,
     ResourceUnit,
@@ -123,3 +125,18 @@ async def test_batch_leaves_the_loop_to_others_between_its_steps(master: Master)
     (message,) = await asyncio.wait_for(master.outbox.take(), TIMEOUT_S)
     assert isinstance(message, c.AssignContainer)
     assert message.spec.application_id == batch
+
+
+async def test_ends_are_acknowledged_some_at_a_time_and_delay_nothing_else() -> None:
+    outbox = Outbox()
+    stop = c.StopContainer(
+        container_id=ContainerId("a-x3"), cause=EndCause.RELEASED, reason="", grace_s=1.0
+    )
+    for name in ("a-x1", "a-x2"):
+        outbox.put(c.AcknowledgeEnded(container_ids=(ContainerId(name),)))
+    outbox.put(stop)
+
+    assert await asyncio.wait_for(outbox.take(), TIMEOUT_S) == [stop]
+    both = (ContainerId("a-x1"), ContainerId("a-x2"))
+    expected = [c.AcknowledgeEnded(container_ids=both)]
+    assert await asyncio.wait_for(outbox.take(), TIMEOUT_S) == expected
