@@ -192,6 +192,8 @@ class Interpreter:
         self._calls[call_id] = future
         try:
             self.submit(make(call_id))
+            if future.done():
+                return future.result()
             return await asyncio.wait_for(future, CALL_TIMEOUT_S)
         except TimeoutError:
             raise Unavailable("the master is too busy to answer; try again") from None
