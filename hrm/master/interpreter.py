@@ -34,6 +34,7 @@ from hrm.core.negotiator import Proposal
 from hrm.core.remote import StateChanged
 from hrm.errors import HrmError, Unavailable
 from hrm.master.store import Store
+from hrm.master.turns import Turns
 
 __all__ = ["Interpreter", "Outbox"]
 
@@ -148,6 +149,7 @@ class Interpreter:
         self._held_for: Counter[str] = Counter()
         self._flushing: asyncio.Task[None] | None = None
         self._at_once: deque[e.MasterEvent] = deque()
+        self.turns = Turns()
 
     def now(self) -> float:
         return time.time()
@@ -291,20 +293,27 @@ class Interpreter:
         if proposal.workload_class is WorkloadClass.STREAM:
             self._at_once.append(e.ClaimsProposed(now=self.now(), proposal=proposal))
         else:
+            self.turns.step_due()
             asyncio.get_running_loop().call_soon(self._proposed, proposal)
 
     def _proposed(self, proposal: Proposal) -> None:
         self.submit(e.ClaimsProposed(now=self.now(), proposal=proposal))
+        self.turns.step_done()
 
     def _wake(self, command: c.WakeScheduler) -> None:
         delay_s = command.at_s - self.now()
         if delay_s > 0:
             asyncio.get_running_loop().call_later(delay_s, self._woken, command.scheduler)
         elif not self._hurry(command.scheduler):
-            asyncio.get_running_loop().call_soon(self._woken, command.scheduler)
+            self.turns.step_due()
+            asyncio.get_running_loop().call_soon(self._woken_now, command.scheduler)
 
     def _woken(self, scheduler: str) -> None:
         self.submit(e.SchedulerWoken(now=self.now(), scheduler=scheduler))
+
+    def _woken_now(self, scheduler: str) -> None:
+        self._woken(scheduler)
+        self.turns.step_done()
 
     def _hurry(self, scheduler: str) -> bool:
         """Wake a scheduler in this turn of the loop, if a stream waits for it."""
