@@ -283,11 +283,13 @@ class Interpreter:
     def _may_pass(self, commands: list[c.MasterCommand]) -> bool:
         """May these leave although others wait for the disk?"""
         held_for = self._held_for
-        return not any(
-            isinstance(command, c.Reply | c.Refuse)
-            or any(name in held_for for name in _concerned(command))
-            for command in commands
-        )
+        for command in commands:
+            if type(command) is c.Reply or type(command) is c.Refuse:
+                return False
+            for name in _concerned(command):
+                if name in held_for:
+                    return False
+        return True
 
     def _propose(self, proposal: Proposal) -> None:
         if proposal.workload_class is WorkloadClass.STREAM:
@@ -325,11 +327,12 @@ class Interpreter:
 
     def _send_all(self, commands: list[c.MasterCommand]) -> None:
         for command in commands:
+            if type(command) is c.SendToNode:  # most of them
+                outbox = self.node_outboxes.get((command.node, command.incarnation))
+                if outbox is not None:
+                    outbox.put(command.message)
+                continue
             match command:
-                case c.SendToNode():
-                    outbox = self.node_outboxes.get((command.node, command.incarnation))
-                    if outbox is not None:
-                        outbox.put(command.message)
                 case c.NotifyApplication():
                     outbox = self.application_outboxes.get(command.application_id)
                     if outbox is not None:
@@ -370,11 +373,12 @@ class _Held:
 def _concerned(command: c.MasterCommand) -> tuple[str, ...]:
     """Names of the applications, nodes and schedulers that a command writes of or goes to. One
     name for two of them would hold back more than it must, never less."""
+    if type(command) is c.SendToNode:  # most of them
+        message = command.message
+        if type(message) is c.AssignContainer:
+            return command.node, message.spec.application_id
+        return (command.node,)
     match command:
-        case c.SendToNode(message=c.AssignContainer(spec=spec)):
-            return command.node, spec.application_id
-        case c.SendToNode():
-            return (command.node,)
         case c.NotifyApplication():
             return (command.application_id,)
         case c.PersistApplication():
