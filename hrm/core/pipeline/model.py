@@ -1,0 +1,269 @@
+"""The nouns of pipeline tasks, and the two questions that policies answer.
+
+Times are seconds, ``size_mb`` is the size of the task's input in megabytes (10**6 bytes), memory is
+MiB, utilisations are shares in 0..1. Nothing here changes: state lives in the two cores.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, NewType, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hrm.core.model import NodeName, WorkloadClass
+
+__all__ = [
+    "CO_RUN_FEATURES",
+    "SIZE_BUCKETS_MB",
+    "Choice",
+    "ClusterPolicy",
+    "ClusterView",
+    "Device",
+    "Estimates",
+    "GpuView",
+    "NodePolicy",
+    "NodeView",
+    "PipelineSpec",
+    "ReadySubtask",
+    "Row",
+    "Start",
+    "SubtaskKey",
+    "SubtaskSpec",
+    "TaskId",
+    "TaskSpec",
+    "row_of",
+    "size_bucket",
+]
+
+TaskId = NewType("TaskId", str)
+Vector = npt.NDArray[np.float32]
+
+SIZE_BUCKETS_MB = (20.0, 60.0, 120.0, 200.0, 400.0)
+"""Upper bounds of the buckets of input size; what is larger has the last bucket, number 5."""
+
+CO_RUN_FEATURES = ("sm", "l1", "l2", "tex", "dram", "load", "store", "size")
+"""What describes a subtask on a GPU beside others, in this order, each 0..1 (table 2)."""
+
+
+class Device(enum.Enum):
+    """Where a version of a subtask runs."""
+
+    __hash__ = object.__hash__
+
+    CPU = "cpu"
+    GPU = "gpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskSpec:
+    """One step of a pipeline. Estimates are kept for its ``kind``, which pipelines may share."""
+
+    name: str
+    kind: str
+    after: tuple[str, ...] = ()
+    devices: frozenset[Device]
+    memory_mib: int = 0
+    """Most host memory that it may use; 0: no limit of its own."""
+    gpu_memory_mib: int = 0
+    """Device memory that its GPU version takes, as far as its author knows; 0: to be measured."""
+    timeout_s: float = 600.0
+    attempts: int = 3
+    """Runs, the first one included, before the task fails."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSpec:
+    """A DAG of subtasks in a topological order. ``reference`` ("module:attribute") is its code."""
+
+    name: str
+    reference: str
+    subtasks: tuple[SubtaskSpec, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpec:
+    """One input for a pipeline. Its bytes travel beside it; here is what schedulers may know."""
+
+    task_id: TaskId
+    pipeline: PipelineSpec
+    size_mb: float
+    workload: WorkloadClass = WorkloadClass.BATCH
+    submitted_at: float = 0.0
+
+
+class Row(NamedTuple):
+    """What one row of measurements and estimates stands for: a kind, a size, a model of GPU.
+
+    ``gpu_model`` is "" for the row of a node without GPUs.
+    """
+
+    kind: str
+    bucket: int
+    gpu_model: str
+
+
+class SubtaskKey(NamedTuple):
+    """A subtask of one task."""
+
+    task_id: TaskId
+    subtask: str
+
+
+def size_bucket(size_mb: float) -> int:
+    """The number of the bucket of an input of ``size_mb``, 0 to 5."""
+    return int(np.searchsorted(SIZE_BUCKETS_MB, size_mb, side="left"))
+
+
+def row_of(subtask: SubtaskSpec, size_mb: float, gpu_model: str) -> Row:
+    """The row that a subtask with an input of ``size_mb`` has beside GPUs of ``gpu_model``."""
+    return Row(subtask.kind, size_bucket(size_mb), gpu_model)
+
+
+class Estimates(Protocol):
+    """What a node believes about its subtasks: measured where it was measured, else predicted.
+
+    Every policy gets the same one. A number is never NaN; what nobody can know yet has a default
+    that the implementation documents.
+    """
+
+    def run_s(self, row: Row, device: Device) -> float:
+        """Expected time alone on one core or one GPU, seconds; inf: there is no such version."""
+
+    def speedup(self, row: Row) -> float:
+        """CPU time over GPU time; 0 without a GPU version, inf without a CPU version."""
+
+    def gpu_features(self, row: Row) -> Vector:
+        """Shape (8,), ``CO_RUN_FEATURES``: the load that the row's GPU version puts on a GPU."""
+
+    def memory_mib(self, row: Row) -> float:
+        """Host memory while it runs, MiB."""
+
+    def gpu_memory_mib(self, row: Row) -> float:
+        """Device memory of the GPU version, MiB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadySubtask:
+    """A subtask whose inputs are there and that runs nowhere yet."""
+
+    key: SubtaskKey
+    row: Row
+    devices: frozenset[Device]
+    since: float
+    workload: WorkloadClass = WorkloadClass.BATCH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuView:
+    """One GPU as the node sees it. ``memory_used_mib`` counts what was promised, too."""
+
+    index: int
+    model: str
+    memory_mib: float
+    memory_used_mib: float
+    utilisation: float
+    running: tuple[Row, ...] = ()
+    remaining_s: float = 0.0
+    """Estimated time until all that runs there has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """What a ``NodePolicy`` decides from. ``ready``: in the order in which they became ready."""
+
+    now: float
+    ready: Sequence[ReadySubtask]
+    idle_cores: tuple[int, ...]
+    core_remaining_s: tuple[float, ...]
+    """Of every core of the node, by number: estimated time until it is free; 0: idle."""
+    gpus: tuple[GpuView, ...]
+    memory_free_mib: float
+    estimates: Estimates
+
+
+class Start(NamedTuple):
+    """Start this subtask's version for ``device`` on core or GPU ``number``."""
+
+    key: SubtaskKey
+    device: Device
+    number: int
+
+
+class NodePolicy(Protocol):
+    """Stage 2. One object for each node; it may keep queues of its own over ``ready``.
+
+    It is asked after every arrival, end and profile. What it names must be ready, have a version
+    for the device, and fit (``memory_free_mib``, ``GpuView``); the node's core refuses the rest.
+    """
+
+    name: str
+
+    def dispatch(self, view: NodeView) -> list[Start]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterView:
+    """What a ``ClusterPolicy`` decides from: one column a fact, one row a node, in a fixed order.
+
+    All arrays have shape (nodes,). The first six are table 1 of the paper, each 0..1.
+    """
+
+    now: float
+    names: tuple[NodeName, ...]
+    cpu: Vector
+    gpu: Vector
+    memory: Vector
+    gpu_memory: Vector
+    sent: Vector
+    received: Vector
+    running: Vector
+    """Tasks that have started a subtask and not ended."""
+    waiting_batch: Vector
+    waiting_stream: Vector
+    expected_wait_s: Vector
+    """Estimated work that the node has taken on and not done, over what it can do at once."""
+    task_s: Vector
+    """Estimated time of the task in question on this node, alone; inf: it can never run there."""
+    cores: Vector
+    free_cores: Vector
+    free_memory_mib: Vector
+    gpus: Vector
+    free_gpu_memory_mib: Vector
+    gpu_memory_total_mib: Vector
+    platform: tuple[str, ...]
+    cpu_speed: Vector
+    """Relative to the reference platform, 1.0."""
+    gpu_speed: Vector
+    reported_at: Vector
+    """Seconds before ``now`` at which each node last reported (an age, not a time)."""
+    queue_length: int
+    arrival_rate_per_s: float
+    alive: npt.NDArray[np.bool_]
+    """Neither lost nor draining."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The row of ``ClusterView`` that shall run the task; ``why`` is for people, one line."""
+
+    node: int
+    why: str
+    scores: Vector | None = field(default=None, compare=False)
+
+
+class ClusterPolicy(Protocol):
+    """Stage 1. ``fits`` (nodes,) marks those that may take the task; at least one does.
+
+    ``ended`` tells of a task that was placed by this policy and has ended or was given back, so
+    that policies can learn and watch themselves; ``ok`` is false for a failure or a lost node.
+    """
+
+    name: str
+
+    def choose(self, task: TaskSpec, view: ClusterView, fits: npt.NDArray[np.bool_]) -> Choice: ...
+
+    def ended(self, task_id: TaskId, *, now: float, response_s: float, ok: bool) -> None: ...
