@@ -172,7 +172,7 @@ class Negotiator:
             return self._commit_stream(proposal, now)
         self.lease.expire(now)
         if self.lease.holder is not None and any(
-            self.lease.covers(claim.unit_id) for claim in proposal.claims
+            self.lease.locks(claim.unit_id) for claim in proposal.claims
         ):
             if len(self.parked) >= self.bounds.parked_proposals_limit:
                 return self._count(
