@@ -72,9 +72,8 @@ def measure_metrics(measured: Measured, seeds: int, trials: int) -> dict[str, An
                 errors.setdefault(method, {}).setdefault(fold.name, []).append(error)
                 tables.setdefault(method, []).append(table)
             seconds[method] = seconds.get(method, 0.0) + time.process_time() - begun
-            CONSOLE.print(
-                f"{measured.source}: {fold.name}, {method}: {np.mean(errors[method][fold.name]):.4f}"
-            )
+            mean = np.mean(errors[method][fold.name])
+            CONSOLE.print(f"{measured.source}: {fold.name}, {method}: {mean:.4f}")
         for method, seen in tables.items() if tests else ():
             found = [
                 methods.spearman(*methods.victim_scores(told, measured, rest, tests, table))
@@ -255,7 +254,7 @@ def _measured(table: Measured, seeds: int, trials: int) -> dict[str, Any]:
 
 def _best(tables: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
     """The least error and the highest rank, summed over tables."""
-    names = [name for name in methods.METHODS]
+    names = list(methods.METHODS)
     error = {n: sum(t["metrics"]["errors"][n]["mean"] for t in tables) for n in names}
     scored = [t["scores"] for t in tables if t["scores"]]
     rank = {n: sum(s[n]["spearman"] for s in scored) for n in ("cosine", "overload", "learned")}
@@ -279,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seeds", type=int, default=5, help="default: %(default)s")
     options = parser.parse_args(arguments)
-    seeds, trials = (2, 2) if options.quick else (options.seeds, 6)
+    seeds, trials = (2, 2) if options.quick else (options.seeds, 4)
     try:
         tables = _tables(options)
     except HrmError as error:
