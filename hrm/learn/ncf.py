@@ -1,9 +1,9 @@
 """Training of the neural collaborative filter: ``hrm.policies.corun.ncf`` says what it is.
 
 Pre-training lowers the loss over batches of measured cells with Adam, until the error of held-out
-rows has not improved for ``patience`` rounds of ``round_steps``. A held-out row takes part as a new row would: two
-of its cells are known, its vector starts at the closest rows and is fitted alone. Online, single
-cells follow with plain SGD.
+rows has not improved for ``patience`` rounds of ``round_steps``. A held-out row takes part as a new
+row would: two of its cells are known, its vector starts at the closest rows and is fitted alone.
+Online, single cells follow with plain SGD.
 
 PyTorch does the training and is imported here alone.
 

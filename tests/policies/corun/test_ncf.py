@@ -37,9 +37,7 @@ def random_network(rows: int = 16, columns: int = 10, seed: int = 0) -> Network:
     return Network(
         rows=rng.normal(0, 0.5, (rows, SIZE)),
         columns=rng.normal(0, 0.5, (columns, SIZE)),
-        weights=tuple(
-            rng.normal(0, np.sqrt(2 / a), (a, b)) for a, b in pairwise(widths)
-        ),
+        weights=tuple(rng.normal(0, np.sqrt(2 / a), (a, b)) for a, b in pairwise(widths)),
         biases=tuple(np.zeros(width) for width in HIDDEN),
         out=rng.normal(0, 0.5, HIDDEN[-1]),
         table=rng.random((rows, columns)),

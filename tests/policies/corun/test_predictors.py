@@ -83,7 +83,7 @@ def test_holes_in_the_table_do_not_bias_it() -> None:
     table[x > 0.5, 1] = np.nan
     model = predictor("gaussian", ridge=1e-6, shrink=0.0)
     model.fit(table)
-    assert model.predict(np.array([0.8, np.nan]))[1] == pytest.approx(0.8, abs=0.02)
+    assert model.predict(np.array([0.8, np.nan]))[1] == pytest.approx(0.8, abs=0.04)
 
 
 def test_distance_counts_what_both_know() -> None:
