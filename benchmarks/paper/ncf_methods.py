@@ -35,10 +35,12 @@ from hrm.policies.corun.slowdowns import Slowdowns
 
 __all__ = [
     "METHODS",
+    "REPORTED",
     "SCORES",
     "Fold",
     "choices",
     "folds",
+    "half_seen_scores",
     "masked",
     "metric_errors",
     "pair_scores",
@@ -180,9 +182,12 @@ SCORES: dict[str, tuple[Options, ...]] = {
     ),
     "overload": tuple({"limit": limit} for limit in (1.0, 0.8, 0.5, 0.2)),
     "belief": ({},),
-    "learned": tuple({"strength": strength} for strength in (0.1, 1.0, 10.0, 30.0)),
+    "learned": tuple({"strength": strength} for strength in (1.0, 10.0, 30.0, 100.0)),
 }
 """``belief``: the learned score before it has seen anything."""
+
+REPORTED = (*SCORES, "seen")
+"""``seen``: the learned score after half of the held-out application's own pairs."""
 
 
 def features(table: Floats, row: int, share: int) -> Floats:
@@ -231,6 +236,23 @@ def pair_scores(
     """The score of each of ``test_pairs`` from the metrics ``seen``, fitted to ``train_pairs``."""
     score = _score_of(name, options, measured.table, train_pairs)
     return np.array([score(*_both(seen, pair)) for pair in test_pairs])
+
+
+def half_seen_scores(
+    options: Options,
+    measured: Measured,
+    train_pairs: Sequence[Pair],
+    test_pairs: Sequence[Pair],
+    seen: Floats,
+) -> Floats:
+    """As ``pair_scores`` of ``learned``, each half fitted to the other half, too."""
+    half = np.random.default_rng(0).permutation(len(test_pairs)) % 2 == 0
+    scores = np.empty(len(test_pairs))
+    for one in (half, ~half):
+        tests = [pair for pair, is_in in zip(test_pairs, one, strict=True) if is_in]
+        known = [pair for pair, is_in in zip(test_pairs, one, strict=True) if not is_in]
+        scores[one] = pair_scores("learned", options, measured, [*train_pairs, *known], tests, seen)
+    return scores
 
 
 def victim_scores(
