@@ -43,6 +43,7 @@ class Gpu:
         self.model = model
         self.memory_mib = memory_mib
         self.runs: dict[int, _OnGpu] = {}
+        self.memory_used_mib = 0.0
         self.version = 0
         self.busy_s = 0.0
         """Time with at least one run."""
@@ -54,10 +55,6 @@ class Gpu:
         self._speeds = 0.0
         self._at_s = 0.0
         self._truth = truth
-
-    @property
-    def memory_used_mib(self) -> float:
-        return sum(run.memory_mib for run in self.runs.values())
 
     def advance(self, now_s: float) -> None:
         """Let time pass."""
@@ -100,6 +97,7 @@ class Gpu:
             run.speed = 1.0 / slowdown
         self.used = min(1.0, sum(run.kind.features[0] for run in runs))
         self._speeds = sum(run.speed for run in runs)
+        self.memory_used_mib = sum(run.memory_mib for run in runs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ the measured one. Its numbers mean nothing.
 
 from __future__ import annotations
 
+import bisect
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from hrm.core.pipeline.model import Device, PipelineSpec, SubtaskSpec
 from hrm.errors import InvalidRequest
@@ -69,17 +69,17 @@ mean there. It was fixed from the fluid bound alone, before any policy had run."
 class Kind:
     """All that was measured of one kind of subtask, by size.
 
-    ``log_sizes`` (n,) ascending; ``log_cpu_s``, ``log_gpu_s`` (n,) or None without such a version;
+    ``log_sizes`` ascend; ``log_cpu_s``, ``log_gpu_s``: of each, or None without such a version;
     ``features``: sm, l1, l2, tex, dram, load, store, each 0..1, the mean over sizes: what a kind
     does to its neighbours at any moment does not depend on how long it goes on.
     """
 
     name: str
-    log_sizes: npt.NDArray[np.float64]
-    log_cpu_s: npt.NDArray[np.float64] | None
-    log_gpu_s: npt.NDArray[np.float64] | None
-    memory: npt.NDArray[np.float64]
-    gpu_memory: npt.NDArray[np.float64]
+    log_sizes: tuple[float, ...]
+    log_cpu_s: tuple[float, ...] | None
+    log_gpu_s: tuple[float, ...] | None
+    memory: tuple[float, ...]
+    gpu_memory: tuple[float, ...]
     cpu_share: float
     features: tuple[float, ...]
     variation: float
@@ -116,13 +116,13 @@ class Profiles:
     kinds: Mapping[str, Kind]
 
 
-def _line(x: float, xs: npt.NDArray[np.float64], ys: npt.NDArray[np.float64]) -> float:
+def _line(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
     """Linear between the points, and on beyond the outer ones with their slope."""
     if len(xs) == 1:
-        return float(ys[0])
-    upper = min(max(int(np.searchsorted(xs, x)), 1), len(xs) - 1)
+        return ys[0]
+    upper = min(max(bisect.bisect_left(xs, x), 1), len(xs) - 1)
     x0, x1, y0, y1 = xs[upper - 1], xs[upper], ys[upper - 1], ys[upper]
-    return float(y0 + (x - x0) * (y1 - y0) / (x1 - x0))
+    return y0 + (x - x0) * (y1 - y0) / (x1 - x0)
 
 
 def load(path: Path | None = None, *, scale: float | None = None) -> Profiles:
@@ -202,10 +202,10 @@ def _check(pipeline: str, subtask: SubtaskSpec, kinds: Mapping[str, Kind]) -> No
 def _kind(name: str, rows: Sequence[Mapping[str, Any]], scale: float) -> Kind:
     rows = sorted(rows, key=lambda row: float(row["size_mb"]))
 
-    def logs(field: str) -> npt.NDArray[np.float64] | None:
+    def logs(field: str) -> tuple[float, ...] | None:
         if any(not row.get(field) for row in rows):
             return None
-        return np.array([math.log(scale * float(np.median(row[field]))) for row in rows])
+        return tuple(math.log(scale * float(np.median(row[field]))) for row in rows)
 
     with_gpu = [row["gpu_features"] for row in rows if row.get("gpu_features")]
     features = tuple(
@@ -219,11 +219,11 @@ def _kind(name: str, rows: Sequence[Mapping[str, Any]], scale: float) -> Kind:
     ]
     return Kind(
         name=name,
-        log_sizes=np.log([float(row["size_mb"]) for row in rows]),
+        log_sizes=tuple(math.log(float(row["size_mb"])) for row in rows),
         log_cpu_s=logs("cpu_s"),
         log_gpu_s=logs("gpu_s"),
-        memory=np.array([float(row["cpu_memory_mib"]) for row in rows]),
-        gpu_memory=np.array([float(row.get("gpu_memory_mib") or 0.0) for row in rows]),
+        memory=tuple(float(row["cpu_memory_mib"]) for row in rows),
+        gpu_memory=tuple(float(row.get("gpu_memory_mib") or 0.0) for row in rows),
         cpu_share=float(np.mean([row.get("cpu_share", 1.0) for row in rows])),
         features=features,
         variation=max(VARIATION_MIN, float(np.median(spreads)) if spreads else 0.0),

@@ -53,7 +53,7 @@ from hrm.sim.pipelines.scenario import SIZES_MB, Change, Scenario, Work, Worker,
 
 __all__ = ["PROFILE_ERROR", "Policies", "Simulation", "simulate", "warm"]
 
-REPORT_S = 2.0
+REPORT_S = 4.0
 TELEMETRY_S = 1.0
 DECISION_S = 0.001
 START_S = 0.001
@@ -199,8 +199,9 @@ class _Node:
                 gpu_memory_used_mib=tuple(gpu.memory_used_mib for gpu in self.machine.gpus),
             )
         )
-        load = self.core.load(now)
-        self.run.tell(cm.NodeReported(now=now, name=self.worker.name, load=load))
+        if self.run.undecided:
+            load = self.core.load(now)
+            self.run.tell(cm.NodeReported(now=now, name=self.worker.name, load=load))
         if self.draining and not self.core.tasks:
             self.run.gone(self)
             return
@@ -413,6 +414,11 @@ class Simulation:
 
     def subtask(self, key: SubtaskKey) -> tuple[SubtaskSpec, TaskSpec]:
         return self._specs[key]
+
+    @property
+    def undecided(self) -> bool:
+        """There may be a decision yet, for which the manager wants to know of the nodes."""
+        return self.queue.now <= self.work.arrives_s[-1] or bool(self.cluster.queue)
 
     def step(self) -> bool:
         """Let the next thing happen; False: the run is over."""
