@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from hrm.core.pipeline.model import Device, SubtaskKey
 from hrm.errors import InvalidRequest
-from hrm.sim.pipelines.interference import World, world
+from hrm.sim.pipelines.interference import World
 from hrm.sim.pipelines.measures import WARM_UP
 from hrm.sim.pipelines.scenario import SIZES_MB, Scenario, Work
 
@@ -151,7 +151,7 @@ class Fluid:
         self._number = {kind: place for place, kind in enumerate(self._kinds)}
         types = [worker.type for worker in scenario.all_workers]
         self._cores = sum(one.cores for one in types)
-        truth = world(scenario.world, scenario.profiles.kinds)
+        truth = scenario.truth
         self._pools = [
             _Pool(
                 model,
@@ -302,6 +302,5 @@ class Fluid:
 def _sizes() -> list[float]:
     low, high = math.log(SIZES_MB[0]), math.log(SIZES_MB[-1])
     return [
-        math.exp(low + (high - low) * (place + 0.5) / _SIZE_POINTS)
-        for place in range(_SIZE_POINTS)
+        math.exp(low + (high - low) * (place + 0.5) / _SIZE_POINTS) for place in range(_SIZE_POINTS)
     ]

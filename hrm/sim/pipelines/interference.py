@@ -132,9 +132,7 @@ class World:
         return self._pairs[key]
 
 
-def world(
-    name: str, kinds: Mapping[str, Kind], *, laws: Mapping[str, Law] | None = None
-) -> World:
+def world(name: str, kinds: Mapping[str, Kind], *, laws: Mapping[str, Law] | None = None) -> World:
     """The world of this name. ``laws``: instead of the shipped ones, by model of GPU.
 
     Raises:

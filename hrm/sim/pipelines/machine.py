@@ -84,9 +84,7 @@ class Gpu:
         """When the next run ends if nothing changes before, and which; None: nothing runs."""
         if not self.runs:
             return None
-        after_s, number = min(
-            (run.left_s / run.speed, number) for number, run in self.runs.items()
-        )
+        after_s, number = min((run.left_s / run.speed, number) for number, run in self.runs.items())
         return self._at_s + max(0.0, after_s), number
 
     def _changed(self) -> None:

@@ -119,7 +119,7 @@ class Result:
         return WARM_UP * self.arrived_s, self.arrived_s
 
     def gpu(self, *, worker: str | None = None, kind: str | None = None) -> tuple[float, ...]:
-        """GPU utilisation, busy share, and work in a busy second, of all, one or one type of node."""
+        """GPU utilisation, busy share, work in a busy second: of all, one or one type of node."""
         spans = [
             one for one in self.spans if worker in (None, one.worker) and kind in (None, one.type)
         ]

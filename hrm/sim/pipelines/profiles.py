@@ -61,8 +61,8 @@ SHIPPED = (
 
 TIME_SCALE = 1.0
 """All measured times are multiplied by this, once and for all policies alike, so that eleven
-workers can do about 60 tasks a minute at most and the paper's rates (10 to 60) mean what they
-mean there. It was fixed from the fluid bound alone, before any policy had run."""
+workers can do ``scenario.SATURATION_PER_MIN`` tasks a minute at most and the paper's rates (10 to
+60) mean what they mean there. It follows from the fluid bound alone, not from any policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
