@@ -18,6 +18,7 @@ import numpy as np
 from hrm.core.pipeline.model import ClusterPolicy, LearningEstimates, NodePolicy, Row
 from hrm.policies import cluster as cluster_policies
 from hrm.policies import corun
+from hrm.policies.corun.told import ToldStdm
 from hrm.policies.host import Mode
 from hrm.policies.models import Model
 from hrm.sim.pipelines.interference import World
@@ -67,9 +68,11 @@ def policies(
         return corun.load(name, rng=rng, score=score)
 
     def estimates() -> LearningEstimates:
-        return corun.Stdm(
-            memory_mib=max(one.type.memory_mib for one in scenario.all_workers),
-            gpu_memory_mib={model: float(mib) for model, mib in gpu_memory.items()},
+        return ToldStdm(
+            corun.Stdm(
+                memory_mib=max(one.type.memory_mib for one in scenario.all_workers),
+                gpu_memory_mib={model: float(mib) for model, mib in gpu_memory.items()},
+            )
         )
 
     return Policies(
