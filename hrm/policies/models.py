@@ -1,10 +1,10 @@
 """Files of learned weights: arrays and what must be known of them, and no code.
 
-A model is one ``.npz``: named arrays, and ``meta``, JSON as bytes. It is read with
-``allow_pickle=False``, so that a file can at worst be wrong, never run anything. What is checked on
-reading is what would otherwise show as nonsense decisions: the format, the kind of network, the
-hash of the feature schema (which numbers the network is fed, in which order and scale), the shape
-of every array, and that all weights are finite.
+A model is one ``.npz``: named arrays, and ``meta``, JSON as bytes. It is read without pickles: a
+file can at worst be wrong, never run anything. What is checked is what would otherwise show as
+nonsense decisions: the format, the kind of network, the hash of the feature schema (which numbers
+the network is fed, in which order and scale), the shape of every array, and that all weights are
+finite.
 
 Files are called ``KIND-VERSION.npz``, versions are whole numbers, and the greatest one counts.
 Those of HRM lie in ``hrm/policies/weights``; those trained here lie in a state directory and win
@@ -18,6 +18,7 @@ import json
 import os
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,12 @@ FORMAT = 1
 BYTES_MAX = 64 * 1024 * 1024
 PACKAGE_DIR = Path(__file__).resolve().parent / "weights"
 _NAME = re.compile(r"(?P<kind>[a-z][a-z0-9-]*)-(?P<version>\d{1,9})\.npz")
+
+_DAMAGE = (
+    OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, MemoryError, RuntimeError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What reading a file of any bytes may end in."""
 
 Array = npt.NDArray[np.float32]
 
@@ -124,22 +131,27 @@ def read(path: Path, *, kind: str | None = None) -> Model:
             of another kind.
     """
     try:
-        size = path.stat().st_size
-        if size > BYTES_MAX:
-            raise _bad(path, f"has {size} bytes, more than the {BYTES_MAX} of any model")
-        with np.load(path, allow_pickle=False) as file:
-            model = _model_of(path, file)
+        with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+            if size > BYTES_MAX:
+                raise _bad(path, f"unpacks to {size} bytes, more than the {BYTES_MAX} of a model")
+            model = _model_of(path, {name: _member(archive, name) for name in archive.namelist()})
     except FileNotFoundError:
         raise NotFound(f"there is no model file {path}; train one: hrm policy train") from None
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except _DAMAGE as error:
         raise _bad(path, f"cannot be read ({type(error).__name__}: {error})") from error
     if kind is not None and model.kind != kind:
         raise _bad(path, f"is of kind {model.kind!r}, not {kind!r}")
     return model
 
 
-def _model_of(path: Path, file: Any) -> Model:
-    meta = json.loads(file["meta"].tobytes())
+def _member(archive: zipfile.ZipFile, name: str) -> Any:
+    """One array, never one of objects: those would be pickles."""
+    return np.lib.format.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)
+
+
+def _model_of(path: Path, held: Mapping[str, Any]) -> Model:
+    meta = json.loads(held["meta.npy"].tobytes())
     if meta["format"] != FORMAT:
         raise _bad(path, f"has format {meta['format']!r}; this HRM reads format {FORMAT}")
     if not isinstance(meta["kind"], str) or not isinstance(meta["version"], int):
@@ -147,12 +159,12 @@ def _model_of(path: Path, file: Any) -> Model:
     if not isinstance(meta["schema"], str) or not isinstance(meta["meta"], dict):
         raise _bad(path, "has a schema that is no text or metadata that are no object")
     arrays = {}
-    for name in file.files:
-        if name.startswith("array:"):
-            array = np.asarray(file[name])
+    for member, array in held.items():
+        if member.startswith("array:"):
+            name = member.removeprefix("array:").removesuffix(".npy")
             if array.dtype != np.float32 or not np.isfinite(array).all():
-                raise _bad(path, f"array {name[6:]!r} is not of finite float32 numbers")
-            arrays[name[6:]] = array
+                raise _bad(path, f"array {name!r} is not of finite float32 numbers")
+            arrays[name] = array
     return Model(
         kind=meta["kind"],
         version=meta["version"],
