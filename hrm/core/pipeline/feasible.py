@@ -81,16 +81,18 @@ class Room:
         self.idle_cores = sorted(view.idle_cores)
         self.memory_free_mib = view.memory_free_mib
         self.starts: list[Start] = []
+        self._positions = {gpu.index: place for place, gpu in enumerate(self.gpus)}
+        self._memory_mib: dict[Row, float] = {}
 
     def fits(self, subtask: ReadySubtask, device: Device, number: int) -> bool:
         """True iff ``take`` with the same arguments would be right."""
         if subtask.key not in self._ready or device not in subtask.devices:
             return False
-        if self._estimates.memory_mib(subtask.row) > self.memory_free_mib:
+        if self._memory_of(subtask.row) > self.memory_free_mib:
             return False
         if device is Device.CPU:
             return number in self.idle_cores
-        position = self._position(number)
+        position = self._positions.get(number)
         if position is None:
             return False
         return fits_gpu(self.gpus[position], subtask.row, self._estimates, self._limits)
@@ -98,12 +100,11 @@ class Room:
     def take(self, subtask: ReadySubtask, device: Device, number: int) -> None:
         """Choose this start, which ``fits``, and count what it takes."""
         del self._ready[subtask.key]
-        self.memory_free_mib -= self._estimates.memory_mib(subtask.row)
+        self.memory_free_mib -= self._memory_of(subtask.row)
         if device is Device.CPU:
             self.idle_cores.remove(number)
         else:
-            position = self._position(number)
-            assert position is not None, f"no GPU {number}"
+            position = self._positions[number]
             self.gpus[position] = joined(self.gpus[position], subtask.row, self._estimates)
         self.starts.append(Start(subtask.key, device, number))
 
@@ -111,5 +112,9 @@ class Room:
         """The ready subtasks that were not taken, in the view's order."""
         return list(self._ready.values())
 
-    def _position(self, number: int) -> int | None:
-        return next((i for i, gpu in enumerate(self.gpus) if gpu.index == number), None)
+    def _memory_of(self, row: Row) -> float:
+        """Estimates do not change while starts are chosen."""
+        found = self._memory_mib.get(row)
+        if found is None:
+            found = self._memory_mib[row] = self._estimates.memory_mib(row)
+        return found

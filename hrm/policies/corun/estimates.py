@@ -103,6 +103,7 @@ class Stdm:
         self._new_cells = 0
         self._fitted = False
         self._completed: dict[Row, Floats] = {}
+        self._features: dict[Row, Vector] = {}
         self._runs_s: dict[tuple[Row, Device], float] = {}
 
     # -- what is learned ---------------------------------------------------------------------
@@ -157,7 +158,8 @@ class Stdm:
             entry.values[column] += (scaled - before) / count
         if not abs(entry.values[column] - before) <= _MOVED:
             self._new_cells += 1
-        self._forget_predictions(row.kind)
+        if not abs(entry.values[column] - before) <= 1e-9:
+            self._forget_predictions(row.kind)
 
     def observe_run(
         self,
@@ -258,7 +260,13 @@ class Stdm:
         """See ``Estimates``; all 0 without a GPU version."""
         if Device.GPU not in self._versions(row):
             return np.zeros(len(CO_RUN_FEATURES), np.float32)
-        return np.clip(self.complete(row)[_GPU_FEATURES], 0.0, 1.0).astype(np.float32)
+        self._refit()
+        found = self._features.get(row)
+        if found is None:
+            found = np.clip(self.complete(row)[_GPU_FEATURES], 0.0, 1.0).astype(np.float32)
+            found.flags.writeable = False
+            self._features[row] = found
+        return found
 
     def memory_mib(self, row: Row) -> float:
         """See ``Estimates``."""
@@ -369,6 +377,7 @@ class Stdm:
         self._fitted = True
         self._new_cells = 0
         self._completed.clear()
+        self._features.clear()
         self._runs_s.clear()
 
     def _measured_s(self, row: Row, device: Device) -> float | None:
