@@ -28,6 +28,7 @@ from hrm.core.pipeline.cluster import ClusterBounds, PipelineCluster
 from hrm.core.pipeline.estimates import RunningMeans
 from hrm.core.pipeline.model import ClusterPolicy, TaskId, TaskSpec
 from hrm.core.pipeline.node_messages import TaskOutcome
+from hrm.core.pipeline.table import NodeRow
 from hrm.errors import AlreadyExists, HrmError, InvalidConfig, LimitReached, NotFound
 from hrm.master.pipeline_files import PipelineFiles
 from hrm.v1 import pipeline_pb2 as pb
@@ -80,6 +81,7 @@ class NodeStream:
         self.identity = identity
         self.queue: asyncio.Queue[m.PlaceTask | pb.MasterPipelineMessage | None] = asyncio.Queue()
         self.closed = False
+        self.draining = False
 
     def put(self, what: m.PlaceTask | pb.MasterPipelineMessage) -> None:
         if not self.closed:
@@ -170,10 +172,17 @@ class PipelineTasks:
             now = time.time()
             self.handle(m.ClusterTicked(now=now))
             for name, row in list(self.core.table.nodes.items()):
-                wanted = draining(name)
-                if wanted != row.draining:
-                    self.handle(m.NodeDraining(now=now, name=name, draining=wanted))
-                    self._send(name, pb.MasterPipelineMessage(drain=wanted))
+                self._set_draining(name, row, draining(name), now)
+
+    def _set_draining(self, name: NodeName, row: NodeRow, wanted: bool, now: float) -> None:
+        """A node whose stream is down takes nothing new either, but is not told to drain."""
+        stream = self.nodes.get(name)
+        if stream is not None and stream.draining != wanted:
+            stream.draining = wanted
+            stream.put(pb.MasterPipelineMessage(drain=wanted))
+        closed = wanted or stream is None
+        if row.draining != closed:
+            self.handle(m.NodeDraining(now=now, name=name, draining=closed))
 
     def _send(self, node: NodeName, what: m.PlaceTask | pb.MasterPipelineMessage) -> None:
         """To a node whose stream is down nothing is sent: it is told when it comes back."""
@@ -292,9 +301,10 @@ class PipelineTasks:
         return capacity.name, stream
 
     def leave(self, name: NodeName, stream: NodeStream) -> None:
-        """Its stream is down. It is lost only if it stays away."""
+        """Its stream is down. It takes nothing new, and is lost if it stays away."""
         if self.nodes.get(name) is stream:
             del self.nodes[name]
+            self.handle(m.NodeDraining(now=time.time(), name=name))
 
     def heard(self, name: NodeName, message: pb.NodePipelineMessage) -> None:
         """Take in what a node says.

@@ -113,7 +113,7 @@ class PipelineNode:
             case m.ClockTicked():
                 self._time_out(event.now)
             case m.DrainAsked():
-                self._drain(event.now)
+                self._drain(event)
             case m.GpuAsked():
                 self._ask(event)
             case m.GpuReleased():
@@ -221,11 +221,14 @@ class PipelineNode:
                 task, TaskOutcome.CANCELLED, event.why or "nobody wants it any more", event.now
             )
 
-    def _drain(self, now: float) -> None:
-        self.draining = True
+    def _drain(self, event: m.DrainAsked) -> None:
+        self.draining = event.draining
+        if not event.draining:
+            return
         why = f"node {self.capacity.name} is draining"
-        for task in [one for one in self.tasks.values() if not one.begun and not one.claim]:
-            self._end(task, TaskOutcome.GIVEN_BACK, why, now)
+        for task in list(self.tasks.values()):
+            if not task.claim and (event.begun or not task.begun):
+                self._end(task, TaskOutcome.GIVEN_BACK, why, event.now)
 
     def _fail(self, task: PlacedTask, one: PlacedSubtask, now: float, why: str) -> None:
         one.life.move(SubtaskState.FAILED, now, why)
