@@ -29,6 +29,7 @@ from hrm.core.pipeline import node_messages as m
 from hrm.core.pipeline.feasibility import CAPS, Caps
 from hrm.core.pipeline.load import node_load
 from hrm.core.pipeline.model import (
+    CO_RUN_FEATURES,
     Device,
     LearningEstimates,
     NodePolicy,
@@ -48,6 +49,7 @@ from hrm.core.pipeline.subtasks import PlacedSubtask, PlacedTask, Run, SubtaskSt
 
 __all__ = ["NodeBounds", "PipelineNode"]
 
+_SM = CO_RUN_FEATURES.index("sm")
 _PROFILED_CELLS = 2
 _OUT_OF_MEMORY_FACTOR = 1.5
 _CLAIM = "gpu"
@@ -293,6 +295,7 @@ class PipelineNode:
             gpu_memory_mib=feasibility.gpu_need_mib(ready, self.estimates) if on_gpu else 0.0,
             deadline=math.inf if task.claim else now + one.spec.timeout_s,
             profile=profile,
+            sm=float(self.estimates.gpu_features(one.row)[_SM]) if on_gpu else 0.0,
         )
         self.room.take(run)
         self._unready(one)
