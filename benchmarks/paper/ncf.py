@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student  # type: ignore[import-untyped]
+from scipy.stats import t as student
 
 from benchmarks import common
 from benchmarks.common import CONSOLE
@@ -184,9 +184,9 @@ _SCORES_ARE = (
     "With the metrics as measured. Rank: Spearman's, of the score with what both of a pair lose. "
     "Regret: of the partner with the best score over the best partner, relative to a random one "
     "(1). In brackets 95 % of resampled pairs. `belief` is the learned score before any co-run, "
-    "`learned` after those of other applications, `seen` after half of this one's, too: that is not "
-    "held out, but what a manager sees that has run for a while. A score that is the same for all "
-    "pairs has rank 0."
+    "`learned` after those of other applications, `seen` after half of this one's, too: that is "
+    "not held out, but what a manager sees that has run for a while. A score that is the same for "
+    "all pairs has rank 0."
 )
 
 
