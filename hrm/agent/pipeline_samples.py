@@ -15,6 +15,7 @@ import psutil
 import pynvml
 import structlog
 
+from hrm.agent.pipeline_profile import Profiler
 from hrm.agent.pipeline_share import PipelineShare
 from hrm.core.pipeline.model import Device
 from hrm.core.pipeline.node_messages import LoadSampled
@@ -23,6 +24,7 @@ __all__ = ["Sampler"]
 
 _LINK_BYTES_PER_S = 125e6
 _MIB = 1 << 20
+_PROFILE_STEP_S = 0.5
 _log = structlog.get_logger("hrm.agent.pipelines")
 
 
@@ -69,17 +71,30 @@ class Sampler:
     async def profile(
         self, pid: Callable[[], int | None], device: Device, number: int, seconds: float
     ) -> dict[str, float]:
-        """Shares by name that one run takes in its next ``seconds``; {}: it could not be seen."""
-        before_s, began_s = _cpu_s(pid()), time.monotonic()
-        await asyncio.sleep(seconds)
-        after_s = _cpu_s(pid())
-        if after_s is None:
-            return {}
-        share = (after_s - (before_s or 0.0)) / (time.monotonic() - began_s)
-        cells = {"cpu": min(1.0, max(0.0, share))}
-        if device is Device.GPU and number in self._handles:
+        """Shares by name that one run takes in its next ``seconds``; {}: it could not be seen.
+
+        Where the driver does not tell of processes, the whole GPU's shares stand for the run's.
+        """
+        gpu = number if device is Device.GPU and number in self._handles else None
+        profiler: Profiler | None = None
+        try:
+            for _ in range(max(2, round(seconds / _PROFILE_STEP_S))):
+                at = pid()
+                if profiler is not None:
+                    await asyncio.to_thread(profiler.sample)
+                elif at is not None:
+                    profiler = await asyncio.to_thread(Profiler, at, gpu)
+                await asyncio.sleep(_PROFILE_STEP_S)
+            if profiler is None:
+                return {}
+            figures = (await asyncio.to_thread(profiler.profile)).figures
+        finally:
+            if profiler is not None:
+                profiler.close()
+        cells = {name: figures[name] for name in ("cpu", "sm", "dram") if name in figures}
+        if gpu is not None and "cpu" in cells:
             busy, memory_busy, _ = self._gpu(number)
-            cells |= {"sm": busy, "dram": memory_busy}
+            cells = {"sm": busy, "dram": memory_busy} | cells
         return cells
 
 
@@ -99,14 +114,3 @@ def _handles(share: PipelineShare) -> dict[int, object]:
 def _network_bytes() -> tuple[int, int]:
     counters = psutil.net_io_counters()
     return (counters.bytes_sent, counters.bytes_recv) if counters else (0, 0)
-
-
-def _cpu_s(pid: int | None) -> float | None:
-    """Seconds of CPU that the process and its children have used; None: it is not there."""
-    if pid is None:
-        return None
-    try:
-        times = psutil.Process(pid).cpu_times()
-    except psutil.Error:
-        return None
-    return float(times.user + times.system + times.children_user + times.children_system)
