@@ -24,7 +24,8 @@ from hrm.policies.corun.scores import CoRunScore, Cosine, Learned, Oracle, Overl
 
 __all__ = ["DEFAULT_SCORE", "SCORES", "Stdm", "known", "load", "predictor"]
 
-DEFAULT_SCORE = "learned"
+DEFAULT_SCORE = "cosine"
+"""What ranked measured pairs best (benchmarks/results/paper-ncf.md)."""
 SCORES: dict[str, Callable[..., CoRunScore]] = {
     "cosine": Cosine,
     "overload": Overload,
