@@ -17,6 +17,7 @@ pytest.importorskip("matplotlib")
 
 from benchmarks.paper import ncf, ncf_methods
 from benchmarks.paper.ncf_data import SHARES, Measured, read_igniter, read_profiles
+from benchmarks.paper.ncf_plot import draw
 from hrm.errors import InvalidRequest
 
 BATCHES = (1, 2, 4, 8, 16, 32)
@@ -172,5 +173,5 @@ def test_a_whole_run_judges_and_reports(
     assert table["metrics"]["spearman"]["measured"]["mean"] > 0.8, "the partner's load rules here"
     assert document["best"]["score"] in ("cosine", "overload", "learned")
     assert "| conditional Gaussian |" in capsys.readouterr().out
-    ncf.draw(tmp_path / "picture.svg", document, {})
+    draw(tmp_path / "picture.svg", document, {})
     assert "<svg" in (tmp_path / "picture.svg").read_text()
