@@ -31,6 +31,7 @@ from hrm.core.pipeline.model import (
 __all__ = [
     "CAPS",
     "Caps",
+    "fits_gpu",
     "gpu_need_mib",
     "host_need_mib",
     "never_fits",
@@ -80,7 +81,18 @@ def refusal(
     return _gpu_refusal(gpu, gpu_need_mib(subtask, view.estimates), caps)
 
 
+def fits_gpu(gpu: GpuView, need_mib: float, caps: Caps = CAPS) -> bool:
+    """May one that takes ``need_mib`` of device memory join those that run on ``gpu``?"""
+    return (
+        len(gpu.running) < caps.co_runners_max
+        and gpu.memory_used_mib + need_mib <= caps.gpu_memory_share * gpu.memory_mib
+        and not (gpu.running and gpu.utilisation >= caps.gpu_utilisation)
+    )
+
+
 def _gpu_refusal(gpu: GpuView, need_mib: float, caps: Caps) -> str:
+    if fits_gpu(gpu, need_mib, caps):
+        return ""
     if len(gpu.running) >= caps.co_runners_max:
         return f"{len(gpu.running)} run on GPU {gpu.index} already"
     limit_mib = caps.gpu_memory_share * gpu.memory_mib
@@ -89,9 +101,7 @@ def _gpu_refusal(gpu: GpuView, need_mib: float, caps: Caps) -> str:
             f"it needs {need_mib:.0f} MiB of GPU {gpu.index}, of whose {limit_mib:.0f} MiB "
             f"{gpu.memory_used_mib:.0f} are promised"
         )
-    if gpu.running and gpu.utilisation >= caps.gpu_utilisation:
-        return f"GPU {gpu.index} is {gpu.utilisation:.0%} busy"
-    return ""
+    return f"GPU {gpu.index} is {gpu.utilisation:.0%} busy"
 
 
 def started(view: NodeView, start: Start) -> NodeView:

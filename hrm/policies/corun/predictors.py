@@ -197,9 +197,9 @@ class Gaussian:
                     squares[np.ix_(lacks, lacks)] += len(rows) * left
                 total += complete.sum(axis=0)
                 squares += complete.T @ complete
-            before, mean = mean, total / len(table)
+            mean, before = total / len(table), covariance
             covariance = self._shrunk(squares / len(table) - np.outer(mean, mean))
-            if np.abs(mean - before).max() < 1e-4:
+            if np.abs(covariance - before).max() < 1e-3 * covariance.max():
                 break
         return mean, covariance
 
