@@ -27,8 +27,10 @@ from hrm.master.admin_service import AdminService
 from hrm.master.application_service import ApplicationService
 from hrm.master.interpreter import Interpreter
 from hrm.master.node_service import NodeService
+from hrm.master.policy_service import PolicyService, load_modes
 from hrm.master.scheduler_service import SharedStateService
 from hrm.master.store import SqliteStore
+from hrm.policies.host import Hosts
 from hrm.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -36,6 +38,8 @@ from hrm.v1 import (
     application_pb2_grpc,
     node_pb2,
     node_pb2_grpc,
+    policy_pb2,
+    policy_pb2_grpc,
     scheduler_pb2,
     scheduler_pb2_grpc,
 )
@@ -98,7 +102,8 @@ async def _serve(settings: MasterSettings, token: str, store: SqliteStore) -> in
         now=time.time(),
     )
     master = Interpreter(core, store)
-    await _add_services(server, master, settings, address, token)
+    hosts = Hosts(load_modes(settings.state_dir))
+    await _add_services(server, master, hosts, settings, address, token)
     stopped = master.stopped
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, _finish, stopped)
@@ -142,6 +147,7 @@ def _bind(server: grpc.aio.Server, settings: MasterSettings) -> int:
 async def _add_services(
     server: grpc.aio.Server,
     master: Interpreter,
+    hosts: Hosts,
     settings: MasterSettings,
     address: str,
     token: str,
@@ -153,10 +159,14 @@ async def _add_services(
     )
     node_pb2_grpc.add_NodeServiceServicer_to_server(NodeService(master, interval_s), server)
     scheduler_pb2_grpc.add_SharedStateServiceServicer_to_server(SharedStateService(master), server)
+    policy_pb2_grpc.add_PolicyServiceServicer_to_server(
+        PolicyService(hosts, settings.state_dir), server
+    )
     names = [
         admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
         application_pb2.DESCRIPTOR.services_by_name["ApplicationService"].full_name,
         node_pb2.DESCRIPTOR.services_by_name["NodeService"].full_name,
+        policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].full_name,
         scheduler_pb2.DESCRIPTOR.services_by_name["SharedStateService"].full_name,
     ]
     checker = health_aio.HealthServicer()
