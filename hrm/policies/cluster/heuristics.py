@@ -56,7 +56,9 @@ class LeastLoaded(_Heuristic):
         tasks = view.running[rows] + view.waiting_batch[rows] + view.waiting_stream[rows]
         share = tasks / np.maximum(view.cores[rows] + view.gpus[rows], 1.0)
         load = (view.cpu + view.memory + view.gpu + view.gpu_memory)[rows] / 4.0
-        best = np.lexsort((_worst(load), _worst(share)))[0]
+        fewest = _worst(share)
+        equal = np.flatnonzero(fewest == fewest.min())
+        best = int(equal[np.argmin(_worst(load[equal]))])
         row = int(rows[best])
         why = f"{view.names[row]}: {tasks[best]:g} tasks, load {load[best]:.2f}, the least of all"
         return Choice(node=row, why=why)
