@@ -18,49 +18,37 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import structlog
 
 from hrm import pipeline_wire as pw
 from hrm.agent.pipeline_link import PipelineLink
+from hrm.agent.pipeline_profile import Profiler
 from hrm.agent.pipeline_samples import Sampler
 from hrm.agent.pipeline_share import PipelineShare
 from hrm.agent.pipeline_workers import Workers
 from hrm.config import AgentSettings
 from hrm.core.pipeline import node_messages as m
-from hrm.core.pipeline.basic import FirstFit
-from hrm.core.pipeline.estimates import RunningMeans
-from hrm.core.pipeline.model import Device, NodePolicy, TaskId, TaskSpec
+from hrm.core.pipeline.model import Device, TaskId, TaskSpec
 from hrm.core.pipeline.node import PipelineNode
 from hrm.core.pipeline.node_messages import RunOutcome, TaskOutcome
-from hrm.errors import InvalidConfig, LimitReached, Unsatisfiable
+from hrm.errors import LimitReached, Unsatisfiable
+from hrm.policies import corun
+from hrm.policies.corun.estimates import Stdm
+from hrm.policies.corun.told import ToldStdm
 from hrm.v1 import pipeline_pb2 as pb
 
-__all__ = ["PipelineRuntime", "load_policy"]
+__all__ = ["PipelineRuntime"]
 
 _PERIOD_S = 1.0
 _PROFILE_S = 4.0
+_PROFILE_SAMPLES = 16
 _STOP_LIMIT_S = 10.0
 _FLUSH_LIMIT_S = 3.0
 _ON_DECLARED = "on a declared GPU: no device stands behind it, its GPU version ran on the CPU"
 _log = structlog.get_logger("hrm.agent.pipelines")
 
-_POLICIES: dict[str, Callable[[], NodePolicy]] = {"first-fit": FirstFit}
-
 Attempt = tuple[TaskId, int]
-
-
-def load_policy(name: str) -> NodePolicy:
-    """The node policy of that name.
-
-    Raises:
-        InvalidConfig: there is none.
-    """
-    try:
-        return _POLICIES[name]()
-    except KeyError:
-        raise InvalidConfig(
-            f"pipeline_policy is {name!r}; there is {', '.join(sorted(_POLICIES))}"
-        ) from None
 
 
 class _Placed:
@@ -104,8 +92,12 @@ class PipelineRuntime:
         self.share = share
         self._identity = identity
         self._directory = settings.work_dir / "pipelines"
+        capacity = share.capacity
+        models = {gpu.model: gpu.memory_mib for gpu in capacity.gpus}
         self.core = PipelineNode(
-            share.capacity, load_policy(settings.pipeline_policy), RunningMeans()
+            capacity,
+            corun.load(settings.pipeline_policy, rng=np.random.default_rng()),
+            ToldStdm(Stdm(memory_mib=capacity.memory_mib, gpu_memory_mib=models)),
         )
         self._workers = Workers(share, self._directory, settings.pipeline_path)
         self._sampler = Sampler(share)
@@ -183,9 +175,12 @@ class PipelineRuntime:
                     self._claims[command.holder].set_exception(refusal(command.why))
 
     async def _run(self, start: m.StartSubtask) -> None:
-        profile: asyncio.Task[None] | None = None
-        if start.profile:
-            profile = asyncio.create_task(self._profile(start))
+        profiles: list[asyncio.Task[None]] = []
+
+        def started(pid: int) -> None:
+            if start.profile:
+                profiles.append(asyncio.create_task(self._profile(start, pid)))
+
         placed = self._placed[start.key.task_id, start.attempt]
         spec = placed.spec
         assert spec is not None
@@ -200,8 +195,8 @@ class PipelineRuntime:
             "memory_limit_mib": start.memory_limit_mib if start.device is Device.CPU else 0,
         }
         place = (start.device, start.number)
-        result = await self._workers.run(start.run, place, placed.code, job)
-        if profile is not None:
+        result = await self._workers.run(start.run, place, placed.code, job, started)
+        for profile in profiles:
             profile.cancel()
         message = result.message
         if result.outcome is RunOutcome.DONE and self._is_declared(start):
@@ -222,13 +217,21 @@ class PipelineRuntime:
     def _is_declared(self, start: m.StartSubtask) -> bool:
         return start.device is Device.GPU and self.share.gpus[start.number].declared
 
-    async def _profile(self, start: m.StartSubtask) -> None:
-        """Look at a run's first seconds; a shorter one tells what it can by its end."""
-        cells = await self._sampler.profile(
-            lambda: self._workers.pid(start.run), start.device, start.number, _PROFILE_S
-        )
-        if cells:
-            event = m.SubtaskProfiled(now=time.time(), key=start.key, run=start.run, cells=cells)
+    async def _profile(self, start: m.StartSubtask, pid: int) -> None:
+        """Look at a run's first seconds; of a shorter one the estimates hear at its end."""
+        real_gpu = start.device is Device.GPU and not self._is_declared(start)
+        profiler = Profiler(pid, start.number if real_gpu else None)
+        try:
+            for _ in range(_PROFILE_SAMPLES):
+                if not profiler.sample():
+                    return
+                await asyncio.sleep(_PROFILE_S / _PROFILE_SAMPLES)
+            profiler.sample()
+            figures = profiler.profile().figures
+        finally:
+            profiler.close()
+        if figures:
+            event = m.SubtaskProfiled(now=time.time(), key=start.key, run=start.run, cells=figures)
             self._deliver(event)
 
     def _report(self, command: m.ReportSubtask) -> None:

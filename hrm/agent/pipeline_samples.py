@@ -1,22 +1,18 @@
-"""Telemetry for pipelines: how busy the machine and its GPUs are, and what one run takes.
+"""Telemetry for pipelines: how busy the machine, its network and its GPUs are.
 
-Of GPUs NVML tells utilisation and memory in use. The shares of caches and of loads and stores need
-a profiler's counters, which are not read here: those cells stay unmeasured.
+A GPU that NVML does not tell of counts as busy as its runs were predicted to make it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
-from collections.abc import Callable
 
 import psutil
 import pynvml
 import structlog
 
 from hrm.agent.pipeline_share import PipelineShare
-from hrm.core.pipeline.model import Device
 from hrm.core.pipeline.node_messages import LoadSampled
 
 __all__ = ["Sampler"]
@@ -54,33 +50,17 @@ class Sampler:
             sent=max(0.0, sent),
             received=max(0.0, received),
             gpu_utilisation=tuple(gpu[0] for gpu in gpus) if complete else (),
-            gpu_memory_used_mib=tuple(gpu[2] for gpu in gpus) if complete else (),
+            gpu_memory_used_mib=tuple(gpu[1] for gpu in gpus) if complete else (),
         )
 
-    def _gpu(self, index: int) -> tuple[float, float, float]:
-        """Shares of time in which kernels ran and memory was read, and MiB in use."""
+    def _gpu(self, index: int) -> tuple[float, float]:
+        """Share of time in which kernels ran, and MiB in use."""
         handle = self._handles[index]
         with contextlib.suppress(pynvml.NVMLError):
             rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
             memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-            return rates.gpu / 100, rates.memory / 100, int(memory.used) / _MIB
-        return 0.0, 0.0, 0.0
-
-    async def profile(
-        self, pid: Callable[[], int | None], device: Device, number: int, seconds: float
-    ) -> dict[str, float]:
-        """Shares by name that one run takes in its next ``seconds``; {}: it could not be seen."""
-        before_s, began_s = _cpu_s(pid()), time.monotonic()
-        await asyncio.sleep(seconds)
-        after_s = _cpu_s(pid())
-        if after_s is None:
-            return {}
-        share = (after_s - (before_s or 0.0)) / (time.monotonic() - began_s)
-        cells = {"cpu": min(1.0, max(0.0, share))}
-        if device is Device.GPU and number in self._handles:
-            busy, memory_busy, _ = self._gpu(number)
-            cells |= {"sm": busy, "dram": memory_busy}
-        return cells
+            return rates.gpu / 100, int(memory.used) / _MIB
+        return 0.0, 0.0
 
 
 def _handles(share: PipelineShare) -> dict[int, object]:
@@ -99,14 +79,3 @@ def _handles(share: PipelineShare) -> dict[int, object]:
 def _network_bytes() -> tuple[int, int]:
     counters = psutil.net_io_counters()
     return (counters.bytes_sent, counters.bytes_recv) if counters else (0, 0)
-
-
-def _cpu_s(pid: int | None) -> float | None:
-    """Seconds of CPU that the process and its children have used; None: it is not there."""
-    if pid is None:
-        return None
-    try:
-        times = psutil.Process(pid).cpu_times()
-    except psutil.Error:
-        return None
-    return float(times.user + times.system + times.children_user + times.children_system)

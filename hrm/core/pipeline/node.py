@@ -169,15 +169,7 @@ class PipelineNode:
             self.estimates.declare(row, one)
             key = SubtaskKey(spec.task_id, one.name)
             task.subtasks[one.name] = PlacedSubtask(key, one, row)
-            why = feasibility.never_fits(
-                one,
-                row,
-                self.estimates,
-                cores=self.capacity.cores,
-                memory_mib=self.capacity.memory_mib,
-                gpu_memory_mib=[gpu.memory_mib for gpu in self.capacity.gpus],
-                caps=self.room.caps,
-            )
+            why = feasibility.never_fits(one, self.capacity, self.room.caps)
             if why:
                 self._say_end(task, TaskOutcome.FAILED, f"node {self.capacity.name}: {why}")
                 return
@@ -192,12 +184,13 @@ class PipelineNode:
                 self._make_ready(task, one, now, "its inputs are there")
 
     def _make_ready(self, task: PlacedTask, one: PlacedSubtask, now: float, why: str) -> None:
-        estimates, capacity = self.estimates, self.capacity
+        """It may start now. What it is charged is settled here: an estimate that is more than there
+        is may be wrong, and keeps it from no empty node; a need that is known to be more does."""
+        capacity, estimates = self.capacity, self.estimates
         room_mib = max((gpu.memory_mib for gpu in capacity.gpus), default=0.0)
         room_mib *= self.room.caps.gpu_memory_share
-        need_mib = max(one.spec.gpu_memory_mib, estimates.gpu_memory_mib(one.row))
-        one.gpu_need_mib = max(one.gpu_need_mib, need_mib)
-        if Device.GPU in one.devices and one.gpu_need_mib > room_mib:
+        known_mib = max(one.gpu_need_mib, one.spec.gpu_memory_mib)
+        if not capacity.gpus or known_mib > room_mib:
             one.devices = one.devices & {Device.CPU}
         if not capacity.cores:
             one.devices = one.devices & {Device.GPU}
@@ -205,15 +198,16 @@ class PipelineNode:
         if not one.devices:
             self._fail(task, one, now, f"no device of the node suffices ({why})")
             return
-        memory_mib = one.spec.memory_mib or min(capacity.memory_mib, estimates.memory_mib(one.row))
+        gpu_mib = max(known_mib, min(room_mib, estimates.gpu_memory_mib(one.row)))
+        host_mib = min(capacity.memory_mib, estimates.memory_mib(one.row))
         one.ready = self._ready[one.key] = ReadySubtask(
             key=one.key,
             row=one.row,
             devices=one.devices,
             since=now,
             workload=task.workload,
-            memory_mib=memory_mib,
-            gpu_memory_mib=one.gpu_need_mib,
+            memory_mib=one.spec.memory_mib or host_mib,
+            gpu_memory_mib=gpu_mib,
         )
 
     def _withdraw(self, event: m.TaskWithdrawn) -> None:
@@ -366,7 +360,7 @@ class PipelineNode:
         if not task.claim:
             report = m.ReportSubtask(task_id=task.spec.task_id, attempt=task.attempt, timing=timing)
             self._commands.append(report)
-        self._next_state(task, one, outcome, message, event.now)
+        self._next_state(task, one, run, outcome, message, event.now)
 
     def _timing(
         self, run: Run, event: m.SubtaskEnded, outcome: RunOutcome, message: str
@@ -402,6 +396,7 @@ class PipelineNode:
         self,
         task: PlacedTask,
         one: PlacedSubtask,
+        run: Run,
         outcome: RunOutcome,
         message: str,
         now: float,
@@ -416,7 +411,7 @@ class PipelineNode:
             if all(other.state is SubtaskState.DONE for other in task.subtasks.values()):
                 self._end(task, TaskOutcome.DONE, "", now)
         elif outcome is RunOutcome.OUT_OF_GPU_MEMORY:
-            self._retry_with_memory(task, one, message, now)
+            self._retry_with_memory(task, one, run, message, now)
         elif outcome is RunOutcome.NOT_IMPORTABLE:
             self._fail(task, one, now, f"it cannot be imported: {message}")
         elif one.runs < one.spec.attempts:
@@ -426,12 +421,12 @@ class PipelineNode:
             self._fail(task, one, now, f"{outcome.value}{times}: {message}".rstrip(": "))
 
     def _retry_with_memory(
-        self, task: PlacedTask, one: PlacedSubtask, message: str, now: float
+        self, task: PlacedTask, one: PlacedSubtask, run: Run, message: str, now: float
     ) -> None:
         """Once more with half as much memory again; then on a core, or not at all."""
         one.out_of_gpu_memory += 1
         if one.out_of_gpu_memory == 1:
-            one.gpu_need_mib *= _OUT_OF_MEMORY_FACTOR
+            one.gpu_need_mib = run.gpu_memory_mib * _OUT_OF_MEMORY_FACTOR
         else:
             one.devices = one.devices & {Device.CPU}
         self._make_ready(task, one, now, f"out of device memory: {message}".rstrip(": "))

@@ -22,7 +22,6 @@ from hrm.core.pipeline.subtasks import Run
 __all__ = ["Card", "Room"]
 
 
-
 class Card:
     """One GPU and its runs, in order of start."""
 
