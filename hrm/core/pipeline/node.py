@@ -1,14 +1,8 @@
 """The node's core for pipeline tasks: which subtask runs where, and when. Sans-IO.
 
 Tasks arrive whole. Their subtasks become ready as what they come after ends; a ``NodePolicy`` says
-which of the ready ones start on which core or GPU, and whatever it says is held against
-``feasibility.refusal`` before anything starts. Before the policy is asked, two go first:
-
-- a row of which fewer than two metrics were measured, one at a time on each device, so that the
-  estimates learn of it (section 3.1; the run itself is the profile, so no work is lost);
-- who has waited 5 times its predicted run time (section 3.4), and at least ``starvation_floor_s``:
-  under a long backlog everybody waits, and first come first served is then no cure. What such a
-  subtask needs and cannot have yet is kept free for it.
+which of the ready ones start on which core or GPU (``dispatch``), and whatever it says is held
+against ``feasibility.refusal`` before anything starts.
 
 The core never knows how long a run will take: it hears of ends (``SubtaskEnded``) and of the clock
 (``ClockTicked``), and tells an interpreter what to start and stop. The agent and the simulator are
@@ -22,10 +16,10 @@ Source: LDWP + IAWP, sections 2.1, 3.4 and algorithm 2.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from hrm.core.pipeline import feasibility
 from hrm.core.pipeline import node_messages as m
+from hrm.core.pipeline.dispatch import Dispatcher, NodeBounds
 from hrm.core.pipeline.feasibility import CAPS, Caps
 from hrm.core.pipeline.load import node_load
 from hrm.core.pipeline.model import (
@@ -50,21 +44,8 @@ from hrm.core.pipeline.subtasks import PlacedSubtask, PlacedTask, Run, SubtaskSt
 __all__ = ["NodeBounds", "PipelineNode"]
 
 _SM = CO_RUN_FEATURES.index("sm")
-_PROFILED_CELLS = 2
 _OUT_OF_MEMORY_FACTOR = 1.5
 _CLAIM = "gpu"
-_REFUSALS_KEPT = 32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeBounds:
-    """Bounds of a node's core; the daemon fills them from its settings."""
-
-    tasks_limit: int = 1_000
-    claims_limit: int = 256
-    starvation_factor: float = 5.0
-    starvation_floor_s: float = 30.0
-    profiling: bool = True
 
 
 class PipelineNode:
@@ -90,10 +71,10 @@ class PipelineNode:
         self.room = Room(capacity, estimates, caps)
         self.tasks: dict[TaskId, PlacedTask] = {}
         self.draining = False
-        self.refusals: list[str] = []
-        """The latest things that the policy proposed and may not."""
-        self.refused = 0
         self._ready: dict[SubtaskKey, ReadySubtask] = {}
+        self.dispatcher = Dispatcher(
+            policy, self.room, self._ready, self.bounds, start=self._start, is_claim=self._is_claim
+        )
         self._last_run = 0
         self._commands: list[m.NodeCommand] = []
 
@@ -120,10 +101,15 @@ class PipelineNode:
                 self._ask(event)
             case m.GpuReleased():
                 self._released(event)
-        self._dispatch(event.now)
+        self.dispatcher.dispatch(event.now)
         return commands
 
     # --- what others ask ----------------------------------------------------------------------
+
+    @property
+    def refused(self) -> int:
+        """How often the policy named what it may not."""
+        return self.dispatcher.refused
 
     def load(self, now: float) -> m.NodeLoad:
         """What the node reports of itself."""
@@ -270,7 +256,7 @@ class PipelineNode:
         one.ready = None
         self._ready.pop(one.key, None)
 
-    def _start(self, start: Start, now: float, *, profile: bool = False) -> None:
+    def _start(self, start: Start, now: float, profile: bool) -> None:
         ready = self._ready[start.key]
         task = self.tasks[start.key.task_id]
         one = task.subtasks[start.key.subtask]
@@ -431,6 +417,9 @@ class PipelineNode:
             one.devices = one.devices & {Device.CPU}
         self._make_ready(task, one, now, f"out of device memory: {message}".rstrip(": "))
 
+    def _is_claim(self, key: SubtaskKey) -> bool:
+        return bool(self.tasks[key.task_id].claim)
+
     # --- claims from outside ------------------------------------------------------------------
 
     def _ask(self, event: m.GpuAsked) -> None:
@@ -468,116 +457,6 @@ class PipelineNode:
             return
         ended = m.SubtaskEnded(now=event.now, key=one.key, run=one.run.run, outcome=RunOutcome.DONE)
         self._ended(ended)
-
-    # --- dispatch -----------------------------------------------------------------------------
-
-    def _dispatch(self, now: float) -> None:
-        if not self._ready:
-            return
-        if self.bounds.profiling:
-            self._start_profiles(now)
-        held, memory_held = self._start_starved(now)
-        if not self._ready:
-            return
-        view = self.room.view(now, tuple(self._ready.values()), held=held, memory_held=memory_held)
-        for start in self.policy.dispatch(view):
-            self._start_if_fits(start, now, held, memory_held)
-        if self._ready and not self.room.runs:
-            # A policy may wait for something that ends; where nothing runs, nothing will end.
-            self._start_anything(now)
-
-    def _start_if_fits(
-        self, start: Start, now: float, held: frozenset[int], memory_held: bool
-    ) -> None:
-        ready = self._ready.get(start.key)
-        if ready is None:
-            why = "it is not ready"
-        else:
-            view = self.room.view(now, (), held=held, memory_held=memory_held)
-            caps = self.room.caps
-            why = feasibility.refusal(view, ready, start.device, start.number, caps)
-        if not why:
-            self._start(start, now)
-            return
-        self.refused += 1
-        del self.refusals[: len(self.refusals) + 1 - _REFUSALS_KEPT]
-        self.refusals.append(
-            f"{self.policy.name}: {start.key.subtask} of {start.key.task_id} on "
-            f"{start.device.value} {start.number}: {why}"
-        )
-
-    def _places(self, ready: ReadySubtask) -> list[tuple[Device, int]]:
-        """Where it could run were the node empty, the faster device first; GPUs emptiest first."""
-        cards = self.room.cards.values()
-        by_runs = sorted(cards, key=lambda card: (len(card.runs), card.card.index))
-        gpus = [(Device.GPU, card.card.index) for card in by_runs]
-        cores = [(Device.CPU, number) for number in range(self.capacity.cores)]
-        seconds = self.estimates.run_s
-        gpu_first = seconds(ready.row, Device.GPU) <= seconds(ready.row, Device.CPU)
-        places = gpus + cores if gpu_first else cores + gpus
-        return [place for place in places if place[0] in ready.devices]
-
-    def _first_fit(
-        self, ready: ReadySubtask, now: float, places: list[tuple[Device, int]]
-    ) -> Start | None:
-        view, caps = self.room.view(now, ()), self.room.caps
-        for device, number in places:
-            if not feasibility.refusal(view, ready, device, number, caps):
-                return Start(ready.key, device, number)
-        return None
-
-    def _start_profiles(self, now: float) -> None:
-        """Little-known rows, each on the device of which least is known, one run a device."""
-        profiling = {(run.device, run.number) for run in self.room.runs if run.profile}
-        on_core = any(device is Device.CPU for device, _ in profiling)
-        rows = {run.row for run in self.room.runs if run.profile}
-        for ready in list(self._ready.values()):
-            if ready.row in rows or self._is_claim(ready.key):
-                continue
-            if self.estimates.measured_cells(ready.row) >= _PROFILED_CELLS:
-                continue
-            places = [
-                place
-                for place in self._places(ready)
-                if not (on_core if place[0] is Device.CPU else place in profiling)
-            ]
-            start = self._first_fit(ready, now, places)
-            if start is not None:
-                self._start(start, now, profile=True)
-                rows.add(ready.row)
-                profiling.add((start.device, start.number))
-                on_core = on_core or start.device is Device.CPU
-
-    def _is_claim(self, key: SubtaskKey) -> bool:
-        return bool(self.tasks[key.task_id].claim)
-
-    def _starving(self, ready: ReadySubtask, now: float) -> bool:
-        run_s = min(self.estimates.run_s(ready.row, device) for device in ready.devices)
-        bounds = self.bounds
-        patience_s = max(bounds.starvation_floor_s, bounds.starvation_factor * run_s)
-        return now - ready.since > patience_s
-
-    def _start_starved(self, now: float) -> tuple[frozenset[int], bool]:
-        """Start who has waited too long; for the first who cannot, keep a GPU or the memory."""
-        starved = [ready for ready in self._ready.values() if self._starving(ready, now)]
-        starved.sort(key=lambda ready: ready.since)
-        for ready in starved:
-            start = self._first_fit(ready, now, self._places(ready))
-            if start is not None:
-                self._start(start, now)
-                continue
-            if ready.memory_mib > self.room.memory_free_mib:
-                return frozenset(), True
-            gpus = [number for device, number in self._places(ready) if device is Device.GPU]
-            return frozenset(gpus[:1]), False
-        return frozenset(), False
-
-    def _start_anything(self, now: float) -> None:
-        for ready in list(self._ready.values()):
-            start = self._first_fit(ready, now, self._places(ready))
-            if start is not None:
-                self._start(start, now)
-                return
 
 
 def _claim_id(holder: str) -> TaskId:

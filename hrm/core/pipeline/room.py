@@ -13,6 +13,7 @@ from hrm.core.pipeline.model import (
     Device,
     Estimates,
     GpuView,
+    LearningEstimates,
     NodeView,
     ReadySubtask,
 )
@@ -58,7 +59,9 @@ class Card:
 class Room:
     """Invariants: a core has at most one run; promised memory never exceeds what there is."""
 
-    def __init__(self, capacity: NodeCapacity, estimates: Estimates, caps: Caps = CAPS) -> None:
+    def __init__(
+        self, capacity: NodeCapacity, estimates: LearningEstimates, caps: Caps = CAPS
+    ) -> None:
         self.capacity = capacity
         self.estimates = estimates
         self.caps = caps
