@@ -26,13 +26,13 @@ from hrm.agent.pipeline_link import PipelineLink
 from hrm.agent.pipeline_profile import Profiler
 from hrm.agent.pipeline_samples import Sampler
 from hrm.agent.pipeline_share import PipelineShare
-from hrm.agent.pipeline_workers import Workers
+from hrm.agent.pipeline_workers import RunResult, Workers
 from hrm.config import AgentSettings
 from hrm.core.pipeline import node_messages as m
 from hrm.core.pipeline.model import Device, TaskId, TaskSpec
 from hrm.core.pipeline.node import PipelineNode
 from hrm.core.pipeline.node_messages import RunOutcome, TaskOutcome
-from hrm.errors import LimitReached, Unsatisfiable
+from hrm.errors import HrmError, LimitReached, Unsatisfiable
 from hrm.policies import corun
 from hrm.policies.corun.estimates import Stdm
 from hrm.policies.corun.told import ToldStdm
@@ -147,10 +147,16 @@ class PipelineRuntime:
             now = time.time()
             if now >= self.core.next_deadline():
                 self._deliver(m.ClockTicked(now=now))
-            if now - sampled_s >= _PERIOD_S:
-                sampled_s = now
-                self._deliver(self._sampler.sample(now))
-                self._workers.end_idle()
+            if now - sampled_s < _PERIOD_S:
+                continue
+            sampled_s = now
+            self._workers.end_idle()
+            try:
+                sample = self._sampler.sample(now)
+            except Exception:
+                _log.exception("the machine cannot be sampled")
+            else:
+                self._deliver(sample)
 
     # --- events in, commands out --------------------------------------------------------------
 
@@ -169,10 +175,10 @@ class PipelineRuntime:
                 case m.EndTask():
                     self._ended(command)
                 case m.GrantGpu():
-                    self._claims[command.holder].set_result(command.number)
+                    self._answer_claim(command.holder, command.number)
                 case m.RefuseGpu():
-                    refusal = Unsatisfiable if "needs" in command.why else LimitReached
-                    self._claims[command.holder].set_exception(refusal(command.why))
+                    refusal = Unsatisfiable if command.never else LimitReached
+                    self._answer_claim(command.holder, refusal(command.why))
 
     async def _run(self, start: m.StartSubtask) -> None:
         profiles: list[asyncio.Task[None]] = []
@@ -195,9 +201,14 @@ class PipelineRuntime:
             "memory_limit_mib": start.memory_limit_mib if start.device is Device.CPU else 0,
         }
         place = (start.device, start.number)
-        result = await self._workers.run(start.run, place, placed.code, job, started)
-        for profile in profiles:
-            profile.cancel()
+        try:
+            result = await self._workers.run(start.run, place, placed.code, job, started)
+        except Exception as error:
+            _log.exception("a run could not be carried out", task=start.key.task_id)
+            result = RunResult(outcome=RunOutcome.CRASHED, message=f"the agent failed: {error!r}")
+        finally:
+            for profile in profiles:
+                profile.cancel()
         message = result.message
         if result.outcome is RunOutcome.DONE and self._is_declared(start):
             message = _ON_DECLARED
@@ -394,6 +405,16 @@ class PipelineRuntime:
         self._claims[asked.holder] = granted
         self._deliver(asked)
         return await granted
+
+    def _answer_claim(self, holder: str, answer: int | HrmError) -> None:
+        """Nobody waits any more if the holder hangs up at this very moment; ``release`` follows."""
+        claim = self._claims.get(holder)
+        if claim is None or claim.done():
+            return
+        if isinstance(answer, HrmError):
+            claim.set_exception(answer)
+        else:
+            claim.set_result(answer)
 
     def release(self, holder: str) -> None:
         """The holder is done, or gone; nothing if it holds and waits for nothing."""

@@ -238,7 +238,7 @@ class PipelineNode:
     def _say_end(self, task: PlacedTask, outcome: TaskOutcome, message: str) -> None:
         if task.claim:
             if outcome is TaskOutcome.FAILED:
-                self._commands.append(m.RefuseGpu(holder=task.claim, why=message))
+                self._commands.append(m.RefuseGpu(holder=task.claim, why=message, never=True))
             return
         self._commands.append(
             m.EndTask(
@@ -428,7 +428,7 @@ class PipelineNode:
             return
         if sum(bool(task.claim) for task in self.tasks.values()) >= self.bounds.claims_limit:
             why = f"{self.bounds.claims_limit} claims on GPUs are here already; try again later"
-            self._commands.append(m.RefuseGpu(holder=event.holder, why=why))
+            self._commands.append(m.RefuseGpu(holder=event.holder, why=why, never=False))
             return
         subtask = SubtaskSpec(
             name=_CLAIM,
