@@ -1,9 +1,9 @@
 """Training of the neural collaborative filter: ``hrm.policies.corun.ncf`` says what it is.
 
-Pre-training lowers the loss over the measured cells with Adam, all at once, until the error of held
-out rows has not improved for ``patience`` rounds. A held-out row takes part as a new row would: two
-of its cells are known, its vector starts at the closest rows and is fitted alone. Online, single
-cells follow with plain SGD.
+Pre-training lowers the loss over batches of measured cells with Adam, until the error of held-out
+rows has not improved for ``patience`` rounds of ``round_steps``. A held-out row takes part as a new
+row would: two of its cells are known, its vector starts at the closest rows and is fitted alone.
+Online, single cells follow with plain SGD.
 
 PyTorch does the training and is imported here alone.
 
@@ -27,16 +27,17 @@ __all__ = ["Settings", "Trained", "fresh", "learn_cells", "torch_loss", "train"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """``rate``: of Adam; ``decay``: lambda; ``patience``: rounds of ``round_steps`` each."""
+    """``rate``: of Adam; ``decay``: lambda; ``batch``: cells a step; ``patience``: in rounds."""
 
     size: int = SIZE
     hidden: tuple[int, ...] = HIDDEN
     rate: float = 1e-3
     decay: float = 1e-4
+    batch: int = 160
     steps: int = 3000
     patience: int = 20
-    round_steps: int = 25
-    fit_steps: int = 100
+    round_steps: int = 50
+    fit_steps: int = 60
     fit_rate: float = 0.5
 
 
@@ -85,7 +86,9 @@ def train(
     checks = None if held_out is None else _with_two_known(held_out, rng)
     for step in range(1, settings.steps + 1):
         optimiser.zero_grad()
-        torch_loss(parameters, *cells, decay=settings.decay).backward()
+        some = rng.integers(len(cells[0]), size=min(settings.batch, len(cells[0])))
+        batch = (cells[0][some], cells[1][some], cells[2][some])
+        torch_loss(parameters, *batch, decay=settings.decay).backward()
         optimiser.step()
         if checks is None or step % settings.round_steps:
             continue

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from hrm.core.model import NodeName
 from hrm.core.pipeline import cluster_messages as m
 from hrm.core.pipeline.basic import LeastLoaded
-from hrm.core.pipeline.feasibility import CAPS, Caps
+from hrm.core.pipeline.feasible import Limits
 from hrm.core.pipeline.model import (
     Choice,
     ClusterPolicy,
@@ -88,12 +88,12 @@ class PipelineCluster:
         estimates: LearningEstimates,
         *,
         bounds: ClusterBounds | None = None,
-        caps: Caps = CAPS,
+        limits: Limits | None = None,
     ) -> None:
         self.policy = policy
         self.estimates = estimates
         self.bounds = bounds or ClusterBounds()
-        self.table = NodeTable(estimates, caps)
+        self.table = NodeTable(estimates, limits or Limits())
         self.tasks: dict[TaskId, TaskRecord] = {}
         """Those that have not ended, in the order of submission."""
         self.ended: dict[TaskId, TaskRecord] = {}

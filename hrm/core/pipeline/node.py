@@ -2,7 +2,7 @@
 
 Tasks arrive whole. Their subtasks become ready as what they come after ends; a ``NodePolicy`` says
 which of the ready ones start on which core or GPU, and whatever it says is held against
-``feasibility.refusal`` before anything starts. Before the policy is asked, two go first:
+``feasible.refusal`` before anything starts. Before the policy is asked, two go first:
 
 - a row of which fewer than two metrics were measured, one at a time on each device, so that the
   estimates learn of it (section 3.1; the run itself is the profile, so no work is lost);
@@ -24,9 +24,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hrm.core.pipeline import feasibility
+from hrm.core.pipeline import feasible
 from hrm.core.pipeline import node_messages as m
-from hrm.core.pipeline.feasibility import CAPS, Caps
+from hrm.core.pipeline.feasible import Limits
 from hrm.core.pipeline.load import node_load
 from hrm.core.pipeline.model import (
     CO_RUN_FEATURES,
@@ -81,13 +81,13 @@ class PipelineNode:
         estimates: LearningEstimates,
         *,
         bounds: NodeBounds | None = None,
-        caps: Caps = CAPS,
+        limits: Limits | None = None,
     ) -> None:
         self.capacity = capacity
         self.policy = policy
         self.estimates = estimates
         self.bounds = bounds or NodeBounds()
-        self.room = Room(capacity, estimates, caps)
+        self.room = Room(capacity, estimates, limits or Limits())
         self.tasks: dict[TaskId, PlacedTask] = {}
         self.draining = False
         self.refusals: list[str] = []
@@ -115,7 +115,7 @@ class PipelineNode:
             case m.ClockTicked():
                 self._time_out(event.now)
             case m.DrainAsked():
-                self._drain(event.now)
+                self._drain(event)
             case m.GpuAsked():
                 self._ask(event)
             case m.GpuReleased():
@@ -169,15 +169,7 @@ class PipelineNode:
             self.estimates.declare(row, one)
             key = SubtaskKey(spec.task_id, one.name)
             task.subtasks[one.name] = PlacedSubtask(key, one, row)
-            why = feasibility.never_fits(
-                one,
-                row,
-                self.estimates,
-                cores=self.capacity.cores,
-                memory_mib=self.capacity.memory_mib,
-                gpu_memory_mib=[gpu.memory_mib for gpu in self.capacity.gpus],
-                caps=self.room.caps,
-            )
+            why = feasible.never_fits(one, self.capacity, self.room.limits)
             if why:
                 self._say_end(task, TaskOutcome.FAILED, f"node {self.capacity.name}: {why}")
                 return
@@ -192,12 +184,13 @@ class PipelineNode:
                 self._make_ready(task, one, now, "its inputs are there")
 
     def _make_ready(self, task: PlacedTask, one: PlacedSubtask, now: float, why: str) -> None:
-        estimates, capacity = self.estimates, self.capacity
+        """It may start now. What it is charged is settled here: an estimate that is more than there
+        is may be wrong, and keeps it from no empty node; a need that is known to be more does."""
+        capacity, estimates = self.capacity, self.estimates
         room_mib = max((gpu.memory_mib for gpu in capacity.gpus), default=0.0)
-        room_mib *= self.room.caps.gpu_memory_share
-        need_mib = max(one.spec.gpu_memory_mib, estimates.gpu_memory_mib(one.row))
-        one.gpu_need_mib = max(one.gpu_need_mib, need_mib)
-        if Device.GPU in one.devices and one.gpu_need_mib > room_mib:
+        room_mib *= self.room.limits.gpu_memory
+        known_mib = max(one.gpu_need_mib, one.spec.gpu_memory_mib)
+        if not capacity.gpus or known_mib > room_mib:
             one.devices = one.devices & {Device.CPU}
         if not capacity.cores:
             one.devices = one.devices & {Device.GPU}
@@ -205,15 +198,17 @@ class PipelineNode:
         if not one.devices:
             self._fail(task, one, now, f"no device of the node suffices ({why})")
             return
-        memory_mib = one.spec.memory_mib or min(capacity.memory_mib, estimates.memory_mib(one.row))
+        rows = {one.row._replace(gpu_model=gpu.model) for gpu in capacity.gpus}
+        estimated_mib = max((estimates.gpu_memory_mib(row) for row in rows), default=0.0)
+        host_mib = min(capacity.memory_mib, estimates.memory_mib(one.row))
         one.ready = self._ready[one.key] = ReadySubtask(
             key=one.key,
             row=one.row,
             devices=one.devices,
             since=now,
             workload=task.workload,
-            memory_mib=memory_mib,
-            gpu_memory_mib=one.gpu_need_mib,
+            memory_mib=one.spec.memory_mib or host_mib,
+            gpu_memory_mib=max(known_mib, min(room_mib, estimated_mib)),
         )
 
     def _withdraw(self, event: m.TaskWithdrawn) -> None:
@@ -223,11 +218,14 @@ class PipelineNode:
                 task, TaskOutcome.CANCELLED, event.why or "nobody wants it any more", event.now
             )
 
-    def _drain(self, now: float) -> None:
-        self.draining = True
+    def _drain(self, event: m.DrainAsked) -> None:
+        self.draining = event.draining
+        if not event.draining:
+            return
         why = f"node {self.capacity.name} is draining"
-        for task in [one for one in self.tasks.values() if not one.begun and not one.claim]:
-            self._end(task, TaskOutcome.GIVEN_BACK, why, now)
+        for task in list(self.tasks.values()):
+            if not task.claim and (event.begun or not task.begun):
+                self._end(task, TaskOutcome.GIVEN_BACK, why, event.now)
 
     def _fail(self, task: PlacedTask, one: PlacedSubtask, now: float, why: str) -> None:
         one.life.move(SubtaskState.FAILED, now, why)
@@ -278,21 +276,27 @@ class PipelineNode:
         task = self.tasks[start.key.task_id]
         one = task.subtasks[start.key.subtask]
         self._last_run += 1
-        on_gpu = start.device is Device.GPU
+        row, gpu_need_mib, sm = one.row, 0.0, 0.0
+        if start.device is Device.GPU:
+            gpu = self.room.cards[start.number].view(now, self.estimates)
+            row = feasible.row_on(one.row, gpu)
+            self.estimates.declare(row, one.spec)
+            sm = float(self.estimates.gpu_features(row)[_SM])
+            gpu_need_mib = feasible.gpu_need_mib(gpu, one.row, self.estimates, ready.gpu_memory_mib)
         run = Run(
             run=self._last_run,
             key=start.key,
-            row=one.row,
+            row=row,
             device=start.device,
             number=start.number,
             ready_at=ready.since,
             started_at=now,
-            expected_s=self.estimates.run_s(one.row, start.device),
-            memory_mib=feasibility.host_need_mib(ready, self.estimates),
-            gpu_memory_mib=feasibility.gpu_need_mib(ready, self.estimates) if on_gpu else 0.0,
+            expected_s=self.estimates.run_s(row, start.device),
+            memory_mib=feasible.host_need_mib(ready, self.estimates),
+            gpu_memory_mib=gpu_need_mib,
             deadline=math.inf if task.claim else now + one.spec.timeout_s,
             profile=profile,
-            sm=float(self.estimates.gpu_features(one.row)[_SM]) if on_gpu else 0.0,
+            sm=sm,
         )
         self.room.take(run)
         self._unready(one)
@@ -340,7 +344,7 @@ class PipelineNode:
             run = found[1].run
             assert run is not None
             run.profile = False
-            self.estimates.observe_cells(found[1].row, event.cells)
+            self.estimates.observe_cells(run.row, event.cells)
 
     def _ended(self, event: m.SubtaskEnded) -> None:
         found = self._find(event.key, event.run)
@@ -363,7 +367,7 @@ class PipelineNode:
         if not task.claim:
             report = m.ReportSubtask(task_id=task.spec.task_id, attempt=task.attempt, timing=timing)
             self._commands.append(report)
-        self._next_state(task, one, outcome, message, event.now)
+        self._next_state(task, one, run, outcome, message, event.now)
 
     def _timing(
         self, run: Run, event: m.SubtaskEnded, outcome: RunOutcome, message: str
@@ -399,6 +403,7 @@ class PipelineNode:
         self,
         task: PlacedTask,
         one: PlacedSubtask,
+        run: Run,
         outcome: RunOutcome,
         message: str,
         now: float,
@@ -413,7 +418,7 @@ class PipelineNode:
             if all(other.state is SubtaskState.DONE for other in task.subtasks.values()):
                 self._end(task, TaskOutcome.DONE, "", now)
         elif outcome is RunOutcome.OUT_OF_GPU_MEMORY:
-            self._retry_with_memory(task, one, message, now)
+            self._retry_with_memory(task, one, run, message, now)
         elif outcome is RunOutcome.NOT_IMPORTABLE:
             self._fail(task, one, now, f"it cannot be imported: {message}")
         elif one.runs < one.spec.attempts:
@@ -423,12 +428,12 @@ class PipelineNode:
             self._fail(task, one, now, f"{outcome.value}{times}: {message}".rstrip(": "))
 
     def _retry_with_memory(
-        self, task: PlacedTask, one: PlacedSubtask, message: str, now: float
+        self, task: PlacedTask, one: PlacedSubtask, run: Run, message: str, now: float
     ) -> None:
         """Once more with half as much memory again; then on a core, or not at all."""
         one.out_of_gpu_memory += 1
         if one.out_of_gpu_memory == 1:
-            one.gpu_need_mib *= _OUT_OF_MEMORY_FACTOR
+            one.gpu_need_mib = run.gpu_memory_mib * _OUT_OF_MEMORY_FACTOR
         else:
             one.devices = one.devices & {Device.CPU}
         self._make_ready(task, one, now, f"out of device memory: {message}".rstrip(": "))
@@ -496,8 +501,8 @@ class PipelineNode:
             why = "it is not ready"
         else:
             view = self.room.view(now, (), held=held, memory_held=memory_held)
-            caps = self.room.caps
-            why = feasibility.refusal(view, ready, start.device, start.number, caps)
+            limits = self.room.limits
+            why = feasible.refusal(view, ready, start.device, start.number, limits)
         if not why:
             self._start(start, now)
             return
@@ -522,9 +527,9 @@ class PipelineNode:
     def _first_fit(
         self, ready: ReadySubtask, now: float, places: list[tuple[Device, int]]
     ) -> Start | None:
-        view, caps = self.room.view(now, ()), self.room.caps
+        view, limits = self.room.view(now, ()), self.room.limits
         for device, number in places:
-            if not feasibility.refusal(view, ready, device, number, caps):
+            if not feasible.refusal(view, ready, device, number, limits):
                 return Start(ready.key, device, number)
         return None
 

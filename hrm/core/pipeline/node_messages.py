@@ -213,9 +213,14 @@ class ClockTicked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainAsked:
-    """Take nothing new; tasks that have not begun go back."""
+    """Take nothing new; tasks that have not begun go back, with ``begun`` those that have, too.
+
+    ``draining`` False: take tasks again.
+    """
 
     now: float
+    draining: bool = True
+    begun: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hrm.core.pipeline.feasibility import CAPS, Caps
+from hrm.core.pipeline.feasible import Limits
 from hrm.core.pipeline.model import (
     Device,
     Estimates,
@@ -20,7 +20,6 @@ from hrm.core.pipeline.node_messages import GpuCard, LoadSampled, NodeCapacity
 from hrm.core.pipeline.subtasks import Run
 
 __all__ = ["Card", "Room"]
-
 
 
 class Card:
@@ -59,10 +58,10 @@ class Card:
 class Room:
     """Invariants: a core has at most one run; promised memory never exceeds what there is."""
 
-    def __init__(self, capacity: NodeCapacity, estimates: Estimates, caps: Caps = CAPS) -> None:
+    def __init__(self, capacity: NodeCapacity, estimates: Estimates, limits: Limits) -> None:
         self.capacity = capacity
         self.estimates = estimates
-        self.caps = caps
+        self.limits = limits
         self.cores: list[Run | None] = [None] * capacity.cores
         self.cards = {one.index: Card(one) for one in capacity.gpus}
         self.sample: LoadSampled | None = None

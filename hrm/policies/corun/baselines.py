@@ -97,8 +97,8 @@ class Mct:
         ends: list[tuple[float, int, int]] = []
         if Device.GPU in subtask.devices:
             for gpu in view.gpus:
-                if could_fit(gpu, row, estimates, self._limits):
-                    wait_s = gpu_wait_s(gpu, row, estimates, self._limits) + sum(
+                if could_fit(gpu, subtask, estimates, self._limits):
+                    wait_s = gpu_wait_s(gpu, subtask, estimates, self._limits) + sum(
                         gpu_work_s(gpu, other.row, estimates, self._limits)
                         for other in queues[gpu.index]
                     )
@@ -172,8 +172,8 @@ class MinMin:
         plans = []
         if Device.GPU in subtask.devices:
             for gpu in room.gpus:
-                if could_fit(gpu, row, estimates, self._limits):
-                    start_s = wait_s[gpu.index] + gpu_wait_s(gpu, row, estimates, self._limits)
+                if could_fit(gpu, subtask, estimates, self._limits):
+                    start_s = wait_s[gpu.index] + gpu_wait_s(gpu, subtask, estimates, self._limits)
                     end_s = start_s + estimates.run_s(row, Device.GPU)
                     plans.append((end_s, 0, gpu.index))
         if Device.CPU in subtask.devices and cores_s:

@@ -231,6 +231,7 @@ class Stdm:
         self._new_cells = self._cells
         self._fitted = False
         self._completed.clear()
+        self._features.clear()
         self._runs_s.clear()
 
     # -- what is asked (hrm.core.pipeline.model.Estimates) -------------------------------------
@@ -314,8 +315,10 @@ class Stdm:
         return entry
 
     def _forget_predictions(self, kind: str) -> None:
-        for row in [row for row in self._completed if row.kind == kind]:
-            del self._completed[row]
+        cache: dict[Row, Floats] | dict[Row, Vector]
+        for cache in (self._completed, self._features):
+            for row in [row for row in cache if row.kind == kind]:
+                del cache[row]
         self._runs_s.clear()
 
     def _scale_mib(self, row: Row) -> float:

@@ -108,7 +108,7 @@ class Iawp:
             return False
         ahead = [one.row for one in self._queued(turn) if one.key != subtask.key]
         gpu_s = min(
-            gpu_wait_s(gpu, subtask.row, estimates, self._limits)
+            gpu_wait_s(gpu, subtask, estimates, self._limits)
             + sum(gpu_work_s(gpu, row, estimates, self._limits) for row in ahead) / len(gpus)
             + estimates.run_s(row_on(subtask.row, gpu), Device.GPU)
             for gpu in gpus
@@ -175,9 +175,7 @@ class _Turn:
         if Device.GPU not in subtask.devices:
             return []
         estimates = self.view.estimates
-        return [
-            gpu for gpu in self.room.gpus if could_fit(gpu, subtask.row, estimates, self._limits)
-        ]
+        return [gpu for gpu in self.room.gpus if could_fit(gpu, subtask, estimates, self._limits)]
 
     def fitting(self, subtask: ReadySubtask) -> list[GpuView]:
         """Those that it may join now."""

@@ -173,7 +173,7 @@ def load_network(path: Path) -> Network:
         InvalidRequest: no such file, not one of these, or its shapes do not go together.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             meta = json.loads(str(file["meta"]))
             if meta["version"] != _VERSION:
                 raise ValueError(f"its version is {meta['version']}, this HRM reads {_VERSION}")

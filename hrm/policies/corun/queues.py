@@ -6,15 +6,15 @@ with the share of the GPU that it loads, at least one slot's. With one slot that
 
 from __future__ import annotations
 
-from hrm.core.pipeline.feasible import Limits, fits_gpu, row_on
-from hrm.core.pipeline.model import Device, Estimates, GpuView, Row
+from hrm.core.pipeline.feasible import Limits, fits_gpu, gpu_need_mib, row_on
+from hrm.core.pipeline.model import Device, Estimates, GpuView, ReadySubtask, Row
 
 __all__ = ["could_fit", "gpu_wait_s", "gpu_work_s"]
 
 
-def could_fit(gpu: GpuView, row: Row, estimates: Estimates, limits: Limits) -> bool:
-    """May ``row`` ever run on ``gpu``, if nothing else does?"""
-    needed_mib = estimates.gpu_memory_mib(row_on(row, gpu))
+def could_fit(gpu: GpuView, subtask: ReadySubtask, estimates: Estimates, limits: Limits) -> bool:
+    """May it ever run on ``gpu``, if nothing else does?"""
+    needed_mib = gpu_need_mib(gpu, subtask.row, estimates, subtask.gpu_memory_mib)
     return needed_mib <= limits.gpu_memory * gpu.memory_mib
 
 
@@ -25,6 +25,7 @@ def gpu_work_s(gpu: GpuView, row: Row, estimates: Estimates, limits: Limits) -> 
     return estimates.run_s(row, Device.GPU) * max(load, 1.0 / limits.co_runners)
 
 
-def gpu_wait_s(gpu: GpuView, row: Row, estimates: Estimates, limits: Limits) -> float:
-    """Until ``row`` may start on ``gpu`` if nobody is before it, seconds."""
-    return 0.0 if fits_gpu(gpu, row, estimates, limits) else gpu.remaining_s
+def gpu_wait_s(gpu: GpuView, subtask: ReadySubtask, estimates: Estimates, limits: Limits) -> float:
+    """Until it may start on ``gpu`` if nobody is before it, seconds."""
+    fits = fits_gpu(gpu, subtask.row, estimates, limits, subtask.gpu_memory_mib)
+    return 0.0 if fits else gpu.remaining_s

@@ -66,7 +66,7 @@ def load_estimates(path: Path, estimates: Stdm) -> None:
         InvalidRequest: no such file, a damaged one, or one of other metrics; nothing was added.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             meta = json.loads(str(file["meta"]))
             if meta["version"] != _VERSION or tuple(meta["metrics"]) != METRICS:
                 raise ValueError("it was written for other metrics or by another version")

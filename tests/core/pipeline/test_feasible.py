@@ -51,12 +51,20 @@ def test_a_gpu_takes_what_stays_below_its_limits_with_it_there() -> None:
     assert fits_gpu(GPU, ROW, Known(), limits)
     assert fits_gpu(replace(GPU, memory_used_mib=4200), ROW, Known(), limits)
     assert not fits_gpu(replace(GPU, memory_used_mib=4201), ROW, Known(), limits)
-    assert not fits_gpu(replace(GPU, utilisation=0.9), ROW, Known(), limits)
+    assert not fits_gpu(replace(GPU, utilisation=0.9, running=(ROW,)), ROW, Known(), limits)
+    assert fits_gpu(replace(GPU, utilisation=0.9), ROW, Known(), limits), "only strangers run"
     assert not fits_gpu(replace(GPU, running=(ROW,) * 4), ROW, Known(), limits)
 
 
 def test_what_counts_is_the_row_of_that_gpus_model() -> None:
     assert not fits_gpu(replace(GPU, model="K80", memory_mib=12_000), ROW, Known(), Limits())
+
+
+def test_what_it_is_charged_counts_more_than_the_estimate() -> None:
+    assert not fits_gpu(GPU, ROW, Known(), Limits(), charged_mib=7300)
+    gpu = replace(GPU, model="K80", memory_mib=12_000)
+    assert fits_gpu(gpu, ROW, Known(), Limits(), charged_mib=7300)
+    assert joined(gpu, ROW, Known(), charged_mib=7300).memory_used_mib == 7300
 
 
 def test_who_joins_is_counted_before_telemetry_shows_it() -> None:
