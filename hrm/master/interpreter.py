@@ -25,6 +25,7 @@ from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.master import MasterCore
 from hrm.core.model import ApplicationId, NodeName
+from hrm.core.negotiator import Proposal
 from hrm.core.remote import StateChanged
 from hrm.errors import HrmError, Unavailable
 from hrm.master.store import Store
@@ -114,6 +115,8 @@ class Interpreter:
         self.stopped = asyncio.get_running_loop().create_future()
         self._calls: dict[int, asyncio.Future[c.Answer]] = {}
         self._call_ids = itertools.count(1)
+        self._turns: deque[str] = deque()
+        self._proposals: deque[Proposal] = deque()
         self._held: deque[_Held] = deque()
         self._held_for: Counter[str] = Counter()
         self._flushing: asyncio.Task[None] | None = None
@@ -197,8 +200,7 @@ class Interpreter:
             case c.WakeScheduler():
                 self._wake(command)
             case c.ProposeClaims():
-                event = e.ClaimsProposed(now=self.now(), proposal=command.proposal)
-                asyncio.get_running_loop().call_soon(self._propose, event)
+                self._proposals.append(command.proposal)
             case _:
                 raise AssertionError(f"{type(command).__name__} is for others")
         return None
@@ -237,15 +239,28 @@ class Interpreter:
             for command in commands
         )
 
-    def _propose(self, event: e.ClaimsProposed) -> None:
-        self.submit(e.ClaimsProposed(now=self.now(), proposal=event.proposal))
-
     def _wake(self, command: c.WakeScheduler) -> None:
         delay_s = max(0.0, command.at_s - self.now())
         asyncio.get_running_loop().call_later(delay_s, self._woken, command.scheduler)
 
     def _woken(self, scheduler: str) -> None:
-        self.submit(e.SchedulerWoken(now=self.now(), scheduler=scheduler))
+        self._turns.append(scheduler)
+        if len(self._turns) == 1:
+            asyncio.get_running_loop().call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        """One round of one scheduler, from its look at the state to its commit.
+
+        On one thread rounds cannot overlap. Begun together they would only choose on a state that
+        the others are about to change, and let every job wait for the places of the others'.
+        """
+        self.submit(e.SchedulerWoken(now=self.now(), scheduler=self._turns[0]))
+        while self._proposals:
+            proposal = self._proposals.popleft()
+            self.submit(e.ClaimsProposed(now=self.now(), proposal=proposal))
+        self._turns.popleft()
+        if self._turns:
+            asyncio.get_running_loop().call_soon(self._take_turn)
 
     def _send_all(self, commands: list[c.MasterCommand]) -> None:
         for command in commands:
