@@ -34,9 +34,14 @@ class Paired:
 
 
 def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Paired:
-    """(ours - theirs) over the mean of theirs, by seed. Values of both, by seed."""
+    """(ours - theirs) over the mean of theirs, by seed. Values of both, by seed.
+
+    Where theirs are all 0 nothing can be said: 0, with p = 1.
+    """
     seeds = sorted(ours.keys() & theirs.keys())
     base = statistics.fmean(theirs[seed] for seed in seeds)
+    if base == 0.0:
+        return Paired(Interval(0.0, 0.0, 0.0, len(seeds)), 1.0)
     differences = [(ours[seed] - theirs[seed]) / base for seed in seeds]
     found = interval(differences)
     spread = statistics.stdev(differences) if len(differences) > 1 else 0.0

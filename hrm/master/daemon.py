@@ -30,8 +30,10 @@ from hrm.master.interpreter import Interpreter
 from hrm.master.node_service import NodeService
 from hrm.master.pipeline_service import PipelineService
 from hrm.master.pipeline_tasks import PipelineTasks
+from hrm.master.policy_service import PolicyService, load_modes
 from hrm.master.scheduler_service import SharedStateService
 from hrm.master.store import SqliteStore
+from hrm.policies.host import Hosts
 from hrm.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -41,6 +43,8 @@ from hrm.v1 import (
     node_pb2_grpc,
     pipeline_pb2,
     pipeline_pb2_grpc,
+    policy_pb2,
+    policy_pb2_grpc,
     scheduler_pb2,
     scheduler_pb2_grpc,
 )
@@ -104,7 +108,8 @@ async def _serve(settings: MasterSettings, token: str, store: SqliteStore) -> in
     )
     master = Interpreter(core, store)
     pipelines = PipelineTasks(settings, stop=lambda error: _finish(master.stopped, error))
-    await _add_services(server, master, pipelines, settings, address, token)
+    hosts = Hosts(load_modes(settings.state_dir))
+    await _add_services(server, master, pipelines, hosts, settings, address, token)
     stopped = master.stopped
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, _finish, stopped)
@@ -154,6 +159,7 @@ async def _add_services(
     server: grpc.aio.Server,
     master: Interpreter,
     pipelines: PipelineTasks,
+    hosts: Hosts,
     settings: MasterSettings,
     address: str,
     token: str,
@@ -168,11 +174,15 @@ async def _add_services(
     pipeline_pb2_grpc.add_PipelineServiceServicer_to_server(
         PipelineService(pipelines, interval_s), server
     )
+    policy_pb2_grpc.add_PolicyServiceServicer_to_server(
+        PolicyService(hosts, settings.state_dir), server
+    )
     names = [
         admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
         application_pb2.DESCRIPTOR.services_by_name["ApplicationService"].full_name,
         node_pb2.DESCRIPTOR.services_by_name["NodeService"].full_name,
         pipeline_pb2.DESCRIPTOR.services_by_name["PipelineService"].full_name,
+        policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].full_name,
         scheduler_pb2.DESCRIPTOR.services_by_name["SharedStateService"].full_name,
     ]
     checker = health_aio.HealthServicer()

@@ -56,7 +56,9 @@ class LeastLoaded(_Heuristic):
         tasks = view.running[rows] + view.waiting_batch[rows] + view.waiting_stream[rows]
         share = tasks / np.maximum(view.cores[rows] + view.gpus[rows], 1.0)
         load = (view.cpu + view.memory + view.gpu + view.gpu_memory)[rows] / 4.0
-        best = np.lexsort((_worst(load), _worst(share)))[0]
+        fewest = _worst(share)
+        equal = np.flatnonzero(fewest == fewest.min())
+        best = int(equal[np.argmin(_worst(load[equal]))])
         row = int(rows[best])
         why = f"{view.names[row]}: {tasks[best]:g} tasks, load {load[best]:.2f}, the least of all"
         return Choice(node=row, why=why)
@@ -101,9 +103,8 @@ class Demand(_Heuristic):
     """Who is idle pulls the head of the queue; of several idle nodes the one that pulled longest
     ago.
 
-    Idle is a node with a free core on which no task waits. Policies here answer at once, they do
-    not let the head wait for a pull: where nobody is idle, the node gets it that is expected to be
-    the next.
+    Idle is a node with a free core on which no task waits. While nobody is, the head of the queue
+    waits, and the queue with it.
     """
 
     name = "demand"
@@ -116,20 +117,18 @@ class Demand(_Heuristic):
         """See ``ClusterPolicy.choose``."""
         may = usable(view, fits)
         waiting = view.waiting_batch + view.waiting_stream
-        idle = np.flatnonzero(may & (view.free_cores > 0) & (waiting == 0))
-        if len(idle):
-            row = int(min(idle, key=lambda r: self._pulled.get(view.names[r], 0)))
-            why = f"{view.names[row]}: idle, and pulled a task longest ago"
-        else:
-            rows = np.flatnonzero(may)
-            row = int(rows[np.argmin(_worst(view.expected_wait_s[rows]))])
-            wait_s = view.expected_wait_s[row]
-            why = f"{view.names[row]}: nobody is idle, and it will be first, in {wait_s:.1f} s"
+        # A node that says nothing of itself is not idle; where all say nothing, any will do.
+        known = may & ~np.isnan(waiting + view.free_cores)
+        idle = np.flatnonzero(known & (view.free_cores > 0) & (waiting == 0))
+        if not len(idle) and known.any():
+            return Choice(node=-1, why=f"none of {np.count_nonzero(may)} nodes that fit is idle")
+        rows = idle if len(idle) else np.flatnonzero(may)
+        row = int(min(rows, key=lambda each: self._pulled.get(view.names[each], 0)))
         self._count += 1
         self._pulled[view.names[row]] = self._count
         if len(self._pulled) > 2 * len(view.names):
             self._pulled = {n: self._pulled[n] for n in view.names if n in self._pulled}
-        return Choice(node=row, why=why)
+        return Choice(node=row, why=f"{view.names[row]}: idle, and pulled a task longest ago")
 
 
 class MinMin(Ect):

@@ -75,7 +75,7 @@ class HostedPolicy:
         """See ``ClusterPolicy.choose``; ``why`` tells of a fallback and its reason."""
         self._proposed = False
         decided = self.host.decide(task.task_id, _Question(task, view, fits), view.now)
-        if self._proposed and self._learned is not None:
+        if self._proposed and self._learned is not None and decided.decision >= 0:
             self._learned.placed(decided.decision, view)
         return Choice(node=decided.decision, why=decided.why)
 

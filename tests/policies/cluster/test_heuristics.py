@@ -52,11 +52,11 @@ def test_least_loaded_counts_tasks_for_each_device_then_looks_at_load() -> None:
     assert _chosen("least-loaded", running=[1, 1, 1], **waits, **load_of) == [1]
 
 
-def test_demand_lets_the_idle_pull_in_turn_and_else_who_will_be_idle_first() -> None:
+def test_demand_lets_the_idle_pull_in_turn_and_else_waits() -> None:
     columns: dict[str, Any] = {"waiting_batch": [0, 0, 2.0], "waiting_stream": [0, 0, 0.0]}
     free: dict[str, Any] = {"free_cores": [4, 1, 3.0], "expected_wait_s": [9, 9, 0.0]}
     assert _chosen("demand", 4, **columns, **free) == [0, 1, 0, 1]
-    assert _chosen("demand", 1, **columns, free_cores=[0, 0, 3], expected_wait_s=[9, 4, 7]) == [1]
+    assert _chosen("demand", 1, **columns, free_cores=[0, 0, 3]) == [-1]
 
 
 def test_random_reaches_every_node_that_fits() -> None:
