@@ -116,7 +116,7 @@ def _settings(plan: Plan, chosen: Chosen) -> list[tuple[Setting, tuple[str, ...]
         setting = Setting(name="nodes", x=nodes, rate_per_min=50, nodes=nodes, tasks=plan.other)
         found.append((setting, main))
     top = chosen.learned[-1] if chosen.learned else "ect"
-    names = (*NODE_POLICIES, *IAWP_VARIANTS, "iawp:oracle")
+    names: tuple[str, ...] = (*NODE_POLICIES, *IAWP_VARIANTS, "iawp:oracle")
     setting = Setting(name="node policies", x=50, rate_per_min=50, tasks=plan.other)
     found.append((setting, tuple(f"{top}+{name}" for name in names)))
     setting = Setting(name="cluster policies", x=60, rate_per_min=60, tasks=plan.other)

@@ -15,6 +15,7 @@ from hrm.sim.pipelines.policies import policies
 from hrm.sim.pipelines.profiles import K80, P4, sample
 from hrm.sim.pipelines.run import Simulation, simulate
 from hrm.sim.pipelines.scenario import Change, Scenario, arrivals, workers
+from hrm.sim.pipelines.worker import PROFILE_S
 
 TABLE = sample()
 SMALL = Scenario(profiles=TABLE, rate_per_min=40.0, tasks=40, workers=workers(4), seed=7)
@@ -95,12 +96,14 @@ def test_profiles_err_as_table_3_says() -> None:
     assert np.mean(errors) == pytest.approx(PROFILE_ERROR, rel=0.05)
 
 
-def test_cold_estimates_cost_profiles() -> None:
-    light = replace(SMALL, rate_per_min=5.0)
-    cold, known = _run(light, known=False), _run(light)
-    mean = {name: np.mean([one[2] for one in run.ended]) for name, run in
-            (("cold", cold), ("known", known))}  # fmt: skip
-    assert mean["cold"] > mean["known"]
+def test_profiles_are_charged() -> None:
+    """Whoever knows nothing of its rows profiles each of them once, 8 s longer than the run."""
+    one = replace(SMALL, tasks=1, workers=workers(1))
+    ((_, _, response_s, ideal_s),) = _run(one, "ect+mct", known=False).ended
+    subtasks = len(arrivals(one).tasks[0].pipeline.subtasks)
+    assert response_s > ideal_s + PROFILE_S * subtasks
+    ((_, _, known_s, _),) = _run(one, "ect+mct").ended
+    assert known_s < response_s - PROFILE_S * (subtasks - 1)
 
 
 def test_faster_hardware_is_kind_by_kind() -> None:
@@ -110,7 +113,6 @@ def test_faster_hardware_is_kind_by_kind() -> None:
     assert all(kind.gpu_speed(P4) == 1.0 for kind in TABLE.kinds.values())
     work = arrivals(SMALL)
     task = work.tasks[0]
-    key = SubtaskKey(task.task_id, task.pipeline.subtasks[0].name)
-    kind = TABLE.kinds[task.pipeline.subtasks[0].kind]
-    ratio = work.gpu_s[key][P4] / work.gpu_s[key][K80]
-    assert ratio == pytest.approx(kind.gpu_speed(K80))
+    subtask = next(one for one in task.pipeline.subtasks if Device.GPU in one.devices)
+    times = work.gpu_s[SubtaskKey(task.task_id, subtask.name)]
+    assert times[P4] / times[K80] == pytest.approx(TABLE.kinds[subtask.kind].gpu_speed(K80))
