@@ -48,7 +48,7 @@ SIZES_MB = (10.0, 20.0, 60.0, 120.0, 200.0, 400.0)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is run. ``validation``: seeds of each choice; ``main``: tasks of a run at the highest
+    """How much is run. ``validation``: seeds of a choice; ``main``: tasks of a run at the highest
     rate and where nodes come and go; ``other``: of all other runs, with wider intervals for it."""
 
     seeds: int
