@@ -114,6 +114,7 @@ def test_profiles_are_rows_of_the_estimates(tmp_path: Path) -> None:
     rows = [
         {**row, "gpu_features": features},
         {**row, "kind": "track", "gpu_s": None, "gpu_features": None},
+        {**row, "kind": "batch", "cpu_s": None, "gpu_features": features},
         {**row, "kind": "broken", "gpu_s": [0.0], "gpu_features": features},
         {"kind": "less"},
     ]
