@@ -163,6 +163,7 @@ def test_a_whole_run_judges_and_reports(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(ncf_methods, "_STEPS", 60)
+    monkeypatch.setattr(ncf, "PROFILES", tmp_path / "no-profiles.json")
     folder = written(entries())
     out = tmp_path / "out.json"
     assert ncf.main(["--data", str(folder), "--quick", "--json", str(out)]) == 0
