@@ -114,6 +114,7 @@ def test_profiles_are_rows_of_the_estimates(tmp_path: Path) -> None:
     rows = [
         {**row, "gpu_features": features},
         {**row, "kind": "track", "gpu_s": None, "gpu_features": None},
+        {**row, "kind": "batch", "cpu_s": None, "gpu_features": features},
         {**row, "kind": "broken", "gpu_s": [0.0], "gpu_features": features},
         {"kind": "less"},
     ]
@@ -162,6 +163,7 @@ def test_a_whole_run_judges_and_reports(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(ncf_methods, "_STEPS", 60)
+    monkeypatch.setattr(ncf, "PROFILES", tmp_path / "no-profiles.json")
     folder = written(entries())
     out = tmp_path / "out.json"
     assert ncf.main(["--data", str(folder), "--quick", "--json", str(out)]) == 0
