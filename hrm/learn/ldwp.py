@@ -167,9 +167,10 @@ def train(args: Args, said: Progress = lambda share, doing: None) -> dict[str, A
 def run(learner: Learner, environment: Environment, decisions: int, said: Progress) -> None:
     """Let ``learner`` decide training traces, one after the other, until it has decided enough."""
     last = learner.decisions + decisions
-    for seed in _seeds(learner):
+    while True:
         learner.begin()
-        decision: Decision | None = environment.reset(seed)
+        decision: Decision | None = environment.reset(TRAINING[learner.traces % len(TRAINING)])
+        learner.traces += 1
         while decision is not None:
             step = environment.step(learner.choose(*decision).node)
             for end in step.ended:
@@ -181,14 +182,6 @@ def run(learner: Learner, environment: Environment, decisions: int, said: Progre
             if step.decision is None and step.terminal:
                 learner.finish(decision.view.now)
             decision = step.decision
-
-
-def _seeds(learner: Learner) -> Any:
-    """Training seeds for ever, beginning where the learner's decisions have led."""
-    number = learner.decisions
-    while True:
-        yield TRAINING[number % len(TRAINING)]
-        number += 1
 
 
 def _brain(args: Args, environment: Environment) -> Brain:
