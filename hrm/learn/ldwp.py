@@ -7,7 +7,7 @@ descent. Every so often it is tried, greedily, on validation seeds: the best of 
 model, with the ranges of what it has seen. Nothing here touches the seeds that results are measured
 on.
 
-The file is written once, at the end. It names the command that made it.
+The file is written after every trial that is the best so far, and names the command that made it.
 """
 
 from __future__ import annotations
@@ -270,6 +270,9 @@ def _learn(
         log.info("after %d decisions: %s", done, json.dumps(found))
         if found["log_slowdown"] == min(trial["log_slowdown"] for trial in trials):
             best = model
+            summary = {"trials": trials, "ect": ect, "kappa": learner.rewards.kappa}
+            meta = {**best.meta, "validation": summary}
+            models.write(dataclasses.replace(best, meta=meta), args.out)
         if done >= args.decisions:
             break
         part = min(args.validate_every, args.decisions - done)
@@ -281,10 +284,10 @@ def _learn(
         run(learner, environment, part, tell)
         done += part
     assert best is not None
-    summary = {"trials": trials, "ect": ect, "kappa": learner.rewards.kappa}
-    models.write(dataclasses.replace(best, meta={**best.meta, "validation": summary}), args.out)
     said(1.0, f"wrote {args.out}")
-    return {"model": str(best), "out": str(args.out), "best": _best(trials), **summary}
+    kappa = learner.rewards.kappa
+    held = {"model": str(best), "out": str(args.out), "kappa": kappa, "ect": ect, "trials": trials}
+    return {**held, "best": _best(trials)}
 
 
 def _best(trials: Sequence[dict[str, Any]]) -> dict[str, Any]:
