@@ -25,7 +25,7 @@ from hrm.core.bounds import Bounds
 from hrm.core.cluster_view import ClusterView
 from hrm.core.feasibility import Vector, demand_vector, fits
 from hrm.core.gpu_share import gpu_share
-from hrm.core.model import ApplicationId, ContainerId, ContainerRequest, WorkloadClass
+from hrm.core.model import ApplicationId, ContainerId, ContainerRequest, Resources, WorkloadClass
 from hrm.core.negotiator import Claim, Decision, Outcome, Proposal
 from hrm.core.resource_unit import Entry
 from hrm.errors import PolicyFault
@@ -73,7 +73,8 @@ class Job:
     ``policy_fault`` says how the policy failed in the latest round; empty if it did not.
     ``gang`` is how many of ``pending``, the first, must be granted together and run at once;
     ``gpus_granted`` how many containers with device memory it was granted since it has been here.
-    ``demands`` has those of all of ``pending``, and may have some of others that it waited for.
+    ``demands`` has those of all of ``pending``, and may have some of others that it waited for;
+    that of ``latest`` is among them.
     """
 
     application_id: ApplicationId
@@ -87,6 +88,7 @@ class Job:
     gang: int = 0
     gpus_granted: int = 0
     demands: set[Vector] = field(default_factory=set)
+    latest: Resources | None = None
 
 
 _Members: TypeAlias = list[tuple[ContainerId, ContainerRequest]]
@@ -129,9 +131,12 @@ class Scheduler:
         if job is None:
             job = self.jobs[application_id] = Job(application_id, workload_class)
         job.pending[container_id] = request
-        job.demands.add(demand_vector(request.resources))
+        if request.resources is not job.latest:
+            job.latest = request.resources
+            job.demands.add(demand_vector(request.resources))
         job.requested_at_s[container_id] = now
-        job.not_before_s = min(job.not_before_s, now)
+        if now < job.not_before_s:
+            job.not_before_s = now
 
     def withdraw(self, application_id: ApplicationId, container_id: ContainerId) -> None:
         job = self.jobs.get(application_id)
