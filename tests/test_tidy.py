@@ -33,7 +33,9 @@ LONG_FUNCTIONS: dict[str, str] = {}
 RUN_BY_NAME = {
     "hrm/agent/shim.py": "started by its path, so that it imports nothing",
     "hrm/spark/build.py": "started by its path in spark-env.sh, so that it imports little",
+    "hrm/sim/pipelines/learning.py": "named as text, module:factory, where somebody learns",
     "hrm/core/invariants.py": "for tests and simulations, the user's own among them",
+    "hrm/core/pipeline/invariants.py": "for tests and simulations, the user's own among them",
 }
 """Modules that nothing needs to import, and how they run instead."""
 

@@ -39,6 +39,7 @@ COMMANDS = {
     "master": "hrm.cli.daemons",
     "agent": "hrm.cli.daemons",
     "scheduler": "hrm.cli.daemons",
+    "policy": "hrm.cli.policy",
     "sim": "hrm.cli.sim",
 }
 """Where each command lives, in the order in which ``hrm --help`` shows them."""

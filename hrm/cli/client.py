@@ -1,4 +1,4 @@
-"""One connection to the master's AdminService, and the answer to "which master?".
+"""One connection to the master's services, and the answer to "which master?".
 
 The address comes from ``--master``, else ``$HRM_MASTER``, else from the cluster that ``hrm up``
 started under :func:`hrm.config.hrm_home`, else the default port of this machine.
@@ -17,6 +17,7 @@ from hrm import errors
 
 if TYPE_CHECKING:
     from hrm.v1.admin_pb2_grpc import AdminServiceStub
+    from hrm.v1.policy_pb2_grpc import PolicyServiceStub
 
 __all__ = ["DEFAULT_HOST", "Master", "connect", "default_master", "parse_master", "state_home"]
 
@@ -29,6 +30,7 @@ class Master(NamedTuple):
 
     target: str
     stub: AdminServiceStub
+    policies: PolicyServiceStub
     timeout_s: float
 
 
@@ -80,6 +82,7 @@ def connect(
 
     from hrm import rpc
     from hrm.v1.admin_pb2_grpc import AdminServiceStub
+    from hrm.v1.policy_pb2_grpc import PolicyServiceStub
 
     target = default_master(master)
     path = token_path or Path(os.environ.get("HRM_TOKEN_FILE") or state_home() / "token")
@@ -93,7 +96,7 @@ def connect(
     with rpc.sync_channel(target, token) as channel:
         try:
             stub = AdminServiceStub(channel)
-            yield Master(target, stub, timeout_s)
+            yield Master(target, stub, PolicyServiceStub(channel), timeout_s)
         except grpc.RpcError as error:
             raise rpc.error_from(error, target) from error
 

@@ -6,8 +6,9 @@ MiB, utilisations are shares in 0..1. Nothing here changes: state lives in the t
 
 from __future__ import annotations
 
+import bisect
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, NewType, Protocol
 
@@ -25,6 +26,7 @@ __all__ = [
     "Device",
     "Estimates",
     "GpuView",
+    "LearningEstimates",
     "NodePolicy",
     "NodeView",
     "PipelineSpec",
@@ -115,7 +117,7 @@ class SubtaskKey(NamedTuple):
 
 def size_bucket(size_mb: float) -> int:
     """The number of the bucket of an input of ``size_mb``, 0 to 5."""
-    return int(np.searchsorted(SIZE_BUCKETS_MB, size_mb, side="left"))
+    return bisect.bisect_left(SIZE_BUCKETS_MB, size_mb)
 
 
 def row_of(subtask: SubtaskSpec, size_mb: float, gpu_model: str) -> Row:
@@ -146,6 +148,31 @@ class Estimates(Protocol):
         """Device memory of the GPU version, MiB."""
 
 
+class LearningEstimates(Estimates, Protocol):
+    """Estimates that hear of what was measured. Both cores keep one and tell it everything."""
+
+    def declare(self, row: Row, subtask: SubtaskSpec) -> None:
+        """The row exists; what its author says of it. Told before any question about the row."""
+
+    def measured_cells(self, row: Row) -> int:
+        """How many metrics of the row were measured; with fewer than two it is to be profiled."""
+
+    def observe_run(
+        self,
+        row: Row,
+        device: Device,
+        seconds: float,
+        memory_mib: float,
+        gpu_memory_mib: float,
+        co_runners: tuple[Row, ...],
+    ) -> None:
+        """A run has ended well. Memory is its peak, MiB, 0 where nobody measured it;
+        ``co_runners`` shared its GPU for at least half of its time."""
+
+    def observe_cells(self, row: Row, cells: Mapping[str, float]) -> None:
+        """What a profile measured: shares 0..1 by name (``CO_RUN_FEATURES``, "cpu")."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadySubtask:
     """A subtask whose inputs are there and that runs nowhere yet."""
@@ -155,6 +182,10 @@ class ReadySubtask:
     devices: frozenset[Device]
     since: float
     workload: WorkloadClass = WorkloadClass.BATCH
+    memory_mib: float = 0.0
+    """What it is charged while it runs, MiB; 0: what the estimates say of its row."""
+    gpu_memory_mib: float = 0.0
+    """The same on a GPU. More than estimated where a run before this one had too little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +279,10 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The row of ``ClusterView`` that shall run the task; ``why`` is for people, one line."""
+    """The row of ``ClusterView`` that shall run the task; ``why`` is for people, one line.
+
+    ``node`` -1: none now. The head of the queue, and with it the queue, waits for the next event.
+    """
 
     node: int
     why: str

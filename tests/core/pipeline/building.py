@@ -1,0 +1,107 @@
+"""Short ways to say what a test needs: pipelines, tasks, nodes, and a node with a short memory."""
+
+from __future__ import annotations
+
+from hrm.core.model import NodeName, WorkloadClass
+from hrm.core.pipeline import node_messages as m
+from hrm.core.pipeline.basic import FirstFit
+from hrm.core.pipeline.estimates import RunningMeans
+from hrm.core.pipeline.invariants import check_node
+from hrm.core.pipeline.model import (
+    Device,
+    NodePolicy,
+    PipelineSpec,
+    SubtaskSpec,
+    TaskId,
+    TaskSpec,
+)
+from hrm.core.pipeline.node import NodeBounds, PipelineNode
+from hrm.core.pipeline.node_messages import RunOutcome
+
+CPU = frozenset({Device.CPU})
+GPU = frozenset({Device.GPU})
+BOTH = CPU | GPU
+
+
+def subtask(name: str, *after: str, on: frozenset[Device] = CPU, **more: object) -> SubtaskSpec:
+    return SubtaskSpec(name=name, kind=f"kind/{name}", after=after, devices=on, **more)  # type: ignore[arg-type]
+
+
+def pipeline(*subtasks: SubtaskSpec) -> PipelineSpec:
+    return PipelineSpec(name="p", reference="tests:p", subtasks=subtasks)
+
+
+def task(
+    name: str,
+    spec: PipelineSpec | None = None,
+    *,
+    workload: WorkloadClass = WorkloadClass.BATCH,
+    at: float = 0.0,
+) -> TaskSpec:
+    return TaskSpec(
+        task_id=TaskId(name),
+        pipeline=spec or pipeline(subtask("a")),
+        size_mb=10.0,
+        workload=workload,
+        submitted_at=at,
+    )
+
+
+def capacity(
+    name: str = "n1",
+    *,
+    cores: int = 2,
+    memory_mib: float = 4096,
+    gpus: int = 0,
+    gpu_memory_mib: float = 8000,
+) -> m.NodeCapacity:
+    cards = tuple(m.GpuCard(index=i, model="P4", memory_mib=gpu_memory_mib) for i in range(gpus))
+    return m.NodeCapacity(name=NodeName(name), cores=cores, memory_mib=memory_mib, gpus=cards)
+
+
+class Node:
+    """A core whose commands are remembered, and whose invariants hold after every event."""
+
+    def __init__(
+        self,
+        what: m.NodeCapacity | None = None,
+        *,
+        policy: NodePolicy | None = None,
+        bounds: NodeBounds | None = None,
+    ) -> None:
+        self.estimates = RunningMeans()
+        self.core = PipelineNode(
+            what or capacity(),
+            policy or FirstFit(),
+            self.estimates,
+            bounds=bounds or NodeBounds(profiling=False),
+        )
+        self.running: dict[str, m.StartSubtask] = {}
+        self.ended: list[m.EndTask] = []
+        self.commands: list[m.NodeCommand] = []
+
+    def handle(self, event: m.NodeEvent) -> list[m.NodeCommand]:
+        commands = self.core.handle(event)
+        check_node(self.core)
+        for command in commands:
+            if isinstance(command, m.StartSubtask):
+                self.running[f"{command.key.task_id}.{command.key.subtask}"] = command
+            if isinstance(command, m.EndTask):
+                self.ended.append(command)
+        self.commands.extend(commands)
+        return commands
+
+    def place(self, spec: TaskSpec, now: float = 0.0, attempt: int = 1) -> list[m.NodeCommand]:
+        return self.handle(m.TaskPlaced(now=now, task=spec, attempt=attempt))
+
+    def end(
+        self,
+        which: str,
+        now: float,
+        outcome: RunOutcome = RunOutcome.DONE,
+        message: str = "",
+    ) -> list[m.NodeCommand]:
+        start = self.running.pop(which)
+        return self.handle(
+            m.SubtaskEnded(now=now, key=start.key, run=start.run, outcome=outcome, message=message)
+        )

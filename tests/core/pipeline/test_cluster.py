@@ -1,0 +1,314 @@
+"""The cluster's core: where tasks go, and that none is lost or answered twice."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from hrm.core.model import NodeName
+from hrm.core.pipeline import cluster_messages as m
+from hrm.core.pipeline.basic import LeastLoaded
+from hrm.core.pipeline.cluster import ClusterBounds, PipelineCluster
+from hrm.core.pipeline.estimates import RunningMeans
+from hrm.core.pipeline.invariants import check_cluster
+from hrm.core.pipeline.model import (
+    Choice,
+    ClusterPolicy,
+    ClusterView,
+    Device,
+    Row,
+    TaskId,
+    TaskSpec,
+)
+from hrm.core.pipeline.node_messages import NodeCapacity, NodeLoad, TaskOutcome
+from hrm.errors import AlreadyExists, LimitReached, NotFound
+from tests.core.pipeline.building import GPU, Node, capacity, pipeline, subtask, task
+
+
+class Cluster:
+    def __init__(
+        self, policy: ClusterPolicy | None = None, bounds: ClusterBounds | None = None
+    ) -> None:
+        self.core = PipelineCluster(policy or LeastLoaded(), RunningMeans(), bounds=bounds)
+        self.placed: dict[str, m.PlaceTask] = {}
+        self.cancelled: list[m.CancelTask] = []
+        self.finished: list[m.FinishTask] = []
+
+    def handle(self, event: m.ClusterEvent) -> list[m.ClusterCommand]:
+        commands = self.core.handle(event)
+        check_cluster(self.core)
+        for command in commands:
+            if isinstance(command, m.PlaceTask):
+                self.placed[command.task.task_id] = command
+            elif isinstance(command, m.CancelTask):
+                self.cancelled.append(command)
+            elif isinstance(command, m.FinishTask):
+                self.finished.append(command)
+        return commands
+
+    def join(self, what: NodeCapacity, now: float = 0.0, **more: object) -> None:
+        self.handle(m.NodeJoined(now=now, capacity=what, **more))  # type: ignore[arg-type]
+
+    def submit(self, spec: TaskSpec, now: float = 0.0) -> None:
+        self.handle(m.TaskSubmitted(now=now, task=spec))
+
+    def end(
+        self, name: str, now: float, outcome: TaskOutcome = TaskOutcome.DONE, message: str = ""
+    ) -> None:
+        place = self.placed[name]
+        self.handle(
+            m.TaskEnded(
+                now=now,
+                name=place.node,
+                task_id=TaskId(name),
+                attempt=place.attempt,
+                outcome=outcome,
+                message=message,
+            )
+        )
+
+    def why(self, name: str) -> str:
+        return self.core.explain(TaskId(name))
+
+
+def test_tasks_go_to_the_node_with_the_least_to_do() -> None:
+    cluster = Cluster()
+    cluster.join(capacity("n1"))
+    cluster.join(capacity("n2"))
+    for name in "abcd":
+        cluster.submit(task(name))
+    assert [cluster.placed[name].node for name in "abcd"] == ["n1", "n2", "n1", "n2"]
+    cluster.end("a", 3.0)
+    (finish,) = cluster.finished
+    assert (finish.outcome, finish.node, finish.response_s) == (TaskOutcome.DONE, "n1", 3.0)
+    assert cluster.why("a") == "done"
+    assert "on node n2" in cluster.why("b")
+
+
+def test_a_full_queue_refuses_by_name_and_number() -> None:
+    cluster = Cluster(bounds=ClusterBounds(queue_limit=2))
+    cluster.submit(task("a"))
+    cluster.submit(task("b"))
+    with pytest.raises(LimitReached, match="pipeline_queue_limit is 2"):
+        cluster.submit(task("c"))
+    with pytest.raises(AlreadyExists, match="task a is there"):
+        cluster.submit(task("a"))
+    assert "no node for pipelines" in cluster.why("a")
+    cluster.join(capacity("n1"))
+    assert set(cluster.placed) == {"a", "b"}
+
+
+def test_a_task_that_fits_nowhere_steps_aside_and_says_so() -> None:
+    cluster = Cluster()
+    cluster.join(capacity("n1"))
+    cluster.submit(task("gpu", pipeline(subtask("a", on=GPU, gpu_memory_mib=100))))
+    cluster.submit(task("cpu"))
+    assert set(cluster.placed) == {"cpu"}
+    assert "could ever run" in cluster.why("gpu")
+    cluster.join(capacity("n2", gpus=1))
+    assert cluster.placed["gpu"].node == "n2"
+
+
+def test_the_mask_is_the_rule_of_the_nodes() -> None:
+    cluster = Cluster()
+    cluster.join(capacity("small", memory_mib=100))
+    cluster.join(capacity("tight", gpus=1, gpu_memory_mib=1000))
+    cluster.join(capacity("wide", gpus=1, gpu_memory_mib=1200))
+    spec = task("t", pipeline(subtask("a"), subtask("b", "a", on=GPU, gpu_memory_mib=950)))
+    could = cluster.core.table.could_ever(spec)
+    assert could.tolist() == [False, False, True]
+    for name, fits in zip(("small", "tight", "wide"), could, strict=True):
+        node = Node(cluster.core.table.nodes[NodeName(name)].capacity)
+        node.place(spec)
+        assert bool(node.ended) is not bool(fits)
+
+
+def test_the_tasks_of_a_lost_node_are_placed_again_in_their_order() -> None:
+    cluster = Cluster()
+    cluster.join(capacity("n1"))
+    for name in "ab":
+        cluster.submit(task(name))
+    cluster.handle(m.NodeLost(now=1.0, name=NodeName("n1"), why="killed"))
+    assert list(cluster.core.stranded) == ["a", "b"]
+    assert "node n1 was lost: killed" in cluster.why("a")
+    cluster.join(capacity("n2"), 2.0)
+    assert cluster.placed["a"].node == "n2" and cluster.placed["a"].attempt == 2
+    late = m.TaskEnded(
+        now=3.0, name=NodeName("n1"), task_id=TaskId("a"), attempt=1, outcome=TaskOutcome.DONE
+    )
+    assert cluster.handle(late) == [], "an answer of the lost node counts no more"
+    cluster.end("a", 4.0)
+    cluster.handle(dataclasses.replace(late, now=5.0, name=NodeName("n2"), attempt=2))
+    assert [one.task_id for one in cluster.finished] == ["a"], "answered once"
+
+
+def test_a_task_that_loses_its_node_too_often_fails() -> None:
+    cluster = Cluster(bounds=ClusterBounds(attempts_limit=2))
+    cluster.submit(task("t"))
+    for number in (1, 2):
+        cluster.join(capacity(f"n{number}"))
+        cluster.handle(m.NodeLost(now=float(number), name=NodeName(f"n{number}"), why="died"))
+    (finish,) = cluster.finished
+    assert finish.outcome is TaskOutcome.FAILED
+    assert "2 times" in finish.message and "n2 was lost: died" in finish.message
+
+
+def test_silent_nodes_are_lost() -> None:
+    cluster = Cluster(bounds=ClusterBounds(node_timeout_s=10.0))
+    cluster.join(capacity("n1"))
+    cluster.submit(task("t"))
+    cluster.handle(m.ClusterTicked(now=9.0))
+    assert len(cluster.core.table.names) == 1
+    cluster.handle(m.ClusterTicked(now=11.0))
+    assert len(cluster.core.table.names) == 0
+    assert list(cluster.core.queue) == [] and list(cluster.core.stranded) == ["t"]
+
+
+def test_a_node_that_comes_back_keeps_what_is_its_own_and_drops_the_rest() -> None:
+    cluster = Cluster()
+    cluster.join(capacity("n1"))
+    for name in "ab":
+        cluster.submit(task(name))
+    cluster.join(capacity("n1"), 1.0, tasks=((TaskId("a"), 1), (TaskId("old"), 1)))
+    assert [one.task_id for one in cluster.cancelled] == ["old"]
+    assert cluster.placed["a"].attempt == 1
+    assert cluster.placed["b"].attempt == 2, "it had never arrived there"
+
+
+def test_what_is_given_back_goes_elsewhere_and_counts_as_no_attempt() -> None:
+    cluster = Cluster(bounds=ClusterBounds(attempts_limit=1))
+    cluster.join(capacity("n1"))
+    cluster.submit(task("t"))
+    cluster.handle(m.NodeDraining(now=1.0, name=NodeName("n1")))
+    cluster.join(capacity("n2"), 1.0)
+    cluster.end("t", 2.0, TaskOutcome.GIVEN_BACK, "draining")
+    assert cluster.placed["t"].node == "n2"
+    assert not cluster.finished
+
+
+def test_a_cancelled_task_ends_at_once_wherever_it_is() -> None:
+    cluster = Cluster()
+    cluster.submit(task("queued"))
+    cluster.handle(m.CancelAsked(now=1.0, task_id=TaskId("queued")))
+    cluster.join(capacity("n1"))
+    cluster.submit(task("placed"))
+    cluster.handle(m.CancelAsked(now=2.0, task_id=TaskId("placed")))
+    assert [one.outcome for one in cluster.finished] == [TaskOutcome.CANCELLED] * 2
+    assert [one.task_id for one in cluster.cancelled] == ["placed"]
+    cluster.end("placed", 3.0)
+    assert len(cluster.finished) == 2
+    with pytest.raises(NotFound):
+        cluster.handle(m.CancelAsked(now=3.0, task_id=TaskId("nobody")))
+
+
+def _load(tasks: frozenset[TaskId] = frozenset(), wait_s: float = 0.0) -> NodeLoad:
+    return NodeLoad(
+        at=0.0,
+        cpu=0.5,
+        gpu=0.0,
+        memory=0.25,
+        gpu_memory=0.0,
+        sent=0.0,
+        received=0.0,
+        running=len(tasks),
+        waiting_batch=0,
+        waiting_stream=0,
+        expected_wait_s=wait_s,
+        free_cores=1,
+        free_memory_mib=1000,
+        free_gpu_memory_mib=0,
+        tasks=tasks,
+    )
+
+
+def test_the_view_counts_what_was_placed_since_a_node_reported() -> None:
+    cluster = Cluster()
+    cluster.join(capacity("n1", cores=2))
+    cluster.core.estimates.observe_run(Row("kind/a", 0, ""), Device.CPU, 4.0, 0.0, 0.0, ())
+    cluster.submit(task("a"))
+    view, _ = cluster.core.view(task("next"), 1.0)
+    assert view.expected_wait_s.tolist() == [2.0] and view.waiting_batch.tolist() == [1.0]
+    load = _load(frozenset({TaskId("a")}), wait_s=1.5)
+    cluster.handle(m.NodeReported(now=2.0, name=NodeName("n1"), load=load))
+    view, fits = cluster.core.view(task("next"), 5.0)
+    assert view.expected_wait_s.tolist() == [1.5] and view.waiting_batch.tolist() == [0.0]
+    assert view.running.tolist() == [1.0] and view.reported_at.tolist() == [3.0]
+    assert view.task_s.tolist() == [4.0] and fits.tolist() == [True]
+    assert view.arrival_rate_per_s == pytest.approx(1 / 60)
+
+
+class _Says:
+    """A policy with a fixed answer."""
+
+    name = "says"
+
+    def __init__(self, node: int) -> None:
+        self.node = node
+        self.ends: list[tuple[str, bool]] = []
+
+    def choose(self, task: TaskSpec, view: ClusterView, fits: npt.NDArray[np.bool_]) -> Choice:
+        return Choice(node=self.node, why="so said")
+
+    def ended(self, task_id: TaskId, *, now: float, response_s: float, ok: bool) -> None:
+        self.ends.append((task_id, ok))
+
+
+def test_a_policy_that_names_a_node_it_may_not_is_replaced_and_counted() -> None:
+    cluster = Cluster(policy=_Says(7))
+    cluster.join(capacity("n1"))
+    cluster.submit(task("t"))
+    assert cluster.placed["t"].node == "n1"
+    assert cluster.core.policy_faults == 1 and "chose node 7" in cluster.why("t")
+
+
+def test_a_policy_may_wait_and_is_asked_again_after_the_next_event() -> None:
+    policy = _Says(-1)
+    cluster = Cluster(policy=policy)
+    cluster.join(capacity("n1"))
+    cluster.submit(task("t"))
+    assert not cluster.placed and "so said" in cluster.why("t")
+    policy.node = 0
+    cluster.handle(m.NodeReported(now=1.0, name=NodeName("n1"), load=_load()))
+    assert cluster.placed["t"].why == "so said"
+    cluster.end("t", 2.0)
+    assert policy.ends == [("t", True)]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_whatever_happens_every_task_is_answered_once(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    cluster = Cluster(bounds=ClusterBounds(attempts_limit=4, node_tasks_limit=5))
+    names = [f"n{i}" for i in range(4)]
+    submitted, now = 0, 0.0
+    for _ in range(300):
+        now += 0.1
+        name = names[int(rng.integers(4))]
+        live = list(cluster.core.tasks)
+        match int(rng.integers(0, 8)):
+            case 0:
+                cluster.join(capacity(name), now)
+            case 1 if rng.random() < 0.3:
+                cluster.handle(m.NodeLost(now=now, name=NodeName(name)))
+            case 2:
+                draining = bool(rng.random() < 0.3)
+                event = m.NodeDraining(now=now, name=NodeName(name), draining=draining)
+                cluster.handle(event)
+            case 3 | 4:
+                submitted += 1
+                cluster.submit(task(f"t{submitted}"), now)
+            case 5 | 6 if cluster.placed:
+                chosen = list(cluster.placed)[int(rng.integers(len(cluster.placed)))]
+                outcomes = list(TaskOutcome)
+                cluster.end(chosen, now, outcomes[int(rng.integers(len(outcomes)))])
+            case 7 if live and rng.random() < 0.3:
+                cluster.handle(m.CancelAsked(now=now, task_id=live[0]))
+    cluster.join(capacity("last"), now)
+    while cluster.core.tasks:
+        now += 0.1
+        for name in [str(one) for one in cluster.core.tasks]:
+            cluster.end(name, now)
+    answered = [one.task_id for one in cluster.finished]
+    assert sorted(answered) == sorted(f"t{i}" for i in range(1, submitted + 1))
