@@ -38,8 +38,11 @@ BASELINES = (
     "ect+pats", "min-wait+pats", "least-loaded+pats",
 )  # fmt: skip
 """Heuristics for both stages, from which the best one is chosen on validation seeds."""
-IAWP_VARIANTS = ("iawp:cosine", "iawp:overload", "iawp:learned")
-"""The paper's score and two others; one is chosen on validation seeds, under ``ect``."""
+IAWP_VARIANTS = (
+    "iawp:cosine", "iawp:overload", "iawp:learned", "iawp:cosine:guarded", "iawp:learned:guarded",
+)  # fmt: skip
+"""The paper's first, then other scores and the tail guard; one is chosen on validation seeds, under
+``ect``."""
 LEARNED = ("ldwp", "ldwp-set")
 CLUSTER_POLICIES = ("random", "least-loaded", "min-wait", "demand", "ect")
 NODE_POLICIES = ("random", "mct", "min-min", "pats")
