@@ -146,7 +146,8 @@ def _settings(plan: Plan, chosen: Chosen) -> list[tuple[Setting, tuple[str, ...]
             found.append((setting, core))
     changes = Setting(name="changes", x=50, rate_per_min=50, nodes=8, changes=True, tasks=plan.main)
     learned = tuple(f"{name}+{chosen.iawp}" for name in (*chosen.learned, "ect"))
-    found.append((changes, learned))
+    if plan.main >= FULL.main:
+        found.append((changes, learned))
     cold = Setting(name="cold", x=50, rate_per_min=50, known=False, tasks=plan.other)
     found.append((cold, learned))
     return found
