@@ -203,9 +203,10 @@ class MasterSettings(_Settings):
     )
 
     pipeline_policy: str = Field(
-        default="least-loaded",
+        default="ect",
         min_length=1,
-        description="what chooses nodes for pipeline tasks",
+        description="what chooses nodes for pipeline tasks: random, least-loaded, min-wait, "
+        "demand, ect, min-min, ldwp or ldwp-set; learned ones begin in shadow",
     )
     pipeline_queue_limit: int = Field(
         default=10_000, ge=1, description="pipeline tasks that may wait for a node"
@@ -366,9 +367,10 @@ class AgentSettings(_Settings):
         "that ask the agent",
     )
     pipeline_policy: str = Field(
-        default="first-fit",
+        default="pats",
         min_length=1,
-        description="what gives subtasks of pipelines cores and GPUs",
+        description="what gives subtasks of pipelines cores and GPUs: random, mct, min-min, pats "
+        "or iawp",
     )
     pipeline_path: str = Field(
         default="",

@@ -35,6 +35,7 @@ RUN_BY_NAME = {
     "hrm/spark/build.py": "started by its path in spark-env.sh, so that it imports little",
     "hrm/sim/pipelines/learning.py": "named as text, module:factory, where somebody learns",
     "hrm/core/invariants.py": "for tests and simulations, the user's own among them",
+    "hrm/core/pipeline/invariants.py": "for tests and simulations, the user's own among them",
 }
 """Modules that nothing needs to import, and how they run instead."""
 

@@ -72,7 +72,9 @@ def measure_metrics(measured: Measured, seeds: int, trials: int) -> dict[str, An
                 tables.setdefault(method, []).append(table)
             seconds[method] = seconds.get(method, 0.0) + time.process_time() - begun
             mean = np.mean(errors[method][fold.name])
-            CONSOLE.print(f"{measured.source}: {fold.name}, {method}: {mean:.4f}")
+            CONSOLE.print(
+                f"{measured.source.partition(' (')[0]}: {fold.name}, {method}: {mean:.4f}"
+            )
         for method, seen in tables.items() if tests else ():
             found = [
                 methods.spearman(*methods.victim_scores(told, measured, rest, tests, table))

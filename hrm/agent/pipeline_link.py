@@ -82,6 +82,11 @@ class PipelineLink:
                 problem: HrmError = Unavailable(f"the master at {self._target} ended the stream")
             except HrmError as error:
                 problem = error
+            except Exception as error:
+                # A bug on this side. A node that falls silent would be given up; one that comes
+                # back is told everything anew.
+                _log.exception("the stream for pipelines failed")
+                problem = HrmError(f"this side failed: {error!r}")
             if self._closing.is_set():
                 return
             if self._up:

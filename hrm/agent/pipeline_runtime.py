@@ -18,49 +18,37 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import structlog
 
 from hrm import pipeline_wire as pw
 from hrm.agent.pipeline_link import PipelineLink
+from hrm.agent.pipeline_profile import Profiler
 from hrm.agent.pipeline_samples import Sampler
 from hrm.agent.pipeline_share import PipelineShare
-from hrm.agent.pipeline_workers import Workers
+from hrm.agent.pipeline_workers import RunResult, Workers
 from hrm.config import AgentSettings
 from hrm.core.pipeline import node_messages as m
-from hrm.core.pipeline.basic import FirstFit
-from hrm.core.pipeline.estimates import RunningMeans
-from hrm.core.pipeline.model import Device, NodePolicy, TaskId, TaskSpec
+from hrm.core.pipeline.model import Device, TaskId, TaskSpec
 from hrm.core.pipeline.node import PipelineNode
 from hrm.core.pipeline.node_messages import RunOutcome, TaskOutcome
-from hrm.errors import InvalidConfig, LimitReached, Unsatisfiable
+from hrm.errors import HrmError, LimitReached, Unsatisfiable
+from hrm.policies import corun
+from hrm.policies.corun.estimates import Stdm
+from hrm.policies.corun.told import ToldStdm
 from hrm.v1 import pipeline_pb2 as pb
 
-__all__ = ["PipelineRuntime", "load_policy"]
+__all__ = ["PipelineRuntime"]
 
 _PERIOD_S = 1.0
 _PROFILE_S = 4.0
+_PROFILE_SAMPLES = 16
 _STOP_LIMIT_S = 10.0
 _FLUSH_LIMIT_S = 3.0
 _ON_DECLARED = "on a declared GPU: no device stands behind it, its GPU version ran on the CPU"
 _log = structlog.get_logger("hrm.agent.pipelines")
 
-_POLICIES: dict[str, Callable[[], NodePolicy]] = {"first-fit": FirstFit}
-
 Attempt = tuple[TaskId, int]
-
-
-def load_policy(name: str) -> NodePolicy:
-    """The node policy of that name.
-
-    Raises:
-        InvalidConfig: there is none.
-    """
-    try:
-        return _POLICIES[name]()
-    except KeyError:
-        raise InvalidConfig(
-            f"pipeline_policy is {name!r}; there is {', '.join(sorted(_POLICIES))}"
-        ) from None
 
 
 class _Placed:
@@ -104,8 +92,12 @@ class PipelineRuntime:
         self.share = share
         self._identity = identity
         self._directory = settings.work_dir / "pipelines"
+        capacity = share.capacity
+        models = {gpu.model: gpu.memory_mib for gpu in capacity.gpus}
         self.core = PipelineNode(
-            share.capacity, load_policy(settings.pipeline_policy), RunningMeans()
+            capacity,
+            corun.load(settings.pipeline_policy, rng=np.random.default_rng()),
+            ToldStdm(Stdm(memory_mib=capacity.memory_mib, gpu_memory_mib=models)),
         )
         self._workers = Workers(share, self._directory, settings.pipeline_path)
         self._sampler = Sampler(share)
@@ -155,10 +147,16 @@ class PipelineRuntime:
             now = time.time()
             if now >= self.core.next_deadline():
                 self._deliver(m.ClockTicked(now=now))
-            if now - sampled_s >= _PERIOD_S:
-                sampled_s = now
-                self._deliver(self._sampler.sample(now))
-                self._workers.end_idle()
+            if now - sampled_s < _PERIOD_S:
+                continue
+            sampled_s = now
+            self._workers.end_idle()
+            try:
+                sample = self._sampler.sample(now)
+            except Exception:
+                _log.exception("the machine cannot be sampled")
+            else:
+                self._deliver(sample)
 
     # --- events in, commands out --------------------------------------------------------------
 
@@ -177,15 +175,18 @@ class PipelineRuntime:
                 case m.EndTask():
                     self._ended(command)
                 case m.GrantGpu():
-                    self._claims[command.holder].set_result(command.number)
+                    self._answer_claim(command.holder, command.number)
                 case m.RefuseGpu():
-                    refusal = Unsatisfiable if "needs" in command.why else LimitReached
-                    self._claims[command.holder].set_exception(refusal(command.why))
+                    refusal = Unsatisfiable if command.never else LimitReached
+                    self._answer_claim(command.holder, refusal(command.why))
 
     async def _run(self, start: m.StartSubtask) -> None:
-        profile: asyncio.Task[None] | None = None
-        if start.profile:
-            profile = asyncio.create_task(self._profile(start))
+        profiles: list[asyncio.Task[None]] = []
+
+        def started(pid: int) -> None:
+            if start.profile:
+                profiles.append(asyncio.create_task(self._profile(start, pid)))
+
         placed = self._placed[start.key.task_id, start.attempt]
         spec = placed.spec
         assert spec is not None
@@ -200,9 +201,14 @@ class PipelineRuntime:
             "memory_limit_mib": start.memory_limit_mib if start.device is Device.CPU else 0,
         }
         place = (start.device, start.number)
-        result = await self._workers.run(start.run, place, placed.code, job)
-        if profile is not None:
-            profile.cancel()
+        try:
+            result = await self._workers.run(start.run, place, placed.code, job, started)
+        except Exception as error:
+            _log.exception("a run could not be carried out", task=start.key.task_id)
+            result = RunResult(outcome=RunOutcome.CRASHED, message=f"the agent failed: {error!r}")
+        finally:
+            for profile in profiles:
+                profile.cancel()
         message = result.message
         if result.outcome is RunOutcome.DONE and self._is_declared(start):
             message = _ON_DECLARED
@@ -222,13 +228,21 @@ class PipelineRuntime:
     def _is_declared(self, start: m.StartSubtask) -> bool:
         return start.device is Device.GPU and self.share.gpus[start.number].declared
 
-    async def _profile(self, start: m.StartSubtask) -> None:
-        """Look at a run's first seconds; a shorter one tells what it can by its end."""
-        cells = await self._sampler.profile(
-            lambda: self._workers.pid(start.run), start.device, start.number, _PROFILE_S
-        )
-        if cells:
-            event = m.SubtaskProfiled(now=time.time(), key=start.key, run=start.run, cells=cells)
+    async def _profile(self, start: m.StartSubtask, pid: int) -> None:
+        """Look at a run's first seconds; of a shorter one the estimates hear at its end."""
+        real_gpu = start.device is Device.GPU and not self._is_declared(start)
+        profiler = Profiler(pid, start.number if real_gpu else None)
+        try:
+            for _ in range(_PROFILE_SAMPLES):
+                if not profiler.sample():
+                    return
+                await asyncio.sleep(_PROFILE_S / _PROFILE_SAMPLES)
+            profiler.sample()
+            figures = profiler.profile().figures
+        finally:
+            profiler.close()
+        if figures:
+            event = m.SubtaskProfiled(now=time.time(), key=start.key, run=start.run, cells=figures)
             self._deliver(event)
 
     def _report(self, command: m.ReportSubtask) -> None:
@@ -391,6 +405,16 @@ class PipelineRuntime:
         self._claims[asked.holder] = granted
         self._deliver(asked)
         return await granted
+
+    def _answer_claim(self, holder: str, answer: int | HrmError) -> None:
+        """Nobody waits any more if the holder hangs up at this very moment; ``release`` follows."""
+        claim = self._claims.get(holder)
+        if claim is None or claim.done():
+            return
+        if isinstance(answer, HrmError):
+            claim.set_exception(answer)
+        else:
+            claim.set_result(answer)
 
     def release(self, holder: str) -> None:
         """The holder is done, or gone; nothing if it holds and waits for nothing."""

@@ -1,30 +1,24 @@
-"""Telemetry for pipelines: how busy the machine and its GPUs are, and what one run takes.
+"""Telemetry for pipelines: how busy the machine, its network and its GPUs are.
 
-Of GPUs NVML tells utilisation and memory in use. The shares of caches and of loads and stores need
-a profiler's counters, which are not read here: those cells stay unmeasured.
+A GPU that NVML does not tell of counts as busy as its runs were predicted to make it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
-from collections.abc import Callable
 
 import psutil
 import pynvml
 import structlog
 
-from hrm.agent.pipeline_profile import Profiler
 from hrm.agent.pipeline_share import PipelineShare
-from hrm.core.pipeline.model import Device
 from hrm.core.pipeline.node_messages import LoadSampled
 
 __all__ = ["Sampler"]
 
 _LINK_BYTES_PER_S = 125e6
 _MIB = 1 << 20
-_PROFILE_STEP_S = 0.5
 _log = structlog.get_logger("hrm.agent.pipelines")
 
 
@@ -56,46 +50,17 @@ class Sampler:
             sent=max(0.0, sent),
             received=max(0.0, received),
             gpu_utilisation=tuple(gpu[0] for gpu in gpus) if complete else (),
-            gpu_memory_used_mib=tuple(gpu[2] for gpu in gpus) if complete else (),
+            gpu_memory_used_mib=tuple(gpu[1] for gpu in gpus) if complete else (),
         )
 
-    def _gpu(self, index: int) -> tuple[float, float, float]:
-        """Shares of time in which kernels ran and memory was read, and MiB in use."""
+    def _gpu(self, index: int) -> tuple[float, float]:
+        """Share of time in which kernels ran, and MiB in use."""
         handle = self._handles[index]
         with contextlib.suppress(pynvml.NVMLError):
             rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
             memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-            return rates.gpu / 100, rates.memory / 100, int(memory.used) / _MIB
-        return 0.0, 0.0, 0.0
-
-    async def profile(
-        self, pid: Callable[[], int | None], device: Device, number: int, seconds: float
-    ) -> dict[str, float]:
-        """Shares by name that one run takes in its next ``seconds``; {}: it could not be seen.
-
-        Where the driver does not tell of processes, the whole GPU's shares stand for the run's.
-        """
-        gpu = number if device is Device.GPU and number in self._handles else None
-        profiler: Profiler | None = None
-        try:
-            for _ in range(max(2, round(seconds / _PROFILE_STEP_S))):
-                at = pid()
-                if profiler is not None:
-                    await asyncio.to_thread(profiler.sample)
-                elif at is not None:
-                    profiler = await asyncio.to_thread(Profiler, at, gpu)
-                await asyncio.sleep(_PROFILE_STEP_S)
-            if profiler is None:
-                return {}
-            figures = (await asyncio.to_thread(profiler.profile)).figures
-        finally:
-            if profiler is not None:
-                profiler.close()
-        cells = {name: figures[name] for name in ("cpu", "sm", "dram") if name in figures}
-        if gpu is not None and "cpu" in cells:
-            busy, memory_busy, _ = self._gpu(number)
-            cells = {"sm": busy, "dram": memory_busy} | cells
-        return cells
+            return rates.gpu / 100, int(memory.used) / _MIB
+        return 0.0, 0.0
 
 
 def _handles(share: PipelineShare) -> dict[int, object]:

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -70,13 +71,18 @@ class Workers:
         self._busy: dict[int, _Worker | None] = {}
         self._stopped: set[int] = set()
 
-    def pid(self, run: int) -> int | None:
-        """Of the worker that serves the run."""
-        worker = self._busy.get(run)
-        return worker.process.pid if worker else None
+    async def run(
+        self,
+        run: int,
+        place: Place,
+        code: Path,
+        job: dict[str, Any],
+        started: Callable[[int], None],
+    ) -> RunResult:
+        """Run one subtask to its end. ``code``: a directory of modules that were sent along.
 
-    async def run(self, run: int, place: Place, code: Path, job: dict[str, Any]) -> RunResult:
-        """Run one subtask to its end. ``code``: a directory of modules that were sent along."""
+        ``started`` hears the worker's pid.
+        """
         self._busy[run] = None
         worker: _Worker | None = None
         try:
@@ -84,6 +90,7 @@ class Workers:
             self._busy[run] = worker
             if run in self._stopped:
                 worker.kill()
+            started(worker.process.pid)
             return await self._ask(worker, job)
         except OSError as error:
             return RunResult(outcome=RunOutcome.CRASHED, message=f"no worker starts: {error}")
@@ -141,8 +148,7 @@ class Workers:
         with self._log_file(place) as log:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                "-m",
-                "hrm.pipeline.worker",
+                *("-m", "hrm.pipeline.worker"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,

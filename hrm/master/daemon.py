@@ -29,7 +29,7 @@ from hrm.master.application_service import ApplicationService
 from hrm.master.interpreter import Interpreter
 from hrm.master.node_service import NodeService
 from hrm.master.pipeline_service import PipelineService
-from hrm.master.pipeline_tasks import PipelineTasks
+from hrm.master.pipeline_tasks import PipelineTasks, pipeline_policy
 from hrm.master.policy_service import PolicyService, load_modes
 from hrm.master.scheduler_service import SharedStateService
 from hrm.master.store import SqliteStore
@@ -108,8 +108,12 @@ async def _serve(settings: MasterSettings, token: str, store: SqliteStore) -> in
         now=time.time(),
     )
     master = Interpreter(core, store)
-    pipelines = PipelineTasks(settings, stop=lambda error: _finish(master.stopped, error))
     hosts = Hosts(load_modes(settings.state_dir))
+    pipelines = PipelineTasks(
+        settings,
+        policy=pipeline_policy(settings, hosts, seed=core.epoch),
+        stop=lambda error: _finish(master.stopped, error),
+    )
     await _add_services(server, master, pipelines, hosts, settings, address, token)
     stopped = master.stopped
     for signum in (signal.SIGTERM, signal.SIGINT):

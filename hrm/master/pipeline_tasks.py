@@ -23,38 +23,44 @@ from hrm import wire
 from hrm.config import MasterSettings
 from hrm.core.model import NodeName
 from hrm.core.pipeline import cluster_messages as m
-from hrm.core.pipeline.basic import LeastLoaded
 from hrm.core.pipeline.cluster import ClusterBounds, PipelineCluster
-from hrm.core.pipeline.estimates import RunningMeans
 from hrm.core.pipeline.model import ClusterPolicy, TaskId, TaskSpec
 from hrm.core.pipeline.node_messages import TaskOutcome
 from hrm.core.pipeline.table import NodeRow
 from hrm.errors import AlreadyExists, HrmError, InvalidConfig, LimitReached, NotFound
 from hrm.master.pipeline_files import PipelineFiles
+from hrm.master.policy_service import cluster_policy
+from hrm.policies.corun.estimates import Stdm
+from hrm.policies.corun.told import ToldStdm
+from hrm.policies.host import Hosts
 from hrm.v1 import pipeline_pb2 as pb
 
-__all__ = ["NodeStream", "PipelineTasks", "Watcher", "load_policy"]
+__all__ = ["NodeStream", "PipelineTasks", "Watcher", "pipeline_policy"]
 
 TICK_INTERVAL_S = 0.5
 _WATCHED_MAX = 10_000
 _FORGOTTEN_AT_ONCE = 100
+_MEMORY_MIB = 65_536.0
+"""Of a node, as a scale for what estimates say of memory."""
 log = structlog.get_logger("master.pipelines")
 
-_POLICIES: dict[str, Callable[[], ClusterPolicy]] = {"least-loaded": LeastLoaded}
 
-
-def load_policy(name: str) -> ClusterPolicy:
-    """The cluster policy of that name.
+def pipeline_policy(settings: MasterSettings, hosts: Hosts, *, seed: int) -> ClusterPolicy:
+    """The cluster policy of the settings; one that has learned is made known to ``hosts``.
 
     Raises:
-        InvalidConfig: there is none.
+        InvalidConfig: there is none of that name, or its model is missing or damaged.
     """
     try:
-        return _POLICIES[name]()
-    except KeyError:
-        raise InvalidConfig(
-            f"pipeline_policy is {name!r}; there is {', '.join(sorted(_POLICIES))}"
-        ) from None
+        return cluster_policy(
+            settings.pipeline_policy,
+            hosts=hosts,
+            state_dir=settings.state_dir,
+            heartbeat_s=settings.heartbeat_interval_s,
+            seed=seed,
+        )
+    except NotFound as error:
+        raise InvalidConfig(f"pipeline_policy: {error.message}") from error
 
 
 @dataclass(slots=True, eq=False)
@@ -110,14 +116,14 @@ class PipelineTasks:
         self,
         settings: MasterSettings,
         *,
+        policy: ClusterPolicy,
         stop: Callable[[HrmError], None],
-        policy: ClusterPolicy | None = None,
     ) -> None:
         """``stop`` ends the master: after a bug in the core its books may be half changed."""
         self._stop = stop
         self.core = PipelineCluster(
-            policy or load_policy(settings.pipeline_policy),
-            RunningMeans(),
+            policy,
+            ToldStdm(Stdm(memory_mib=_MEMORY_MIB)),
             bounds=ClusterBounds(
                 queue_limit=settings.pipeline_queue_limit,
                 attempts_limit=settings.pipeline_attempts,

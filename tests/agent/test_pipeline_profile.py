@@ -12,11 +12,6 @@ import pynvml
 import pytest
 
 from hrm.agent.pipeline_profile import COUNTED_INSIDE, Profiler
-from hrm.agent.pipeline_samples import Sampler
-from hrm.agent.pipeline_share import PipelineShare
-from hrm.core.model import NodeName
-from hrm.core.pipeline.model import Device
-from hrm.core.pipeline.node_messages import NodeCapacity
 from hrm.policies.corun.metrics import METRICS
 
 Start = Callable[[str], "subprocess.Popen[str]"]
@@ -155,13 +150,3 @@ def test_nvmls_figures_of_the_process_are_taken_and_no_others(
     assert found.figures["gpu_memory"] == 700
     assert found.missing.keys() == set(COUNTED_INSIDE)
     profiler.close()
-
-
-async def test_the_agents_profile_of_a_run_is_of_its_process(start: Start) -> None:
-    capacity = NodeCapacity(name=NodeName("n1"), cores=1, memory_mib=1000.0)
-    sampler = Sampler(PipelineShare(capacity=capacity, cpus=(None,), gpus={}))
-    busy, idle = start(BUSY).pid, start(IDLE).pid
-    cells = await sampler.profile(lambda: busy, Device.CPU, 0, 1.0)
-    assert cells.keys() == {"cpu"}
-    assert cells["cpu"] > 0.05 > (await sampler.profile(lambda: idle, Device.GPU, 0, 1.0))["cpu"]
-    assert await sampler.profile(lambda: None, Device.CPU, 0, 1.0) == {}

@@ -17,6 +17,7 @@ pytest.importorskip("matplotlib")
 
 from benchmarks.paper import ncf, ncf_methods
 from benchmarks.paper.ncf_data import SHARES, Measured, read_igniter, read_profiles
+from benchmarks.paper.ncf_plot import draw
 from hrm.errors import InvalidRequest
 
 BATCHES = (1, 2, 4, 8, 16, 32)
@@ -113,6 +114,7 @@ def test_profiles_are_rows_of_the_estimates(tmp_path: Path) -> None:
     rows = [
         {**row, "gpu_features": features},
         {**row, "kind": "track", "gpu_s": None, "gpu_features": None},
+        {**row, "kind": "batch", "cpu_s": None, "gpu_features": features},
         {**row, "kind": "broken", "gpu_s": [0.0], "gpu_features": features},
         {"kind": "less"},
     ]
@@ -161,6 +163,7 @@ def test_a_whole_run_judges_and_reports(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(ncf_methods, "_STEPS", 60)
+    monkeypatch.setattr(ncf, "PROFILES", tmp_path / "no-profiles.json")
     folder = written(entries())
     out = tmp_path / "out.json"
     assert ncf.main(["--data", str(folder), "--quick", "--json", str(out)]) == 0
@@ -172,5 +175,5 @@ def test_a_whole_run_judges_and_reports(
     assert table["metrics"]["spearman"]["measured"]["mean"] > 0.8, "the partner's load rules here"
     assert document["best"]["score"] in ("cosine", "overload", "learned")
     assert "| conditional Gaussian |" in capsys.readouterr().out
-    ncf.draw(tmp_path / "picture.svg", document, {})
+    draw(tmp_path / "picture.svg", document, {})
     assert "<svg" in (tmp_path / "picture.svg").read_text()

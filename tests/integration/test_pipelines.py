@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from hrm import pipeline_wire as pw
@@ -112,7 +113,7 @@ class PipelineCluster:
 
 
 class Client:
-    def __init__(self, stub: pipeline_pb2_grpc.PipelineServiceAsyncStub) -> None:
+    def __init__(self, stub: Any) -> None:
         self.stub = stub
 
     async def submit(self, pipeline: Pipeline, name: str, value: Any, **more: Any) -> str:
@@ -122,7 +123,8 @@ class Client:
             payload=pickle.dumps(value),
             **more,
         )
-        return (await self.stub.Submit(request)).task_id
+        task_id: str = (await self.stub.Submit(request)).task_id
+        return task_id
 
     async def watch(self, *task_ids: str) -> dict[str, list[pb.PipelineTaskUpdate]]:
         """All updates of each, until all have ended."""
@@ -245,8 +247,9 @@ def shift(value):
         assert await client.result(task_id) == 40 + shift
 
 
-async def test_nothing_is_lost_when_an_agent_is_killed_midway(
-    cluster: PipelineCluster, client: Client
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told to end"])
+async def test_nothing_is_lost_when_an_agent_ends_midway(
+    cluster: PipelineCluster, client: Client, how: signal.Signals
 ) -> None:
     for name in ("n1", "n2"):
         cluster.agent(name)
@@ -255,7 +258,7 @@ async def test_nothing_is_lost_when_an_agent_is_killed_midway(
     tasks = [await client.submit(sample_steps.slow, "slow", value) for value in values]
     watching = asyncio.create_task(client.watch(*tasks))
     await running(client, "n2")
-    os.killpg(cluster.agents["n2"].pid, signal.SIGKILL)
+    os.killpg(cluster.agents["n2"].pid, how)
     updates = await watching
     ends = [updates[task_id][-1].ended for task_id in tasks]
     assert all(end.outcome == DONE for end in ends), [end.message for end in ends]
@@ -292,7 +295,7 @@ async def test_a_gpu_is_shared_under_the_rules_with_who_asks_from_outside(
         async with asyncio.timeout(LIMIT_S):
             assert (await left).index == 0
         large = stub.Acquire(pb.AcquireGpuRequest(kind="udf", gpu_memory_mib=5000))
-        with pytest.raises(rpc.grpc.RpcError, match="5000 MiB"):
+        with pytest.raises(grpc.RpcError, match="5000 MiB"):
             await anext(aiter(large))
 
 
@@ -308,5 +311,5 @@ async def test_cancelling_and_listing(cluster: PipelineCluster, client: Client) 
     assert end.outcome == pb.PipelineTaskOutcome.PIPELINE_TASK_OUTCOME_CANCELLED
     after = await client.submit(sample_steps.arithmetic, "arithmetic", 2)
     assert (await client.end(after)).outcome == DONE
-    with pytest.raises(rpc.grpc.RpcError, match="no result"):
+    with pytest.raises(grpc.RpcError, match="no result"):
         await client.result(waiting)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hrm.core.pipeline.feasible import Limits, Room
+from hrm.core.pipeline import feasibility
 from hrm.core.pipeline.model import (
     Choice,
     ClusterView,
     Device,
-    Estimates,
     NodeView,
     ReadySubtask,
     Start,
@@ -47,30 +46,30 @@ class FirstFit:
 
     name = "first-fit"
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self._limits = limits or Limits()
-
     def dispatch(self, view: NodeView) -> list[Start]:
-        room = Room(view, self._limits)
+        starts: list[Start] = []
         for subtask in view.ready:
-            if not room.idle_cores and not room.gpus:
+            if not view.idle_cores and not view.gpus:
                 break
-            self._place(room, subtask, view.estimates)
-        return room.starts
+            start = self._place(view, subtask)
+            if start is not None:
+                starts.append(start)
+                view = feasibility.started(view, start)
+        return starts
 
-    def _place(self, room: Room, subtask: ReadySubtask, estimates: Estimates) -> None:
-        def slowness(device: Device) -> tuple[float, bool]:
-            return estimates.run_s(subtask.row, device), device is Device.CPU
-
-        for device in sorted(subtask.devices, key=slowness):
-            for number in self._numbers(room, device):
-                if room.fits(subtask, device, number):
-                    room.take(subtask, device, number)
-                    return
+    def _place(self, view: NodeView, subtask: ReadySubtask) -> Start | None:
+        run_s = view.estimates.run_s
+        for device in sorted(
+            subtask.devices, key=lambda d: (run_s(subtask.row, d), d is Device.CPU)
+        ):
+            for number in self._numbers(view, device):
+                if not feasibility.refusal(view, subtask, device, number):
+                    return Start(subtask.key, device, number)
+        return None
 
     @staticmethod
-    def _numbers(room: Room, device: Device) -> list[int]:
+    def _numbers(view: NodeView, device: Device) -> list[int]:
         if device is Device.CPU:
-            return room.idle_cores[:1]
-        emptiest = sorted(room.gpus, key=lambda gpu: (len(gpu.running), gpu.index))
+            return list(view.idle_cores[:1])
+        emptiest = sorted(view.gpus, key=lambda gpu: (len(gpu.running), gpu.index))
         return [gpu.index for gpu in emptiest]

@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from hrm.core.model import NodeName
 from hrm.core.pipeline import cluster_messages as m
 from hrm.core.pipeline.basic import LeastLoaded
-from hrm.core.pipeline.feasible import Limits
+from hrm.core.pipeline.estimates import RunningMeans
+from hrm.core.pipeline.feasibility import CAPS, Caps
 from hrm.core.pipeline.model import (
     Choice,
     ClusterPolicy,
@@ -85,15 +86,15 @@ class PipelineCluster:
     def __init__(
         self,
         policy: ClusterPolicy,
-        estimates: LearningEstimates,
+        estimates: LearningEstimates | None = None,
         *,
         bounds: ClusterBounds | None = None,
-        limits: Limits | None = None,
+        caps: Caps = CAPS,
     ) -> None:
         self.policy = policy
-        self.estimates = estimates
+        self.estimates = RunningMeans() if estimates is None else estimates
         self.bounds = bounds or ClusterBounds()
-        self.table = NodeTable(estimates, limits or Limits())
+        self.table = NodeTable(self.estimates, caps)
         self.tasks: dict[TaskId, TaskRecord] = {}
         """Those that have not ended, in the order of submission."""
         self.ended: dict[TaskId, TaskRecord] = {}

@@ -18,15 +18,15 @@ _SLACK_MIB = 1e-6
 
 def check_node(node: PipelineNode) -> None:
     """AssertionError, with what does not hold."""
-    room, limits = node.room, node.room.limits
+    room, caps = node.room, node.room.caps
     runs = room.runs
     assert len({run.run for run in runs}) == len(runs), "a run is booked twice"
     assert room.memory_free_mib >= -_SLACK_MIB, f"memory promised twice: {room.memory_free_mib}"
     for number, run in enumerate(room.cores):
         assert run is None or (run.device is Device.CPU and run.number == number)
     for card in room.cards.values():
-        limit_mib = limits.gpu_memory * card.card.memory_mib
-        assert len(card.runs) <= limits.co_runners, f"too many on GPU {card.card.index}"
+        limit_mib = caps.gpu_memory_share * card.card.memory_mib
+        assert len(card.runs) <= caps.co_runners_max, f"too many on GPU {card.card.index}"
         assert card.promised_mib() <= limit_mib + _SLACK_MIB, f"GPU {card.card.index} is over"
     held = {run.run for run in runs}
     seen: set[int] = set()

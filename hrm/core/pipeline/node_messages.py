@@ -314,8 +314,11 @@ class GrantGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefuseGpu:
+    """``never``: asking again is no use on this node."""
+
     holder: str
     why: str
+    never: bool
 
 
 NodeCommand = StartSubtask | StopSubtask | ReportSubtask | EndTask | GrantGpu | RefuseGpu

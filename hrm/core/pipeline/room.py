@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hrm.core.pipeline.feasible import Limits
+from hrm.core.pipeline.feasibility import CAPS, Caps
 from hrm.core.pipeline.model import (
     Device,
     Estimates,
     GpuView,
+    LearningEstimates,
     NodeView,
     ReadySubtask,
 )
@@ -58,10 +59,12 @@ class Card:
 class Room:
     """Invariants: a core has at most one run; promised memory never exceeds what there is."""
 
-    def __init__(self, capacity: NodeCapacity, estimates: Estimates, limits: Limits) -> None:
+    def __init__(
+        self, capacity: NodeCapacity, estimates: LearningEstimates, caps: Caps = CAPS
+    ) -> None:
         self.capacity = capacity
         self.estimates = estimates
-        self.limits = limits
+        self.caps = caps
         self.cores: list[Run | None] = [None] * capacity.cores
         self.cards = {one.index: Card(one) for one in capacity.gpus}
         self.sample: LoadSampled | None = None

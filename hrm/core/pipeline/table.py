@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hrm.core.model import NodeName, WorkloadClass
-from hrm.core.pipeline.feasible import Limits
+from hrm.core.pipeline.feasibility import CAPS, Caps
 from hrm.core.pipeline.model import (
     ClusterView,
     Device,
@@ -57,9 +57,9 @@ class NodeRow:
 class NodeTable:
     """Invariant: row i of every column is node i of ``names``; ``recount`` rebuilds them."""
 
-    def __init__(self, estimates: LearningEstimates, limits: Limits) -> None:
+    def __init__(self, estimates: LearningEstimates, caps: Caps = CAPS) -> None:
         self.estimates = estimates
-        self.limits = limits
+        self.caps = caps
         self.nodes: dict[NodeName, NodeRow] = {}
         self.names: tuple[NodeName, ...] = ()
         self._index: dict[NodeName, int] = {}
@@ -159,7 +159,7 @@ class NodeTable:
         return free, ""
 
     def could_ever(self, task: TaskSpec) -> Mask:
-        """Nodes that could, empty, run every subtask: ``feasible.never_fits``, all at once.
+        """Nodes that could, empty, run every subtask: ``feasibility.never_fits``, all at once.
 
         Those whose memory is estimated to be too small are left out, unless that leaves none.
         """
@@ -171,7 +171,7 @@ class NodeTable:
     def _could(self, task: TaskSpec, *, estimated: bool) -> Mask:
         columns, estimates = self._columns, self.estimates
         mask = np.ones(len(self.names), dtype=np.bool_)
-        room_mib = columns["largest_gpu_mib"] * self.limits.gpu_memory
+        room_mib = columns["largest_gpu_mib"] * self.caps.gpu_memory_share
         for one in task.pipeline.subtasks:
             host = gpu = np.zeros(len(self.names))
             if estimated:

@@ -68,7 +68,7 @@ def known() -> list[str]:
 def load(name: str, *, rng: np.random.Generator, **options: Any) -> NodePolicy:
     """The node policy ``name``, for one node.
 
-    Options of all: ``limits`` (``Limits``). Of ``min-min``: ``window``. Of ``iawp``: ``score``
+    Options of all: ``caps`` (``Caps``). Of ``min-min``: ``window``. Of ``iawp``: ``score``
     (``cosine``, ``overload``, ``learned``, ``oracle`` or a ``CoRunScore``), ``truth`` (for
     ``oracle``: a function of a row and the rows beside it), ``slowdowns`` (for ``learned``; without
     it those of the estimates), ``queue_length``, ``patience``, ``tail_guard``, ``steal``.

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hrm.core.pipeline.feasible import Limits, Room
+from hrm.core.pipeline.feasibility import CAPS, Caps
 from hrm.core.pipeline.model import Device, NodeView, ReadySubtask, Start, SubtaskKey
-from hrm.policies.corun.queues import could_fit, gpu_wait_s, gpu_work_s
+from hrm.policies.corun.room import Room
 
 __all__ = ["Mct", "MinMin", "Pats", "Random"]
 
@@ -33,13 +33,13 @@ class Random:
 
     name = "random"
 
-    def __init__(self, *, rng: np.random.Generator, limits: Limits | None = None) -> None:
+    def __init__(self, *, rng: np.random.Generator, caps: Caps = CAPS) -> None:
         self._rng = rng
-        self._limits = limits or Limits()
+        self._caps = caps
 
     def dispatch(self, view: NodeView) -> list[Start]:
         """See ``NodePolicy``."""
-        room = Room(view, self._limits)
+        room = Room(view, self._caps)
         for subtask in room.left():
             places = {
                 Device.CPU: [n for n in room.idle_cores if room.fits(subtask, Device.CPU, n)],
@@ -60,13 +60,13 @@ class Mct:
 
     name = "mct"
 
-    def __init__(self, *, rng: np.random.Generator, limits: Limits | None = None) -> None:
-        self._limits = limits or Limits()
+    def __init__(self, *, rng: np.random.Generator, caps: Caps = CAPS) -> None:
+        self._caps = caps
         self._queue_of: dict[SubtaskKey, int] = {}
 
     def dispatch(self, view: NodeView) -> list[Start]:
         """See ``NodePolicy``."""
-        room = Room(view, self._limits)
+        room = Room(view, self._caps)
         present = {subtask.key for subtask in view.ready}
         self._queue_of = {k: queue for k, queue in self._queue_of.items() if k in present}
         queues: dict[int, list[ReadySubtask]] = {_CORES: []}
@@ -74,7 +74,7 @@ class Mct:
         for subtask in view.ready:
             queue = self._queue_of.get(subtask.key)
             if queue not in queues:
-                queue = self._chosen(view, subtask, queues)
+                queue = self._chosen(view, room, subtask, queues)
             if queue is not None:
                 self._queue_of[subtask.key] = queue
                 queues[queue].append(subtask)
@@ -90,18 +90,20 @@ class Mct:
         return room.starts
 
     def _chosen(
-        self, view: NodeView, subtask: ReadySubtask, queues: dict[int, list[ReadySubtask]]
+        self,
+        view: NodeView,
+        room: Room,
+        subtask: ReadySubtask,
+        queues: dict[int, list[ReadySubtask]],
     ) -> int | None:
         """The queue in which it is through first; None: no device may ever run it."""
         estimates, row = view.estimates, subtask.row
         ends: list[tuple[float, int, int]] = []
         if Device.GPU in subtask.devices:
             for gpu in view.gpus:
-                if could_fit(gpu, subtask, estimates, self._limits):
-                    wait_s = gpu_wait_s(gpu, subtask, estimates, self._limits) + sum(
-                        gpu_work_s(gpu, other.row, estimates, self._limits)
-                        for other in queues[gpu.index]
-                    )
+                if room.could_fit(subtask, gpu):
+                    queued_s = sum(room.work_s(other.row, gpu) for other in queues[gpu.index])
+                    wait_s = room.wait_s(subtask, gpu) + queued_s
                     ends.append((wait_s + estimates.run_s(row, Device.GPU), 0, gpu.index))
         if Device.CPU in subtask.devices and view.core_remaining_s:
             wait_s = _core_wait_s(view, queues[_CORES])
@@ -123,15 +125,13 @@ class MinMin:
 
     name = "min-min"
 
-    def __init__(
-        self, *, rng: np.random.Generator, limits: Limits | None = None, window: int = 64
-    ) -> None:
-        self._limits = limits or Limits()
+    def __init__(self, *, rng: np.random.Generator, caps: Caps = CAPS, window: int = 64) -> None:
+        self._caps = caps
         self._window = window
 
     def dispatch(self, view: NodeView) -> list[Start]:
         """See ``NodePolicy``."""
-        room = Room(view, self._limits)
+        room = Room(view, self._caps)
         cores_s = [*view.core_remaining_s]
         heapq.heapify(cores_s)
         wait_s = {gpu.index: 0.0 for gpu in view.gpus}
@@ -156,7 +156,7 @@ class MinMin:
                 room.take(subtask, Device.GPU, place)
             else:
                 gpu = next(gpu for gpu in room.gpus if gpu.index == place)
-                wait_s[place] += gpu_work_s(gpu, subtask.row, view.estimates, self._limits)
+                wait_s[place] += room.work_s(subtask.row, gpu)
         return room.starts
 
     def _plans(
@@ -172,8 +172,8 @@ class MinMin:
         plans = []
         if Device.GPU in subtask.devices:
             for gpu in room.gpus:
-                if could_fit(gpu, subtask, estimates, self._limits):
-                    start_s = wait_s[gpu.index] + gpu_wait_s(gpu, subtask, estimates, self._limits)
+                if room.could_fit(subtask, gpu):
+                    start_s = wait_s[gpu.index] + room.wait_s(subtask, gpu)
                     end_s = start_s + estimates.run_s(row, Device.GPU)
                     plans.append((end_s, 0, gpu.index))
         if Device.CPU in subtask.devices and cores_s:
@@ -187,12 +187,12 @@ class Pats:
 
     name = "pats"
 
-    def __init__(self, *, rng: np.random.Generator, limits: Limits | None = None) -> None:
-        self._limits = limits or Limits()
+    def __init__(self, *, rng: np.random.Generator, caps: Caps = CAPS) -> None:
+        self._caps = caps
 
     def dispatch(self, view: NodeView) -> list[Start]:
         """See ``NodePolicy``."""
-        room = Room(view, self._limits)
+        room = Room(view, self._caps)
         speedup = {subtask.key: view.estimates.speedup(subtask.row) for subtask in view.ready}
         rising = sorted(view.ready, key=lambda subtask: speedup[subtask.key])
         taken: set[SubtaskKey] = set()

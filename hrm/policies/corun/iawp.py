@@ -28,9 +28,9 @@ import math
 
 import numpy as np
 
-from hrm.core.pipeline.feasible import Limits, Room, row_on
+from hrm.core.pipeline.feasibility import CAPS, Caps
 from hrm.core.pipeline.model import Device, GpuView, NodeView, ReadySubtask, Row, Start, SubtaskKey
-from hrm.policies.corun.queues import could_fit, gpu_wait_s, gpu_work_s
+from hrm.policies.corun.room import Room, row_on
 from hrm.policies.corun.scores import CoRunScore
 
 __all__ = ["Iawp"]
@@ -46,14 +46,14 @@ class Iawp:
         *,
         rng: np.random.Generator,
         score: CoRunScore,
-        limits: Limits | None = None,
+        caps: Caps = CAPS,
         queue_length: int = 8,
         patience: float = 5.0,
         tail_guard: bool = False,
         steal: bool = False,
     ) -> None:
         self._score = score
-        self._limits = limits or Limits()
+        self._caps = caps
         self._queue_length = queue_length
         self._patience = patience
         self._tail_guard = tail_guard
@@ -69,7 +69,7 @@ class Iawp:
         """See ``NodePolicy``."""
         present = {subtask.key for subtask in view.ready}
         self._queued_at = {k: at for k, at in self._queued_at.items() if k in present}
-        turn = _Turn(view, self._limits, self._score)
+        turn = _Turn(view, self._caps, self._score)
         while True:
             before = len(turn.room.starts)
             self._fill(turn)
@@ -108,8 +108,8 @@ class Iawp:
             return False
         ahead = [one.row for one in self._queued(turn) if one.key != subtask.key]
         gpu_s = min(
-            gpu_wait_s(gpu, subtask, estimates, self._limits)
-            + sum(gpu_work_s(gpu, row, estimates, self._limits) for row in ahead) / len(gpus)
+            turn.room.wait_s(subtask, gpu)
+            + sum(turn.room.work_s(row, gpu) for row in ahead) / len(gpus)
             + estimates.run_s(row_on(subtask.row, gpu), Device.GPU)
             for gpu in gpus
         )
@@ -150,10 +150,9 @@ class Iawp:
 class _Turn:
     """One call: what is left of the node, and what was computed for it."""
 
-    def __init__(self, view: NodeView, limits: Limits, score: CoRunScore) -> None:
+    def __init__(self, view: NodeView, caps: Caps, score: CoRunScore) -> None:
         self.view = view
-        self.room = Room(view, limits)
-        self._limits = limits
+        self.room = Room(view, caps)
         self._score = score
         self._order = {subtask.key: index for index, subtask in enumerate(view.ready)}
         self._speedups: dict[Row, float] = {}
@@ -174,8 +173,7 @@ class _Turn:
         """Those on which it may run at some time."""
         if Device.GPU not in subtask.devices:
             return []
-        estimates = self.view.estimates
-        return [gpu for gpu in self.room.gpus if could_fit(gpu, subtask, estimates, self._limits)]
+        return [gpu for gpu in self.room.gpus if self.room.could_fit(subtask, gpu)]
 
     def fitting(self, subtask: ReadySubtask) -> list[GpuView]:
         """Those that it may join now."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from hrm.core.pipeline.feasible import Limits, joined, refusal
-from hrm.core.pipeline.model import Device, NodePolicy, NodeView, ReadySubtask, Start
+from hrm.core.pipeline.feasibility import refusal, started
+from hrm.core.pipeline.model import Device, NodePolicy, NodeView
 from hrm.errors import InvalidConfig
 from hrm.policies.corun import known, load
 from tests.policies.corun.worlds import Known, gpu, node_view, run_all, subtask, views
@@ -37,29 +36,8 @@ def policy_of(variant: str, seed: int = 1) -> NodePolicy:
 def test_what_it_starts_is_ready_and_fits(variant: str, view: NodeView) -> None:
     for start in policy_of(variant).dispatch(view):
         one = {one.key: one for one in view.ready}[start.key]
-        assert refusal(view, one, start.device, start.number, Limits()) == ""
-        view = after(view, one, start)
-
-
-def after(view: NodeView, one: ReadySubtask, start: Start) -> NodeView:
-    """The view with this start carried out, counted apart from what policies count with."""
-    estimates = view.estimates
-    return replace(
-        view,
-        ready=[other for other in view.ready if other.key != start.key],
-        idle_cores=tuple(
-            core
-            for core in view.idle_cores
-            if start.device is not Device.CPU or core != start.number
-        ),
-        gpus=tuple(
-            joined(gpu, one.row, estimates)
-            if start.device is Device.GPU and gpu.index == start.number
-            else gpu
-            for gpu in view.gpus
-        ),
-        memory_free_mib=view.memory_free_mib - estimates.memory_mib(one.row),
-    )
+        assert refusal(view, one, start.device, start.number) == ""
+        view = started(view, start)
 
 
 @every

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hrm.core.pipeline.feasible import Limits
+from hrm.core.pipeline.feasibility import Caps
 from hrm.core.pipeline.model import Device, NodePolicy
 from hrm.policies.corun import load
 from hrm.policies.corun.iawp import Iawp
@@ -37,13 +37,13 @@ def iawp(**options: Any) -> Iawp:
 
 
 def test_completion_times_put_all_but_the_fourth_on_the_gpu() -> None:
-    makespan_s, began = run_all(made("mct", limits=ONE_SLOT), SIX, TIMES)
+    makespan_s, began = run_all(made("mct", caps=ONE_SLOT), SIX, TIMES)
     assert makespan_s == 13.0
     assert [kind for kind, (device, _) in began.items() if device is Device.CPU] == ["d"]
 
 
 def test_the_speedup_order_is_the_best_that_there_is() -> None:
-    makespan_s, began = run_all(made("pats", limits=ONE_SLOT), SIX, TIMES)
+    makespan_s, began = run_all(made("pats", caps=ONE_SLOT), SIX, TIMES)
     assert makespan_s == 12.0
     assert {kind: at for kind, (device, at) in began.items() if device is Device.GPU} == {
         "c": 0.0, "b": 1.0, "f": 2.0, "e": 4.0
@@ -52,12 +52,12 @@ def test_the_speedup_order_is_the_best_that_there_is() -> None:
 
 
 def test_the_shortest_end_goes_first() -> None:
-    _, began = run_all(made("min-min", limits=ONE_SLOT), SIX, TIMES)
+    _, began = run_all(made("min-min", caps=ONE_SLOT), SIX, TIMES)
     assert (began["b"], began["c"]) == ((Device.GPU, 0.0), (Device.GPU, 1.0))
 
 
 def test_the_gpu_queue_takes_the_largest_speedups() -> None:
-    policy = iawp(queue_length=3, limits=ONE_SLOT)
+    policy = iawp(queue_length=3, caps=ONE_SLOT)
     busy = gpu(0, running=["a"])
     starts = policy.dispatch(node_view(SIX, TIMES, idle=[0], gpus=[busy]))
     assert [start.key.subtask for start in starts] == ["d"]
@@ -67,13 +67,13 @@ def test_the_gpu_queue_takes_the_largest_speedups() -> None:
 def test_the_least_alike_joins() -> None:
     beside = gpu(0, running=["A", "C"], utilisation=0.5)
     ready = [subtask("B"), subtask("D")]
-    starts = iawp(limits=Limits(co_runners=3)).dispatch(node_view(ready, LOADS, gpus=[beside]))
+    starts = iawp(caps=Caps(co_runners_max=3)).dispatch(node_view(ready, LOADS, gpus=[beside]))
     assert [start.key.subtask for start in starts] == ["D"]
 
 
 def test_an_idle_gpu_comes_before_company() -> None:
     gpus = [gpu(0, running=["A"], utilisation=0.5), gpu(1)]
-    starts = iawp(limits=Limits(co_runners=2)).dispatch(
+    starts = iawp(caps=Caps(co_runners_max=2)).dispatch(
         node_view([subtask("B"), subtask("C")], LOADS, gpus=gpus)
     )
     # Of two that are alike in all else the older takes the idle GPU. C then is at 0.419 to it, and
@@ -88,7 +88,7 @@ def test_what_joins_counts_before_the_next_does() -> None:
 
 
 def test_who_waited_too_long_goes_first() -> None:
-    policy = iawp(limits=Limits(co_runners=3))
+    policy = iawp(caps=Caps(co_runners_max=3))
     full = gpu(0, running=["A", "C", "C"], utilisation=0.5)
     assert policy.dispatch(node_view([subtask("B")], LOADS, gpus=[full])) == []
     room = gpu(0, running=["A", "C"], utilisation=0.5)
@@ -114,13 +114,13 @@ def test_a_gpu_is_kept_for_who_waited_too_long() -> None:
 def test_a_core_refuses_what_a_gpu_ends_sooner(guard: bool, core: list[str]) -> None:
     busy = gpu(0, running=["a"])
     view = node_view([subtask("e")], TIMES, idle=[0], gpus=[busy])
-    starts = iawp(tail_guard=guard, limits=ONE_SLOT).dispatch(view)
+    starts = iawp(tail_guard=guard, caps=ONE_SLOT).dispatch(view)
     assert [start.key.subtask for start in starts if start.device is Device.CPU] == core
 
 
 @pytest.mark.parametrize(("steal", "stolen"), [(False, []), (True, ["d"])])
 def test_an_idle_core_takes_from_the_queue_what_gains_by_it(steal: bool, stolen: list[str]) -> None:
-    policy = iawp(steal=steal, limits=ONE_SLOT)
+    policy = iawp(steal=steal, caps=ONE_SLOT)
     busy = gpu(0, running=["a"])
     assert len(policy.dispatch(node_view([*SIX], TIMES, gpus=[busy]))) == 0
     starts = policy.dispatch(node_view([*SIX], TIMES, idle=[0], gpus=[busy]))
@@ -128,7 +128,7 @@ def test_an_idle_core_takes_from_the_queue_what_gains_by_it(steal: bool, stolen:
 
 
 def test_queues_forget_what_is_gone() -> None:
-    policy = iawp(limits=ONE_SLOT)
+    policy = iawp(caps=ONE_SLOT)
     policy.dispatch(node_view(SIX, TIMES, gpus=[gpu(0, running=["a"])]))
     policy.dispatch(node_view([SIX[0]], TIMES, gpus=[gpu(0, running=["a"])]))
     assert policy.queue == (SIX[0].key,)

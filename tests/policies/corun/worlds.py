@@ -5,11 +5,12 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import strategies as st
 
-from hrm.core.pipeline.feasible import Limits, joined
+from hrm.core.pipeline.feasibility import Caps
 from hrm.core.pipeline.model import (
     Device,
     GpuView,
@@ -194,7 +195,14 @@ def _view_of(
         if start.device is Device.CPU:
             busy_s[start.number] = end - now
         else:
-            views[start.number] = joined(views[start.number], row, estimates)
+            one = views[start.number]
+            views[start.number] = replace(
+                one,
+                running=(*one.running, row),
+                memory_used_mib=one.memory_used_mib + estimates.gpu_memory_mib(row),
+                utilisation=one.utilisation + float(estimates.gpu_features(row)[0]),
+                remaining_s=max(one.remaining_s, end - now),
+            )
     return NodeView(
         now=now,
         ready=list(waiting),
@@ -206,4 +214,4 @@ def _view_of(
     )
 
 
-ONE_SLOT = Limits(co_runners=1)
+ONE_SLOT = Caps(co_runners_max=1)
