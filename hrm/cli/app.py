@@ -39,6 +39,7 @@ COMMANDS = {
     "master": "hrm.cli.daemons",
     "agent": "hrm.cli.daemons",
     "scheduler": "hrm.cli.daemons",
+    "pipeline": "hrm.cli.pipeline",
     "sim": "hrm.cli.sim",
 }
 """Where each command lives, in the order in which ``hrm --help`` shows them."""
