@@ -15,7 +15,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PROTO := $(wildcard proto/hrm/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint proto-check test-unit test-spark test-extra format proto docs clean
+.PHONY: help venv demo test lint proto-check test-unit test-spark test-extra format proto docs weights clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,12 @@ proto: $(READY) ## generate hrm/v1 from proto/
 docs: $(READY) ## write docs/configuration.md and docs/states.md from the code
 	$(BIN)/python -m hrm.cli.configdoc docs/configuration.md
 	$(BIN)/python -m hrm.cli.statedoc docs/states.md
+
+# Hours on one core; the seeds are in the trainer. What comes out is committed with its results.
+WEIGHTS := hrm/policies/weights
+weights: $(READY) ## train the weights of learned policies that ship with HRM (long)
+	OMP_NUM_THREADS=1 $(BIN)/python -m hrm.learn.ldwp ldwp-set --out $(WEIGHTS)/ldwp-set-1.npz
+	OMP_NUM_THREADS=1 $(BIN)/python -m hrm.learn.ldwp ldwp --options nodes=11 --out $(WEIGHTS)/ldwp-1.npz
 
 clean: ## remove what the tools left; .venv stays (rm -r .venv removes that)
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

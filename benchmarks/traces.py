@@ -3,11 +3,19 @@
     python -m benchmarks.traces --format philly --path DIR --jobs 2000 --seeds 3
     python -m benchmarks.traces --format google-2011-jobs --path DIR --nodes 40 --scale-load 1.2
 
-A seed draws a window of consecutive jobs; every policy replays the same windows, and shown are
-means over them with 95 % intervals. All seconds are virtual: the machine changes how long a replay
-takes and nothing else. ``--scale-load`` multiplies the rate of arrivals. Without ``--nodes`` there
-are as many as ``--load`` then needs, so a denser trace gets a larger cluster. The cluster is that
-of the trace where its machines are known (alibaba-gpu-v2023), else of like nodes.
+    python -m benchmarks.traces --format muri --path sim_traces/trace1.csv sim_traces/trace2.csv
+
+A seed draws a window of consecutive jobs, of several files from one after the other, and no two
+windows overlap where the trace is long enough; every policy replays the same windows, and shown are
+means over them with 95 % intervals. Windows differ more
+than policies do, so each policy is compared with the first one in the same window: by the
+difference of mean waits, and by their ratio, whose geometric mean no single window rules.
+
+All seconds are virtual: the machine changes how long a replay takes and nothing else.
+``--scale-load`` multiplies the rate of arrivals. Without ``--nodes`` there are as many as
+``--load`` then needs, so a denser trace gets a larger cluster. The cluster is that of the trace
+where its machines are known (alibaba-gpu-v2023), else of like nodes. A seed of ``deeprm`` draws its
+jobs from that generator, a step being a second.
 """
 
 from __future__ import annotations
@@ -18,7 +26,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -42,9 +50,10 @@ from hrm.sim.replay_plan import (
     with_load,
 )
 from hrm.sim.traces import LoadReport, find_format, load, load_jobs
-from hrm.sim.traces.records import TraceJob, TraceNode
+from hrm.sim.traces.records import JobGenerator, TraceJob, TraceNode
+from hrm.sim.traces.training import deeprm_jobs
 
-__all__ = ["Shape", "benchmark", "interval", "main"]
+__all__ = ["Shape", "benchmark", "interval", "main", "ratio"]
 
 POLICIES = (
     "min-wait", "fifo", "centralized-drf", "best-fit", "worst-fit", "random", "round-robin",
@@ -76,10 +85,13 @@ class Shape:
         return uniform_nodes(count, self.vcores, self.memory_mib, self.gpus)
 
 
+_GENERATED = "deeprm"
 _SHAPES = {
     "alibaba-v2018-dag": Shape(96, 393_216, 0),
     "google-2011-jobs": Shape(16, 65_536, 0),
     "decima-tpch": Shape(10, 40_960, 0),
+    "deeprm": Shape(10, 10_240, 0),
+    "pollux": Shape(48, 196_608, 4),
 }
 _GPU_SHAPE = Shape(64, 262_144, 8)
 
@@ -103,6 +115,16 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return mean, t * statistics.stdev(values) / math.sqrt(len(values))
 
 
+def ratio(values: Sequence[float], others: Sequence[float]) -> tuple[float, float, float] | None:
+    """Geometric mean of ``values`` over ``others``, one by one, and both ends of its 95 % interval;
+    None where one of them is 0."""
+    if not values or min(*values, *others) <= 0:
+        return None
+    logs = [math.log(a / b) for a, b in zip(values, others, strict=True)]
+    mean, half = interval(logs)
+    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
+
+
 def _machines(name: str, path: Path) -> list[TraceNode]:
     """The trace's own machines where it tells them."""
     if name != "alibaba-gpu-v2023":
@@ -114,19 +136,40 @@ def _machines(name: str, path: Path) -> list[TraceNode]:
     return [node for node in nodes if isinstance(node, TraceNode)]
 
 
+def _read(given: argparse.Namespace) -> tuple[list[Sequence[TraceJob]], LoadReport]:
+    """The jobs of each window's source, one for each seed, and what became of all rows."""
+    if given.format == _GENERATED:
+        records, report = load(given.format, given.path[0])
+        return [_drawn(records[0], given.jobs, seed) for seed in range(given.seeds)], report
+    files = [load_jobs(given.format, path) for path in given.path[: given.seeds]]
+    report = sum((each for _, each in files), LoadReport())
+    return [files[seed % len(files)][0] for seed in range(given.seeds)], report
+
+
+def _drawn(generator: Any, jobs: int, seed: int) -> list[TraceJob]:
+    assert isinstance(generator, JobGenerator)
+    steps = math.ceil(2 * jobs / generator.arrival_probability)
+    return list(deeprm_jobs(generator, steps, seed))[:jobs]
+
+
 def _windows(
-    given: argparse.Namespace, jobs: Sequence[TraceJob], machines: Sequence[TraceNode]
+    given: argparse.Namespace,
+    sources: Sequence[Sequence[TraceJob]],
+    machines: Sequence[TraceNode],
 ) -> list[Window]:
     """A window of jobs for each seed, and the nodes for it."""
     assumed = Assumptions(containers_per_task=given.containers_per_task)
     drawn: list[list[JobPlan]] = []
-    for seed in range(given.seeds):
-        if jobs[0].arrival_s == jobs[-1].arrival_s:
+    for seed, jobs in enumerate(sources):
+        if not jobs:
+            plans = plan_jobs(jobs, assumed)  # says what is wrong
+        elif jobs[0].arrival_s == jobs[-1].arrival_s:
             plans = poisson(plan_jobs(jobs, assumed), given.jobs, given.gap_s, seed)
         else:
-            last = max(0, len(jobs) - given.jobs)
-            first = random.Random(seed).randint(0, last)
-            plans = plan_jobs(jobs[first : first + given.jobs], assumed)
+            # Of those seeds that draw from one file each has a part of it to itself.
+            parts = sum(other is jobs for other in sources)
+            part = sum(other is jobs for other in sources[:seed])
+            plans = plan_jobs(_window(jobs, given.jobs, part, parts, seed), assumed)
         drawn.append(with_load(plans, given.scale_load))
     shape = given.node or _SHAPES.get(given.format, _GPU_SHAPE)
 
@@ -138,6 +181,16 @@ def _windows(
         count = given.nodes or _sized(plans, given.load, cluster, assumed.gpu_memory_mib)
         windows.append(Window(seed=seed, plans=plans, nodes=cluster(count)))
     return windows
+
+
+def _window(
+    jobs: Sequence[TraceJob], count: int, part: int, parts: int, seed: int
+) -> Sequence[TraceJob]:
+    """``count`` jobs that follow each other, drawn from the ``part``-th of as many equal parts."""
+    begin, end = part * len(jobs) // parts, (part + 1) * len(jobs) // parts
+    last = min(max(begin, end - count), max(0, len(jobs) - count))
+    first = random.Random(seed).randint(min(begin, last), last)
+    return jobs[first : first + count]
 
 
 def _sized(plans: Sequence[JobPlan], wanted: float, cluster: Any, gpu_memory_mib: int) -> int:
@@ -200,6 +253,20 @@ def _against(
     return _cell([a.wait.mean - b.wait.mean for a, b in pairs]) if pairs else None
 
 
+def _times(
+    runs: Sequence[ReplayResult | None],
+    others: Sequence[ReplayResult | None],
+    value: Callable[[ReplayResult], float],
+) -> str | None:
+    """The ratio of a value in the same window, where all of them ended and none is 0."""
+    pairs = [(a, b) for a, b in zip(runs, others, strict=True) if a is not None and b is not None]
+    told = ratio([value(a) for a, _ in pairs], [value(b) for _, b in pairs])
+    if told is None or len(pairs) < len(runs):
+        return None
+    mean, low, high = told
+    return f"{mean:.2f}" if math.isnan(low) else f"{mean:.2f} [{low:.2f}, {high:.2f}]"
+
+
 def _row(
     policy: str, runs: Sequence[ReplayResult | None], first: Sequence[ReplayResult | None]
 ) -> list[object]:
@@ -213,10 +280,12 @@ def _row(
         policy,
         _cell([r.wait.mean for r in results]),
         None if runs is first else _against(runs, first),
+        None if runs is first else _times(runs, first, lambda run: run.wait.mean),
         _cell([r.wait.p50 for r in results]),
         _cell([r.wait.p95 for r in results]),
         _cell([r.wait.p99 for r in results]),
         _cell([r.completion.mean for r in results], 0),
+        None if runs is first else _times(runs, first, lambda run: run.completion.mean),
         _cell([r.makespan_s / 3600 for r in results], 2),
         _cell([100 * u for u in used]),
         _cell([100 * r.fragmentation for r in results]),
@@ -225,20 +294,20 @@ def _row(
 
 
 _HEADER = (
-    "policy", "wait, mean s", "less the first's", "p50 s", "p95 s", "p99 s",
-    "job completion, mean s", "makespan h",
-    "used %", "fragmented %", "refused",
+    "policy", "wait, mean s", "wait less the first's", "wait times the first's",
+    "p50 s", "p95 s", "p99 s", "job completion, mean s", "completion times the first's",
+    "makespan h", "used %", "fragmented %", "refused",
 )  # fmt: skip
 
 
 def benchmark(given: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Replay; the document of numbers and the report's text."""
     provenance = common.provenance("benchmarks.traces", ["numpy"])
-    jobs, report = load_jobs(given.format, given.path)
+    sources, report = _read(given)
     if report.rows_bad:
         CONSOLE.print(f"{report.rows_bad} bad rows, the first: {report.messages[0]}")
-    machines = [] if given.node else _machines(given.format, given.path)
-    windows = _windows(given, jobs, machines)
+    machines = [] if given.node else _machines(given.format, given.path[0])
+    windows = _windows(given, sources, machines)
     results = {name: [_run(given, name, window) for window in windows] for name in given.policies}
     document = {
         "benchmark": "traces",
@@ -273,14 +342,17 @@ def _about(
     mib = Assumptions().gpu_memory_mib
     loads = _cell([offered_load(window.plans, window.nodes, mib) for window in windows], 2)
     nodes = " / ".join(str(len(window.nodes)) for window in windows)
+    jobs = " / ".join(dict.fromkeys(str(len(window.plans)) for window in windows))
     containers = " / ".join(str(sum(p.containers for p in w.plans)) for w in windows)
     return (
         f"{given.format}: {report.rows_read} rows read, {report.rows_bad} bad, "
-        f"{report.rows_left_out} left out. {given.seeds} windows of {len(windows[0].plans)} jobs "
+        f"{report.rows_left_out} left out. {given.seeds} windows of {jobs} jobs "
         f"({containers} containers), {nodes} nodes, offered load {loads}; run times known: "
         f"{given.estimates}; {given.schedulers} schedulers, central policies one; at most "
         f"{given.waiting_limit} containers wait at a unit. Seconds are "
-        f"virtual; means over windows ± half of the 95 % interval. Used: of GPUs where the trace "
+        f"virtual; means over windows ± half of the 95 % interval; against the first policy "
+        f"in the same window, ratios as geometric means with their 95 % intervals. Used: of GPUs "
+        f"where the trace "
         f"has some, else of vcores; used and fragmented from the first to the last arrival."
     )
 
@@ -293,7 +365,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--format", required=True, help="hrm sim traces lists them")
-    parser.add_argument("--path", type=Path, required=True, help="the file, or its directory")
+    parser.add_argument(
+        "--path", type=Path, nargs="+", required=True, help="the file, or its directory; or several"
+    )  # fmt: skip
     parser.add_argument(
         "--policies",
         type=lambda text: text.split(","),

@@ -202,6 +202,28 @@ class MasterSettings(_Settings):
         "name, user and resource profile",
     )
 
+    pipeline_policy: str = Field(
+        default="ect",
+        min_length=1,
+        description="what chooses nodes for pipeline tasks: random, least-loaded, min-wait, "
+        "demand, ect, min-min, ldwp or ldwp-set; learned ones begin in shadow",
+    )
+    pipeline_queue_limit: int = Field(
+        default=10_000, ge=1, description="pipeline tasks that may wait for a node"
+    )
+    pipeline_attempts: int = Field(
+        default=3, ge=1, le=100, description="nodes that a pipeline task may lose before it fails"
+    )
+    pipeline_payload_mib: int = Field(
+        default=32, ge=1, le=60, description="largest input of a pipeline task"
+    )
+    pipeline_held_mib: int = Field(
+        default=4096, ge=1, description="disk for inputs and results of pipeline tasks"
+    )
+    pipeline_ended_kept: int = Field(
+        default=1_000, ge=0, description="ended pipeline tasks whose results are kept"
+    )
+
 
 class DeclaredGpu(BaseModel):
     """A GPU that a setting claims the machine to have."""
@@ -324,6 +346,41 @@ class AgentSettings(_Settings):
     )
     java_home: Path | None = Field(
         default=None, description="Java of the executors; empty: $JAVA_HOME, else java on the PATH"
+    )
+
+    pipeline_cores: int = Field(
+        default=0,
+        ge=0,
+        le=4096,
+        description="of the cores, those that are for pipelines and not for containers; 0: none",
+    )
+    pipeline_memory_mib: int = Field(
+        default=0,
+        ge=0,
+        description="of the memory, what is for pipelines; 0: in proportion to the cores",
+    )
+    pipeline_gpus: int = Field(
+        default=0,
+        ge=0,
+        le=1024,
+        description="of the GPUs, how many, the last ones, are for pipelines and for programs "
+        "that ask the agent",
+    )
+    pipeline_policy: str = Field(
+        default="pats",
+        min_length=1,
+        description="what gives subtasks of pipelines cores and GPUs: random, mct, min-min, pats "
+        "or iawp",
+    )
+    pipeline_path: str = Field(
+        default="",
+        description="directories, with ':' between, that pipelines are imported from",
+    )
+    pipeline_cpu_speed: float = Field(
+        default=1.0, ge=1e-3, le=1e3, description="of a core, relative to the reference platform"
+    )
+    pipeline_gpu_speed: float = Field(
+        default=1.0, ge=1e-3, le=1e3, description="of a GPU, relative to the reference platform"
     )
 
     reconnect_delay_max_s: float = Field(

@@ -50,6 +50,8 @@ SERVER_OPTIONS = [
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 ]
 
+_EOF: Any = vars(grpc.aio)["EOF"]  # which its stubs do not know
+
 _STATUS: list[tuple[type[errors.HrmError], grpc.StatusCode]] = [
     (errors.InvalidRequest, grpc.StatusCode.INVALID_ARGUMENT),
     (errors.NotFound, grpc.StatusCode.NOT_FOUND),
@@ -182,10 +184,6 @@ def _decoding(handler: Any) -> Any:
         except DecodeError as error:
             raise errors.InvalidRequest(f"malformed message: {error}") from None
 
-    async def parsed_all(requests: Any) -> AsyncIterator[Any]:
-        async for data in requests:
-            yield parsed(data)
-
     async def unary_unary(data: bytes, context: Any) -> Any:
         try:
             request = parsed(data)
@@ -201,8 +199,8 @@ def _decoding(handler: Any) -> Any:
         async for response in handler.unary_stream(request, context):
             yield response
 
-    async def stream_stream(requests: Any, context: Any) -> None:
-        await handler.stream_stream(parsed_all(requests), context)
+    async def stream_stream(_requests: Any, context: Any) -> None:
+        await handler.stream_stream(_Messages(context, parsed), context)
 
     encode = handler.response_serializer
     if handler.unary_unary is not None and inspect.iscoroutinefunction(handler.unary_unary):
@@ -212,6 +210,24 @@ def _decoding(handler: Any) -> Any:
     if handler.stream_stream is not None and inspect.iscoroutinefunction(handler.stream_stream):
         return grpc.stream_stream_rpc_method_handler(stream_stream, None, encode)
     return handler
+
+
+class _Messages:
+    """The messages of a stream. Read from the call itself: what gRPC offers instead is a generator,
+    and one more to parse would cost as much as the parsing."""
+
+    def __init__(self, context: Any, parsed: Callable[[bytes], Any]) -> None:
+        self._read = context.read
+        self._parsed = parsed
+
+    def __aiter__(self) -> _Messages:
+        return self
+
+    async def __anext__(self) -> Any:
+        data = await self._read()
+        if data is _EOF:
+            raise StopAsyncIteration
+        return self._parsed(data)
 
 
 _Add: TypeAlias = Callable[[grpc.aio.ClientCallDetails], grpc.aio.ClientCallDetails]

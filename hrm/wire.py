@@ -6,6 +6,7 @@ makes messages from core values and never fails.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from enum import Enum
@@ -79,7 +80,9 @@ TEXT_LENGTH_MAX = 65_536
 INT32_MAX = 2**31 - 1
 COUNT_MAX = 2**63 - 1
 
+_SIZES_KEPT = 1_024
 _TASK_COUNTS = ("tasks_total", "tasks_running", "tasks_completed", "tasks_failed")
+_TIMES = ("requested_at_s", "assigned_at_s", "started_at_s", "ended_at_s", "expected_duration_s")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 E = TypeVar("E", bound=Enum)
@@ -127,7 +130,7 @@ def _whole(value: int, field: str, least: int, most: int) -> int:
 
 
 def _amount(value: float, field: str) -> float:
-    if not math.isfinite(value) or value < 0:
+    if not 0.0 <= value < math.inf:
         raise InvalidRequest(f"{field} is {value}; it must be finite and not negative")
     return value
 
@@ -137,10 +140,20 @@ def _profile(value: int) -> int:
 
 
 def to_resources(message: common.Resources, field: str, least_vcores: int = 1) -> Resources:
+    """Containers are of few sizes: those of one size share one record."""
+    return _resources(
+        message.vcores, message.memory_mib, message.gpu_memory_mib, field, least_vcores
+    )
+
+
+@functools.lru_cache(maxsize=_SIZES_KEPT)
+def _resources(
+    vcores: int, memory_mib: int, gpu_memory_mib: int, field: str, least: int
+) -> Resources:
     return Resources(
-        _whole(message.vcores, f"{field}.vcores", least_vcores, VCORES_MAX),
-        _whole(message.memory_mib, f"{field}.memory_mib", least_vcores, MEMORY_MIB_MAX),
-        _whole(message.gpu_memory_mib, f"{field}.gpu_memory_mib", 0, MEMORY_MIB_MAX),
+        _whole(vcores, f"{field}.vcores", least, VCORES_MAX),
+        _whole(memory_mib, f"{field}.memory_mib", least, MEMORY_MIB_MAX),
+        _whole(gpu_memory_mib, f"{field}.gpu_memory_mib", 0, MEMORY_MIB_MAX),
     )
 
 
@@ -357,6 +370,19 @@ def to_end(message: common.ContainerEnd) -> ContainerEnd:
 def to_status(message: common.ContainerStatus) -> ContainerStatus:
     if message.state not in _TO_CONTAINER_STATE:
         raise InvalidRequest(f"state is {message.state}, which is no container state")
+    requested_at_s, assigned_at_s = message.requested_at_s, message.assigned_at_s
+    started_at_s, ended_at_s = message.started_at_s, message.ended_at_s
+    expected_duration_s = message.expected_duration_s
+    if not (
+        0.0 <= requested_at_s < math.inf
+        and 0.0 <= assigned_at_s < math.inf
+        and 0.0 <= started_at_s < math.inf
+        and 0.0 <= ended_at_s < math.inf
+        and 0.0 <= expected_duration_s < math.inf
+    ):
+        _refuse_times(message)
+    # All that a node has comes with every heartbeat, so what is empty is not looked at twice.
+    stdout_url, stderr_url = message.stdout_url, message.stderr_url
     return ContainerStatus(
         container_id=ContainerId(to_name(message.container_id, "container_id")),
         application_id=ApplicationId(to_name(message.application_id, "application_id")),
@@ -367,16 +393,26 @@ def to_status(message: common.ContainerStatus) -> ContainerStatus:
         state=_TO_CONTAINER_STATE[message.state],
         node=NodeName(message.node),
         unit_id=ResourceUnitId(to_text(message.resource_unit_id, "resource_unit_id")),
-        requested_at_s=_amount(message.requested_at_s, "requested_at_s"),
-        assigned_at_s=_amount(message.assigned_at_s, "assigned_at_s"),
-        started_at_s=_amount(message.started_at_s, "started_at_s"),
-        ended_at_s=_amount(message.ended_at_s, "ended_at_s"),
+        requested_at_s=requested_at_s,
+        assigned_at_s=assigned_at_s,
+        started_at_s=started_at_s,
+        ended_at_s=ended_at_s,
         end=to_end(message.end) if message.HasField("end") else None,
-        stdout_url=to_text(message.stdout_url, "stdout_url"),
-        stderr_url=to_text(message.stderr_url, "stderr_url"),
+        stdout_url=to_text(stdout_url, "stdout_url") if stdout_url else "",
+        stderr_url=to_text(stderr_url, "stderr_url") if stderr_url else "",
         usage=_to_container_usage(message.usage) if message.HasField("usage") else None,
-        expected_duration_s=_amount(message.expected_duration_s, "expected_duration_s"),
+        expected_duration_s=expected_duration_s,
     )
+
+
+def _refuse_times(message: common.ContainerStatus) -> None:
+    """Name the first that is no time.
+
+    Raises:
+        InvalidRequest: always, where one is none.
+    """
+    for field in _TIMES:
+        _amount(getattr(message, field), field)
 
 
 def from_status(value: ContainerStatus) -> common.ContainerStatus:

@@ -5,8 +5,9 @@
     python -m benchmarks.paper.hrm --quick --json FILE  # ratios of delay, virtual and live
 
 Virtual time: ``hrm.sim.experiments``, the production core, its decisions charged to the clock.
-Live: a real ``hrm master`` over gRPC with 1,050 emulated agents (``benchmarks.paper.live``). Each
-experiment leaves ``results/paper-hrm-NAME.json``; report and plots are made from these files.
+Live: a real ``hrm master`` over gRPC with 1,050 emulated agents (``benchmarks.paper.live``):
+bursts (``live``), and streams among batch (``live-mixed``). Each experiment leaves
+``results/paper-hrm-NAME.json``; report and plots are made from these files.
 """
 
 from __future__ import annotations
@@ -26,17 +27,21 @@ from rich.progress import Progress
 from benchmarks import common
 from benchmarks.common import CONSOLE, RESULTS_DIR
 from benchmarks.paper import live, plots
-from benchmarks.paper.report import report
+from benchmarks.paper.report import report, x_name_of
 from benchmarks.processes import BenchmarkError, interruptible
 from hrm.sim.experiments import EXPERIMENTS, PAPER_SCHEDULERS, points_of, ratios, run_points
 
 __all__ = ["main"]
 
 MODULE = "benchmarks.paper.hrm"
-LIVE = "live"
-RUNS, QUICK_RUNS, QUICK_LIVE_RUNS = 7, 3, 1
+LIVE, LIVE_MIXED = "live", "live-mixed"
+EVERY = (*EXPERIMENTS, LIVE, LIVE_MIXED)
+RUNS, QUICK_RUNS, QUICK_LIVE_RUNS = 7, 3, 2
+QUICK_HOLD_S = 2.0
 OURS = f"HRM, {PAPER_SCHEDULERS} schedulers"
 LIVE_OURS = f"HRM, {PAPER_SCHEDULERS} in the master"
+LIVE_PROCESSES = f"HRM, 1 + {PAPER_SCHEDULERS - 1} processes"
+CHOICE_BOUND_JOBS = (60, 180)
 _KEPT_RUNS = ("delay_ms", "stream_delay_ms")
 
 
@@ -88,18 +93,34 @@ def thin(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def measure(name: str, given: argparse.Namespace, directory: Path) -> dict[str, Any]:
     """Run one experiment, keep its results."""
     provenance = common.provenance(MODULE, ("numpy", "grpcio", "matplotlib"))
+    runs = given.runs
+    short: dict[str, float] = {}
+    if name in (LIVE, LIVE_MIXED) and given.quick:
+        runs = min(runs, QUICK_LIVE_RUNS)
     if name == LIVE:
         systems = (live.CENTRALISED, LIVE_OURS) if given.quick else tuple(live.SYSTEMS)
-        runs = min(given.runs, QUICK_LIVE_RUNS) if given.quick else given.runs
-        rows = live.run(systems, runs, directory, said=CONSOLE.print)
+        hold_s = QUICK_HOLD_S if given.quick else live.HOLD_S
+        rows = live.run_bursts(systems, runs, directory, hold_s=hold_s, said=CONSOLE.print)
         short = short_names(rows, LIVE_OURS, "_live")
+        if not given.quick:
+            slow = (live.CENTRALISED, LIVE_PROCESSES)
+            where = directory / "choice-bound"
+            rows += live.run_bursts(
+                slow, runs, where, jobs=CHOICE_BOUND_JOBS, thinks=True, said=CONSOLE.print
+            )
+    elif name == LIVE_MIXED:
+        rates = live.STREAMS_PER_S[-1:] if given.quick else live.STREAMS_PER_S
+        rows = live.run_mixed(
+            tuple(live.LEASES), runs, directory, streams_per_s=rates, seed=given.seed,
+            said=CONSOLE.print,
+        )  # fmt: skip
     else:
         rows = virtual(name, given)
         short = short_names(rows, OURS) if name == "delay" else {}
     return {
         "experiment": name,
         **short,
-        "runs": given.runs,
+        "runs": runs,
         "seed": given.seed,
         "provenance": provenance,
         "points": thin(rows),
@@ -109,7 +130,7 @@ def measure(name: str, given: argparse.Namespace, directory: Path) -> dict[str, 
 def write_report() -> list[Path]:
     """The report and the plots, from the results that are there."""
     found = {}
-    for name in (*EXPERIMENTS, LIVE):
+    for name in EVERY:
         path = RESULTS_DIR / f"paper-hrm-{name}.json"
         if path.exists():
             found[name] = json.loads(path.read_text())
@@ -121,13 +142,13 @@ def write_report() -> list[Path]:
         ("schedulers", "delay_ms", "mean scheduling delay, ms"),
         ("mixed", "stream_delay_p99_ms", "p99 delay of streams, ms"),
         (LIVE, "delay_ms", "mean scheduling delay, ms"),
+        (LIVE_MIXED, "stream_delay_p99_ms", "p99 delay of streams, ms"),
     ):
         if name not in found:
             continue
-        x_name = "jobs at once" if name == LIVE else EXPERIMENTS[name].x_name
         path = RESULTS_DIR / f"paper-hrm-{name}.svg"
         plots.draw(
-            path, found[name]["points"], figure=figure, x_name=x_name, y_name=y_name,
+            path, found[name]["points"], figure=figure, x_name=x_name_of(name), y_name=y_name,
             logarithmic=name == "schedulers",
         )  # fmt: skip
         written.append(path)
@@ -138,14 +159,13 @@ def write_report() -> list[Path]:
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    every = [*EXPERIMENTS, LIVE]
     parser = argparse.ArgumentParser(
         prog=f"python -m {MODULE}",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     common.add_common_arguments(parser)
-    parser.add_argument("--only", help=f"comma-separated: {','.join(every)}")
+    parser.add_argument("--only", help=f"comma-separated: {','.join(EVERY)}")
     parser.add_argument("--runs", type=int, help=f"runs a point (default {RUNS})")
     parser.add_argument("--seed", type=int, default=0, help="of the first run")
     parser.add_argument(
@@ -155,10 +175,10 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     given.runs = given.runs or (QUICK_RUNS if given.quick else RUNS)
     if given.runs < 1 or given.seed < 0:
         parser.error("--runs must be at least 1 and --seed at least 0")
-    default = ["delay", LIVE] if given.quick else every
+    default = ["delay", LIVE] if given.quick else list(EVERY)
     given.only = given.only.split(",") if given.only else default
-    if unknown := [name for name in given.only if name not in every]:
-        parser.error(f"no experiment {unknown[0]!r}; there are {', '.join(every)}")
+    if unknown := [name for name in given.only if name not in EVERY]:
+        parser.error(f"no experiment {unknown[0]!r}; there are {', '.join(EVERY)}")
     return given
 
 

@@ -1,9 +1,17 @@
-"""The paper's set-up on a real master: 1,050 emulated nodes, real gRPC, jobs at once.
+"""The paper's set-up on a real master: 1,050 emulated nodes, real gRPC, real time.
 
-Every system gets a master of its own (the production command, its own store), one at a time, and
-all bursts on it; systems take turns, every second round backwards. Before the counted bursts a
-small one warms the master up. Containers run until their job ends, which is after the last one of
-the burst runs: within a burst nothing ends, as in the paper, whose tasks run 25 s.
+Every system gets a master of its own (the production command, its own store), one at a time;
+systems take turns, every second round backwards. Two experiments:
+
+``bursts``
+    Jobs at once, as in figure 6, every size on one master after an uncounted warm-up. Containers
+    run for ``HOLD_S`` and end; jobs have attached before the burst, so nothing but requests and
+    what follows from them is in the clock. A second time with a policy that takes long
+    (``thinking``), charged ``live, choice-bound``.
+``mixed``
+    Streams among batch jobs, drawn as in virtual time, with each scope that the master offers for
+    a stream's lease. Some schedulers are processes: a lease is held while one of them chooses and
+    its claims travel, and holds up nobody inside of the master, where a round is not interrupted.
 
 What differs from the paper, and what it does to the numbers: master, schedulers, nodes and
 applications share this machine's cores. Parallel schedulers can only be faster where there are
@@ -13,50 +21,63 @@ cores for them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
+import gc
 import os
-import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-import numpy as np
-
 from benchmarks import common
-from benchmarks.common import REPOSITORY
-from benchmarks.paper.emulated import Agents, Application, Master
-from benchmarks.processes import (
-    MARK,
-    BenchmarkError,
-    Started,
-    free_port,
-    new_mark,
-    start,
-    sweep,
-    tail,
-    wait_until,
-)
-from hrm.sim.experiments.metrics import summary
+from benchmarks.emulated import Agents, Application, run
+from benchmarks.paper import thinking
+from benchmarks.processes import BenchmarkError
+from benchmarks.scheduling.daemon import Master, running
+from hrm.sim.experiments.metrics import JobTimes, RunResult, summary
+from hrm.sim.experiments.workload import JobPlan, burst, mixed
+from hrm.v1 import admin_pb2
 
-__all__ = ["CENTRALISED", "SYSTEMS", "System", "run"]
+__all__ = [
+    "CENTRALISED",
+    "CHOICE_BOUND",
+    "LEASES",
+    "LIVE",
+    "SYSTEMS",
+    "System",
+    "run_bursts",
+    "run_mixed",
+]
 
 NODES = 1_050
 JOBS = (60, 120, 180)
-TASKS = 40
-WARM_UP_JOBS = 12
+WARM_UP_JOBS = 30
+WARM_UP_HOLD_S = 0.5
+HOLD_S = 4.0
 HEARTBEAT_S = 5.0
-BURST_TIMEOUT_S = 60.0
-START_TIMEOUT_S = 30.0
+LIMIT_S = 90.0
+LOOK_S = 0.2
+OPEN_AT_ONCE = 16
 CENTRALISED = "centralised"
+LIVE, CHOICE_BOUND = "live", "live, choice-bound"
+MIXED_RATE_PER_S = 15.0
+MIXED_JOBS = 100
+MIXED_HOLD_S = 0.5
+STREAMS_PER_S = (5, 20)
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """Schedulers in the master, and in processes of their own."""
+    """Schedulers in the master, and in processes of their own; what a stream's lease locks;
+    ``thinks``: with a policy that takes long."""
 
     inside: int
     processes: int = 0
+    lease_scope: str = "global"
+    thinks: bool = False
 
 
 SYSTEMS = {
@@ -64,135 +85,232 @@ SYSTEMS = {
     "HRM, 6 in the master": System(6),
     "HRM, 1 + 5 processes": System(1, 5),
 }
+LEASES = {f"lease {scope}": System(1, 2, scope) for scope in ("global", "candidates")}
+
+_Figures = dict[str, float]
+_Measured = list[tuple[float, _Figures]]
 
 
-def run(
+def run_bursts(
     systems: Sequence[str],
     runs: int,
     directory: Path,
     *,
     nodes: int = NODES,
     jobs: Sequence[int] = JOBS,
+    hold_s: float = HOLD_S,
+    thinks: bool = False,
     said: Callable[[str], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
-    """Rows as ``hrm.sim.experiments.run_points`` gives them, charged ``live``.
+    """Rows as ``hrm.sim.experiments.run_points`` gives them, by jobs at once; with a policy that
+    takes long where it ``thinks``.
 
     Raises:
         BenchmarkError: something did not start, did not answer in time, or was refused.
     """
-    found: dict[tuple[str, int], list[dict[str, float]]] = {}
+
+    async def bursts(number: int, agents: Agents) -> _Measured:
+        warm = burst(min(WARM_UP_JOBS, *jobs), 0, run_s=WARM_UP_HOLD_S)
+        await _play(agents, "warm-up", warm)
+        # Later bursts see a fuller history, so every second run takes them backwards.
+        sizes = jobs if number % 2 == 0 else tuple(reversed(jobs))
+        return [
+            (size, await _play(agents, f"burst-{size}", burst(size, number, run_s=hold_s)))
+            for size in sizes
+        ]
+
+    every = {name: replace(SYSTEMS[name], thinks=thinks) for name in systems}
+    return _rows(every, runs, directory, functools.partial(_cluster, nodes=nodes), bursts, said)
+
+
+def run_mixed(
+    leases: Sequence[str],
+    runs: int,
+    directory: Path,
+    *,
+    nodes: int = NODES,
+    jobs: int = MIXED_JOBS,
+    streams_per_s: Sequence[float] = STREAMS_PER_S,
+    seed: int = 0,
+    said: Callable[[str], None] = lambda _: None,
+) -> list[dict[str, Any]]:
+    """The same by streams a second, of which a tenth of the nodes has room; see ``run_bursts``."""
+
+    async def rates(number: int, agents: Agents) -> _Measured:
+        def plans(count: int, rate: float, seed_of: int) -> list[JobPlan]:
+            return mixed(MIXED_RATE_PER_S, count, rate, seed_of, run_s=MIXED_HOLD_S)
+
+        await _play(agents, "warm-up", plans(min(WARM_UP_JOBS, jobs), streams_per_s[-1], 0))
+        order = streams_per_s if number % 2 == 0 else tuple(reversed(streams_per_s))
+        return [
+            (rate, await _play(agents, f"streams-{rate}", plans(jobs, rate, seed + number)))
+            for rate in order
+        ]
+
+    every = {name: LEASES[name] for name in leases}
+    cluster = functools.partial(_cluster, nodes=nodes, large=nodes // 10)
+    return _rows(every, runs, directory, cluster, rates, said)
+
+
+def _rows(
+    systems: dict[str, System],
+    runs: int,
+    directory: Path,
+    cluster: Callable[..., contextlib.AbstractAsyncContextManager[Agents]],
+    measure: Callable[[int, Agents], Awaitable[_Measured]],
+    said: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    found: dict[tuple[float, str], list[_Figures]] = {}
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # masters that end are no news
 
-    # One event loop for all masters: gRPC keeps to the first one that it was used in.
-    async def measure() -> None:
-        for number, system in common.interleaved(systems, runs):
-            where = directory / f"{number}-{list(systems).index(system)}"
-            # Later bursts see a fuller history, so every second run takes them backwards.
-            order = list(jobs) if number % 2 == 0 else list(reversed(jobs))
-            bursts = await _one_master(SYSTEMS[system], where, nodes, order)
-            for size, figures in bursts.items():
-                found.setdefault((system, size), []).append(figures)
+    async def one(number: int, name: str) -> None:
+        where = directory / f"{number}-{list(systems).index(name)}"
+        async with cluster(systems[name], where) as agents:
+            for x, figures in await measure(number, agents):
+                found.setdefault((x, name), []).append(figures)
                 delay_ms = figures["delay_ms"]
-                said(f"live run {number + 1} of {runs}, {system}, {size} jobs: {delay_ms:.0f} ms")
+                said(f"live run {number + 1} of {runs}, {name}, {x:g}: {delay_ms:.0f} ms")
 
-    try:
-        asyncio.run(measure())
-    except TimeoutError:
-        raise BenchmarkError(
-            f"a burst did not end within {BURST_TIMEOUT_S:.0f} s; the machine may be too busy"
-        ) from None
+    for number, name in common.interleaved(list(systems), runs):
+        try:
+            run(one(number, name))
+        except TimeoutError:
+            raise BenchmarkError(
+                f"{name}: not everything was placed and over within {LIMIT_S:.0f} s; the machine "
+                f"may be too busy"
+            ) from None
     return [
         {
-            "system": system,
-            "charging": "live",
-            "x": size,
-            "figures": {name: each.as_json() for name, each in summary(values).items()},
-            "runs": {name: [one[name] for one in values] for name in values[0]},
+            "system": name,
+            "charging": CHOICE_BOUND if systems[name].thinks else LIVE,
+            "x": x,
+            "figures": {key: each.as_json() for key, each in summary(values).items()},
+            "runs": {key: [one_of[key] for one_of in values] for key in values[0]},
         }
-        for (system, size), values in sorted(found.items(), key=lambda item: item[0][1])
+        for x in sorted({x for x, _ in found})
+        for name in systems
+        for values in (found[x, name],)
     ]
 
 
-async def _one_master(
-    system: System, directory: Path, nodes: int, jobs: Sequence[int]
-) -> dict[int, dict[str, float]]:
-    mark = new_mark()
-    token_file, address = directory / "token", f"127.0.0.1:{free_port()}"
-    environment = {
-        **os.environ, MARK: mark, "HRM_HOME": str(directory), "PYTHONPATH": str(REPOSITORY),
-        "NO_COLOR": "1",
-    }  # fmt: skip
-    started: list[Started] = []
-
-    def hrm(log: str, *arguments: object) -> None:
-        command = [sys.executable, "-m", "hrm.cli", *map(str, arguments)]
-        started.append(start(command, log=directory / log, environment=environment))
-
-    try:
-        hrm(
-            "master.log", "master", "--port", address.partition(":")[2], "--state-dir",
-            directory / "state", "--token-file", token_file, "--schedulers", system.inside,
-            "--heartbeat-interval-s", HEARTBEAT_S,
-        )  # fmt: skip
-        _ready(started[0], "master ready", START_TIMEOUT_S)
-        for index in range(system.processes):
-            hrm(
-                f"scheduler-{index}.log", "scheduler", "--master", address, "--name",
-                f"s{index}", "--token-file", token_file,
-            )  # fmt: skip
-        for each in started[1:]:
-            _ready(each, "ready", START_TIMEOUT_S)
-        return await _bursts(address, token_file.read_text().strip(), nodes, jobs)
-    finally:
-        for each in reversed(started):
-            each.end()
-        sweep(mark)
+@contextlib.asynccontextmanager
+async def _cluster(
+    system: System, directory: Path, *, nodes: int, large: int = 0
+) -> AsyncIterator[Agents]:
+    """A master with its schedulers and all of its nodes, until the context ends."""
+    settings = {"HRM_MASTER_LEASE_SCOPE": system.lease_scope}
+    if system.thinks:
+        settings |= thinking.settings(directory / "policies")
+    master = Master(
+        directory, nodes, system.inside, heartbeat_interval_s=HEARTBEAT_S, settings=settings
+    )
+    with running(master):
+        adding = (asyncio.to_thread(master.add_scheduler, x) for x in range(system.processes))
+        await asyncio.gather(*adding)
+        agents = Agents(master.target, master.token, nodes, None, large=large)
+        try:
+            await agents.start(HEARTBEAT_S, LIMIT_S)
+            yield agents
+        finally:
+            await agents.close()
 
 
-def _ready(process: Started, word: str, timeout_s: float) -> None:
-    def said() -> bool:
-        if not process.running:
-            raise BenchmarkError(f"{process.command[3]} ended:\n{tail(process.log)}")
-        return process.log.exists() and word in process.log.read_text()
-
-    wait_until(said, timeout_s, f"{process.command[3]} ({process.log})")
-
-
-async def _bursts(
-    address: str, token: str, nodes: int, jobs: Sequence[int]
-) -> dict[int, dict[str, float]]:
-    async with (
-        Master(address, token) as master,
-        Agents(master, nodes, heartbeat_s=HEARTBEAT_S) as agents,
-    ):
-        await _burst(master, agents, "warm-up", WARM_UP_JOBS)
-        return {size: await _burst(master, agents, f"burst-{size}", size) for size in jobs}
-
-
-async def _burst(master: Master, agents: Agents, name: str, size: int) -> dict[str, float]:
-    """``size`` jobs at once, to the last running container; then all of them end."""
-    async with asyncio.timeout(BURST_TIMEOUT_S):
-        apps = [await Application.attach(master, f"{name}-{i}", TASKS) for i in range(size)]
-        begun_s = time.monotonic()
-        placing = [asyncio.create_task(app.place()) for app in apps]
-        await asyncio.gather(*(app.ask(25.0) for app in apps))
-        await asyncio.gather(*placing)
-        makespan_s = time.monotonic() - begun_s
-    async with asyncio.timeout(BURST_TIMEOUT_S):
-        await asyncio.gather(*(app.finish() for app in apps))
-        await agents.empty()
-    assigned_s = agents.assigned_s()
-    after_s = [np.array(assigned_s[app.application_id]) - app.asked_s for app in apps]
-    delays_s = np.array([each.max() for each in after_s])
-    told_s = np.array([max(app.told_s.values()) for app in apps])
-    p50, p95, p99 = (1e3 * np.percentile(delays_s, (50, 95, 99))).tolist()
-    return {
-        "delay_ms": float(1e3 * delays_s.mean()),
-        "delay_p50_ms": p50,
-        "delay_p95_ms": p95,
-        "delay_p99_ms": p99,
-        "container_delay_ms": float(1e3 * np.concatenate(after_s).mean()),
-        "told_ms": float(1e3 * told_s.mean()),
+async def _play(agents: Agents, name: str, plans: Sequence[JobPlan]) -> _Figures:
+    """Let every job of the plans ask in time, run and end; what was seen of it."""
+    jobs = [
+        Application(
+            agents, f"{name}-{number}", plan.workload_class, resources=plan.resources, follow=True
+        )
+        for number, plan in enumerate(plans)
+    ]
+    agents.hold_s = plans[0].run_s
+    async with asyncio.timeout(LIMIT_S):
+        for first in range(0, len(jobs), OPEN_AT_ONCE):
+            await asyncio.gather(*(job.open() for job in jobs[first : first + OPEN_AT_ONCE]))
+        before = await agents.cluster()
+        with _no_garbage_collection():
+            begun_s = time.perf_counter()
+            placing = [
+                asyncio.create_task(_ask(job, plan, begun_s))
+                for job, plan in zip(jobs, plans, strict=True)
+            ]
+            looks = await _watch(agents, placing)
+            placed_s = [await each for each in placing]
+            await asyncio.gather(*(job.ran() for job in jobs))
+        after = await agents.cluster()
+        await asyncio.gather(*(job.finish() for job in jobs))
+    times = [_times(job, plan) for job, plan in zip(jobs, plans, strict=True)]
+    makespan_s = max(placed_s) - begun_s
+    loads = {
+        "scheduler_queue": fmean(look.jobs for look in looks),
+        "scheduler_queue_max": float(max(look.jobs for look in looks)),
+        "call_ms": 1e3 * fmean(look.took_s for look in looks),
         "makespan_ms": 1e3 * makespan_s,
-        "containers_per_s": size * TASKS / makespan_s,
+        "containers_per_s": sum(plan.containers for plan in plans) / makespan_s,
     }
+    return RunResult(times, _counts(before, after), loads).values()
+
+
+async def _ask(job: Application, plan: JobPlan, begun_s: float) -> float:
+    """One job's request in its time; when the last of its containers was placed."""
+    await asyncio.sleep(begun_s + plan.at_s - time.perf_counter())
+    await job.ask(plan.containers, plan.run_s)
+    return time.perf_counter()
+
+
+def _times(job: Application, plan: JobPlan) -> JobTimes:
+    """As in virtual time, but from the moment of the request."""
+    granted_s = {str(number): delay_s for number, delay_s in enumerate(job.delays_s)}
+    told_s = dict.fromkeys(granted_s, job.heard_s)
+    return JobTimes(plan.workload_class, 0.0, granted_s, told_s, job.completion_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What the master said ``took_s`` after it was asked: how many jobs its schedulers have."""
+
+    took_s: float
+    jobs: int
+
+
+async def _watch(agents: Agents, placing: Sequence[asyncio.Task[float]]) -> list[_Look]:
+    """Looks at the master until nothing is being placed any more, at least one; few, for each
+    costs it some milliseconds."""
+    looks: list[_Look] = []
+    left: Collection[asyncio.Task[float]] = placing
+    while left:
+        asked_s = time.perf_counter()
+        cluster = await agents.cluster()
+        jobs = sum(scheduler.queued_jobs for scheduler in cluster.schedulers)
+        looks.append(_Look(time.perf_counter() - asked_s, jobs))
+        _, left = await asyncio.wait(left, timeout=LOOK_S)
+    return looks
+
+
+def _counts(before: admin_pb2.Cluster, after: admin_pb2.Cluster) -> dict[str, int]:
+    """What the master has counted between two looks."""
+
+    def since(name: str) -> int:
+        first, last = (
+            sum(getattr(scheduler, name) for scheduler in cluster.schedulers)
+            for cluster in (before, after)
+        )
+        return int(last - first)
+
+    return {
+        "rounds": since("rounds"),
+        "retries": since("retries"),
+        "queued": after.claims_queued - before.claims_queued,
+        "aborted": after.claims_aborted - before.claims_aborted,
+    }
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """The generator's heap is none of the master's business."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

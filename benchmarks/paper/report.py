@@ -9,7 +9,7 @@ from benchmarks import common
 from hrm.sim.experiments import CENTRALISED, EXPERIMENTS, PAPER_SCHEDULERS, ratios
 from hrm.sim.experiments.metrics import Interval
 
-__all__ = ["PAPER_DELAY_MS", "PAPER_RATIOS", "report"]
+__all__ = ["LIVE_X_NAMES", "PAPER_DELAY_MS", "PAPER_RATIOS", "report", "x_name_of"]
 
 PAPER_DELAY_MS = {60.0: 50.0}
 PAPER_RATIOS = {60.0: "about 1", 120.0: "about 0.75", 180.0: "about 0.75"}
@@ -36,18 +36,38 @@ _COLUMNS = {
     "aborted": "aborted",
     "retries": "retries",
     "parked": "parked at most",
+    "rounds": "rounds",
+    "scheduler_queue": "jobs at the schedulers, mean",
+    "scheduler_queue_max": "most",
+    "call_ms": "a call to the master meanwhile, ms",
     "master_queue": "master's queue, mean",
     "master_busy": "master busy",
     "schedulers_busy": "schedulers busy",
 }
 _NOTHING = 0.0005
 _UNUSED = ("java", "pyspark")
-_ABOUT_LIVE = "the same bursts on a real master over gRPC, with 1,050 emulated agents"
-_READ_LIVE = (
-    "Master, scheduler processes, agents and applications share the machine's cores. Schedulers in "
-    "one process take turns on one core, so nothing overlaps and more of them only mix the jobs; "
-    "processes overlap where there are cores for them, and otherwise take time from the master."
-)
+LIVE_X_NAMES = {"live": "jobs at once", "live-mixed": "streams a second"}
+"""The live experiments and their x axes."""
+
+_ABOUT_LIVE = {
+    "live": "the same bursts on a real master over gRPC, with 1,050 emulated agents",
+    "live-mixed": "streams among batch on a real master, lease on all or on candidates",
+}
+_READ_LIVE = {
+    "live": (
+        "Master, scheduler processes, agents and applications share the machine's cores. "
+        "Schedulers in one process take turns on one thread, round by round: nothing overlaps, so "
+        "they can be no faster than one. Processes overlap where there are cores for them, and "
+        "otherwise take time from the master; each of their rounds waits for the master's answer. "
+        "`live, choice-bound` is the same with a policy that pauses for 20 ms in each round, as "
+        "one does whose model is asked elsewhere: the pauses of processes overlap on any machine."
+    ),
+    "live-mixed": (
+        "One scheduler in the master and two processes, 15 batch jobs/s; streams fit on a tenth "
+        "of the nodes. Rounds inside of the master are not interrupted; a process holds the lease "
+        "while it chooses and its claims travel."
+    ),
+}
 
 
 def report(found: Mapping[str, Mapping[str, Any]]) -> str:
@@ -59,14 +79,19 @@ def report(found: Mapping[str, Mapping[str, Any]]) -> str:
         parts.append("## Delay, HRM over centralised, beside the paper")
         parts.append(_ratio_table(found, ours))
     for name, document in found.items():
-        about = EXPERIMENTS[name].about if name in EXPERIMENTS else _ABOUT_LIVE
+        about = EXPERIMENTS[name].about if name in EXPERIMENTS else _ABOUT_LIVE[name]
         parts += [f"## `{name}`: {about}", _origin(document)]
         if name != "conflicts":
             parts.append(f"![{name}](paper-hrm-{name}.svg)")
-        if name == "live":
-            parts.append(_READ_LIVE)
+        if name in _READ_LIVE:
+            parts.append(_READ_LIVE[name])
         parts.append(_points_table(name, document["points"]))
     return "\n\n".join(parts) + "\n"
+
+
+def x_name_of(name: str) -> str:
+    """What an experiment's x axis counts."""
+    return LIVE_X_NAMES.get(name) or EXPERIMENTS[name].x_name
 
 
 def _ratio_table(found: Mapping[str, Mapping[str, Any]], ours: Mapping[str, str]) -> str:
@@ -76,7 +101,7 @@ def _ratio_table(found: Mapping[str, Mapping[str, Any]], ours: Mapping[str, str]
         systems = dict.fromkeys(row["system"] for row in rows if row["system"] != CENTRALISED)
         for system in systems if name == "live" else [ours[name]]:
             for (charging, x), ratio in ratios(rows, system).items():
-                title = f"live, {system}" if name == "live" else charging
+                title = f"{charging}, {system}" if name == "live" else charging
                 columns.setdefault(title, {})[x] = ratio
     xs = sorted({x for column in columns.values() for x in column})
     lines = [
@@ -94,7 +119,7 @@ def _ratio_table(found: Mapping[str, Mapping[str, Any]], ours: Mapping[str, str]
 
 
 def _points_table(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    x_name = EXPERIMENTS[name].x_name if name in EXPERIMENTS else "jobs at once"
+    x_name = x_name_of(name)
     shown = [
         column
         for column in _COLUMNS

@@ -5,14 +5,25 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
 
-from benchmarks.processes import Started, free_port, start, tail, wait_until
+from benchmarks.common import REPOSITORY
+from benchmarks.processes import (
+    MARK,
+    BenchmarkError,
+    Started,
+    free_port,
+    new_mark,
+    start,
+    sweep,
+    tail,
+    wait_until,
+)
 
-__all__ = ["Master"]
+__all__ = ["Master", "running"]
 
 _READY_S = 60.0
 
@@ -21,15 +32,28 @@ class Master:
     """A master on a port that stays its own over restarts.
 
     The heartbeat's interval grows with the cluster, so that the master hears at most 1,000
-    heartbeats a second: ``docs`` say so, too.
+    heartbeats a second: ``docs`` say so, too. ``settings``: further ``HRM_MASTER_*`` variables.
     """
 
-    def __init__(self, directory: Path, nodes: int, schedulers: int = 2) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        nodes: int,
+        schedulers: int = 2,
+        *,
+        heartbeat_interval_s: float | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self.directory = directory
         self.target = f"127.0.0.1:{free_port()}"
         self.token_file = directory / "token"
-        self.heartbeat_interval_s = max(1.0, nodes / 1_000)
+        self.heartbeat_interval_s = heartbeat_interval_s or max(1.0, nodes / 1_000)
         self._schedulers = schedulers
+        self._mark = new_mark()
+        self._environment = {
+            **os.environ, MARK: self._mark, "HRM_HOME": str(directory), "NO_COLOR": "1",
+            "PYTHONPATH": str(REPOSITORY), **(settings or {}),
+        }  # fmt: skip
         self._started: Started | None = None
         self._others: list[Started] = []
 
@@ -57,11 +81,12 @@ class Master:
             "--heartbeat-interval-s", str(self.heartbeat_interval_s),
             "--node-timeout-s", str(timeout_s),
         ]  # fmt: skip
-        self._started = start(command, log=log, environment=os.environ)
+        self._started = start(command, log=log, environment=self._environment)
         running = self._started
 
         def ready() -> bool:
-            assert running.running, f"the master ended:\n{tail(log)}"
+            if not running.running:
+                raise BenchmarkError(f"the master ended:\n{tail(log)}")
             return log.read_text().count("master ready") > seen
 
         wait_until(ready, _READY_S, "hrm master serves", 0.02)
@@ -79,14 +104,22 @@ class Master:
             sys.executable, "-m", "hrm.cli", "scheduler", "--master", self.target,
             "--name", f"remote-{number}", "--token-file", str(self.token_file),
         ]  # fmt: skip
-        self._others.append(start(command, log=log, environment=os.environ))
-        wait_until(lambda: "ready" in log.read_text(), _READY_S, "hrm scheduler subscribes", 0.05)
+        scheduler = start(command, log=log, environment=self._environment)
+        self._others.append(scheduler)
+
+        def ready() -> bool:
+            if not scheduler.running:
+                raise BenchmarkError(f"hrm scheduler ended:\n{tail(log)}")
+            return "ready" in log.read_text()
+
+        wait_until(ready, _READY_S, "hrm scheduler subscribes", 0.05)
 
     def close(self) -> None:
         for each in (*self._others, self._started):
             if each is not None:
                 with contextlib.suppress(ProcessLookupError):
                     each.end()
+        sweep(self._mark)
 
 
 @contextlib.contextmanager

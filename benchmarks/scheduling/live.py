@@ -11,7 +11,6 @@ cores it has one of them, and the master never more than the other.
 from __future__ import annotations
 
 import asyncio
-import functools
 import gc
 import itertools
 import tempfile
@@ -20,9 +19,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scheduling.cells import Cell, percentile
+from benchmarks.emulated import Agents, Application, run
+from benchmarks.scheduling.cells import BATCH, Cell, percentile
 from benchmarks.scheduling.daemon import Master, running
-from benchmarks.scheduling.emulated import Agents, Application
 
 __all__ = ["EndToEnd", "Memory", "Returned", "measure_end_to_end", "measure_memory"]
 
@@ -77,12 +76,6 @@ class Returned:
     all_s: float
 
 
-@functools.cache
-def _runner() -> asyncio.Runner:
-    """One loop for all runs: gRPC stays with the first that it has seen."""
-    return asyncio.Runner()
-
-
 def _cpu_s(master: Master) -> float:
     times = master.process.cpu_times()
     return float(times.user + times.system)
@@ -100,12 +93,12 @@ async def _drive(
     jobs = 0
     delays_s: list[float] = []
     keys = itertools.count(1)
-    run = time.time_ns()
+    first = time.time_ns()
 
     async def client() -> None:
         nonlocal jobs
         while time.perf_counter() < ends_at_s:
-            job = Application(agents, cell, f"key-{run}-{next(keys)}")
+            job = Application(agents, f"key-{first}-{next(keys)}", cell.workload_class)
             await job.open()
             await job.ask(cell.tasks)
             await job.finish()
@@ -162,16 +155,13 @@ def measure_end_to_end(
     ``remote``: as many ``hrm scheduler`` processes beside one scheduler in the master. ``profile``:
     where the master writes what cProfile saw of it, at its end.
     """
-    return _runner().run(_end_to_end(cell, seconds, clients, remote, profile))
+    return run(_end_to_end(cell, seconds, clients, remote, profile))
 
 
 async def _burst(agents: Agents, nodes: int, containers: int) -> float:
     """Ask for all containers at once, and let them run; agents told a second."""
     size = min(400, containers)
-    jobs = [
-        Application(agents, Cell(nodes, size), f"key-{number}")
-        for number in range(containers // size)
-    ]
+    jobs = [Application(agents, f"key-{number}", BATCH) for number in range(containers // size)]
     await asyncio.gather(*(job.open() for job in jobs))
     begun_s = time.perf_counter()
     await asyncio.gather(*(job.ask(size) for job in jobs))
@@ -210,4 +200,4 @@ async def _memory(nodes: int, containers: int) -> tuple[Memory, Returned]:
 def measure_memory(nodes: int, containers: int) -> tuple[Memory, Returned]:
     """Let ``containers`` run on ``nodes``, weigh the master, kill it, start it again, and wait for
     all nodes to come back."""
-    return _runner().run(_memory(nodes, containers))
+    return run(_memory(nodes, containers))

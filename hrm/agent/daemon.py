@@ -33,6 +33,8 @@ from hrm.agent.link import Link
 from hrm.agent.logs import LogPages, Logs, LogService
 from hrm.agent.machine import Machine, auto_binding, describe, ending, keep_binding
 from hrm.agent.own_log import configure_logging
+from hrm.agent.pipeline_gpus import GpuService
+from hrm.agent.pipeline_runtime import PipelineRuntime
 from hrm.agent.tracker import Sample, Tracker
 from hrm.config import AgentSettings
 from hrm.core import commands as c
@@ -50,7 +52,7 @@ from hrm.core.model import (
 from hrm.core.node import NodeCore
 from hrm.errors import HrmError, InvalidConfig
 from hrm.spark.launch import Launch, executor_launch, find_java, find_spark
-from hrm.v1 import common_pb2, node_pb2, node_pb2_grpc
+from hrm.v1 import common_pb2, node_pb2, node_pb2_grpc, pipeline_pb2_grpc
 
 __all__ = ["READY_FILE", "Agent", "CommandOf", "run"]
 
@@ -116,6 +118,11 @@ class Agent:
             heartbeat=lambda: self._deliver(e.HeartbeatDue(now=time.time())),
             delay_max_s=settings.reconnect_delay_max_s,
         )
+        self._pipelines: PipelineRuntime | None = None
+        if machine.pipelines is not None:
+            self._pipelines = PipelineRuntime(
+                settings, machine.pipelines, machine.identity, self._read_token
+            )
         self._spark_versions = spark_versions
         self._endpoint = ""
 
@@ -138,6 +145,9 @@ class Agent:
             stack.push_async_callback(asyncio.to_thread, self._tracker.stop)
             stack.push_async_callback(self._containers.close)
             await self._adopt()
+            if self._pipelines is not None:
+                await self._pipelines.start()
+                stack.push_async_callback(self._pipelines.close)
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._loop.add_signal_handler(number, self._told_to_end)
                 stack.callback(self._loop.remove_signal_handler, number)
@@ -170,6 +180,9 @@ class Agent:
         )
         service = LogService(self._logs)
         node_pb2_grpc.add_AgentServiceServicer_to_server(service, server)
+        if self._pipelines is not None:
+            gpus = GpuService(self._pipelines)
+            pipeline_pb2_grpc.add_GpuServiceServicer_to_server(gpus, server)
         try:
             port = server.add_insecure_port(f"{settings.host}:{settings.port}")
         except RuntimeError as error:

@@ -27,6 +27,7 @@ from hrm.agent.containers import Ended, StopOrder
 from hrm.agent.hardware import cores as hardware_cores
 from hrm.agent.hardware import find_gpus, numa_distances
 from hrm.agent.isolation import Detection, detect
+from hrm.agent.pipeline_share import PipelineShare, set_aside
 from hrm.agent.tracker import memory_message
 from hrm.config import AgentSettings
 from hrm.core.auto_binding import AutoBindingRules
@@ -71,6 +72,7 @@ class Machine:
     binding: Binding
     units: tuple[ResourceUnit, ...]
     isolation: Detection
+    pipelines: PipelineShare | None = None
 
     @property
     def capacity(self) -> Resources:
@@ -88,7 +90,7 @@ class Machine:
         """
         with _locked_identity(settings.work_dir) as identity:
             name = NodeName(settings.name or _host_name())
-            hardware = _offer(settings)
+            hardware, pipelines = set_aside(settings, name, _offer(settings))
             isolation = detect(
                 settings.isolation,
                 identity,
@@ -116,6 +118,7 @@ class Machine:
                 binding=binding,
                 units=units,
                 isolation=isolation,
+                pipelines=pipelines,
             )
 
 

@@ -40,6 +40,7 @@ COMMANDS = {
     "agent": "hrm.cli.daemons",
     "scheduler": "hrm.cli.daemons",
     "pipeline": "hrm.cli.pipeline",
+    "policy": "hrm.cli.policy",
     "sim": "hrm.cli.sim",
 }
 """Where each command lives, in the order in which ``hrm --help`` shows them."""

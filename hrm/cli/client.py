@@ -1,4 +1,4 @@
-"""One connection to the master's AdminService; ``hrm.address`` says to which master."""
+"""One connection to the master's services; ``hrm.address`` says to which master."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hrm.address import default_master, token_file
 
 if TYPE_CHECKING:
     from hrm.v1.admin_pb2_grpc import AdminServiceStub
+    from hrm.v1.policy_pb2_grpc import PolicyServiceStub
 
 __all__ = ["Master", "connect"]
 
@@ -20,6 +21,7 @@ class Master(NamedTuple):
 
     target: str
     stub: AdminServiceStub
+    policies: PolicyServiceStub
     timeout_s: float
 
 
@@ -36,12 +38,13 @@ def connect(
 
     from hrm import rpc
     from hrm.v1.admin_pb2_grpc import AdminServiceStub
+    from hrm.v1.policy_pb2_grpc import PolicyServiceStub
 
     target = default_master(master)
     token = rpc.read_token(token_file(master, token_path))
     with rpc.sync_channel(target, token) as channel:
         try:
             stub = AdminServiceStub(channel)
-            yield Master(target, stub, timeout_s)
+            yield Master(target, stub, PolicyServiceStub(channel), timeout_s)
         except grpc.RpcError as error:
             raise rpc.error_from(error, target) from error

@@ -1,5 +1,6 @@
 """``hrm sim``: ``faults`` lets the scheduling core live through faults and says what broke, ``run``
-repeats the paper's experiments on it, ``traces`` looks at traces (``hrm.cli.sim_traces``).
+repeats the paper's experiments on it, ``traces`` looks at traces (``hrm.cli.sim_traces``),
+``pipelines`` runs pipeline tasks on CPUs and GPUs (``hrm.cli.sim_pipelines``).
 
 Data goes to stdout: of faults, the violations in words and one last line of JSON; of an experiment,
 a table or JSON. Progress goes to stderr.
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hrm.cli.console import Output, note, print_json, stdout
+from hrm.cli.sim_pipelines import pipelines
 from hrm.cli.sim_traces import traces
 from hrm.errors import InvalidRequest
 
@@ -47,6 +49,7 @@ app = typer.Typer(no_args_is_help=True)
 sim_group = typer.Typer(no_args_is_help=True, help="Run the core in simulated clusters.")
 app.add_typer(sim_group, name="sim")
 sim_group.command()(traces)
+sim_group.command()(pipelines)
 
 
 @sim_group.callback()

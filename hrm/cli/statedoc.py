@@ -12,6 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from hrm.core.pipeline.subtasks import SUBTASK
 from hrm.core.transitions import APPLICATION, CONTAINER, NODE
 
 __all__ = ["diagram", "document"]
@@ -19,8 +20,9 @@ __all__ = ["diagram", "document"]
 _HEAD = """\
 # States
 
-Drawn from `hrm/core/transitions.py` by `make docs`. What a diagram does not show cannot happen: a
-core that is asked for it raises `InvalidTransition` with the entity's latest history.
+Drawn from `hrm/core/transitions.py` and `hrm/core/pipeline/subtasks.py` by `make docs`. What a
+diagram does not show cannot happen: a core that is asked for it raises `InvalidTransition` with the
+entity's latest history.
 """
 
 _PARTS: list[tuple[str, str, Mapping[Any, frozenset[Any]]]] = [
@@ -37,6 +39,12 @@ _PARTS: list[tuple[str, str, Mapping[Any, frozenset[Any]]]] = [
         CONTAINER,
     ),
     ("Node", "A lost node that registers again is alive.", NODE),
+    (
+        "Subtask of a pipeline",
+        "Ready: what it comes after is done, and it waits for a core or a GPU. A run that fails "
+        "makes it ready again while attempts are left. Dropped: its task ended before it did.",
+        SUBTASK,
+    ),
 ]
 
 

@@ -339,11 +339,14 @@ class _Checks:
 
     def _is_like_the_latest(self, request: ContainerRequest) -> bool:
         latest = self._latest
+        if latest is None:
+            return False
+        if request.resources is not latest.resources and (
+            malformed(request) or request.resources != latest.resources
+        ):
+            return False
         return (
-            latest is not None
-            and (request.resources is latest.resources or not malformed(request))
-            and request.resources == latest.resources
-            and request.gpus == latest.gpus
+            request.gpus == latest.gpus
             and request.expected_duration_s == latest.expected_duration_s
         )
 

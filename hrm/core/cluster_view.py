@@ -280,7 +280,7 @@ class ClusterView(Columns):
         """How many batch containers of ``demand``, and nothing else, could start at once."""
         usable = self._allowed & self._useful(demand)
         room = usable & (self.waiting == 0) & fitting_rows(demand, self.free)
-        return self._folds(demand, room)
+        return self._folds(demand, room) if room.any() else 0
 
     def _folds(self, demand: Vector, rows: Bools) -> int:
         """How many of ``demand`` the free part of ``rows`` takes; cores that they share once."""

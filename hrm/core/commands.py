@@ -18,6 +18,7 @@ from hrm.core.model import (
     WorkloadClass,
 )
 from hrm.core.negotiator import Outcome, Proposal
+from hrm.core.quick import quick
 from hrm.core.records import ApplicationRecord
 from hrm.core.remote import StateChanged
 from hrm.core.run_times import RunTime, RunTimeKey
@@ -67,11 +68,13 @@ __all__ = [
 ]
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignContainer:
     spec: ContainerSpec
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopContainer:
     container_id: ContainerId
@@ -81,17 +84,20 @@ class StopContainer:
     only_if_waiting: bool = False
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcknowledgeEnded:
     container_ids: tuple[ContainerId, ...]
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetContainerClass:
     container_id: ContainerId
     workload_class: WorkloadClass
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebindUnits:
     """Cut the node anew; what is None stays. Answered by number."""
@@ -107,11 +113,13 @@ NodeMessage: TypeAlias = (
 )
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerChanged:
     status: ContainerStatus
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRefused:
     """No node of this cluster could ever serve these."""
@@ -121,6 +129,7 @@ class RequestRefused:
     message: str
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndApplication:
     """The application is over for the master; its session ends after this notice."""
@@ -132,6 +141,7 @@ class EndApplication:
 Notice: TypeAlias = ContainerChanged | RequestRefused | EndApplication
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationAdmitted:
     """Answer to a registration or an attachment."""
@@ -142,6 +152,7 @@ class ApplicationAdmitted:
     last_executor_number: int
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimsSettled:
     """Answer to a remote scheduler's claims; true once it has taken in message ``sequence``."""
@@ -150,6 +161,7 @@ class ClaimsSettled:
     sequence: int
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseGranted:
     """Answer to a remote scheduler: good on message ``sequence``. ``units``: None for all."""
@@ -160,11 +172,13 @@ class LeaseGranted:
     units: frozenset[ResourceUnitId] | None
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """Answer to a call whose result the caller reads from the core's views."""
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebound:
     """Answer to a request for another binding: what the node did, or waits for."""
@@ -175,18 +189,21 @@ class Rebound:
 Answer: TypeAlias = ApplicationAdmitted | ClaimsSettled | LeaseGranted | Done | Rebound
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     call_id: int
     answer: Answer
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refuse:
     call_id: int
     error: HrmError
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendToNode:
     """To the stream of this incarnation; dropped if it is gone, healed by the next report."""
@@ -196,6 +213,7 @@ class SendToNode:
     message: NodeMessage
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyApplication:
     """To the application's session, if one is open; a new session gets the whole state anyway."""
@@ -204,6 +222,7 @@ class NotifyApplication:
     notice: Notice
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistApplication:
     """Must be durable before any later command of the same batch leaves the master."""
@@ -211,11 +230,13 @@ class PersistApplication:
     record: ApplicationRecord
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetApplication:
     application_id: ApplicationId
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RememberNode:
     """Write down that the node belongs to the cluster: a restarted master waits for it."""
@@ -223,11 +244,13 @@ class RememberNode:
     node: NodeName
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetNode:
     node: NodeName
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RememberDrain:
     """Write down that an administrator wants this node drained, until he undoes it."""
@@ -235,21 +258,25 @@ class RememberDrain:
     node: NodeName
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetDrain:
     node: NodeName
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistRunTime:
     row: RunTime
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetRunTime:
     key: RunTimeKey
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WakeScheduler:
     """Send ``SchedulerWoken`` at ``at_s`` (at once where that is past)."""
@@ -258,6 +285,7 @@ class WakeScheduler:
     at_s: float
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposeClaims:
     """Bring the proposal to the negotiator: send ``ClaimsProposed``."""
@@ -265,6 +293,7 @@ class ProposeClaims:
     proposal: Proposal
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendToScheduler:
     """To the subscription of this session; dropped if it is gone."""
@@ -274,6 +303,7 @@ class SendToScheduler:
     message: StateChanged
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropScheduler:
     """End the subscription of this session: the scheduler may subscribe anew."""
@@ -302,11 +332,13 @@ MasterCommand: TypeAlias = (
 )
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartProcess:
     spec: ContainerSpec
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopProcess:
     """End all processes of a container: politely, and after ``grace_s`` for good. The interpreter
@@ -323,6 +355,7 @@ class StopProcess:
     decommission: bool = False
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportContainer:
     """Tell the master of one change. The interpreter adds usage and log addresses."""
@@ -330,6 +363,7 @@ class ReportContainer:
     status: ContainerStatus
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendHeartbeat:
     """Tell the master of every container. The interpreter adds usage and log addresses."""
@@ -337,6 +371,7 @@ class SendHeartbeat:
     statuses: tuple[ContainerStatus, ...]
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRebinding:
     """Tell the master what became of its ``RebindUnits``."""
@@ -346,6 +381,7 @@ class AnswerRebinding:
     message: str
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterAgain:
     """The units have changed: open the stream to the master anew. ``binding`` is the one in force,

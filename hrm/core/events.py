@@ -28,6 +28,7 @@ from hrm.core.model import (
     WorkloadClass,
 )
 from hrm.core.negotiator import Proposal
+from hrm.core.quick import quick
 
 __all__ = [
     "ApplicationAttached",
@@ -71,11 +72,13 @@ __all__ = [
 ]
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     now: float
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRegistered(Event):
     """An agent opened its stream. ``identity`` tells agents of one name apart; ``incarnation`` is
@@ -95,6 +98,7 @@ class NodeRegistered(Event):
     platform: str = ""
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReported(Event):
     """A heartbeat: every container the node knows."""
@@ -106,6 +110,7 @@ class NodeReported(Event):
     usage: Usage | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerReported(Event):
     """One container of a node changed."""
@@ -116,12 +121,14 @@ class ContainerReported(Event):
     container: ContainerStatus
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDisconnected(Event):
     node: NodeName
     incarnation: str
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationRegistered(Event):
     """``application_id`` is empty for a new application."""
@@ -140,6 +147,7 @@ class ApplicationRegistered(Event):
     gang_min: int = 0
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationAttached(Event):
     """The AppMaster opened session number ``session``; a newer one replaces an older one."""
@@ -150,18 +158,21 @@ class ApplicationAttached(Event):
     epoch: int
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationDetached(Event):
     application_id: ApplicationId
     session: int
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainersRequested(Event):
     application_id: ApplicationId
     requests: tuple[ContainerRequest, ...]
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainersReleased(Event):
     application_id: ApplicationId
@@ -169,12 +180,14 @@ class ContainersReleased(Event):
     reason: str = ""
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressReported(Event):
     application_id: ApplicationId
     progress: Progress
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadClassObserved(Event):
     application_id: ApplicationId
@@ -182,6 +195,7 @@ class WorkloadClassObserved(Event):
     evidence: str = ""
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationFinished(Event):
     """The driver ended, or its AppMaster says that it did."""
@@ -191,6 +205,7 @@ class ApplicationFinished(Event):
     message: str = ""
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KillRequested(Event):
     call_id: int
@@ -198,6 +213,7 @@ class KillRequested(Event):
     reason: str = ""
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainRequested(Event):
     call_id: int
@@ -205,6 +221,7 @@ class DrainRequested(Event):
     undo: bool = False
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebindRequested(Event):
     """Somebody wants a node cut anew. What is None stays as the node has it."""
@@ -216,6 +233,7 @@ class RebindRequested(Event):
     reserve_cores: int | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebindAnswered(Event):
     """A node's answer to ``RebindUnits`` number ``request_id``."""
@@ -226,11 +244,13 @@ class RebindAnswered(Event):
     message: str
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerWoken(Event):
     scheduler: str
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimsProposed(Event):
     """A scheduler's claims reached the negotiator.
@@ -245,6 +265,7 @@ class ClaimsProposed(Event):
     problem: str = ""
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConnected(Event):
     """A scheduler of another process subscribed, as number ``session`` of them all."""
@@ -254,12 +275,14 @@ class SchedulerConnected(Event):
     session: int
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerDisconnected(Event):
     scheduler: str
     session: int
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRequested(Event):
     """A remote scheduler wants the lease, to place this stream. Answered when it has it."""
@@ -270,6 +293,7 @@ class LeaseRequested(Event):
     application_id: ApplicationId
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseReturned(Event):
     call_id: int
@@ -278,11 +302,13 @@ class LeaseReturned(Event):
     token: int
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticked(Event):
     """Time passed; drives every time limit of a core."""
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MasterConnected(Event):
     """The master accepted this node's registration."""
@@ -290,17 +316,20 @@ class MasterConnected(Event):
     epoch: int
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MasterDisconnected(Event):
     pass
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignReceived(Event):
     epoch: int
     spec: ContainerSpec
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopReceived(Event):
     epoch: int
@@ -311,12 +340,14 @@ class StopReceived(Event):
     only_if_waiting: bool = False
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndsAcknowledged(Event):
     epoch: int
     container_ids: tuple[ContainerId, ...]
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerClassSet(Event):
     epoch: int
@@ -324,6 +355,7 @@ class ContainerClassSet(Event):
     workload_class: WorkloadClass
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebindReceived(Event):
     epoch: int
@@ -333,6 +365,7 @@ class RebindReceived(Event):
     reserve_cores: int | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessEnded(Event):
     """The launcher says that a container's processes are gone, or could not be started."""
@@ -341,6 +374,7 @@ class ProcessEnded(Event):
     end: ContainerEnd
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerAdopted(Event):
     """A restarted agent found a container running.
@@ -355,6 +389,7 @@ class ContainerAdopted(Event):
     decommissioning: bool = False
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerOverLimit(Event):
     """The tracker saw a container use more than it holds."""
@@ -363,6 +398,7 @@ class ContainerOverLimit(Event):
     message: str
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageMeasured(Event):
     """The tracker has looked at all containers: percent of one CPU that each has used since."""
@@ -370,6 +406,7 @@ class UsageMeasured(Event):
     cpu_percent: tuple[tuple[ContainerId, float], ...]
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatDue(Event):
     pass

@@ -178,12 +178,13 @@ class Ledger:
         return self.live.get(self._by_key.get(submission_key, ApplicationId("")))
 
     def new_container(self, app: Application, request: ContainerRequest, now: float) -> Container:
-        container_id = container_id_of(app.application_id, request.executor_id)
+        application_id, executor_id = app.record.application_id, request.executor_id
+        container_id = container_id_of(application_id, executor_id)
         life = Lifecycle("container", container_id, CONTAINER, ContainerState.PENDING)
-        container = Container(container_id, app.application_id, request, life, now)
+        container = Container(container_id, application_id, request, life, now)
         app.containers[container_id] = container
-        if request.executor_id.isdecimal():
-            app.last_executor_number = max(app.last_executor_number, int(request.executor_id))
+        if executor_id.isdecimal() and (number := int(executor_id)) > app.last_executor_number:
+            app.last_executor_number = number
         return container
 
     def new_application(self, record: ApplicationRecord, scheduler: str) -> Application:
@@ -260,6 +261,8 @@ class Ledger:
         """The request with a run time: its own, or that of earlier runs of the application."""
         if request.expected_duration_s or app.record.workload_class is WorkloadClass.STREAM:
             return request
+        if not self.run_times.rows:
+            return request
         known = self.run_times.find((app.record.name, app.record.user, request.resource_profile_id))
         return replace(request, expected_duration_s=known.mean_s) if known else request
 
@@ -292,14 +295,14 @@ class Ledger:
         self.out.append(c.SendToNode(node=node.name, incarnation=node.incarnation, message=message))
 
     def status(self, container: Container) -> ContainerStatus:
-        app = self.applications[container.application_id]
+        app, request = self.applications[container.application_id], container.request
         return ContainerStatus(
             container_id=container.container_id,
             application_id=container.application_id,
-            executor_id=container.request.executor_id,
-            resource_profile_id=container.request.resource_profile_id,
+            executor_id=request.executor_id,
+            resource_profile_id=request.resource_profile_id,
             workload_class=app.record.workload_class,
-            resources=container.request.resources,
+            resources=request.resources,
             state=container.state,
             node=container.node or NodeName(""),
             unit_id=container.unit_id,
@@ -311,21 +314,23 @@ class Ledger:
             stdout_url=container.stdout_url,
             stderr_url=container.stderr_url,
             usage=container.usage,
-            expected_duration_s=container.request.expected_duration_s,
+            expected_duration_s=request.expected_duration_s,
         )
 
-    def spec(self, container: Container) -> ContainerSpec:
-        app = self.applications[container.application_id]
+    def spec(self, container: Container, app: Application | None = None) -> ContainerSpec:
+        """What a node is told. ``app``: the container's, if it is at hand."""
+        app = app or self.applications[container.application_id]
+        request = container.request
         return ContainerSpec(
             container_id=container.container_id,
             application_id=container.application_id,
-            executor_id=container.request.executor_id,
-            resource_profile_id=container.request.resource_profile_id,
+            executor_id=request.executor_id,
+            resource_profile_id=request.resource_profile_id,
             workload_class=app.record.workload_class,
-            resources=container.request.resources,
+            resources=request.resources,
             unit_id=container.unit_id,
-            heap_mib=container.request.heap_mib,
-            expected_duration_s=container.request.expected_duration_s,
+            heap_mib=request.heap_mib,
+            expected_duration_s=request.expected_duration_s,
             launch=app.launch,
         )
 

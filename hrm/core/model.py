@@ -13,6 +13,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import NewType
 
+from hrm.core.quick import quick
+
 __all__ = [
     "NOTHING",
     "NO_LAUNCH",
@@ -112,6 +114,7 @@ class EndCause(enum.Enum):
     PREEMPTED = "preempted"
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Resources:
     """What a container holds or an RU offers: vcores, memory and device memory in MiB."""
@@ -215,6 +218,7 @@ class LaunchContext:
 NO_LAUNCH = LaunchContext()
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerRequest:
     """One container an application asks for. The AppMaster names it, so asking twice is harmless.
@@ -231,6 +235,7 @@ class ContainerRequest:
     gpus: int = 0
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
     """All that a node needs to know of a container."""
@@ -247,6 +252,7 @@ class ContainerSpec:
     launch: LaunchContext = NO_LAUNCH
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerEnd:
     """How a container ended. ``exit_code`` is -1 where there is none."""
@@ -256,6 +262,7 @@ class ContainerEnd:
     message: str = ""
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """What a container or node uses: percent of one CPU, MiB, number of processes."""
@@ -267,6 +274,7 @@ class Usage:
     load_1m: float = 0.0
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerStatus:
     """What a node reports, and what the master tells, about one container.

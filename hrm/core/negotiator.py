@@ -33,6 +33,7 @@ from typing import NamedTuple
 from hrm.core.bounds import Bounds
 from hrm.core.estimate import simulate
 from hrm.core.model import ApplicationId, ContainerId, ResourceUnitId, WorkloadClass
+from hrm.core.quick import quick
 from hrm.core.resource_unit import Entry, UnitQueue
 from hrm.core.shared_state import SharedState
 
@@ -47,6 +48,7 @@ class Claim(NamedTuple):
     version: int
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """The claims of one scheduling round. ``lease_token``: 0 for batch. ``gang``: how many claims,
@@ -169,7 +171,9 @@ class Negotiator:
         if proposal.workload_class is WorkloadClass.STREAM:
             return self._commit_stream(proposal, now)
         self.lease.expire(now)
-        if any(self.lease.locks(claim.unit_id) for claim in proposal.claims):
+        if self.lease.holder is not None and any(
+            self.lease.locks(claim.unit_id) for claim in proposal.claims
+        ):
             if len(self.parked) >= self.bounds.parked_proposals_limit:
                 return self._count(
                     [
@@ -182,8 +186,7 @@ class Negotiator:
         gang = self._commit_together(proposal.claims[: proposal.gang], proposal, now)
         if gang and gang[0].decision is Decision.ABORT:
             return self._count([_abort(c, gang[0].reason) for c in proposal.claims])
-        rest = [self._commit_claim(claim, now) for claim in proposal.claims[proposal.gang :]]
-        self._publish(rest)
+        rest = self._commit_each(proposal.claims[proposal.gang :], now)
         return self._count(gang + rest)
 
     def unpark(self) -> list[Proposal]:
@@ -235,6 +238,30 @@ class Negotiator:
         self._publish(outcomes)
         return outcomes
 
+    def _commit_each(self, claims: tuple[Claim, ...], now: float) -> list[Outcome]:
+        """Claim by claim, and in one pass where all find their room: the common case."""
+        find, queues = self.state.rows.get, self.state.queues
+        rows = [row for _, unit_id, _ in claims if (row := find(unit_id)) is not None]
+        all_open = len(rows) == len(claims) and self.state.open[rows].all()
+        demand = claims[0].entry.demand if claims else None
+        alike = True
+        outcomes: list[Outcome] = []
+        if all_open:
+            for claim, row in zip(claims, rows, strict=True):
+                entry = claim.entry
+                queue = queues[row]
+                if queue is None or not queue.run_if_free(entry, now):
+                    break
+                alike = alike and entry.demand == demand
+                outcomes.append(_runs(claim))
+            if len(outcomes) == len(claims) and alike and demand is not None:
+                stream = claims[0].entry.workload_class is WorkloadClass.STREAM
+                self.state.taken(rows, demand, stream=stream)
+                return outcomes
+        outcomes += [self._commit_claim(claim, now) for claim in claims[len(outcomes) :]]
+        self._publish(outcomes)
+        return outcomes
+
     def _commit_claim(self, claim: Claim, now: float, *, must_run: bool = False) -> Outcome:
         """Change the queue, if the claim may have it; ``_publish`` tells the table."""
         entry, unit_id, _ = claim
@@ -274,7 +301,7 @@ class Negotiator:
         self.state.queue(self.state.rows[unit_id]).remove(container_id)
 
     def _count(self, outcomes: list[Outcome]) -> list[Outcome]:
-        decisions = [outcome.decision for outcome in outcomes]
+        decisions = [decision for _, decision, _ in outcomes]
         self.committed += decisions.count(Decision.RUN)
         self.queued += decisions.count(Decision.QUEUE)
         self.aborted += decisions.count(Decision.ABORT)

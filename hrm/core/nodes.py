@@ -42,7 +42,8 @@ __all__ = ["Nodes"]
 class Nodes:
     """``awaited``: nodes that an earlier master knew and that have not come back to this one;
     ``absent``: those for which it no longer waits. The store keeps them as long as an application
-    may ask again for what runs there: the next master must know of them, too.
+    may ask again for what runs there: the next master must know of them, too. One that comes back
+    needs not be written down again.
 
     ``drained``: all and only the names under drain, in the order of the orders. A node of such a
     name is DRAINING or LOST.
@@ -74,7 +75,8 @@ class Nodes:
                 self.ledger.out.append(refusal)
                 return
             self._lose(node, event.now, "another agent took its name")
-        if node is None or node.state is NodeState.LOST:
+        is_new = node is None or node.state is NodeState.LOST
+        if is_new and event.node not in self.awaited and event.node not in self.absent:
             self.ledger.out.append(c.RememberNode(node=event.node))
         node = self._book(event)
         self.ledger.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
@@ -254,12 +256,18 @@ class Nodes:
     ) -> None:
         """Make the books agree with the full list of a node."""
         listed = {status.container_id for status in statuses}
-        absent = [x for x in node.containers.values() if x.container_id not in listed]
+        absent = [x for name, x in node.containers.items() if name not in listed]
         absent = [x for x in absent if not self._given_up(node, x, now)]
-        ended_first = sorted(statuses, key=lambda s: s.state is not ContainerState.ENDED)
-        running_next = sorted(ended_first, key=lambda s: s.state is ContainerState.WAITING)
-        for status in running_next:
-            self._apply(node, status, now)
+        ended, waiting = ContainerState.ENDED, ContainerState.WAITING
+        for status in statuses:
+            if status.state is ended:
+                self._apply(node, status, now)
+        for status in statuses:
+            if status.state is not ended and status.state is not waiting:
+                self._apply(node, status, now)
+        for status in statuses:
+            if status.state is waiting:
+                self._apply(node, status, now)
         # Only now that the node has been told the classes of those that it runs.
         for container in absent:
             self._send_again(node, container, now, registration=registration)
@@ -338,7 +346,8 @@ class Nodes:
             self.placing.withdraw(container)
         if container.node is None:
             container.node = node.name
-            container.unit_id = status.unit_id
+            row = self.ledger.state.rows.get(status.unit_id)
+            container.unit_id = status.unit_id if row is None else self.ledger.state.ids[row]
             container.assigned_at_s = status.assigned_at_s
             node.containers[container.container_id] = container
         container.stdout_url, container.stderr_url = status.stdout_url, status.stderr_url

@@ -65,16 +65,19 @@ class Placing:
 
     def hand_over(self, app: Application, container: Container, now: float) -> None:
         """Let a PENDING container be scheduled."""
-        container.request = admission.resolve(self.ledger, container.request)
-        if container.request.gpus and not container.request.resources.gpu_memory_mib:
-            # Asked for while nodes were still coming back. The next request hears the refusal.
-            end = ContainerEnd(cause=EndCause.PREEMPTED, message="no GPU came back to this master")
-            self.ledger.end_container(container, end, now)
-            return
+        if container.request.gpus:
+            container.request = admission.resolve(self.ledger, container.request)
+            if not container.request.resources.gpu_memory_mib:
+                # Asked for while nodes were still coming back. The next request hears the refusal.
+                message = "no GPU came back to this master"
+                end = ContainerEnd(cause=EndCause.PREEMPTED, message=message)
+                self.ledger.end_container(container, end, now)
+                return
         scheduler = self.schedulers[app.scheduler]
+        record = app.record
         scheduler.add(
-            app.application_id,
-            app.record.workload_class,
+            record.application_id,
+            record.workload_class,
             container.container_id,
             container.request,
             now,
@@ -104,11 +107,19 @@ class Placing:
 
     def wake(self, scheduler: Scheduler, at_s: float) -> None:
         """See to it that the scheduler is woken at ``at_s`` or before; remote ones wake alone."""
-        if scheduler.in_flight is not None or isinstance(scheduler, RemoteScheduler):
+        if scheduler.wake_at_s is not None and scheduler.wake_at_s <= at_s:
             return
-        if scheduler.wake_at_s is None or at_s < scheduler.wake_at_s:
+        if scheduler.in_flight is None and not isinstance(scheduler, RemoteScheduler):
             scheduler.wake_at_s = at_s
             self.ledger.out.append(c.WakeScheduler(scheduler=scheduler.name, at_s=at_s))
+
+    def has_stream(self, name: str, now: float) -> bool:
+        """Would the scheduler, were it woken now, place a stream?"""
+        scheduler = self.schedulers.get(name)
+        if scheduler is None or isinstance(scheduler, RemoteScheduler) or scheduler.in_flight:
+            return False
+        job = scheduler.next_job(now)
+        return job is not None and job.workload_class is WorkloadClass.STREAM
 
     def woken(self, name: str, now: float) -> None:
         """One round of one scheduler, up to its proposal."""
@@ -214,22 +225,21 @@ class Placing:
         return self.ledger.state.view().candidates(demands)
 
     def _settle(self, scheduler: Scheduler, job: Job, outcomes: list[Outcome], now: float) -> None:
-        app = self.ledger.applications[job.application_id]
+        ledger, state = self.ledger, self.ledger.state
+        app = ledger.applications[job.application_id]
         granted = scheduler.settle(job, outcomes, now)
         app.refusal = job.last_refusal
-        for outcome in granted:
-            container = app.containers[outcome.claim.entry.container_id]
-            row = self.ledger.state.rows[outcome.claim.unit_id]
-            node = self.ledger.nodes[self.ledger.state.node(row)]
-            container.unit_id = outcome.claim.unit_id
+        for (entry, unit_id, _), decision, _ in granted:
+            container = app.containers[entry.container_id]
+            node = ledger.nodes[state.node(state.rows[unit_id])]
+            container.unit_id = unit_id
             container.node = node.name
-            container.assigned_at_s = now
-            container.sent_at_s = now
-            how = "room at once" if outcome.decision is Decision.RUN else "queued at the unit"
+            container.assigned_at_s = container.sent_at_s = now
+            how = "room at once" if decision is Decision.RUN else "queued at the unit"
             container.life.move(ContainerState.ASSIGNED, now, how)
-            node.containers[container.container_id] = container
+            node.containers[entry.container_id] = container
             # The application hears from its node, which knows whether the container runs or waits.
-            self.ledger.send(node, c.AssignContainer(spec=self.ledger.spec(container)))
+            ledger.send(node, c.AssignContainer(spec=ledger.spec(container, app)))
         if granted:
             gangs.settled(app)
         patience_s = self.ledger.bounds.retry_delay_max_s

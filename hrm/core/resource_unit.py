@@ -243,26 +243,32 @@ class UnitQueue:
         The common case of a commit, in one step: units of a pool go the long way.
         """
         container_id, workload_class, demand, duration_s, _ = entry
-        free = self.free
+        vcores, memory_mib, device_mib, slots = self.free
+        wanted_vcores, wanted_memory_mib, wanted_device_mib, wanted_slots = demand
+        vcores -= wanted_vcores
+        memory_mib -= wanted_memory_mib
+        device_mib -= wanted_device_mib
+        slots -= wanted_slots
         batch = workload_class is WorkloadClass.BATCH
-        left = (free[0] - demand[0], free[1] - demand[1], free[2] - demand[2], free[3] - demand[3])
         if (
-            self.stream_waiting
-            or (batch and self.batch_waiting)
-            or min(left) < 0
-            or (self.gpu_only and not demand[2])
+            vcores < 0
+            or memory_mib < 0
+            or device_mib < 0
+            or slots < 0
+            or self.stream_waiting
+            or (self.batch_waiting and (batch or container_id in self.batch_waiting))
+            or (self.gpu_only and not wanted_device_mib)
             or container_id in self.running
-            or container_id in self.batch_waiting
         ):
             return False
-        if len(self.pool) > 1 or not batch:
+        if not batch or len(self.pool) > 1:
             if not self.runs_at_once(demand, workload_class):
                 return False
             self.run(entry, now)
             return True
         started = (container_id, workload_class, demand, duration_s, now)
         self.running[container_id] = _as_tuple(Entry, started)
-        self.free = left
+        self.free = (vcores, memory_mib, device_mib, slots)
         self.version += 1
         self._image = None
         return True

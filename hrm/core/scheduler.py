@@ -25,7 +25,7 @@ from hrm.core.bounds import Bounds
 from hrm.core.cluster_view import ClusterView
 from hrm.core.feasibility import Vector, demand_vector, fits
 from hrm.core.gpu_share import gpu_share
-from hrm.core.model import ApplicationId, ContainerId, ContainerRequest, WorkloadClass
+from hrm.core.model import ApplicationId, ContainerId, ContainerRequest, Resources, WorkloadClass
 from hrm.core.negotiator import Claim, Decision, Outcome, Proposal
 from hrm.core.resource_unit import Entry
 from hrm.errors import PolicyFault
@@ -73,7 +73,8 @@ class Job:
     ``policy_fault`` says how the policy failed in the latest round; empty if it did not.
     ``gang`` is how many of ``pending``, the first, must be granted together and run at once;
     ``gpus_granted`` how many containers with device memory it was granted since it has been here.
-    ``demands`` has those of all of ``pending``, and may have some of others that it waited for.
+    ``demands`` has those of all of ``pending``, and may have some of others that it waited for;
+    that of ``latest`` is among them.
     """
 
     application_id: ApplicationId
@@ -87,6 +88,7 @@ class Job:
     gang: int = 0
     gpus_granted: int = 0
     demands: set[Vector] = field(default_factory=set)
+    latest: Resources | None = None
 
 
 _Members: TypeAlias = list[tuple[ContainerId, ContainerRequest]]
@@ -129,9 +131,12 @@ class Scheduler:
         if job is None:
             job = self.jobs[application_id] = Job(application_id, workload_class)
         job.pending[container_id] = request
-        job.demands.add(demand_vector(request.resources))
+        if request.resources is not job.latest:
+            job.latest = request.resources
+            job.demands.add(demand_vector(request.resources))
         job.requested_at_s[container_id] = now
-        job.not_before_s = min(job.not_before_s, now)
+        if now < job.not_before_s:
+            job.not_before_s = now
 
     def withdraw(self, application_id: ApplicationId, container_id: ContainerId) -> None:
         job = self.jobs.get(application_id)
@@ -278,13 +283,15 @@ class Scheduler:
         """What a batch job may ask of free GPUs in this round, so that none takes them all.
 
         Known are the jobs of this scheduler and what each was granted while it has been waiting.
-        Those that fit nowhere now hold nobody's share; where no GPU is free all may ask, to queue.
+        Those that fit nowhere now, a gang that does not fit as a whole among them, hold nobody's
+        share; where no GPU is free all may ask, to queue.
         """
         if demand[2] == 0 or job.gang or job.workload_class is WorkloadClass.STREAM:
             return members
         free = view.room_for(demand)
         if not free:
             return members
+        rooms = {demand: free}
         wanted: list[int] = []
         own = 0
         for other in self.jobs.values():
@@ -292,9 +299,7 @@ class Scheduler:
                 own = len(wanted)
             elif other.policy_fault or other.workload_class is WorkloadClass.STREAM:
                 continue
-            wishes = [demand_vector(request.resources) for request in other.pending.values()]
-            wishes = [wish for wish in wishes if wish[2] > 0]
-            room = min(len(wishes), view.room_for(wishes[0])) if wishes else 0
+            room = _room_of(other, view, rooms)
             wanted.append(other.gpus_granted + room if room else 0)
             free += other.gpus_granted if room else 0
         return members[: max(0, gpu_share(free, wanted)[own] - job.gpus_granted)]
@@ -321,6 +326,20 @@ class Scheduler:
 def _each(kind: type[T], columns: Iterable[tuple[Any, ...]]) -> Iterator[T]:
     """Named tuples of a kind from columns of their fields, as fast as plain ones are made."""
     return map(functools.partial(tuple.__new__, kind), columns)
+
+
+def _room_of(job: Job, view: ClusterView, rooms: dict[Vector, int]) -> int:
+    """How many of the GPU containers that a job waits for could start at once, as if all were like
+    the first; of a gang all or none. ``rooms`` has, and gets, what was asked of the view."""
+    wishes = [demand_vector(request.resources) for request in job.pending.values()]
+    wishes = [wish for wish in wishes if wish[2] > 0]
+    if not wishes:
+        return 0
+    first = wishes[0]
+    if first not in rooms:
+        rooms[first] = view.room_for(first)
+    room = min(len(wishes), rooms[first])
+    return 0 if room < min(job.gang, len(wishes)) else room
 
 
 def _is_batch(job: Job) -> bool:

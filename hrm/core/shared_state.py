@@ -43,15 +43,16 @@ class SharedState(Columns):
         vcores and memory, and for no others.
         A row that is not in use is closed, with zeros in ``total`` and ``free``.
         ``waiting_limit`` is how many may wait at a row; ``limit_waiting`` sets it.
-        ``rows`` maps all and only the unit ids in use to their rows, ``ids`` the rows to them.
+        ``rows`` maps all and only the unit ids in use to their rows, ``ids`` the rows to them;
+        ``queues`` and ``nodes`` hold each row's queue and its node, None where it is not in use.
         ``log`` lists the rows that have changed, the latest last, from entry ``log_start`` on;
         ``shape`` rises when rows come, go, open or close, which the log does not tell.
     """
 
     def __init__(self) -> None:
         self.rows: dict[ResourceUnitId, int] = {}
-        self._queues: list[UnitQueue | None] = [None] * _FIRST_ROWS
-        self._nodes: list[NodeName | None] = [None] * _FIRST_ROWS
+        self.queues: list[UnitQueue | None] = [None] * _FIRST_ROWS
+        self.nodes: list[NodeName | None] = [None] * _FIRST_ROWS
         self.ids: list[ResourceUnitId] = [ResourceUnitId("")] * _FIRST_ROWS
         self._unused: list[int] = list(range(_FIRST_ROWS - 1, -1, -1))
         self._waits = WaitTable()
@@ -91,8 +92,8 @@ class SharedState(Columns):
             self._grow()
         row = self._unused.pop()
         self.rows[unit_id] = row
-        self._queues[row] = queue
-        self._nodes[row] = node
+        self.queues[row] = queue
+        self.nodes[row] = node
         self.ids[row] = unit_id
         self.total[row] = queue.capacity
         self.open[row] = not queue.unit.draining
@@ -111,7 +112,7 @@ class SharedState(Columns):
         """Put another queue of the same unit into its row; units that share a pool go together."""
         row = self.rows[queue.unit.unit_id]
         assert self.queue(row).unit == queue.unit, f"{queue.unit.unit_id} is cut anew"
-        self._queues[row] = queue
+        self.queues[row] = queue
         self._seen.pop(queue.unit.unit_id, None)
         self.refresh(row)
 
@@ -122,8 +123,8 @@ class SharedState(Columns):
         self._changed(unit_id)
         self.pools -= bool(self.queue(row).unit.pool)
         self.shape += 1
-        self._queues[row] = None
-        self._nodes[row] = None
+        self.queues[row] = None
+        self.nodes[row] = None
         self.ids[row] = ResourceUnitId("")
         self.open[row] = False
         self.gpu_only[row] = False
@@ -150,7 +151,7 @@ class SharedState(Columns):
             self._changed(unit_id)
 
     def queue(self, row: int) -> UnitQueue:
-        queue = self._queues[row]
+        queue = self.queues[row]
         assert queue is not None, f"row {row} is not in use"
         return queue
 
@@ -167,7 +168,7 @@ class SharedState(Columns):
         return [each for each in rows if each is not None and each != row]
 
     def node(self, row: int) -> NodeName:
-        node = self._nodes[row]
+        node = self.nodes[row]
         assert node is not None, f"row {row} is not in use"
         return node
 
@@ -218,7 +219,7 @@ class SharedState(Columns):
         self._dirty.clear()
         versions = self._table[each, 10].tolist()
         limits = self._table[each, 11].tolist()
-        queues = self._queues
+        queues = self.queues
         self._table[each] = [
             _numbers(queues[row], version, limit)
             for row, version, limit in zip(each, versions, limits, strict=True)
@@ -235,7 +236,7 @@ class SharedState(Columns):
 
     def _write_down(self, rows: Sequence[int]) -> None:
         self.log.extend(rows)
-        if len(self.log) > max(_LOG_MIN, 2 * len(self._queues)):
+        if len(self.log) > max(_LOG_MIN, 2 * len(self.queues)):
             self.log_start += len(self.log)
             self.log.clear()
 
@@ -243,14 +244,14 @@ class SharedState(Columns):
         """``estimate.simulate`` for each of ``rows``; infinite at rows that are not in use."""
         if self._dirty:
             self._flush()
-        self._waits.update(self._image, len(self._queues))
+        self._waits.update(self._image, len(self.queues))
         return self._waits.waits_s(demand, rows, now)
 
     def refusal(self, row: int, demand: Vector) -> str:
         """Why nobody may propose ``row`` for ``demand``, queue or no queue; empty if one may."""
-        if not 0 <= row < len(self._queues):
-            return f"there is no row {row}; rows are 0 to {len(self._queues) - 1}"
-        if self._queues[row] is None:
+        if not 0 <= row < len(self.queues):
+            return f"there is no row {row}; rows are 0 to {len(self.queues) - 1}"
+        if self.queues[row] is None:
             return f"row {row} is not in use"
         if not self.open[row]:
             return f"row {row} is closed: its node takes no new containers"
@@ -282,13 +283,13 @@ class SharedState(Columns):
             watcher.add(unit_id)
 
     def _image(self, row: int) -> UnitImage | None:
-        queue = self._queues[row]
+        queue = self.queues[row]
         return None if queue is None else queue.image()
 
     def _grow(self) -> None:
-        old, pool = len(self._queues), self.pool
-        self._queues.extend([None] * old)
-        self._nodes.extend([None] * old)
+        old, pool = len(self.queues), self.pool
+        self.queues.extend([None] * old)
+        self.nodes.extend([None] * old)
         self.ids.extend([ResourceUnitId("")] * old)
         self._unused = list(range(2 * old - 1, old - 1, -1))
         more = np.zeros_like(self._table)

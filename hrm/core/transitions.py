@@ -15,7 +15,7 @@ Whatever a table does not hold raises ``InvalidTransition`` with the entity's la
 from __future__ import annotations
 
 import enum
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hrm.core.model import ApplicationState as A
 from hrm.core.model import ContainerState as C
@@ -58,6 +58,9 @@ class Lifecycle(Generic[S]):
 
     Invariant: ``history`` holds the latest moves, oldest first, and its last entry led to
     ``state``.
+
+    Kept flat, when, where to and why by turns, in one tuple: there is one of these for every
+    container.
     """
 
     __slots__ = ("_history", "_kind", "_name", "_table", "state")
@@ -66,7 +69,7 @@ class Lifecycle(Generic[S]):
         self._kind = kind
         self._name = name
         self._table = table
-        self._history: list[tuple[float, S, str]] = []
+        self._history: tuple[Any, ...] = ()
         self.state = state
 
     def move(self, to: S, now: float, why: str) -> bool:
@@ -82,12 +85,14 @@ class Lifecycle(Generic[S]):
             raise InvalidTransition(
                 f"{what} cannot go from {was} to {to.value} ({why})", self.history
             )
-        if len(self._history) == HISTORY_LENGTH:
-            del self._history[0]
-        self._history.append((now, to, why))
+        if len(self._history) == 3 * HISTORY_LENGTH:
+            self._history = self._history[3:]
+        self._history = (*self._history, now, to, why)
         self.state = to
         return True
 
     @property
     def history(self) -> tuple[str, ...]:
-        return tuple(f"{at:.3f} {state.value}: {why}" for at, state, why in self._history)
+        kept = self._history
+        moves = zip(kept[::3], kept[1::3], kept[2::3], strict=True)
+        return tuple(f"{at:.3f} {state.value}: {why}" for at, state, why in moves)

@@ -7,6 +7,11 @@ goes to somebody for whom something is held: each hears of things in the order i
 gave them. The rest passes, so that a stream's containers do not wait for the disk because some
 batch application registers. Waking schedulers and proposing claims stay inside and wait for
 nothing.
+
+What a stream waits for inside of the master happens in the turn of the loop that took in its
+request: its scheduler is woken and its claims are committed at once. Batch goes one step a turn,
+one scheduler from its look to its commit after the other, and what the disk has set free leaves in
+slices. So turns are short: a stream that comes meanwhile waits for the rest of one.
 """
 
 from __future__ import annotations
@@ -24,15 +29,23 @@ import structlog
 from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.master import MasterCore
-from hrm.core.model import ApplicationId, NodeName
+from hrm.core.model import ApplicationId, ContainerId, NodeName, WorkloadClass
+from hrm.core.negotiator import Proposal
 from hrm.core.remote import StateChanged
 from hrm.errors import HrmError, Unavailable
 from hrm.master.store import Store
+from hrm.master.turns import Turns
 
 __all__ = ["Interpreter", "Outbox"]
 
 OUTBOX_MAX = 100_000
 CALL_TIMEOUT_S = 10.0
+AT_ONCE_MAX = 64
+"""Steps for streams that may follow one event in the same turn of the loop; the rest comes next."""
+ACKNOWLEDGE_DELAY_S = 0.5
+"""How long acknowledged ends are collected for one message: nobody waits for them."""
+SLICE_S = 0.001
+"""How long what was held goes out before the loop turns to others."""
 
 log = structlog.get_logger("master")
 
@@ -52,12 +65,17 @@ _Message: TypeAlias = c.NodeMessage | c.Notice | StateChanged
 
 class Outbox:
     """Messages for one stream, bounded. One that overflows is closed: its reader was too slow, and
-    will get the whole state when it comes back."""
+    will get the whole state when it comes back.
 
-    __slots__ = ("_messages", "_waiting", "closed")
+    A node's ends are acknowledged some at a time, because most of what a message costs is its
+    journey, whatever is in it. Until then the node repeats them, which does no harm.
+    """
+
+    __slots__ = ("_ends", "_messages", "_waiting", "closed")
 
     def __init__(self) -> None:
         self._messages: list[_Message] = []
+        self._ends: list[ContainerId] = []
         self._waiting: asyncio.Future[None] | None = None
         self.closed = False
 
@@ -67,7 +85,20 @@ class Outbox:
         if len(self._messages) >= OUTBOX_MAX:
             self.close()
             return
+        if type(message) is c.AcknowledgeEnded:
+            self._collect(message)
+            return
         self._messages.append(message)
+        self._wake()
+
+    def _collect(self, message: c.AcknowledgeEnded) -> None:
+        if not self._ends:
+            asyncio.get_running_loop().call_later(ACKNOWLEDGE_DELAY_S, self._acknowledge)
+        self._ends += message.container_ids
+
+    def _acknowledge(self) -> None:
+        self._messages.append(c.AcknowledgeEnded(container_ids=tuple(self._ends)))
+        self._ends.clear()
         self._wake()
 
     def close(self) -> None:
@@ -101,7 +132,8 @@ class Interpreter:
 
     Invariants: ``_held`` is non-empty iff a write is on its way to the disk. ``_held_for`` counts
     for each application, node and scheduler the held batches that write of it or go to it; while
-    that is not zero nothing leaves for it.
+    that is not zero nothing leaves for it. ``_rounds``: schedulers whose round is due, in order; of
+    the first one ``_looked`` says whether it has begun. A commit is due iff ``_proposals`` has any.
     """
 
     def __init__(self, core: MasterCore, store: Store) -> None:
@@ -117,14 +149,33 @@ class Interpreter:
         self._held: deque[_Held] = deque()
         self._held_for: Counter[str] = Counter()
         self._flushing: asyncio.Task[None] | None = None
+        self._at_once: deque[e.MasterEvent] = deque()
+        self._rounds: deque[str] = deque()
+        self._looked = False
+        self._proposals: deque[Proposal] = deque()
+        self.turns = Turns()
 
     def now(self) -> float:
         return time.time()
 
     def submit(self, event: e.MasterEvent) -> None:
-        """Let the core take in one event and carry out what it says."""
+        """Let the core take in one event and carry out what it says; then what streams wait for."""
         if self.stopped.done():
             return
+        self._feed(event)
+        if type(event) is e.ContainersRequested:
+            # Its scheduler may have been told before to wake for batch, and not have done so yet.
+            app = self.core.ledger.applications.get(event.application_id)
+            if app is not None and app.record.workload_class is WorkloadClass.STREAM:
+                self._hurry(app.scheduler)
+        for _ in range(AT_ONCE_MAX):
+            if not self._at_once or self.stopped.done():
+                return
+            self._feed(self._at_once.popleft())
+        if self._at_once:
+            asyncio.get_running_loop().call_soon(self.submit, self._at_once.popleft())
+
+    def _feed(self, event: e.MasterEvent) -> None:
         try:
             self._take(self.core.handle(event))
         except Exception as error:
@@ -147,6 +198,8 @@ class Interpreter:
         self._calls[call_id] = future
         try:
             self.submit(make(call_id))
+            if future.done():
+                return future.result()
             return await asyncio.wait_for(future, CALL_TIMEOUT_S)
         except TimeoutError:
             raise Unavailable("the master is too busy to answer; try again") from None
@@ -197,14 +250,14 @@ class Interpreter:
             case c.WakeScheduler():
                 self._wake(command)
             case c.ProposeClaims():
-                event = e.ClaimsProposed(now=self.now(), proposal=command.proposal)
-                asyncio.get_running_loop().call_soon(self._propose, event)
+                self._propose(command.proposal)
             case _:
                 raise AssertionError(f"{type(command).__name__} is for others")
         return None
 
     async def _flush(self) -> None:
         """Send held batches, each once its writes are durable."""
+        begun_s = time.monotonic()
         while self._held:
             held = self._held[0]
             try:
@@ -218,6 +271,9 @@ class Interpreter:
             self._held.popleft()
             self._let_go(held.concerned)
             self._send_all(held.leaving)
+            if time.monotonic() - begun_s > SLICE_S:
+                await asyncio.sleep(0)
+                begun_s = time.monotonic()
         self._flushing = None
 
     def _let_go(self, concerned: set[str]) -> None:
@@ -231,29 +287,80 @@ class Interpreter:
     def _may_pass(self, commands: list[c.MasterCommand]) -> bool:
         """May these leave although others wait for the disk?"""
         held_for = self._held_for
-        return not any(
-            isinstance(command, c.Reply | c.Refuse)
-            or any(name in held_for for name in _concerned(command))
-            for command in commands
-        )
+        for command in commands:
+            if type(command) is c.Reply or type(command) is c.Refuse:
+                return False
+            for name in _concerned(command):
+                if name in held_for:
+                    return False
+        return True
 
-    def _propose(self, event: e.ClaimsProposed) -> None:
-        self.submit(e.ClaimsProposed(now=self.now(), proposal=event.proposal))
+    def _propose(self, proposal: Proposal) -> None:
+        if proposal.workload_class is WorkloadClass.STREAM:
+            self._at_once.append(e.ClaimsProposed(now=self.now(), proposal=proposal))
+            return
+        self.turns.step_due()
+        self._proposals.append(proposal)
+        if len(self._proposals) == 1:
+            asyncio.get_running_loop().call_soon(self._commit)
 
     def _wake(self, command: c.WakeScheduler) -> None:
-        delay_s = max(0.0, command.at_s - self.now())
-        asyncio.get_running_loop().call_later(delay_s, self._woken, command.scheduler)
+        delay_s = command.at_s - self.now()
+        if delay_s > 0:
+            asyncio.get_running_loop().call_later(delay_s, self._due, command.scheduler)
+        elif not self._hurry(command.scheduler):
+            self._due(command.scheduler)
 
-    def _woken(self, scheduler: str) -> None:
-        self.submit(e.SchedulerWoken(now=self.now(), scheduler=scheduler))
+    def _due(self, scheduler: str) -> None:
+        """A round of ``scheduler`` after those that are due already.
+
+        On one thread rounds cannot overlap. Begun together they would only choose on a state that
+        the others are about to change, and let every job wait for the places of the others'.
+        """
+        self.turns.step_due()
+        self._rounds.append(scheduler)
+        if len(self._rounds) == 1:
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        """The first step of a round; what it proposes is committed in the next turn of the loop."""
+        self._looked = True
+        self.submit(e.SchedulerWoken(now=self.now(), scheduler=self._rounds[0]))
+        if not self._proposals:
+            self._end_round()
+
+    def _commit(self) -> None:
+        self.submit(e.ClaimsProposed(now=self.now(), proposal=self._proposals[0]))
+        self._proposals.popleft()
+        self.turns.step_done()
+        if self._proposals:
+            asyncio.get_running_loop().call_soon(self._commit)
+        elif self._looked:
+            self._end_round()
+
+    def _end_round(self) -> None:
+        self._looked = False
+        self._rounds.popleft()
+        self.turns.step_done()
+        if self._rounds:
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _hurry(self, scheduler: str) -> bool:
+        """Wake a scheduler in this turn of the loop, if a stream waits for it."""
+        now = self.now()
+        hurries = self.core.placing.has_stream(scheduler, now)
+        if hurries:
+            self._at_once.append(e.SchedulerWoken(now=now, scheduler=scheduler))
+        return hurries
 
     def _send_all(self, commands: list[c.MasterCommand]) -> None:
         for command in commands:
+            if type(command) is c.SendToNode:  # most of them
+                outbox = self.node_outboxes.get((command.node, command.incarnation))
+                if outbox is not None:
+                    outbox.put(command.message)
+                continue
             match command:
-                case c.SendToNode():
-                    outbox = self.node_outboxes.get((command.node, command.incarnation))
-                    if outbox is not None:
-                        outbox.put(command.message)
                 case c.NotifyApplication():
                     outbox = self.application_outboxes.get(command.application_id)
                     if outbox is not None:
@@ -294,11 +401,12 @@ class _Held:
 def _concerned(command: c.MasterCommand) -> tuple[str, ...]:
     """Names of the applications, nodes and schedulers that a command writes of or goes to. One
     name for two of them would hold back more than it must, never less."""
+    if type(command) is c.SendToNode:  # most of them
+        message = command.message
+        if type(message) is c.AssignContainer:
+            return command.node, message.spec.application_id
+        return (command.node,)
     match command:
-        case c.SendToNode(message=c.AssignContainer(spec=spec)):
-            return command.node, spec.application_id
-        case c.SendToNode():
-            return (command.node,)
         case c.NotifyApplication():
             return (command.application_id,)
         case c.PersistApplication():

@@ -116,6 +116,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
 
     async def _read(self, requests: Any, name: NodeName, incarnation: str) -> None:
         async for message in requests:
+            await self._master.turns.of_report()
             now = self._master.now()
             kind = message.WhichOneof("message")
             if kind == "heartbeat":

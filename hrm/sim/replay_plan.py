@@ -86,8 +86,8 @@ def plan_jobs(jobs: Iterable[TraceJob], assumed: Assumptions) -> list[JobPlan]:
         raise InvalidRequest("there is no job to replay; name another trace")
     if not any(task.duration_s for job in ordered for task in job.tasks):
         raise InvalidRequest(
-            "no job of this trace has a run time: it leaves that to the schedule, and cannot be "
-            "replayed as it is"
+            "no job of this trace has a run time: it leaves that to the schedule; put the "
+            "measurements of the same origin beside it, or above it (docs/traces.md)"
         )
     begin_s = ordered[0].arrival_s
     return [_plan(job, job.arrival_s - begin_s, assumed) for job in ordered]

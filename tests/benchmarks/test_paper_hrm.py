@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("matplotlib", reason="pip install 'hrm-spark[bench]'")
 
 from benchmarks.common import provenance
-from benchmarks.paper import hrm, live, plots
+from benchmarks.paper import hrm, live, plots, thinking
 from benchmarks.paper.report import report
 from hrm.sim.experiments import CENTRALISED, Point, run_points
 from hrm.sim.experiments.timed import Setup
@@ -61,21 +61,75 @@ def test_a_plot_is_small_and_names_its_systems(rows: list[dict[str, Any]], tmp_p
     assert "jobs at once" in drawn
 
 
-def test_a_real_master_places_the_jobs_of_emulated_agents(
+def test_a_real_master_places_runs_and_ends_the_jobs_of_emulated_agents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(live.SYSTEMS, "a pair", live.System(inside=1, processes=1))
     systems = [CENTRALISED, "a pair"]
 
-    rows = live.run(systems, 1, tmp_path, nodes=30, jobs=(2, 3))
+    rows = live.run_bursts(systems, 1, tmp_path, nodes=30, jobs=(2, 3), hold_s=0.3)
 
     assert [(row["system"], row["x"]) for row in rows] == [
         (system, jobs) for jobs in (2, 3) for system in systems
     ]
     for row in rows:
-        figures = row["figures"]
-        assert 0 < figures["container_delay_ms"]["mean"] <= figures["delay_ms"]["mean"]
-        assert figures["delay_ms"]["mean"] <= figures["makespan_ms"]["mean"]
+        figures = {name: figure["mean"] for name, figure in row["figures"].items()}
+        assert 0 < figures["container_delay_ms"] <= figures["delay_ms"] <= figures["makespan_ms"]
+        assert figures["told_ms"] >= figures["container_delay_ms"]
+        assert figures["completion_s"] > 0.3
+        assert figures["rounds"] >= row["x"]
+
+
+def test_jobs_that_fill_the_cluster_run_in_waves(tmp_path: Path) -> None:
+    rows = live.run_bursts([CENTRALISED], 1, tmp_path, nodes=3, jobs=(2,), hold_s=0.5)
+
+    figures = {name: figure["mean"] for name, figure in rows[0]["figures"].items()}
+    assert figures["queued"] == 80 - 3 * 16
+    assert figures["completion_s"] >= (0.5 + 2 * 0.5) / 2  # one job of one wave, one of two
+
+
+def test_a_policy_that_takes_long_is_loaded_by_master_and_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(live.SYSTEMS, "a pair", live.System(inside=1, processes=1))
+
+    rows = live.run_bursts(["a pair"], 1, tmp_path, nodes=30, jobs=(2,), hold_s=0.3, thinks=True)
+
+    assert rows[0]["charging"] == live.CHOICE_BOUND
+    assert rows[0]["figures"]["delay_p50_ms"]["mean"] > 1e3 * thinking.THINK_S
+
+
+def test_streams_among_batch_are_counted_apart_for_each_lease(tmp_path: Path) -> None:
+    leases = list(live.LEASES)
+
+    rows = live.run_mixed(leases, 1, tmp_path, nodes=20, jobs=4, streams_per_s=(20,))
+
+    assert [row["system"] for row in rows] == leases
+    for row in rows:
+        figures = {name: figure["mean"] for name, figure in row["figures"].items()}
+        assert 0 < figures["stream_delay_ms"] <= figures["stream_delay_p99_ms"]
+        assert figures["delay_ms"] > 0
+
+
+def test_a_report_and_plots_of_all_that_is_there(
+    rows: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hrm, "RESULTS_DIR", tmp_path)
+    where = {"runs": 2, "seed": 0, "provenance": provenance("benchmarks.paper.hrm")}
+    points = hrm.thin(rows)
+    for point in points:
+        point["charging"] = live.LIVE
+        point["figures"]["stream_delay_p99_ms"] = point["figures"]["delay_p99_ms"]
+    for name in ("live", "live-mixed"):
+        document = {**where, "points": points}
+        (tmp_path / f"paper-hrm-{name}.json").write_text(json.dumps(document))
+
+    written = {path.name for path in hrm.write_report()}
+
+    assert written == {"paper-hrm-live.svg", "paper-hrm-live-mixed.svg", "paper-hrm.md"}
+    text = (tmp_path / "paper-hrm.md").read_text()
+    assert "| system | costs | streams a second |" in text
+    assert "live, HRM, 6 schedulers" in text
 
 
 def test_an_unknown_experiment_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

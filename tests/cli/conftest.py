@@ -18,7 +18,8 @@ from typer.testing import CliRunner, Result
 
 from hrm import rpc
 from hrm.cli.app import app
-from hrm.v1 import admin_pb2, admin_pb2_grpc, common_pb2, node_pb2
+from hrm.v1 import admin_pb2, admin_pb2_grpc, common_pb2, node_pb2, policy_pb2_grpc
+from tests.cli.fake_policies import FakePolicies
 
 APPLICATION = "app-0001"
 
@@ -118,6 +119,7 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
+        self.policies = FakePolicies()
         self.log = [b"first line\n", "zweite Zeile: ä".encode()[:-1], "ä".encode()[-1:]]
         self.target = ""
         self.token_file = Path()
@@ -218,6 +220,7 @@ def master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMast
         futures.ThreadPoolExecutor(max_workers=4), interceptors=[_RequireToken(token)]
     )
     admin_pb2_grpc.add_AdminServiceServicer_to_server(fake, server)
+    policy_pb2_grpc.add_PolicyServiceServicer_to_server(fake.policies, server)
     fake.target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     monkeypatch.setenv("HRM_MASTER", fake.target)

@@ -1,15 +1,19 @@
-"""Work is counted here, not timed: what a placement costs in calls must not grow with the cluster.
+"""Work is counted here, not timed: what a placement costs must not grow with the cluster.
 
 Seconds say little on a machine that does other things as well. The number of calls that Python and
 its C functions make for one container is the same in every run, and a loop over nodes, waiting jobs
-or applications where none should be shows in it at once. Bounds have some room over what was
-counted when they were written, so that a change of a few calls passes and a loop does not.
+or applications where none should be shows in it at once. So are the events and commands of a round,
+the blocks of memory that a placement leaves behind, and the most bytes it has in use meanwhile,
+where a copy of the state would show. Bounds have some room over what was counted when they were
+written, so that a change of a few calls passes and a loop does not.
 """
 
 from __future__ import annotations
 
+import gc
 import itertools
 import sys
+import tracemalloc
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -58,6 +62,31 @@ def calls_of(work: Callable[[], object]) -> int:
     return count
 
 
+def blocks_of(work: Callable[[], object]) -> int:
+    """How many blocks of memory are in use after ``work`` that were not before."""
+    gc.collect()
+    gc.disable()
+    try:
+        before = sys.getallocatedblocks()
+        work()
+        return sys.getallocatedblocks() - before
+    finally:
+        gc.enable()
+
+
+def peak_bytes_of(work: Callable[[], object]) -> int:
+    """The most bytes, numpy's among them, that ``work`` has in use at once."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        work()
+        _, peak = tracemalloc.get_traced_memory()
+        return peak - before
+    finally:
+        tracemalloc.stop()
+
+
 class Master:
     """A master's core over like nodes; commands that stay inside are carried out at once."""
 
@@ -66,6 +95,7 @@ class Master:
         self.calls = itertools.count(1)
         self.sequence = itertools.count(2)
         self.told: list[tuple[NodeName, c.AssignContainer]] = []
+        self.events = self.commands = 0
         for number in range(nodes):
             name = NodeName(f"n{number:06d}")
             unit_id = ResourceUnitId(f"{name}/cpu")
@@ -77,16 +107,22 @@ class Master:
                 )
             )  # fmt: skip
 
+    def handle(self, event: e.MasterEvent) -> list[c.MasterCommand]:
+        commands = self.core.handle(event)
+        self.events += 1
+        self.commands += len(commands)
+        return commands
+
     def carry_out(self, event: e.MasterEvent) -> list[c.MasterCommand]:
-        todo = self.core.handle(event)
+        todo = self.handle(event)
         done = []
         while todo:
             command = todo.pop()
             done.append(command)
             if isinstance(command, c.WakeScheduler):
-                todo += self.core.handle(e.SchedulerWoken(now=NOW, scheduler=command.scheduler))
+                todo += self.handle(e.SchedulerWoken(now=NOW, scheduler=command.scheduler))
             elif isinstance(command, c.ProposeClaims):
-                todo += self.core.handle(e.ClaimsProposed(now=NOW, proposal=command.proposal))
+                todo += self.handle(e.ClaimsProposed(now=NOW, proposal=command.proposal))
             elif isinstance(command, c.SendToNode) and isinstance(
                 command.message, c.AssignContainer
             ):
@@ -154,9 +190,54 @@ def test_a_placement_costs_the_same_on_ten_times_the_nodes(
     assert many <= 1.1 * few
 
 
-@pytest.mark.parametrize(("tasks", "bound"), [(1, 345.0), (40, 87.0), (400, 81.0)])
+@pytest.mark.parametrize(("tasks", "bound"), [(1, 335.0), (40, 70.0), (400, 64.0)])
 def test_calls_a_placement_by_job_size(tasks: int, bound: float) -> None:
     assert placement_calls(1_000, tasks, WorkloadClass.BATCH, "min-wait") <= bound
+
+
+@pytest.mark.parametrize("tasks", [1, 40, 400])
+def test_a_round_is_three_events_whatever_the_size_of_the_job(tasks: int) -> None:
+    master = Master(100)
+    app = master.register()
+    events, commands = master.events, master.commands
+
+    master.ask(app, tasks)
+
+    assert master.events - events == 3, "asked, woken, proposed"
+    assert master.commands - commands == tasks + 2, "each node told; woken and proposed once"
+
+
+def blocks_left(nodes: int, tasks: int, workload_class: WorkloadClass) -> float:
+    """Blocks of memory that one container's placement leaves behind, once all is warm."""
+    master = Master(nodes)
+    master.ask(master.register(workload_class), tasks)
+    app = master.register(workload_class)
+    return blocks_of(lambda: master.ask(app, tasks)) / tasks
+
+
+@pytest.mark.parametrize("workload_class", CLASSES)
+def test_a_placement_leaves_as_much_behind_on_ten_times_the_nodes(
+    workload_class: WorkloadClass,
+) -> None:
+    few, many = (blocks_left(nodes, 40, workload_class) for nodes in (300, 3_000))
+
+    assert many <= 1.1 * few
+
+
+@pytest.mark.parametrize(("tasks", "bound"), [(1, 70.0), (40, 20.0), (400, 20.0)])
+def test_blocks_a_placement_leaves_by_job_size(tasks: int, bound: float) -> None:
+    assert blocks_left(1_000, tasks, WorkloadClass.BATCH) <= bound
+
+
+@pytest.mark.parametrize("policy", ["min-wait", "round-robin"])
+def test_a_round_has_no_more_memory_in_use_on_three_times_the_nodes(policy: str) -> None:
+    def peak_bytes(nodes: int) -> int:
+        master = Master(nodes, policy)
+        master.ask(master.register(), 40)
+        app = master.register()
+        return peak_bytes_of(lambda: master.ask(app, 40))
+
+    assert peak_bytes(6_000) <= 1.1 * peak_bytes(2_000)
 
 
 def test_a_report_costs_the_same_in_a_larger_cluster() -> None:

@@ -95,3 +95,25 @@ def test_who_fits_nowhere_holds_nobodys_share() -> None:
     cluster.finish(apps[0])
     cluster.advance(5)
     assert cluster.states(apps[1]) == {"running": 3}
+
+
+def test_a_gang_that_does_not_fit_keeps_no_gpu_from_others() -> None:
+    cluster = VirtualCluster([gpu_unit("n1", 4)], schedulers=1)
+    filler = cluster.submit(0)
+    cluster.request(filler, [1, 2], GPU)
+    cluster.settle()
+    gangs = [cluster.submit(4, GPU, gang_min=4) for _ in range(2)]
+    cluster.settle()
+    single = cluster.submit(2, GPU)
+    cluster.settle()
+    assert [cluster.states(gang) for gang in gangs] == [{"pending": 4}] * 2
+    assert cluster.states(single) == {"running": 2}, "both that are free, for no gang can use one"
+
+
+def test_a_gang_that_fits_has_its_share() -> None:
+    cluster = VirtualCluster([gpu_unit("n1", 4)], schedulers=1)
+    greedy, gang = cluster.submit(0), cluster.submit(0, gang_min=2)
+    cluster.request(greedy, range(1, 9), GPU)
+    cluster.request(gang, [1, 2], GPU)
+    cluster.settle()
+    assert cluster.states(gang) == {"running": 2}

@@ -13,7 +13,6 @@ Source: LDWP + IAWP, algorithm 2; memory is tested after admission, not before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hrm.core.pipeline.model import (
@@ -23,14 +22,15 @@ from hrm.core.pipeline.model import (
     GpuView,
     NodeView,
     ReadySubtask,
-    Row,
     Start,
     SubtaskSpec,
 )
+from hrm.core.pipeline.node_messages import NodeCapacity
 
 __all__ = [
     "CAPS",
     "Caps",
+    "fits_gpu",
     "gpu_need_mib",
     "host_need_mib",
     "never_fits",
@@ -80,7 +80,18 @@ def refusal(
     return _gpu_refusal(gpu, gpu_need_mib(subtask, view.estimates), caps)
 
 
+def fits_gpu(gpu: GpuView, need_mib: float, caps: Caps = CAPS) -> bool:
+    """May one that takes ``need_mib`` of device memory join those that run on ``gpu``?"""
+    return (
+        len(gpu.running) < caps.co_runners_max
+        and gpu.memory_used_mib + need_mib <= caps.gpu_memory_share * gpu.memory_mib
+        and not (gpu.running and gpu.utilisation >= caps.gpu_utilisation)
+    )
+
+
 def _gpu_refusal(gpu: GpuView, need_mib: float, caps: Caps) -> str:
+    if fits_gpu(gpu, need_mib, caps):
+        return ""
     if len(gpu.running) >= caps.co_runners_max:
         return f"{len(gpu.running)} run on GPU {gpu.index} already"
     limit_mib = caps.gpu_memory_share * gpu.memory_mib
@@ -89,9 +100,7 @@ def _gpu_refusal(gpu: GpuView, need_mib: float, caps: Caps) -> str:
             f"it needs {need_mib:.0f} MiB of GPU {gpu.index}, of whose {limit_mib:.0f} MiB "
             f"{gpu.memory_used_mib:.0f} are promised"
         )
-    if gpu.running and gpu.utilisation >= caps.gpu_utilisation:
-        return f"GPU {gpu.index} is {gpu.utilisation:.0%} busy"
-    return ""
+    return f"GPU {gpu.index} is {gpu.utilisation:.0%} busy"
 
 
 def started(view: NodeView, start: Start) -> NodeView:
@@ -131,37 +140,26 @@ def _joined(gpu: GpuView, subtask: ReadySubtask, seconds: float, estimates: Esti
     )
 
 
-def never_fits(
-    subtask: SubtaskSpec,
-    row: Row,
-    estimates: Estimates,
-    *,
-    cores: int,
-    memory_mib: float,
-    gpu_memory_mib: Sequence[float],
-    caps: Caps = CAPS,
-) -> str:
+def never_fits(subtask: SubtaskSpec, capacity: NodeCapacity, caps: Caps = CAPS) -> str:
     """Why such a node, even empty, can never run the subtask; "" if it can.
 
-    ``gpu_memory_mib``: of each of its cards.
+    What its author declared counts, estimates do not: they may be wrong.
     """
-    need_mib = subtask.memory_mib or estimates.memory_mib(row)
-    if need_mib > memory_mib:
+    if subtask.memory_mib > capacity.memory_mib:
         return (
-            f"subtask {subtask.name!r} needs {need_mib:.0f} MiB of memory, the node has "
-            f"{memory_mib:.0f} MiB for pipelines"
+            f"subtask {subtask.name!r} needs {subtask.memory_mib:.0f} MiB of memory, the node has "
+            f"{capacity.memory_mib:.0f} MiB for pipelines"
         )
-    if Device.CPU in subtask.devices and cores > 0:
+    if Device.CPU in subtask.devices and capacity.cores > 0:
         return ""
     if Device.GPU not in subtask.devices:
         return f"subtask {subtask.name!r} needs a core, the node has none for pipelines"
-    if not gpu_memory_mib:
+    if not capacity.gpus:
         return f"subtask {subtask.name!r} needs a GPU, the node has none for pipelines"
-    need_mib = max(subtask.gpu_memory_mib, estimates.gpu_memory_mib(row))
-    room_mib = caps.gpu_memory_share * max(gpu_memory_mib)
-    if need_mib > room_mib:
+    room_mib = caps.gpu_memory_share * max(gpu.memory_mib for gpu in capacity.gpus)
+    if subtask.gpu_memory_mib > room_mib:
         return (
-            f"subtask {subtask.name!r} needs {need_mib:.0f} MiB of a GPU, the node's largest "
-            f"has room for {room_mib:.0f} MiB"
+            f"subtask {subtask.name!r} needs {subtask.gpu_memory_mib:.0f} MiB of a GPU, the "
+            f"node's largest has room for {room_mib:.0f} MiB"
         )
     return ""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-import numpy as np
-
 from hrm.core.model import WorkloadClass
 from hrm.core.pipeline.model import Device
 from hrm.core.pipeline.node_messages import NodeLoad
@@ -25,24 +23,31 @@ def shared_out_s(work: Iterable[Work], cores: int, gpus: float) -> float:
     What gains most from a GPU goes there first, up to the cut that ends soonest. A lower bound of
     what any schedule needs; inf: some of it can run nowhere.
     """
-    pairs = np.array([pair for pair in work if pair != (0.0, 0.0)], dtype=np.float64)
-    if not len(pairs):
-        return 0.0
-    cpu_s, gpu_s = pairs[:, 0].copy(), pairs[:, 1].copy()
-    if not cores:
-        cpu_s[:] = math.inf
-    if not gpus:
-        gpu_s[:] = math.inf
-    if np.any(np.isinf(cpu_s) & np.isinf(gpu_s)):
-        return math.inf
-    only_gpu, only_cpu = np.isinf(cpu_s), np.isinf(gpu_s)
-    both = ~(only_gpu | only_cpu)
-    order = np.argsort(-cpu_s[both] / np.maximum(gpu_s[both], 1e-9), kind="stable")
-    on_gpu = np.concatenate(([0.0], np.cumsum(gpu_s[both][order]))) + gpu_s[only_gpu].sum()
-    cpu_total = cpu_s[both].sum()
-    on_cpu = cpu_total - np.concatenate(([0.0], np.cumsum(cpu_s[both][order])))
-    on_cpu = np.maximum(0.0, on_cpu) + cpu_s[only_cpu].sum()
-    return float(np.min(np.maximum(on_cpu / max(cores, 1), on_gpu / max(gpus, 1e-9))))
+    on_cpu = on_gpu = 0.0
+    either: list[Work] = []
+    for cpu_s, gpu_s in work:
+        no_core, no_gpu = not cores or cpu_s == math.inf, not gpus or gpu_s == math.inf
+        if no_core and no_gpu:
+            if cpu_s or gpu_s:
+                return math.inf
+        elif no_core:
+            on_gpu += gpu_s
+        elif no_gpu:
+            on_cpu += cpu_s
+        else:
+            either.append((cpu_s, gpu_s))
+            on_cpu += cpu_s
+    either.sort(key=lambda pair: pair[1] / max(pair[0], 1e-9))
+    cores, gpus = max(cores, 1), max(gpus, 1e-9)
+    best_s = max(on_cpu / cores, on_gpu / gpus)
+    for cpu_s, gpu_s in either:
+        on_cpu -= cpu_s
+        on_gpu += gpu_s
+        ends_s = max(on_cpu / cores, on_gpu / gpus)
+        if ends_s > best_s:  # first it falls, then it rises
+            break
+        best_s = ends_s
+    return max(0.0, best_s)
 
 
 def node_load(room: Room, tasks: Iterable[PlacedTask], now: float) -> NodeLoad:
@@ -57,7 +62,6 @@ def node_load(room: Room, tasks: Iterable[PlacedTask], now: float) -> NodeLoad:
     cpu = 1.0 - free_cores / capacity.cores if capacity.cores else 0.0
     memory = 1.0 - free_mib / capacity.memory_mib if capacity.memory_mib else 0.0
     real = [task for task in tasks if not task.claim]
-    begun = [task for task in real if task.begun]
     waiting = [task for task in real if not task.begun]
     stream = sum(task.workload is WorkloadClass.STREAM for task in waiting)
     return NodeLoad(
@@ -68,7 +72,7 @@ def node_load(room: Room, tasks: Iterable[PlacedTask], now: float) -> NodeLoad:
         gpu_memory=min(1.0, gpu_used_mib / gpu_total_mib) if gpu_total_mib else 0.0,
         sent=sample.sent if sample else 0.0,
         received=sample.received if sample else 0.0,
-        running=len(begun),
+        running=len(real) - len(waiting),
         waiting_batch=len(waiting) - stream,
         waiting_stream=stream,
         expected_wait_s=shared_out_s(_work(room, tasks, now), capacity.cores, len(cards)),
@@ -80,15 +84,15 @@ def node_load(room: Room, tasks: Iterable[PlacedTask], now: float) -> NodeLoad:
 
 
 def _work(room: Room, tasks: Iterable[PlacedTask], now: float) -> Iterable[Work]:
-    estimates = room.estimates
+    run_s, cpu, gpu, never = room.estimates.run_s, Device.CPU, Device.GPU, math.inf
     for task in tasks:
         for one in task.subtasks.values():
             if one.run is not None:
                 left_s = one.run.remaining_s(now)
-                on_cpu = one.run.device is Device.CPU
-                yield (left_s, math.inf) if on_cpu else (math.inf, left_s)
+                yield (left_s, never) if one.run.device is cpu else (never, left_s)
             elif not one.over:
+                devices, row = one.devices, one.row
                 yield (
-                    estimates.run_s(one.row, Device.CPU) if Device.CPU in one.devices else math.inf,
-                    estimates.run_s(one.row, Device.GPU) if Device.GPU in one.devices else math.inf,
+                    run_s(row, cpu) if cpu in devices else never,
+                    run_s(row, gpu) if gpu in devices else never,
                 )

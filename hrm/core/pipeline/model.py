@@ -6,6 +6,7 @@ MiB, utilisations are shares in 0..1. Nothing here changes: state lives in the t
 
 from __future__ import annotations
 
+import bisect
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -116,7 +117,7 @@ class SubtaskKey(NamedTuple):
 
 def size_bucket(size_mb: float) -> int:
     """The number of the bucket of an input of ``size_mb``, 0 to 5."""
-    return int(np.searchsorted(SIZE_BUCKETS_MB, size_mb, side="left"))
+    return bisect.bisect_left(SIZE_BUCKETS_MB, size_mb)
 
 
 def row_of(subtask: SubtaskSpec, size_mb: float, gpu_model: str) -> Row:

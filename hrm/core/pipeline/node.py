@@ -1,14 +1,8 @@
 """The node's core for pipeline tasks: which subtask runs where, and when. Sans-IO.
 
 Tasks arrive whole. Their subtasks become ready as what they come after ends; a ``NodePolicy`` says
-which of the ready ones start on which core or GPU, and whatever it says is held against
-``feasibility.refusal`` before anything starts. Before the policy is asked, two go first:
-
-- a row of which fewer than two metrics were measured, one at a time on each device, so that the
-  estimates learn of it (section 3.1; the run itself is the profile, so no work is lost);
-- who has waited 5 times its predicted run time (section 3.4), and at least ``starvation_floor_s``:
-  under a long backlog everybody waits, and first come first served is then no cure. What such a
-  subtask needs and cannot have yet is kept free for it.
+which of the ready ones start on which core or GPU (``dispatch``), and whatever it says is held
+against ``feasibility.refusal`` before anything starts.
 
 The core never knows how long a run will take: it hears of ends (``SubtaskEnded``) and of the clock
 (``ClockTicked``), and tells an interpreter what to start and stop. The agent and the simulator are
@@ -22,13 +16,14 @@ Source: LDWP + IAWP, sections 2.1, 3.4 and algorithm 2.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from hrm.core.pipeline import feasibility
 from hrm.core.pipeline import node_messages as m
+from hrm.core.pipeline.dispatch import Dispatcher, NodeBounds
 from hrm.core.pipeline.feasibility import CAPS, Caps
 from hrm.core.pipeline.load import node_load
 from hrm.core.pipeline.model import (
+    CO_RUN_FEATURES,
     Device,
     LearningEstimates,
     NodePolicy,
@@ -48,21 +43,9 @@ from hrm.core.pipeline.subtasks import PlacedSubtask, PlacedTask, Run, SubtaskSt
 
 __all__ = ["NodeBounds", "PipelineNode"]
 
-_PROFILED_CELLS = 2
+_SM = CO_RUN_FEATURES.index("sm")
 _OUT_OF_MEMORY_FACTOR = 1.5
 _CLAIM = "gpu"
-_REFUSALS_KEPT = 32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeBounds:
-    """Bounds of a node's core; the daemon fills them from its settings."""
-
-    tasks_limit: int = 1_000
-    claims_limit: int = 256
-    starvation_factor: float = 5.0
-    starvation_floor_s: float = 30.0
-    profiling: bool = True
 
 
 class PipelineNode:
@@ -88,10 +71,10 @@ class PipelineNode:
         self.room = Room(capacity, estimates, caps)
         self.tasks: dict[TaskId, PlacedTask] = {}
         self.draining = False
-        self.refusals: list[str] = []
-        """The latest things that the policy proposed and may not."""
-        self.refused = 0
         self._ready: dict[SubtaskKey, ReadySubtask] = {}
+        self.dispatcher = Dispatcher(
+            policy, self.room, self._ready, self.bounds, start=self._start, is_claim=self._is_claim
+        )
         self._last_run = 0
         self._commands: list[m.NodeCommand] = []
 
@@ -113,15 +96,20 @@ class PipelineNode:
             case m.ClockTicked():
                 self._time_out(event.now)
             case m.DrainAsked():
-                self._drain(event.now)
+                self._drain(event)
             case m.GpuAsked():
                 self._ask(event)
             case m.GpuReleased():
                 self._released(event)
-        self._dispatch(event.now)
+        self.dispatcher.dispatch(event.now)
         return commands
 
     # --- what others ask ----------------------------------------------------------------------
+
+    @property
+    def refused(self) -> int:
+        """How often the policy named what it may not."""
+        return self.dispatcher.refused
 
     def load(self, now: float) -> m.NodeLoad:
         """What the node reports of itself."""
@@ -167,15 +155,7 @@ class PipelineNode:
             self.estimates.declare(row, one)
             key = SubtaskKey(spec.task_id, one.name)
             task.subtasks[one.name] = PlacedSubtask(key, one, row)
-            why = feasibility.never_fits(
-                one,
-                row,
-                self.estimates,
-                cores=self.capacity.cores,
-                memory_mib=self.capacity.memory_mib,
-                gpu_memory_mib=[gpu.memory_mib for gpu in self.capacity.gpus],
-                caps=self.room.caps,
-            )
+            why = feasibility.never_fits(one, self.capacity, self.room.caps)
             if why:
                 self._say_end(task, TaskOutcome.FAILED, f"node {self.capacity.name}: {why}")
                 return
@@ -190,12 +170,13 @@ class PipelineNode:
                 self._make_ready(task, one, now, "its inputs are there")
 
     def _make_ready(self, task: PlacedTask, one: PlacedSubtask, now: float, why: str) -> None:
-        estimates, capacity = self.estimates, self.capacity
+        """It may start now. What it is charged is settled here: an estimate that is more than there
+        is may be wrong, and keeps it from no empty node; a need that is known to be more does."""
+        capacity, estimates = self.capacity, self.estimates
         room_mib = max((gpu.memory_mib for gpu in capacity.gpus), default=0.0)
         room_mib *= self.room.caps.gpu_memory_share
-        need_mib = max(one.spec.gpu_memory_mib, estimates.gpu_memory_mib(one.row))
-        one.gpu_need_mib = max(one.gpu_need_mib, need_mib)
-        if Device.GPU in one.devices and one.gpu_need_mib > room_mib:
+        known_mib = max(one.gpu_need_mib, one.spec.gpu_memory_mib)
+        if not capacity.gpus or known_mib > room_mib:
             one.devices = one.devices & {Device.CPU}
         if not capacity.cores:
             one.devices = one.devices & {Device.GPU}
@@ -203,15 +184,16 @@ class PipelineNode:
         if not one.devices:
             self._fail(task, one, now, f"no device of the node suffices ({why})")
             return
-        memory_mib = one.spec.memory_mib or min(capacity.memory_mib, estimates.memory_mib(one.row))
+        gpu_mib = max(known_mib, min(room_mib, estimates.gpu_memory_mib(one.row)))
+        host_mib = min(capacity.memory_mib, estimates.memory_mib(one.row))
         one.ready = self._ready[one.key] = ReadySubtask(
             key=one.key,
             row=one.row,
             devices=one.devices,
             since=now,
             workload=task.workload,
-            memory_mib=memory_mib,
-            gpu_memory_mib=one.gpu_need_mib,
+            memory_mib=one.spec.memory_mib or host_mib,
+            gpu_memory_mib=gpu_mib,
         )
 
     def _withdraw(self, event: m.TaskWithdrawn) -> None:
@@ -221,11 +203,14 @@ class PipelineNode:
                 task, TaskOutcome.CANCELLED, event.why or "nobody wants it any more", event.now
             )
 
-    def _drain(self, now: float) -> None:
-        self.draining = True
+    def _drain(self, event: m.DrainAsked) -> None:
+        self.draining = event.draining
+        if not event.draining:
+            return
         why = f"node {self.capacity.name} is draining"
-        for task in [one for one in self.tasks.values() if not one.begun and not one.claim]:
-            self._end(task, TaskOutcome.GIVEN_BACK, why, now)
+        for task in list(self.tasks.values()):
+            if not task.claim and (event.begun or not task.begun):
+                self._end(task, TaskOutcome.GIVEN_BACK, why, event.now)
 
     def _fail(self, task: PlacedTask, one: PlacedSubtask, now: float, why: str) -> None:
         one.life.move(SubtaskState.FAILED, now, why)
@@ -253,7 +238,7 @@ class PipelineNode:
     def _say_end(self, task: PlacedTask, outcome: TaskOutcome, message: str) -> None:
         if task.claim:
             if outcome is TaskOutcome.FAILED:
-                self._commands.append(m.RefuseGpu(holder=task.claim, why=message))
+                self._commands.append(m.RefuseGpu(holder=task.claim, why=message, never=True))
             return
         self._commands.append(
             m.EndTask(
@@ -271,7 +256,7 @@ class PipelineNode:
         one.ready = None
         self._ready.pop(one.key, None)
 
-    def _start(self, start: Start, now: float, *, profile: bool = False) -> None:
+    def _start(self, start: Start, now: float, profile: bool) -> None:
         ready = self._ready[start.key]
         task = self.tasks[start.key.task_id]
         one = task.subtasks[start.key.subtask]
@@ -290,6 +275,7 @@ class PipelineNode:
             gpu_memory_mib=feasibility.gpu_need_mib(ready, self.estimates) if on_gpu else 0.0,
             deadline=math.inf if task.claim else now + one.spec.timeout_s,
             profile=profile,
+            sm=float(self.estimates.gpu_features(one.row)[_SM]) if on_gpu else 0.0,
         )
         self.room.take(run)
         self._unready(one)
@@ -360,7 +346,7 @@ class PipelineNode:
         if not task.claim:
             report = m.ReportSubtask(task_id=task.spec.task_id, attempt=task.attempt, timing=timing)
             self._commands.append(report)
-        self._next_state(task, one, outcome, message, event.now)
+        self._next_state(task, one, run, outcome, message, event.now)
 
     def _timing(
         self, run: Run, event: m.SubtaskEnded, outcome: RunOutcome, message: str
@@ -396,6 +382,7 @@ class PipelineNode:
         self,
         task: PlacedTask,
         one: PlacedSubtask,
+        run: Run,
         outcome: RunOutcome,
         message: str,
         now: float,
@@ -410,7 +397,7 @@ class PipelineNode:
             if all(other.state is SubtaskState.DONE for other in task.subtasks.values()):
                 self._end(task, TaskOutcome.DONE, "", now)
         elif outcome is RunOutcome.OUT_OF_GPU_MEMORY:
-            self._retry_with_memory(task, one, message, now)
+            self._retry_with_memory(task, one, run, message, now)
         elif outcome is RunOutcome.NOT_IMPORTABLE:
             self._fail(task, one, now, f"it cannot be imported: {message}")
         elif one.runs < one.spec.attempts:
@@ -420,15 +407,18 @@ class PipelineNode:
             self._fail(task, one, now, f"{outcome.value}{times}: {message}".rstrip(": "))
 
     def _retry_with_memory(
-        self, task: PlacedTask, one: PlacedSubtask, message: str, now: float
+        self, task: PlacedTask, one: PlacedSubtask, run: Run, message: str, now: float
     ) -> None:
         """Once more with half as much memory again; then on a core, or not at all."""
         one.out_of_gpu_memory += 1
         if one.out_of_gpu_memory == 1:
-            one.gpu_need_mib *= _OUT_OF_MEMORY_FACTOR
+            one.gpu_need_mib = run.gpu_memory_mib * _OUT_OF_MEMORY_FACTOR
         else:
             one.devices = one.devices & {Device.CPU}
         self._make_ready(task, one, now, f"out of device memory: {message}".rstrip(": "))
+
+    def _is_claim(self, key: SubtaskKey) -> bool:
+        return bool(self.tasks[key.task_id].claim)
 
     # --- claims from outside ------------------------------------------------------------------
 
@@ -438,7 +428,7 @@ class PipelineNode:
             return
         if sum(bool(task.claim) for task in self.tasks.values()) >= self.bounds.claims_limit:
             why = f"{self.bounds.claims_limit} claims on GPUs are here already; try again later"
-            self._commands.append(m.RefuseGpu(holder=event.holder, why=why))
+            self._commands.append(m.RefuseGpu(holder=event.holder, why=why, never=False))
             return
         subtask = SubtaskSpec(
             name=_CLAIM,
@@ -467,116 +457,6 @@ class PipelineNode:
             return
         ended = m.SubtaskEnded(now=event.now, key=one.key, run=one.run.run, outcome=RunOutcome.DONE)
         self._ended(ended)
-
-    # --- dispatch -----------------------------------------------------------------------------
-
-    def _dispatch(self, now: float) -> None:
-        if not self._ready:
-            return
-        if self.bounds.profiling:
-            self._start_profiles(now)
-        held, memory_held = self._start_starved(now)
-        if not self._ready:
-            return
-        view = self.room.view(now, tuple(self._ready.values()), held=held, memory_held=memory_held)
-        for start in self.policy.dispatch(view):
-            self._start_if_fits(start, now, held, memory_held)
-        if self._ready and not self.room.runs:
-            # A policy may wait for something that ends; where nothing runs, nothing will end.
-            self._start_anything(now)
-
-    def _start_if_fits(
-        self, start: Start, now: float, held: frozenset[int], memory_held: bool
-    ) -> None:
-        ready = self._ready.get(start.key)
-        if ready is None:
-            why = "it is not ready"
-        else:
-            view = self.room.view(now, (), held=held, memory_held=memory_held)
-            caps = self.room.caps
-            why = feasibility.refusal(view, ready, start.device, start.number, caps)
-        if not why:
-            self._start(start, now)
-            return
-        self.refused += 1
-        del self.refusals[: len(self.refusals) + 1 - _REFUSALS_KEPT]
-        self.refusals.append(
-            f"{self.policy.name}: {start.key.subtask} of {start.key.task_id} on "
-            f"{start.device.value} {start.number}: {why}"
-        )
-
-    def _places(self, ready: ReadySubtask) -> list[tuple[Device, int]]:
-        """Where it could run were the node empty, the faster device first; GPUs emptiest first."""
-        cards = self.room.cards.values()
-        by_runs = sorted(cards, key=lambda card: (len(card.runs), card.card.index))
-        gpus = [(Device.GPU, card.card.index) for card in by_runs]
-        cores = [(Device.CPU, number) for number in range(self.capacity.cores)]
-        seconds = self.estimates.run_s
-        gpu_first = seconds(ready.row, Device.GPU) <= seconds(ready.row, Device.CPU)
-        places = gpus + cores if gpu_first else cores + gpus
-        return [place for place in places if place[0] in ready.devices]
-
-    def _first_fit(
-        self, ready: ReadySubtask, now: float, places: list[tuple[Device, int]]
-    ) -> Start | None:
-        view, caps = self.room.view(now, ()), self.room.caps
-        for device, number in places:
-            if not feasibility.refusal(view, ready, device, number, caps):
-                return Start(ready.key, device, number)
-        return None
-
-    def _start_profiles(self, now: float) -> None:
-        """Little-known rows, each on the device of which least is known, one run a device."""
-        profiling = {(run.device, run.number) for run in self.room.runs if run.profile}
-        on_core = any(device is Device.CPU for device, _ in profiling)
-        rows = {run.row for run in self.room.runs if run.profile}
-        for ready in list(self._ready.values()):
-            if ready.row in rows or self._is_claim(ready.key):
-                continue
-            if self.estimates.measured_cells(ready.row) >= _PROFILED_CELLS:
-                continue
-            places = [
-                place
-                for place in self._places(ready)
-                if not (on_core if place[0] is Device.CPU else place in profiling)
-            ]
-            start = self._first_fit(ready, now, places)
-            if start is not None:
-                self._start(start, now, profile=True)
-                rows.add(ready.row)
-                profiling.add((start.device, start.number))
-                on_core = on_core or start.device is Device.CPU
-
-    def _is_claim(self, key: SubtaskKey) -> bool:
-        return bool(self.tasks[key.task_id].claim)
-
-    def _starving(self, ready: ReadySubtask, now: float) -> bool:
-        run_s = min(self.estimates.run_s(ready.row, device) for device in ready.devices)
-        bounds = self.bounds
-        patience_s = max(bounds.starvation_floor_s, bounds.starvation_factor * run_s)
-        return now - ready.since > patience_s
-
-    def _start_starved(self, now: float) -> tuple[frozenset[int], bool]:
-        """Start who has waited too long; for the first who cannot, keep a GPU or the memory."""
-        starved = [ready for ready in self._ready.values() if self._starving(ready, now)]
-        starved.sort(key=lambda ready: ready.since)
-        for ready in starved:
-            start = self._first_fit(ready, now, self._places(ready))
-            if start is not None:
-                self._start(start, now)
-                continue
-            if ready.memory_mib > self.room.memory_free_mib:
-                return frozenset(), True
-            gpus = [number for device, number in self._places(ready) if device is Device.GPU]
-            return frozenset(gpus[:1]), False
-        return frozenset(), False
-
-    def _start_anything(self, now: float) -> None:
-        for ready in list(self._ready.values()):
-            start = self._first_fit(ready, now, self._places(ready))
-            if start is not None:
-                self._start(start, now)
-                return
 
 
 def _claim_id(holder: str) -> TaskId:

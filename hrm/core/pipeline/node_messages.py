@@ -213,9 +213,14 @@ class ClockTicked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainAsked:
-    """Take nothing new; tasks that have not begun go back."""
+    """Take nothing new; tasks that have not begun go back, with ``begun`` those that have, too.
+
+    ``draining`` False: take tasks again.
+    """
 
     now: float
+    draining: bool = True
+    begun: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,8 +314,11 @@ class GrantGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefuseGpu:
+    """``never``: asking again is no use on this node."""
+
     holder: str
     why: str
+    never: bool
 
 
 NodeCommand = StartSubtask | StopSubtask | ReportSubtask | EndTask | GrantGpu | RefuseGpu

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from hrm.core.pipeline.feasibility import CAPS, Caps
 from hrm.core.pipeline.model import (
-    CO_RUN_FEATURES,
     Device,
     Estimates,
     GpuView,
+    LearningEstimates,
     NodeView,
     ReadySubtask,
 )
@@ -21,8 +21,6 @@ from hrm.core.pipeline.node_messages import GpuCard, LoadSampled, NodeCapacity
 from hrm.core.pipeline.subtasks import Run
 
 __all__ = ["Card", "Room"]
-
-_SM = CO_RUN_FEATURES.index("sm")
 
 
 class Card:
@@ -37,15 +35,15 @@ class Card:
         """Measured less predicted utilisation at the latest sample."""
         self.measured_mib = 0.0
 
-    def predicted(self, estimates: Estimates) -> float:
-        return sum(float(estimates.gpu_features(run.row)[_SM]) for run in self.runs.values())
+    def predicted(self) -> float:
+        return sum(run.sm for run in self.runs.values())
 
     def promised_mib(self) -> float:
         return sum(run.gpu_memory_mib for run in self.runs.values())
 
     def view(self, now: float, estimates: Estimates, *, held: bool = False) -> GpuView:
         """``held``: kept for somebody who has waited too long; it shows as fully busy."""
-        utilisation = 1.0 if held else self.predicted(estimates) + self.correction
+        utilisation = 1.0 if held else self.predicted() + self.correction
         remaining_s = max((run.remaining_s(now) for run in self.runs.values()), default=0.0)
         return GpuView(
             index=self.card.index,
@@ -61,7 +59,9 @@ class Card:
 class Room:
     """Invariants: a core has at most one run; promised memory never exceeds what there is."""
 
-    def __init__(self, capacity: NodeCapacity, estimates: Estimates, caps: Caps = CAPS) -> None:
+    def __init__(
+        self, capacity: NodeCapacity, estimates: LearningEstimates, caps: Caps = CAPS
+    ) -> None:
         self.capacity = capacity
         self.estimates = estimates
         self.caps = caps
@@ -105,7 +105,7 @@ class Room:
         self.sample = sample
         cards = list(self.cards.values())
         for card, measured in zip(cards, sample.gpu_utilisation, strict=False):
-            card.correction = measured - card.predicted(self.estimates)
+            card.correction = measured - card.predicted()
         for card, used_mib in zip(cards, sample.gpu_memory_used_mib, strict=False):
             card.measured_mib = used_mib
 

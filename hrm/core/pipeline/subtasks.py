@@ -124,6 +124,8 @@ class Run:
     gpu_memory_mib: float
     deadline: float
     profile: bool
+    sm: float = 0.0
+    """Share of its GPU's multiprocessors that it was expected to use when it started."""
     stop: RunOutcome | None = None
     beside: dict[Row, float] = field(default_factory=dict)
 

@@ -159,20 +159,33 @@ class NodeTable:
         return free, ""
 
     def could_ever(self, task: TaskSpec) -> Mask:
-        """Nodes that could, empty, run every subtask: ``feasibility.never_fits``, all at once."""
+        """Nodes that could, empty, run every subtask: ``feasibility.never_fits``, all at once.
+
+        Those whose memory is estimated to be too small are left out, unless that leaves none.
+        """
         self.declare(task.pipeline, task.size_mb)
+        declared = self._could(task, estimated=False)
+        likely = declared & self._could(task, estimated=True)
+        return likely if likely.any() else declared
+
+    def _could(self, task: TaskSpec, *, estimated: bool) -> Mask:
         columns, estimates = self._columns, self.estimates
         mask = np.ones(len(self.names), dtype=np.bool_)
         room_mib = columns["largest_gpu_mib"] * self.caps.gpu_memory_share
         for one in task.pipeline.subtasks:
-            rows = [row_of(one, task.size_mb, model) for model in self._models]
-            host = self._of_group([one.memory_mib or estimates.memory_mib(row) for row in rows])
+            host = gpu = np.zeros(len(self.names))
+            if estimated:
+                rows = [row_of(one, task.size_mb, model) for model in self._models]
+                host = self._of_group([estimates.memory_mib(row) for row in rows])
+                gpu = self._of_group([estimates.gpu_memory_mib(row) for row in rows])
             fits = np.zeros(len(self.names), dtype=np.bool_)
             if Device.CPU in one.devices:
                 fits |= columns["cores"] > 0
             if Device.GPU in one.devices:
-                need = [max(one.gpu_memory_mib, estimates.gpu_memory_mib(row)) for row in rows]
-                fits |= (columns["gpus"] > 0) & (self._of_group(need) <= room_mib)
+                needed = np.maximum(gpu, one.gpu_memory_mib)
+                fits |= (columns["gpus"] > 0) & (needed <= room_mib)
+            if one.memory_mib:
+                host = np.full(len(self.names), float(one.memory_mib))
             mask &= fits & (host <= columns["memory_total_mib"])
         return mask
 

@@ -6,6 +6,7 @@ and yields records as it reads; see ``hrm.sim.traces.FORMATS`` for where the tra
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,7 @@ from hrm.sim.traces.reading import (
     Row,
     check_taken,
     find,
+    find_all,
     in_order,
     read_csv,
     read_json,
@@ -232,15 +234,21 @@ def _google(row: Row) -> TraceJob:
 def tpch_jobs(path: Path, report: LoadReport) -> Iterator[TraceJob]:
     """TPC-H queries as measured on Spark: stages with the run time of each of their tasks.
 
-    ``instances`` of a stage are its tasks; their times are those measured with the fewest executors
-    and without starting one (the ``rest_wave``; else the first wave, else fresh ones). Queries have
-    no arrival: all come at 0. A row is a stage.
+    A directory holds a file for each size of the data, and all of them are read. ``instances`` of a
+    stage are its tasks; their times are those measured with the fewest executors and without
+    starting one (the ``rest_wave``; else the first wave, else fresh ones). Queries have no arrival:
+    all come at 0. A row is a stage.
     """
-    file = find(path, "tpch_2g.json*", "tpch_*.json*")
+    for file in find_all(path, "tpch_*.json*"):
+        yield from _queries(file, report)
+
+
+def _queries(file: Path, report: LoadReport) -> Iterator[TraceJob]:
     document = read_json(file)
     if not isinstance(document, Mapping):
         raise InvalidRequest(f"{file} is no such trace: its JSON is no object of queries")
     scale = re.sub(r"\.json.*$", "", file.name)
+    taken = 0
     for query, told in document.items():
         where = f"{file}: query {query}"
         try:
@@ -250,8 +258,11 @@ def tpch_jobs(path: Path, report: LoadReport) -> Iterator[TraceJob]:
             report.refused(where, why, stages if isinstance(stages, int) and stages > 0 else 1)
         else:
             report.taken(len(job.tasks))
+            taken += 1
             yield job
-    check_taken(file, report)
+    if not taken:
+        last = f"; {report.messages[-1]}" if report.messages else ""
+        raise InvalidRequest(f"{file} is no such trace: none of its queries could be read{last}")
 
 
 def _query(name: str, told: Any) -> TraceJob:
@@ -281,7 +292,9 @@ def _stage(stage: str, waves: Mapping[str, Mapping[str, list[float]]]) -> TraceT
         executors = sorted((k for k, v in waves[wave].items() if v), key=int)
         if executors:
             counts = Counter({k: len(waves[wave][k]) for k in executors})
-            times_s = tuple(max(0.0, float(ms) / 1000) for ms in waves[wave][executors[0]])
+            times_s = tuple(float(ms) / 1000 for ms in waves[wave][executors[0]])
+            if not all(0 <= time_s < math.inf for time_s in times_s):
+                raise BadRow("a task's time is no number from 0 up", f"stage {stage}, {wave}")
             return TraceTask(
                 name=stage,
                 duration_s=fmean(times_s),

@@ -6,6 +6,7 @@ They are what a learned scheduler learns from; nothing here is replayed.
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -107,7 +108,7 @@ def _job_key(key: str) -> tuple[str, int]:
 
 
 def _rate(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise BadRow("a throughput is no number from 0 up", str(value))
     return float(value)
 

@@ -33,6 +33,7 @@ __all__ = [
     "Row",
     "check_taken",
     "find",
+    "find_all",
     "in_order",
     "read_csv",
     "read_json",
@@ -82,6 +83,23 @@ class LoadReport:
     @property
     def rows_left_out(self) -> int:
         return self.left_out.total()
+
+    def __add__(self, other: LoadReport) -> LoadReport:
+        """What became of the rows of both."""
+        return LoadReport(
+            rows_read=self.rows_read + other.rows_read,
+            rows_taken=self.rows_taken + other.rows_taken,
+            bad=self.bad + other.bad,
+            left_out=self.left_out + other.left_out,
+            messages=(self.messages + other.messages)[: self.messages_max],
+            messages_max=self.messages_max,
+        )
+
+    def adopt_bad(self, other: LoadReport) -> None:
+        """The bad rows of a second file, without which the first could not be read."""
+        self.rows_read += other.rows_bad
+        self.bad.update(other.bad)
+        self.messages += other.messages[: self.messages_max - len(self.messages)]
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -166,14 +184,24 @@ def find(path: Path, *patterns: str) -> Path:
     Raises:
         NotFound: there is none; with what was looked for.
     """
+    return find_all(path, *patterns)[0]
+
+
+def find_all(path: Path, *patterns: str) -> list[Path]:
+    """``path`` if it is a file; in a directory all files, in order of their names, that fit the
+    first of ``patterns`` that any fits. Never empty.
+
+    Raises:
+        NotFound: there is none; with what was looked for.
+    """
     if path.is_file():
-        return path
+        return [path]
     if not path.exists():
         raise NotFound(f"there is no {path}; name a trace file, or the directory that holds it")
     for pattern in patterns:
-        for found in sorted(path.glob(pattern)):
-            if found.is_file():
-                return found
+        found = [each for each in sorted(path.glob(pattern)) if each.is_file()]
+        if found:
+            return found
     raise NotFound(f"no {' or '.join(patterns)} below {path}; name the trace file itself")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hrm.errors import InvalidRequest
+from hrm.sim.traces.pollux import Profile, profiles
 from hrm.sim.traces.reading import BadRow, LeftOut, LoadReport, Row, find, read_csv, read_json
 from hrm.sim.traces.records import JobGenerator, MeasuredJob, TraceJob, TraceTask
 
@@ -86,10 +87,11 @@ def gavel_jobs(
 
     ``rates_per_s``: steps a second of (job type, GPUs), for instance from the measured throughputs;
     without them, those of a directory's ``simulation_throughputs.json``, alone on a P100, are used.
-    A type that was not measured with so many GPUs is left out.
+    A type that was not measured with so many GPUs is left out. Ill-formed throughputs count as bad
+    rows, too.
     """
     if rates_per_s is None:
-        rates_per_s = _gavel_rates(path)
+        rates_per_s = _gavel_rates(path, report)
     file = find(path, "traces_physical/minimize_makespan.csv*", "traces_msr_seed0/*.csv*")
     known = rates_per_s
 
@@ -106,38 +108,51 @@ def gavel_jobs(
     return read_csv(file, report, job, ("job_type", "total_steps", "arrival_s", "num_gpus"))
 
 
-def _gavel_rates(path: Path) -> dict[tuple[str, int], float]:
+def _gavel_rates(path: Path, report: LoadReport) -> dict[tuple[str, int], float]:
     from hrm.sim.traces.measured import gavel_pairs
 
     folder = path if path.is_dir() else path.parent
     for place in (folder, folder.parent):
         if any(place.glob("simulation_throughputs.json*")):
-            pairs = gavel_pairs(place, LoadReport())
-            return {
+            own = LoadReport()
+            rates_per_s = {
                 (pair.job, pair.scale): pair.iterations_per_s
-                for pair in pairs
+                for pair in gavel_pairs(place, own)
                 if pair.gpu == "p100" and not pair.other
             }
+            report.adopt_bad(own)
+            return rates_per_s
     raise InvalidRequest(
         f"{path} tells steps and no run times; put simulation_throughputs.json of the same "
         f"origin beside it, or above it"
     )
 
 
-def pollux_jobs(path: Path, report: LoadReport) -> Iterator[TraceJob]:
-    """Training jobs of Pollux's workloads. Their run time depends on the schedule: 0 here.
+def pollux_jobs(
+    path: Path, report: LoadReport, known: Mapping[str, Profile] | None = None
+) -> Iterator[TraceJob]:
+    """Training jobs of Pollux's workloads. ``kind``: application and batch size.
 
-    ``kind``: application and batch size; the scaling profiles say how fast each is.
+    ``known``: what was measured of each application; without it, what is found near the file. Run
+    times come from there (see ``pollux``), and a job whose batch size or GPUs were not measured is
+    left out. Where there are no measurements at all every run time is 0.
     """
     file = find(path, "workload-1.csv*", "workloads/workload-1.csv*")
     columns = ("name", "time", "application", "num_replicas", "batch_size")
-    return read_csv(file, report, _pollux, columns)
+    measured = profiles(file) if known is None else known
 
+    def job(row: Row) -> TraceJob:
+        application, batch = row.text("application"), row.whole("batch_size", 1)
+        gpus, arrival_s = row.whole("num_replicas", 1), row.number("time", 0)
+        name, kind, run_s = row.text("name"), f"{application} (batch size {batch})", 0.0
+        if measured:
+            profile = measured.get(application)
+            run_s = profile.run_s(batch, gpus) if profile else 0.0
+            if run_s <= 0:
+                raise LeftOut(f"no training of {kind} was measured on {gpus} GPUs")
+        return _training(name, arrival_s, run_s, gpus, kind=kind)
 
-def _pollux(row: Row) -> TraceJob:
-    kind = f"{row.text('application')} (batch size {row.whole('batch_size', 1)})"
-    gpus = row.whole("num_replicas", 1)
-    return _training(row.text("name"), row.number("time", 0), 0.0, gpus, kind=kind)
+    return read_csv(file, report, job, columns)
 
 
 def deeprm_generator(path: Path, report: LoadReport) -> Iterator[JobGenerator]:
@@ -159,10 +174,11 @@ def deeprm_generator(path: Path, report: LoadReport) -> Iterator[JobGenerator]:
             backlog=int(told["backlog_size"]),
             extra={k: float(v) for k, v in told.items() if isinstance(v, int | float)},
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise InvalidRequest(
             f"{file} holds no parameters of DeepRM's generator: {type(error).__name__}: {error}"
         ) from None
+    _check_generator(generator, file)
     report.taken()
     yield generator
 
@@ -187,6 +203,30 @@ def deeprm_jobs(generator: JobGenerator, steps: int, seed: int) -> Iterator[Trac
         )
         kind = "short" if short else "long"
         yield TraceJob(job_id=str(step), arrival_s=float(step), tasks=(task,), kind=kind)
+
+
+def _check_generator(generator: JobGenerator, file: Path) -> None:
+    """Refuse what no job could be drawn from."""
+    ranges = {
+        "small_len": generator.short_steps,
+        "big_len": generator.long_steps,
+        "dominant_size": generator.dominant_slots,
+        "other_size": generator.other_slots,
+    }
+    wrong = [
+        f"{name} {low} to {high}" for name, (low, high) in ranges.items() if not 1 <= low <= high
+    ]
+    if not 0 < generator.arrival_probability <= 1:
+        wrong.append(f"new_job_rate {generator.arrival_probability}")
+    if not 0 <= generator.short_probability <= 1:
+        wrong.append(f"small_job_chance {generator.short_probability}")
+    if generator.resources < 1:
+        wrong.append(f"num_resources {generator.resources}")
+    if wrong:
+        raise InvalidRequest(
+            f"{file} holds no parameters of DeepRM's generator: {', '.join(wrong)}; lengths and "
+            f"sizes are ranges from 1 up, rates and chances at most 1"
+        )
 
 
 def _pair(value: Any) -> tuple[int, int]:

@@ -291,8 +291,23 @@ def test_a_policy_that_proposes_nonsense_is_refused_and_remembered() -> None:
     node = Node(policy=Wrong())
     node.place(task("t"))
     assert set(node.running) == {"t.a"}
-    assert node.core.refused == 3
-    assert "nobody" in node.core.refusals[-1]
+    assert node.core.dispatcher.refused == 3
+    assert "nobody" in node.core.dispatcher.refusals[-1]
+
+
+def test_a_policy_that_fails_is_replaced_for_the_time_and_counted() -> None:
+    class Broken:
+        name = "broken"
+
+        def dispatch(self, view: NodeView) -> list[Start]:
+            raise ValueError("no idea")
+
+    node = Node(policy=Broken())
+    node.place(task("x"))
+    node.place(task("y"))
+    assert set(node.running) == {"x.a", "y.a"}
+    assert node.core.dispatcher.faults == 2
+    assert "no idea" in node.core.dispatcher.refusals[-1]
 
 
 def test_a_policy_that_waits_on_an_empty_node_is_not_waited_for() -> None:

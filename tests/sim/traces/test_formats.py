@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hrm.errors import InvalidRequest, NotFound
@@ -238,6 +238,7 @@ def test_the_generator_draws_jobs_within_its_ranges(tmp_path: Path) -> None:
     assert {job.tasks[0].vcores for job in jobs} <= {1.0, 2.0, *map(float, range(5, 11))}
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.text(alphabet="0123456789-:. ,\"'abc\x00\n", max_size=40), max_size=20))
 def test_every_row_is_taken_bad_or_left_out(lines: list[str]) -> None:
     import tempfile

@@ -1,0 +1,423 @@
+"""The live interpreter of ``PipelineNode``: runs subtasks in workers, keeps their data.
+
+A task's data stay on its node, in a directory of its own: the input, and what each subtask
+returned, until the master has acknowledged the end. What the agent is told (orders, ends, the
+clock, samples) becomes events; what the core wants done is done here.
+
+A crash of the agent ends its workers, and the next agent begins with none of the tasks: the master
+places them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import structlog
+
+from hrm import pipeline_wire as pw
+from hrm.agent.pipeline_link import PipelineLink
+from hrm.agent.pipeline_profile import Profiler
+from hrm.agent.pipeline_samples import Sampler
+from hrm.agent.pipeline_share import PipelineShare
+from hrm.agent.pipeline_workers import RunResult, Workers
+from hrm.config import AgentSettings
+from hrm.core.pipeline import node_messages as m
+from hrm.core.pipeline.model import Device, TaskId, TaskSpec
+from hrm.core.pipeline.node import PipelineNode
+from hrm.core.pipeline.node_messages import RunOutcome, TaskOutcome
+from hrm.errors import HrmError, LimitReached, Unsatisfiable
+from hrm.policies import corun
+from hrm.policies.corun.estimates import Stdm
+from hrm.policies.corun.told import ToldStdm
+from hrm.v1 import pipeline_pb2 as pb
+
+__all__ = ["PipelineRuntime"]
+
+_PERIOD_S = 1.0
+_PROFILE_S = 4.0
+_PROFILE_SAMPLES = 16
+_STOP_LIMIT_S = 10.0
+_FLUSH_LIMIT_S = 3.0
+_ON_DECLARED = "on a declared GPU: no device stands behind it, its GPU version ran on the CPU"
+_log = structlog.get_logger("hrm.agent.pipelines")
+
+Attempt = tuple[TaskId, int]
+
+
+class _Placed:
+    """A placement's files: ``directory`` holds the input and the outputs, ``code`` its modules."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.spec: TaskSpec | None = None
+        self.raw = False
+        self.code = directory
+        self.problem = ""
+        """Why its input could not be kept."""
+
+    @property
+    def input(self) -> Path:
+        return self.directory / "input"
+
+    def output(self, subtask: str) -> Path:
+        return self.directory / f"{subtask}.out"
+
+    @property
+    def result(self) -> Path:
+        assert self.spec is not None
+        return self.output(self.spec.pipeline.subtasks[-1].name)
+
+
+class PipelineRuntime:
+    """Pipelines on this node, from ``start`` to ``close``.
+
+    Invariants: every task of the core, and every end that is not acknowledged, has an entry in
+    ``_placed`` until it is acknowledged or withdrawn.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        share: PipelineShare,
+        identity: str,
+        read_token: Callable[[], str],
+    ) -> None:
+        self.share = share
+        self._identity = identity
+        self._directory = settings.work_dir / "pipelines"
+        capacity = share.capacity
+        models = {gpu.model: gpu.memory_mib for gpu in capacity.gpus}
+        self.core = PipelineNode(
+            capacity,
+            corun.load(settings.pipeline_policy, rng=np.random.default_rng()),
+            ToldStdm(Stdm(memory_mib=capacity.memory_mib, gpu_memory_mib=models)),
+        )
+        self._workers = Workers(share, self._directory, settings.pipeline_path)
+        self._sampler = Sampler(share)
+        self._placed: dict[Attempt, _Placed] = {}
+        self._unacknowledged: dict[Attempt, m.EndTask] = {}
+        self._runs: set[asyncio.Task[None]] = set()
+        self._claims: dict[str, asyncio.Future[int]] = {}
+        self._wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._link = PipelineLink(
+            target=settings.master,
+            read_token=read_token,
+            register=self._registration,
+            on_up=self._connected,
+            on_message=self._master_said,
+            load=lambda: pw.from_load(self.core.load(time.time())),
+            delay_max_s=settings.reconnect_delay_max_s,
+        )
+
+    async def start(self) -> None:
+        """Forget what a former agent left, and be there for the master."""
+        await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
+        for name in ("tasks", "code"):
+            (self._directory / name).mkdir(parents=True, mode=0o700)
+        self._tasks = [asyncio.create_task(self._link.run()), asyncio.create_task(self._tick())]
+
+    async def close(self) -> None:
+        """Give back what is here, end the workers, say so."""
+        self._deliver(m.DrainAsked(now=time.time(), begun=True))
+        if self._runs:
+            await asyncio.wait(self._runs, timeout=_STOP_LIMIT_S)
+        await self._link.close(_FLUSH_LIMIT_S)
+        await self._workers.close()
+        for task in [*self._tasks, *self._runs]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._runs, return_exceptions=True)
+
+    async def _tick(self) -> None:
+        """The clock: time limits, samples, idle workers."""
+        sampled_s = 0.0
+        while True:
+            self._wake.clear()
+            wait_s = min(_PERIOD_S, self.core.next_deadline() - time.time())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, wait_s)):
+                    await self._wake.wait()
+            now = time.time()
+            if now >= self.core.next_deadline():
+                self._deliver(m.ClockTicked(now=now))
+            if now - sampled_s < _PERIOD_S:
+                continue
+            sampled_s = now
+            self._workers.end_idle()
+            try:
+                sample = self._sampler.sample(now)
+            except Exception:
+                _log.exception("the machine cannot be sampled")
+            else:
+                self._deliver(sample)
+
+    # --- events in, commands out --------------------------------------------------------------
+
+    def _deliver(self, event: m.NodeEvent) -> None:
+        for command in self.core.handle(event):
+            match command:
+                case m.StartSubtask():
+                    run = asyncio.create_task(self._run(command))
+                    self._runs.add(run)
+                    run.add_done_callback(self._runs.discard)
+                    self._wake.set()
+                case m.StopSubtask():
+                    self._workers.stop(command.run)
+                case m.ReportSubtask():
+                    self._report(command)
+                case m.EndTask():
+                    self._ended(command)
+                case m.GrantGpu():
+                    self._answer_claim(command.holder, command.number)
+                case m.RefuseGpu():
+                    refusal = Unsatisfiable if command.never else LimitReached
+                    self._answer_claim(command.holder, refusal(command.why))
+
+    async def _run(self, start: m.StartSubtask) -> None:
+        profiles: list[asyncio.Task[None]] = []
+
+        def started(pid: int) -> None:
+            if start.profile:
+                profiles.append(asyncio.create_task(self._profile(start, pid)))
+
+        placed = self._placed[start.key.task_id, start.attempt]
+        spec = placed.spec
+        assert spec is not None
+        subtask = next(one for one in spec.pipeline.subtasks if one.name == start.key.subtask)
+        job = {
+            "reference": spec.pipeline.reference,
+            "subtask": subtask.name,
+            "device": start.device.value,
+            "inputs": [str(placed.output(one)) for one in subtask.after] or [str(placed.input)],
+            "raw": placed.raw and not subtask.after,
+            "output": str(placed.output(subtask.name)),
+            "memory_limit_mib": start.memory_limit_mib if start.device is Device.CPU else 0,
+        }
+        place = (start.device, start.number)
+        try:
+            result = await self._workers.run(start.run, place, placed.code, job, started)
+        except Exception as error:
+            _log.exception("a run could not be carried out", task=start.key.task_id)
+            result = RunResult(outcome=RunOutcome.CRASHED, message=f"the agent failed: {error!r}")
+        finally:
+            for profile in profiles:
+                profile.cancel()
+        message = result.message
+        if result.outcome is RunOutcome.DONE and self._is_declared(start):
+            message = _ON_DECLARED
+        self._deliver(
+            m.SubtaskEnded(
+                now=time.time(),
+                key=start.key,
+                run=start.run,
+                outcome=result.outcome,
+                message=message,
+                ran_s=result.ran_s,
+                memory_mib=result.memory_mib,
+                gpu_memory_mib=result.gpu_memory_mib,
+            )
+        )
+
+    def _is_declared(self, start: m.StartSubtask) -> bool:
+        return start.device is Device.GPU and self.share.gpus[start.number].declared
+
+    async def _profile(self, start: m.StartSubtask, pid: int) -> None:
+        """Look at a run's first seconds; of a shorter one the estimates hear at its end."""
+        real_gpu = start.device is Device.GPU and not self._is_declared(start)
+        profiler = Profiler(pid, start.number if real_gpu else None)
+        try:
+            for _ in range(_PROFILE_SAMPLES):
+                if not profiler.sample():
+                    return
+                await asyncio.sleep(_PROFILE_S / _PROFILE_SAMPLES)
+            profiler.sample()
+            figures = profiler.profile().figures
+        finally:
+            profiler.close()
+        if figures:
+            event = m.SubtaskProfiled(now=time.time(), key=start.key, run=start.run, cells=figures)
+            self._deliver(event)
+
+    def _report(self, command: m.ReportSubtask) -> None:
+        run = pb.PipelineRun(
+            attempt=pw.attempt_of(command.task_id, command.attempt),
+            timing=pw.from_timing(command.timing),
+        )
+        self._link.send(pb.NodePipelineMessage(run=run))
+
+    def _ended(self, command: m.EndTask) -> None:
+        self._unacknowledged[command.task_id, command.attempt] = command
+        _log.info(
+            "task ended",
+            task=command.task_id,
+            outcome=command.outcome.value,
+            why=command.message,
+        )
+        self._link.send_each(self._end_messages(command))
+
+    def _end_messages(self, command: m.EndTask) -> Iterator[pb.NodePipelineMessage]:
+        """The result in pieces, then the end."""
+        attempt = pw.attempt_of(command.task_id, command.attempt)
+        size = 0
+        placed = self._placed.get((command.task_id, command.attempt))
+        if command.outcome is TaskOutcome.DONE and placed is not None and placed.result.exists():
+            with placed.result.open("rb") as file:
+                while data := file.read(pw.CHUNK_BYTES):
+                    piece = pb.PipelineData(attempt=attempt, offset=size, data=data)
+                    size += len(data)
+                    yield pb.NodePipelineMessage(data=piece)
+        end = pb.PipelineTaskEnd(
+            outcome=pw.from_outcome(command.outcome),
+            message=command.message,
+            timings=[pw.from_timing(one) for one in command.timings],
+            result_bytes=size,
+        )
+        yield pb.NodePipelineMessage(ended=pb.PipelineAttemptEnd(attempt=attempt, end=end))
+
+    # --- the master ---------------------------------------------------------------------------
+
+    def _registration(self) -> pb.RegisterPipelineNode:
+        here = [
+            pw.attempt_of(task_id, task.attempt)
+            for task_id, task in self.core.tasks.items()
+            if not task.claim
+        ]
+        ended = [pw.attempt_of(*attempt) for attempt in self._unacknowledged]
+        return pb.RegisterPipelineNode(
+            capacity=pw.from_capacity(self.share.capacity),
+            identity=self._identity,
+            tasks=[*here, *ended],
+            load=pw.from_load(self.core.load(time.time())),
+        )
+
+    def _connected(self) -> None:
+        _log.info("pipelines are connected", cores=self.share.capacity.cores)
+        for command in self._unacknowledged.values():
+            self._link.send_each(self._end_messages(command))
+
+    def _master_said(self, message: pb.MasterPipelineMessage) -> None:
+        now, kind = time.time(), message.WhichOneof("message")
+        if kind == "data":
+            self._input_data(message.data)
+        elif kind == "place":
+            self._place(message.place, now)
+        elif kind == "withdraw":
+            attempt = message.withdraw.attempt
+            task_id, why = pw.to_task_id(attempt.task_id), message.withdraw.reason
+            self._deliver(
+                m.TaskWithdrawn(now=now, task_id=task_id, attempt=attempt.attempt, why=why)
+            )
+            if task_id not in self.core.tasks:
+                self._forget((task_id, attempt.attempt))
+        elif kind == "acknowledge":
+            attempt = message.acknowledge
+            self._forget((pw.to_task_id(attempt.task_id), attempt.attempt))
+        elif kind == "drain":
+            self._deliver(m.DrainAsked(now=now, draining=message.drain))
+
+    def _files_of(self, attempt: pb.PipelineAttempt) -> _Placed:
+        key = (pw.to_task_id(attempt.task_id), attempt.attempt)
+        placed = self._placed.get(key)
+        if placed is None:
+            directory = self._directory / "tasks" / f"{key[0]}.{key[1]}"
+            directory.mkdir(exist_ok=True)
+            placed = self._placed[key] = _Placed(directory)
+        return placed
+
+    def _input_data(self, data: pb.PipelineData) -> None:
+        placed = self._files_of(data.attempt)
+        if placed.spec is not None:
+            return
+        try:
+            with placed.input.open("ab" if data.offset else "wb") as file:
+                file.write(data.data)
+        except OSError as error:
+            placed.problem = f"its input cannot be kept: {error}"
+
+    def _place(self, order: pb.PlacePipelineTask, now: float) -> None:
+        placed = self._files_of(order.attempt)
+        task_id = pw.to_task_id(order.attempt.task_id)
+        task = pw.to_task(order, task_id, size_mb=order.size_mb, submitted_at=order.submitted_at_s)
+        if placed.spec is None:
+            try:
+                self._prepare(placed, order)
+            except OSError as error:
+                placed.problem = f"its files cannot be kept: {error}"
+        if placed.problem:
+            back = m.EndTask(
+                task_id=task_id,
+                attempt=order.attempt.attempt,
+                outcome=TaskOutcome.GIVEN_BACK,
+                message=f"node {self.share.capacity.name}: {placed.problem}",
+                timings=(),
+            )
+            self._ended(back)
+            return
+        placed.spec = task
+        self._deliver(m.TaskPlaced(now=now, task=task, attempt=order.attempt.attempt))
+
+    def _prepare(self, placed: _Placed, order: pb.PlacePipelineTask) -> None:
+        if not order.payload_bytes:
+            placed.input.write_bytes(b"")
+        size = placed.input.stat().st_size
+        if size != order.payload_bytes:
+            placed.problem = f"{size} of the {order.payload_bytes} bytes of its input arrived"
+        placed.raw = order.raw
+        placed.code = self._code_of(pw.to_files(order.files))
+
+    def _code_of(self, files: dict[str, bytes]) -> Path:
+        """The directory of these modules, named after their content; made if it is not there."""
+        digest = hashlib.sha256()
+        for path, content in sorted(files.items()):
+            digest.update(f"{path}\0{len(content)}\0".encode() + content)
+        directory = self._directory / "code" / digest.hexdigest()[:32]
+        if not directory.exists():
+            directory.mkdir()
+            for path, content in files.items():
+                target = directory / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content)
+        return directory
+
+    def _forget(self, attempt: Attempt) -> None:
+        self._unacknowledged.pop(attempt, None)
+        placed = self._placed.pop(attempt, None)
+        if placed is not None:
+            shutil.rmtree(placed.directory, ignore_errors=True)
+
+    # --- claims on GPUs -----------------------------------------------------------------------
+
+    async def acquire(self, asked: m.GpuAsked) -> int:
+        """Wait for a share of a GPU; its number. ``release`` it in any case.
+
+        Raises:
+            Unsatisfiable: no GPU here can ever have the room.
+            LimitReached: too many wait.
+        """
+        granted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._claims[asked.holder] = granted
+        self._deliver(asked)
+        return await granted
+
+    def _answer_claim(self, holder: str, answer: int | HrmError) -> None:
+        """Nobody waits any more if the holder hangs up at this very moment; ``release`` follows."""
+        claim = self._claims.get(holder)
+        if claim is None or claim.done():
+            return
+        if isinstance(answer, HrmError):
+            claim.set_exception(answer)
+        else:
+            claim.set_result(answer)
+
+    def release(self, holder: str) -> None:
+        """The holder is done, or gone; nothing if it holds and waits for nothing."""
+        claim = self._claims.pop(holder, None)
+        if claim is not None:
+            self._deliver(m.GpuReleased(now=time.time(), holder=holder))

@@ -1,0 +1,219 @@
+"""``hrm policy``: what learned policies do, how far they are trusted, and how they come to be.
+
+``show``, ``shadow`` and ``set`` ask the master's PolicyService; ``train`` runs a trainer of
+``hrm.learn`` here, on this machine.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from hrm.cli import client, console
+from hrm.cli.console import Output
+from hrm.cli.queries import TIMEOUT_S, MasterOption, OutputOption, TimeoutOption
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+    from rich.console import RenderableType
+
+    from hrm.v1 import policy_pb2
+
+__all__ = ["app", "policies_view", "policy_view", "shadow_view"]
+
+app = typer.Typer(no_args_is_help=True)
+policy_group = typer.Typer(no_args_is_help=True, help="Learned policies: show, trust, train.")
+app.add_typer(policy_group, name="policy")
+
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="The policy's name; `hrm policy show` lists them.")
+]
+
+
+@policy_group.callback()
+def _policy() -> None:
+    """Learned policies: show, trust, train."""
+
+
+@policy_group.command()
+def show(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="One policy; default: all.")] = "",
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+    timeout: TimeoutOption = TIMEOUT_S,
+) -> None:
+    """Show the learned policies in use, with mode, counters and fallbacks, and the models at
+    hand."""
+    answer = _shown(name, master, timeout, records=False)
+    if not answer.policies and output is Output.TABLE:
+        console.note("this master has no learned policy in use")
+    _print(answer, output, policies_view(answer))
+
+
+@policy_group.command()
+def shadow(
+    name: NameArgument,
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+    timeout: TimeoutOption = TIMEOUT_S,
+) -> None:
+    """Show what a policy would have done in its shadow, beside what was done."""
+    answer = _shown(name, master, timeout, records=True)
+    if not any(policy.records for policy in answer.policies) and output is Output.TABLE:
+        console.note(f"nothing yet; hrm policy set {name} shadow lets it answer beside")
+    _print(answer, output, shadow_view(answer))
+
+
+@policy_group.command(name="set")
+def set_mode(
+    name: NameArgument,
+    mode: Annotated[
+        str, typer.Argument(help="off, shadow, canary-1, canary-10, canary-50 (%) or on.")
+    ],
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+    timeout: TimeoutOption = TIMEOUT_S,
+) -> None:
+    """Say how much a learned policy decides; the rest is its heuristic's."""
+    from hrm.v1.policy_pb2 import SetPolicyModeRequest
+
+    request = SetPolicyModeRequest(policy=name, mode=mode)
+    with client.connect(master, timeout) as connection:
+        answer = connection.policies.SetPolicyMode(request, timeout=timeout)
+    _print(answer, output, policy_view(answer))
+
+
+@policy_group.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def train(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="ldwp or ldwp-set.")] = "ldwp-set",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Default: NAME-VERSION.npz, here."),
+    ] = None,
+    version: Annotated[int, typer.Option("--version", min=0, help="Of the model.")] = 1,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Train a policy on this machine; more options: python -m hrm.learn.ldwp --help."""
+    try:
+        from hrm.learn import ldwp
+    except ModuleNotFoundError as error:
+        from hrm.errors import Unavailable
+
+        raise Unavailable(
+            f"training needs PyTorch ({error}); install it: pip install 'hrm-spark[learn]'"
+        ) from error
+    path = out or Path(f"{name}-{version}.npz")
+    words = [name, "--out", str(path), "--version", str(version), *context.args]
+    args = ldwp.parse(words)
+    result = _with_progress(lambda said: ldwp.train(args, said))
+    if output is Output.JSON:
+        console.print_json(result)
+        return
+    best, ect = result["best"], result["ect"]
+    console.stdout().print(
+        f"{result['model']} in {path}: mean response {best['response_mean_s']:.1f} s on validation "
+        f"seeds, ect's is {ect['response_mean_s']:.1f} s"
+    )
+
+
+def _with_progress(work: Any) -> Any:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), TextColumn("{task.percentage:3.0f} %"), TimeRemainingColumn())
+    shown = TextColumn("{task.description}")
+    with Progress(
+        *columns, shown, console=console.stderr(), disable=not sys.stderr.isatty()
+    ) as bar:
+        task = bar.add_task("beginning", total=1.0)
+        return work(lambda share, doing: bar.update(task, completed=share, description=doing))
+
+
+def _shown(
+    name: str, master: str | None, timeout: float, *, records: bool
+) -> policy_pb2.ShowPoliciesResponse:
+    from hrm.v1.policy_pb2 import ShowPoliciesRequest, ShowPoliciesResponse
+
+    request = ShowPoliciesRequest(policy=name, records=records)
+    with client.connect(master, timeout) as connection:
+        answer = connection.policies.ShowPolicies(request, timeout=timeout)
+    assert isinstance(answer, ShowPoliciesResponse)
+    return answer
+
+
+def _print(message: Message, output: Output, view: RenderableType) -> None:
+    if output is Output.JSON:
+        from google.protobuf.json_format import MessageToDict
+
+        console.print_json(
+            MessageToDict(
+                message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+            )
+        )
+        return
+    console.stdout().print(view)
+
+
+def policies_view(answer: policy_pb2.ShowPoliciesResponse) -> RenderableType:
+    """All policies, and the models at hand."""
+    from rich.console import Group
+
+    files = [f"model {f.kind}-{f.version}: {escape(f.path)}" for f in answer.models]
+    return Group(*(policy_view(policy) for policy in answer.policies), *files)
+
+
+def policy_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
+    """One policy: what it may, what it did, why it did not."""
+    from rich.console import Group
+
+    lines = [
+        f"[bold]{escape(policy.policy)}[/] ({policy.kind}) is {policy.mode}, with model "
+        f"{escape(policy.model)}; else {policy.heuristic} decides",
+        f"  asked {policy.asked}, of these decided {policy.learned}, in the shadow "
+        f"{policy.shadowed} ({_share(policy.agreed, policy.shadowed)} agreed)",
+    ]
+    if policy.fallbacks:
+        counts = sorted(policy.fallbacks.items(), key=lambda item: (-item[1], item[0]))
+        lines.append("  fell back: " + ", ".join(f"{reason} {count}" for reason, count in counts))
+    if policy.last:
+        lines.append(f"  last: {escape(policy.last)}")
+    if policy.HasField("breaker_s"):
+        lines.append(f"  [yellow]too slow: not asked for another {policy.breaker_s:.0f} s[/]")
+    if policy.HasField("seconds_p50"):
+        lines.append(
+            f"  decides in {1e3 * policy.seconds_p50:.2f} ms (p50), "
+            f"{1e3 * policy.seconds_p99:.2f} ms (p99)"
+        )
+    if policy.HasField("ratio_p95") and policy.HasField("reference_p95"):
+        lines.append(
+            f"  response over expectation, p95: {policy.ratio_p95:.2f}; "
+            f"{policy.heuristic}'s: {policy.reference_p95:.2f}"
+        )
+    if policy.HasField("rolled_back_at_s"):
+        ago_s = max(0.0, time.time() - policy.rolled_back_at_s)
+        lines.append(f"  [red]rolled back {ago_s:.0f} s ago[/]")
+    return Group(*lines)
+
+
+def shadow_view(answer: policy_pb2.ShowPoliciesResponse) -> RenderableType:
+    """What was answered in the shadow, latest last."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in ("TASK", "SAME", "DONE", "LEARNED"):
+        table.add_column(column)
+    for policy in answer.policies:
+        for record in policy.records:
+            learned = escape(record.learned) if record.learned else f"- ({escape(record.reason)})"
+            same = "yes" if record.same else "no"
+            table.add_row(escape(record.key), same, escape(record.heuristic), learned)
+    return table
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.0%}" if whole else "-"

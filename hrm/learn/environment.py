@@ -1,0 +1,180 @@
+"""The world that a cluster policy learns in: one decision after the other, and what came of them.
+
+A trainer drives anything with ``reset`` and ``step``: HRM's simulator of pipelines, a queueing
+system of a few lines, a replay. The environment draws its cluster, its arrivals and its failures
+from the seed, so that a seed is one history, whatever is decided in it as far as that can be.
+Seeds are split once and for all: who learns on ``TRAINING`` and is chosen on ``VALIDATION`` is
+measured on ``TEST``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from hrm.core.pipeline.model import ClusterPolicy, ClusterView, TaskId, TaskSpec
+from hrm.errors import InvalidConfig
+from hrm.policies.cluster.features import Bools
+
+__all__ = [
+    "TEST",
+    "TRAINING",
+    "VALIDATION",
+    "Decision",
+    "Ended",
+    "Environment",
+    "Step",
+    "Summary",
+    "drive",
+    "evaluate",
+    "ideal_s",
+    "load",
+    "options_of",
+]
+
+TRAINING = range(100)
+VALIDATION = range(100, 120)
+TEST = range(1000, 1020)
+
+
+class Decision(NamedTuple):
+    """The head of the queue, the cluster, and (nodes,) who may take it; at least one may."""
+
+    task: TaskSpec
+    view: ClusterView
+    fits: Bools
+
+
+class Ended(NamedTuple):
+    """A task that ended at ``at`` seconds, ``response_s`` after it was submitted."""
+
+    task_id: TaskId
+    at: float
+    response_s: float
+    ok: bool
+
+
+class Step(NamedTuple):
+    """What happened between two decisions.
+
+    ``decision`` is None when the trace is over. That is a truncation, after which tasks would have
+    gone on arriving, unless ``terminal``.
+    """
+
+    decision: Decision | None
+    ended: tuple[Ended, ...]
+    terminal: bool = False
+
+
+class Environment(Protocol):
+    """A cluster with arriving tasks, stopped at every decision."""
+
+    def reset(self, seed: int) -> Decision: ...
+
+    def step(self, node: int) -> Step:
+        """Place the task of the last decision on row ``node`` of its view, and go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """How tasks fared: response times (seconds) and slow-downs, response over the ideal."""
+
+    tasks: int
+    failed: int
+    response_mean_s: float
+    response_p50_s: float
+    response_p95_s: float
+    log_slowdown: float
+    """Mean of ln(response / ideal): what ``slowdown`` rewards add up to, negated."""
+    tasks_per_min: float
+
+
+def ideal_s(decision: Decision) -> float:
+    """Time of the task on the best node of all, alone; NaN where nobody knows."""
+    times = decision.view.task_s[decision.fits]
+    known = times[np.isfinite(times)]
+    return float(known.min()) if len(known) else float("nan")
+
+
+def drive(
+    environment: Environment, policy: ClusterPolicy, seed: int, *, decisions_max: int = 1_000_000
+) -> tuple[list[tuple[Ended, float]], bool]:
+    """Let ``policy`` decide a whole trace: (end, ideal time) of each task, and
+    ``Step.terminal``."""
+    decision: Decision | None = environment.reset(seed)
+    ideal: dict[TaskId, float] = {}
+    found: list[tuple[Ended, float]] = []
+    for _ in range(decisions_max):
+        assert decision is not None
+        ideal[decision.task.task_id] = ideal_s(decision)
+        step = environment.step(policy.choose(*decision).node)
+        for end in step.ended:
+            policy.ended(end.task_id, now=end.at, response_s=end.response_s, ok=end.ok)
+            found.append((end, ideal.pop(end.task_id, float("nan"))))
+        decision = step.decision
+        if decision is None:
+            return found, step.terminal
+    return found, False
+
+
+def evaluate(
+    environment: Environment, make: Callable[[], ClusterPolicy], seeds: Iterable[int]
+) -> Summary:
+    """How tasks fare over ``seeds``, each with a policy of its own from ``make``."""
+    responses: list[float] = []
+    slowdowns: list[float] = []
+    failed, minutes = 0, 0.0
+    for seed in seeds:
+        found, _ = drive(environment, make(), seed)
+        good = [(end, ideal) for end, ideal in found if end.ok]
+        failed += len(found) - len(good)
+        responses += [end.response_s for end, _ in good]
+        slowdowns += [np.log(end.response_s / ideal) for end, ideal in good if ideal > 0.0]
+        minutes += (max(end.at for end, _ in good) if good else 0.0) / 60.0
+    if not responses or not slowdowns:
+        raise InvalidConfig("no task ended in the environment; make its traces longer")
+    p50, p95 = np.percentile(responses, (50, 95))
+    return Summary(
+        tasks=len(responses),
+        failed=failed,
+        response_mean_s=float(np.mean(responses)),
+        response_p50_s=float(p50),
+        response_p95_s=float(p95),
+        log_slowdown=float(np.mean(slowdowns)),
+        tasks_per_min=len(responses) / minutes,
+    )
+
+
+def options_of(text: str) -> dict[str, str]:
+    """``a=1,b=x`` as a dictionary; empty text has none.
+
+    Raises:
+        InvalidConfig: a part has no ``=``.
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if any("=" not in part for part in parts):
+        raise InvalidConfig(f"options {text!r}: write name=value, separated by commas")
+    return {name.strip(): value.strip() for name, _, value in (p.partition("=") for p in parts)}
+
+
+def load(reference: str, options: str = "") -> Environment:
+    """The environment that ``module:factory`` makes of the ``options``, which come as text.
+
+    Raises:
+        InvalidConfig: there is no such factory, or it does not make one.
+    """
+    module, _, name = reference.partition(":")
+    try:
+        made: Environment = getattr(importlib.import_module(module), name)(**options_of(options))
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise InvalidConfig(
+            f"environment {reference!r} with options {options!r} cannot be made "
+            f"({type(error).__name__}: {error}); name one as module:factory"
+        ) from error
+    if not callable(getattr(made, "reset", None)) or not callable(getattr(made, "step", None)):
+        raise InvalidConfig(f"environment {reference!r} gave {made!r}, without reset or step")
+    return made

@@ -1,0 +1,116 @@
+"""Inputs and results of pipeline tasks on the master's disk, within a bound.
+
+One file each under ``state_dir/pipelines``. They live as long as the master does: its queue is in
+memory, so what a former master left is removed at the start.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from hrm.core.pipeline.model import TaskId
+from hrm.errors import LimitReached, NotFound
+from hrm.pipeline_wire import CHUNK_BYTES
+
+__all__ = ["PipelineFiles"]
+
+
+class PipelineFiles:
+    """Files of a task, by what they are: "in", "out", or "N.part", a result on its way.
+
+    Invariant: ``held_bytes`` is the sum of all sizes.
+    """
+
+    def __init__(self, directory: Path, bytes_max: int) -> None:
+        self._directory = directory
+        self._bytes_max = bytes_max
+        self._sizes: dict[TaskId, dict[str, int]] = {}
+        self.held_bytes = 0
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True, mode=0o700)
+
+    def _path(self, task_id: TaskId, what: str) -> Path:
+        return self._directory / f"{task_id}.{what}"
+
+    def _set(self, task_id: TaskId, what: str, size: int) -> None:
+        sizes = self._sizes.setdefault(task_id, {})
+        self.held_bytes += size - sizes.get(what, 0)
+        sizes[what] = size
+
+    def _forget(self, task_id: TaskId, what: str) -> int:
+        size = self._sizes[task_id].pop(what)
+        self.held_bytes -= size
+        return size
+
+    def _room_for(self, size: int) -> None:
+        if self.held_bytes + size > self._bytes_max:
+            raise LimitReached(
+                f"inputs and results of pipeline tasks hold {self.held_bytes >> 20} MiB of the "
+                f"{self._bytes_max >> 20} MiB that pipeline_held_mib allows; fetch results with "
+                f"`forget`, or raise it"
+            )
+
+    def put_input(self, task_id: TaskId, data: bytes) -> None:
+        """Keep an input.
+
+        Raises:
+            LimitReached: no room for it.
+        """
+        self._room_for(len(data))
+        self._path(task_id, "in").write_bytes(data)
+        self._set(task_id, "in", len(data))
+
+    def add(self, task_id: TaskId, attempt: int, offset: int, data: bytes) -> None:
+        """A piece of a result that is on its way; offset 0 begins anew.
+
+        Raises:
+            LimitReached: no room for it.
+        """
+        self._room_for(len(data))
+        what = f"{attempt}.part"
+        with self._path(task_id, what).open("ab" if offset else "wb") as file:
+            file.write(data)
+            self._set(task_id, what, file.tell())
+
+    def finish(self, task_id: TaskId, attempt: int, size: int) -> bool:
+        """The pieces are the result; False if they are not all there."""
+        what = f"{attempt}.part"
+        if self._sizes.get(task_id, {}).get(what) != size:
+            return False
+        self._path(task_id, what).rename(self._path(task_id, "out"))
+        self._set(task_id, "out", self._forget(task_id, what))
+        return True
+
+    def drop(self, task_id: TaskId, *, result: bool = True) -> None:
+        """Forget the input, the pieces, and ``result``, too, unless told not to."""
+        for what in list(self._sizes.get(task_id, ())):
+            if what != "out" or result:
+                self._forget(task_id, what)
+                self._path(task_id, what).unlink(missing_ok=True)
+        if not self._sizes.get(task_id, True):
+            del self._sizes[task_id]
+
+    def size(self, task_id: TaskId, what: str) -> int:
+        """Bytes; 0: there is no such file."""
+        return self._sizes.get(task_id, {}).get(what, 0)
+
+    def chunks(self, task_id: TaskId, what: str) -> Iterator[bytes]:
+        """The input ("in") or the result ("out"), piece by piece.
+
+        Raises:
+            NotFound: there is none (any more).
+        """
+        if what not in self._sizes.get(task_id, {}):
+            raise NotFound(
+                f"no result of pipeline task {task_id} is here: it has not ended well, or it has "
+                f"been fetched and forgotten"
+            )
+        return _chunks(self._path(task_id, what))
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while data := file.read(CHUNK_BYTES):
+            yield data

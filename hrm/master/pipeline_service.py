@@ -1,0 +1,218 @@
+"""PipelineService: clients' calls, and one stream a node, around ``PipelineTasks``."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any, TypeAlias
+
+import grpc
+import grpc.aio
+import structlog
+
+from hrm import pipeline_wire as pw
+from hrm import rpc
+from hrm.core.model import NodeName
+from hrm.core.pipeline import cluster_messages as m
+from hrm.core.pipeline.cluster import TaskRecord
+from hrm.core.pipeline.model import TaskId
+from hrm.errors import AlreadyExists, HrmError, InvalidRequest, LimitReached
+from hrm.master.pipeline_tasks import NodeStream, PipelineTasks, Watcher
+from hrm.v1 import pipeline_pb2 as pb
+from hrm.v1 import pipeline_pb2_grpc
+
+__all__ = ["PipelineService"]
+
+FIRST_MESSAGE_TIMEOUT_S = 10.0
+WATCHED_TASKS_MAX = 100_000
+_MB = 1e6
+
+log = structlog.get_logger("master.pipelines")
+
+_Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+
+
+class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
+    def __init__(self, tasks: PipelineTasks, heartbeat_interval_s: float) -> None:
+        self._tasks = tasks
+        self._heartbeat_interval_s = heartbeat_interval_s
+
+    async def Submit(  # noqa: N802
+        self, request: pb.SubmitPipelineTaskRequest, context: _Context
+    ) -> pb.SubmitPipelineTaskResponse:
+        try:
+            return pb.SubmitPipelineTaskResponse(task_id=self._submit(request))
+        except HrmError as error:
+            await rpc.abort(context, error)
+
+    def _submit(self, request: pb.SubmitPipelineTaskRequest) -> TaskId:
+        task_id = pw.to_task_id(request.task_id or uuid.uuid4().hex)
+        size, limit = len(request.payload), self._tasks.payload_bytes_max
+        if size > limit:
+            raise InvalidRequest(
+                f"the input has {size} bytes, more than pipeline_payload_mib allows "
+                f"({limit >> 20} MiB); put it where the nodes can read it, and submit its path"
+            )
+        size_mb = request.size_mb or size / _MB
+        task = pw.to_task(request, task_id, size_mb=size_mb, submitted_at=time.time())
+        files = pw.to_files(request.files)
+        self._tasks.submit(task, request.payload, raw=request.raw, files=files)
+        return task_id
+
+    async def Watch(  # noqa: N802
+        self, request: pb.WatchPipelineTasksRequest, context: _Context
+    ) -> AsyncIterator[pb.PipelineTaskUpdate]:
+        try:
+            if not 1 <= len(request.task_ids) <= WATCHED_TASKS_MAX:
+                raise InvalidRequest(f"task_ids: name 1 to {WATCHED_TASKS_MAX} tasks")
+            watcher = self._tasks.watch([TaskId(one) for one in request.task_ids])
+        except HrmError as error:
+            await rpc.abort(context, error)
+        try:
+            async for update in _updates(watcher):
+                yield update
+        finally:
+            self._tasks.unwatch(watcher)
+        if watcher.overflowed:
+            await rpc.abort(context, LimitReached("updates came faster than read; watch again"))
+
+    async def GetResult(  # noqa: N802
+        self, request: pb.GetPipelineResultRequest, context: _Context
+    ) -> AsyncIterator[pb.PipelineResultChunk]:
+        task_id = TaskId(request.task_id)
+        files = self._tasks.files
+        try:
+            chunks = files.chunks(task_id, "out")
+        except HrmError as error:
+            await rpc.abort(context, error)
+        for data in chunks:
+            yield pb.PipelineResultChunk(data=data)
+        if request.forget:
+            files.drop(task_id)
+
+    async def Cancel(  # noqa: N802
+        self, request: pb.CancelPipelineTaskRequest, context: _Context
+    ) -> pb.CancelPipelineTaskResponse:
+        event = m.CancelAsked(now=time.time(), task_id=TaskId(request.task_id), why=request.reason)
+        try:
+            self._tasks.handle(event)
+        except HrmError as error:
+            await rpc.abort(context, error)
+        return pb.CancelPipelineTaskResponse()
+
+    async def List(  # noqa: N802
+        self, request: pb.ListPipelineTasksRequest, context: _Context
+    ) -> pb.ListPipelineTasksResponse:
+        core = self._tasks.core
+        records = list(core.ended.values()) if request.all else []
+        records += core.tasks.values()
+        return pb.ListPipelineTasksResponse(
+            tasks=[self._info(record) for record in records],
+            nodes=[
+                pb.PipelineNodeInfo(
+                    capacity=pw.from_capacity(row.capacity),
+                    load=pw.from_load(row.load) if row.load else None,
+                    tasks=len(row.placed),
+                    draining=row.draining,
+                )
+                for row in core.table.nodes.values()
+            ],
+            policy=core.policy.name,
+            policy_faults=core.policy_faults,
+        )
+
+    def _info(self, record: TaskRecord) -> pb.PipelineTaskInfo:
+        spec = record.spec
+        outcome = pw.from_outcome(record.outcome) if record.outcome else None
+        return pb.PipelineTaskInfo(
+            task_id=spec.task_id,
+            pipeline=spec.pipeline.name,
+            size_mb=spec.size_mb,
+            submitted_at_s=spec.submitted_at,
+            node=record.node or "",
+            attempt=record.attempt,
+            state=self._tasks.core.explain(spec.task_id),
+            outcome=outcome,
+        )
+
+    # --- nodes --------------------------------------------------------------------------------
+
+    async def Connect(self, requests: Any, context: _Context) -> None:  # noqa: N802
+        """One agent's stream, from its registration to its end."""
+        try:
+            name, stream = await self._register(requests)
+        except HrmError as error:
+            await rpc.abort(context, error)
+        log.info("node has joined", node=name)
+        reading = asyncio.create_task(self._read(requests, name, stream))
+        writing = asyncio.create_task(self._write(stream, context))
+        try:
+            await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
+            problem = reading.exception() if reading.done() else None
+            if isinstance(problem, HrmError):
+                log.warning("node sent a bad message", node=name, error=str(problem))
+                await rpc.abort(context, problem)
+        finally:
+            for task in (reading, writing):
+                task.cancel()
+            await asyncio.gather(reading, writing, return_exceptions=True)
+            self._tasks.leave(name, stream)
+            log.info("the stream of a node is down", node=name)
+
+    async def _register(self, requests: Any) -> tuple[NodeName, NodeStream]:
+        try:
+            first = await asyncio.wait_for(anext(aiter(requests)), FIRST_MESSAGE_TIMEOUT_S)
+        except (StopAsyncIteration, TimeoutError):
+            raise InvalidRequest("the stream ended before a registration") from None
+        if first.WhichOneof("message") != "register":
+            raise InvalidRequest("the first message of a node must be `register`")
+        name = NodeName(first.register.capacity.node)
+        other = self._tasks.nodes.get(name)
+        if other is not None and other.identity != first.register.identity:
+            raise AlreadyExists(
+                f"another live agent offers pipelines as node {name!r}; give this one another name"
+            )
+        return self._tasks.join(first.register)
+
+    async def _read(self, requests: Any, name: NodeName, stream: NodeStream) -> None:
+        async for message in requests:
+            if stream.closed:
+                return
+            self._tasks.heard(name, message)
+
+    async def _write(self, stream: NodeStream, context: _Context) -> None:
+        registered = pb.PipelineNodeRegistered(heartbeat_interval_s=self._heartbeat_interval_s)
+        await context.write(pb.MasterPipelineMessage(registered=registered))
+        while (item := await stream.queue.get()) is not None:
+            if isinstance(item, pb.MasterPipelineMessage):
+                await context.write(item)
+            else:
+                await self._place(item, context)
+
+    async def _place(self, command: m.PlaceTask, context: _Context) -> None:
+        order = self._tasks.placing(command)
+        if order is None:
+            return
+        offset = 0
+        for data in self._tasks.files.chunks(command.task.task_id, "in"):
+            piece = pb.PipelineData(attempt=order.attempt, offset=offset, data=data)
+            await context.write(pb.MasterPipelineMessage(data=piece))
+            offset += len(data)
+            if self._tasks.placing(command) is None:
+                return
+        await context.write(pb.MasterPipelineMessage(place=order))
+
+
+async def _updates(watcher: Watcher) -> AsyncIterator[pb.PipelineTaskUpdate]:
+    """Until all that is watched has ended, or the watcher was too slow."""
+    while True:
+        watcher.changed.clear()
+        while watcher.updates:
+            yield watcher.updates.popleft()
+        if watcher.overflowed or not watcher.open:
+            if not watcher.updates:
+                return
+            continue
+        await watcher.changed.wait()

@@ -1,0 +1,398 @@
+"""The live interpreter of ``PipelineCluster``: its events come from streams, its commands go there.
+
+Everything runs on the master's loop, so events reach the core one at a time. Watchers and nodes
+have bounded queues; one that overflows is cut off, comes back, and is told everything anew.
+
+Inputs go to a node piece by piece before the order to run them, results come back the same way
+before the end is told: a large one does not hold up what the stream carries besides for long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import structlog
+
+from hrm import pipeline_wire as pw
+from hrm import wire
+from hrm.config import MasterSettings
+from hrm.core.model import NodeName
+from hrm.core.pipeline import cluster_messages as m
+from hrm.core.pipeline.cluster import ClusterBounds, PipelineCluster
+from hrm.core.pipeline.model import ClusterPolicy, TaskId, TaskSpec
+from hrm.core.pipeline.node_messages import TaskOutcome
+from hrm.core.pipeline.table import NodeRow
+from hrm.errors import AlreadyExists, HrmError, InvalidConfig, LimitReached, NotFound
+from hrm.master.pipeline_files import PipelineFiles
+from hrm.policies import cluster
+from hrm.policies.cluster.hosted import HostedPolicy
+from hrm.policies.corun.estimates import Stdm
+from hrm.policies.corun.told import ToldStdm
+from hrm.policies.host import Hosts
+from hrm.v1 import pipeline_pb2 as pb
+
+__all__ = ["NodeStream", "PipelineTasks", "Watcher", "pipeline_policy"]
+
+TICK_INTERVAL_S = 0.5
+_WATCHED_MAX = 10_000
+_FORGOTTEN_AT_ONCE = 100
+_MEMORY_MIB = 65_536.0
+"""Of a node, as a scale for what estimates say of memory."""
+log = structlog.get_logger("master.pipelines")
+
+
+def pipeline_policy(settings: MasterSettings, hosts: Hosts) -> ClusterPolicy:
+    """The cluster policy of the settings; one that has learned is made known to ``hosts``.
+
+    Raises:
+        InvalidConfig: there is none of that name, or its model is missing or damaged.
+    """
+    try:
+        policy = cluster.load(
+            settings.pipeline_policy,
+            rng=np.random.default_rng(),
+            state_dir=settings.state_dir,
+            heartbeat_s=settings.heartbeat_interval_s,
+        )
+    except NotFound as error:
+        raise InvalidConfig(f"pipeline_policy: {error.message}") from error
+    if isinstance(policy, HostedPolicy):
+        hosts.add(policy.host)
+    return policy
+
+
+@dataclass(slots=True, eq=False)
+class Watcher:
+    """Who watches ``open`` tasks. ``overflowed``: it was too slow and misses updates."""
+
+    open: set[TaskId]
+    updates: deque[pb.PipelineTaskUpdate] = field(default_factory=deque)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    overflowed: bool = False
+
+    def put(self, update: pb.PipelineTaskUpdate) -> None:
+        if len(self.updates) >= _WATCHED_MAX + len(self.open):
+            self.overflowed = True
+        else:
+            self.updates.append(update)
+        self.changed.set()
+
+
+class NodeStream:
+    """The way to one node: orders in turn; an input is read when its turn comes."""
+
+    def __init__(self, identity: str) -> None:
+        self.identity = identity
+        self.queue: asyncio.Queue[m.PlaceTask | pb.MasterPipelineMessage | None] = asyncio.Queue()
+        self.closed = False
+        self.draining = False
+
+    def put(self, what: m.PlaceTask | pb.MasterPipelineMessage) -> None:
+        if not self.closed:
+            self.queue.put_nowait(what)
+
+    def close(self) -> None:
+        self.closed = True
+        self.queue.put_nowait(None)
+
+
+@dataclass(slots=True)
+class _Code:
+    """What travels with a task beside its input."""
+
+    raw: bool
+    files: dict[str, bytes]
+
+
+class PipelineTasks:
+    """The live half of pipelines in the master.
+
+    Invariant: ``_code`` has an entry for each live task; a live task's input is in ``files``.
+    """
+
+    def __init__(
+        self,
+        settings: MasterSettings,
+        *,
+        policy: ClusterPolicy,
+        stop: Callable[[HrmError], None],
+    ) -> None:
+        """``stop`` ends the master: after a bug in the core its books may be half changed."""
+        self._stop = stop
+        self.core = PipelineCluster(
+            policy,
+            ToldStdm(Stdm(memory_mib=_MEMORY_MIB)),
+            bounds=ClusterBounds(
+                queue_limit=settings.pipeline_queue_limit,
+                attempts_limit=settings.pipeline_attempts,
+                node_timeout_s=settings.node_timeout_s,
+                ended_kept=settings.pipeline_ended_kept,
+            ),
+        )
+        directory: Path = settings.state_dir / "pipelines"
+        self.files = PipelineFiles(directory, settings.pipeline_held_mib << 20)
+        self.payload_bytes_max = settings.pipeline_payload_mib << 20
+        self.nodes: dict[NodeName, NodeStream] = {}
+        self._watchers: dict[TaskId, list[Watcher]] = {}
+        self._last: dict[TaskId, pb.PipelineTaskUpdate] = {}
+        """Of each task that is known, where it is or how it ended."""
+        self._code: dict[TaskId, _Code] = {}
+
+    def handle(self, event: m.ClusterEvent) -> None:
+        """Let the core take the event in, and do what it says.
+
+        Raises:
+            HrmError: the core refuses.
+        """
+        try:
+            commands = self.core.handle(event)
+        except (AlreadyExists, LimitReached, NotFound):
+            raise
+        except Exception as error:
+            name = type(event).__name__
+            log.critical("core of pipelines failed", input=name, exc_info=True)
+            self._stop(HrmError(f"{name} could not be taken in: {error!r}"))
+            return
+        for command in commands:
+            match command:
+                case m.PlaceTask():
+                    self._send(command.node, command)
+                case m.CancelTask():
+                    attempt = pw.attempt_of(command.task_id, command.attempt)
+                    order = pb.WithdrawPipelineTask(attempt=attempt, reason=command.why)
+                    self._send(command.node, pb.MasterPipelineMessage(withdraw=order))
+                case m.ReportPlacement():
+                    self._placement(command)
+                case m.ReportTiming():
+                    timing = pw.from_timing(command.timing, command.node)
+                    self._tell(command.task_id, pb.PipelineTaskUpdate(subtask=timing))
+                case m.FinishTask():
+                    self._finished(command)
+
+    async def tick_forever(self, draining: Callable[[NodeName], bool]) -> None:
+        """``draining``: does the rest of the master drain this node?"""
+        while True:
+            await asyncio.sleep(TICK_INTERVAL_S)
+            now = time.time()
+            self.handle(m.ClusterTicked(now=now))
+            for name, row in list(self.core.table.nodes.items()):
+                self._set_draining(name, row, draining(name), now)
+
+    def _set_draining(self, name: NodeName, row: NodeRow, wanted: bool, now: float) -> None:
+        """A node whose stream is down takes nothing new either, but is not told to drain."""
+        stream = self.nodes.get(name)
+        if stream is not None and stream.draining != wanted:
+            stream.draining = wanted
+            stream.put(pb.MasterPipelineMessage(drain=wanted))
+        closed = wanted or stream is None
+        if row.draining != closed:
+            self.handle(m.NodeDraining(now=now, name=name, draining=closed))
+
+    def _send(self, node: NodeName, what: m.PlaceTask | pb.MasterPipelineMessage) -> None:
+        """To a node whose stream is down nothing is sent: it is told when it comes back."""
+        stream = self.nodes.get(node)
+        if stream is not None:
+            stream.put(what)
+
+    # --- tasks --------------------------------------------------------------------------------
+
+    def submit(self, task: TaskSpec, payload: bytes, *, raw: bool, files: dict[str, bytes]) -> None:
+        """Take a task in.
+
+        Raises:
+            HrmError: the core or the files refuse it; nothing is left of it then.
+        """
+        task_id = task.task_id
+        if task_id in self.core.tasks or task_id in self.core.ended:
+            self.handle(m.TaskSubmitted(now=task.submitted_at, task=task))  # refuses
+        self.files.put_input(task_id, payload)
+        self._code[task_id] = _Code(raw, files)
+        try:
+            self.handle(m.TaskSubmitted(now=task.submitted_at, task=task))
+        except HrmError:
+            self.files.drop(task_id)
+            del self._code[task_id]
+            raise
+
+    def _placement(self, command: m.ReportPlacement) -> None:
+        if command.node is None:
+            update = pb.PipelineTaskUpdate(queued=command.message)
+        else:
+            placed = pb.PipelinePlacement(
+                node=command.node, attempt=command.attempt, why=command.message
+            )
+            update = pb.PipelineTaskUpdate(placed=placed)
+        self._tell(command.task_id, update, last=True)
+
+    def _finished(self, command: m.FinishTask) -> None:
+        task_id = command.task_id
+        done = command.outcome is TaskOutcome.DONE
+        self.files.drop(task_id, result=not done)
+        self._code.pop(task_id, None)
+        end = pb.PipelineTaskEnd(
+            outcome=pw.from_outcome(command.outcome),
+            message=command.message,
+            node=command.node or "",
+            attempt=command.attempt,
+            timings=[pw.from_timing(one, command.node or "") for one in command.timings],
+            response_s=command.response_s,
+            result_bytes=self.files.size(task_id, "out"),
+        )
+        self._tell(task_id, pb.PipelineTaskUpdate(ended=end), last=True)
+        for watcher in self._watchers.pop(task_id, ()):
+            watcher.open.discard(task_id)
+        log.info("task ended", task=task_id, outcome=command.outcome.value, why=command.message)
+        self._forget_old()
+
+    def _forget_old(self) -> None:
+        """Drop what the core has forgotten, some at a time."""
+        if len(self._last) < len(self.core.tasks) + len(self.core.ended) + _FORGOTTEN_AT_ONCE:
+            return
+        for old in [one for one in self._last if not self._known(one)]:
+            del self._last[old]
+            self.files.drop(old)
+
+    def _known(self, task_id: TaskId) -> bool:
+        return task_id in self.core.tasks or task_id in self.core.ended
+
+    def _tell(self, task_id: TaskId, update: pb.PipelineTaskUpdate, *, last: bool = False) -> None:
+        update.task_id = task_id
+        update.at_s = time.time()
+        if last:
+            self._last[task_id] = update
+        for watcher in self._watchers.get(task_id, ()):
+            watcher.put(update)
+
+    def watch(self, task_ids: list[TaskId]) -> Watcher:
+        """Watch these from now on; where each of them is comes first."""
+        watcher = Watcher(open={one for one in task_ids if one in self.core.tasks})
+        for task_id in task_ids:
+            why = self.core.explain(task_id)
+            last = self._last.get(task_id)
+            if last is None:
+                last = pb.PipelineTaskUpdate(task_id=task_id, at_s=time.time(), queued=why)
+            watcher.put(last)
+        for task_id in watcher.open:
+            self._watchers.setdefault(task_id, []).append(watcher)
+        return watcher
+
+    def unwatch(self, watcher: Watcher) -> None:
+        for task_id in watcher.open:
+            others = [one for one in self._watchers.get(task_id, ()) if one is not watcher]
+            if others:
+                self._watchers[task_id] = others
+            else:
+                self._watchers.pop(task_id, None)
+
+    # --- nodes --------------------------------------------------------------------------------
+
+    def join(self, register: pb.RegisterPipelineNode) -> tuple[NodeName, NodeStream]:
+        """A node is here; its stream is to be written from the second answer.
+
+        Raises:
+            InvalidRequest: a field is malformed.
+        """
+        capacity = pw.to_capacity(register.capacity)
+        load = pw.to_load(register.load)
+        tasks = tuple((pw.to_task_id(one.task_id), one.attempt) for one in register.tasks)
+        stream = NodeStream(register.identity)
+        before = self.nodes.get(capacity.name)
+        self.nodes[capacity.name] = stream
+        if before is not None:
+            before.close()
+        now = time.time()
+        self.handle(m.NodeJoined(now=now, capacity=capacity, tasks=tasks, load=load))
+        return capacity.name, stream
+
+    def leave(self, name: NodeName, stream: NodeStream) -> None:
+        """Its stream is down. It takes nothing new, and is lost if it stays away."""
+        if self.nodes.get(name) is stream:
+            del self.nodes[name]
+            self.handle(m.NodeDraining(now=time.time(), name=name))
+
+    def heard(self, name: NodeName, message: pb.NodePipelineMessage) -> None:
+        """Take in what a node says.
+
+        Raises:
+            InvalidRequest: a field is malformed.
+        """
+        now, kind = time.time(), message.WhichOneof("message")
+        if kind == "load":
+            self.handle(m.NodeReported(now=now, name=name, load=pw.to_load(message.load)))
+        elif kind == "run":
+            task_id = pw.to_task_id(message.run.attempt.task_id)
+            attempt, timing = message.run.attempt.attempt, message.run.timing
+            self.handle(
+                m.SubtaskReported(
+                    now=now,
+                    name=name,
+                    task_id=task_id,
+                    attempt=attempt,
+                    timing=pw.to_timing(timing, task_id),
+                )
+            )
+        elif kind == "data":
+            self._result_data(name, message.data)
+        elif kind == "ended":
+            self._attempt_ended(name, message.ended, now)
+
+    def _is_current(self, name: NodeName, attempt: pb.PipelineAttempt) -> bool:
+        record = self.core.tasks.get(TaskId(attempt.task_id))
+        return record is not None and (record.node, record.attempt) == (name, attempt.attempt)
+
+    def _result_data(self, name: NodeName, data: pb.PipelineData) -> None:
+        attempt = data.attempt
+        if self._is_current(name, attempt):
+            task_id = TaskId(attempt.task_id)
+            try:
+                self.files.add(task_id, attempt.attempt, data.offset, data.data)
+            except HrmError as error:
+                log.warning("no room for a result", task=task_id, why=error.message)
+
+    def _attempt_ended(self, name: NodeName, ended: pb.PipelineAttemptEnd, now: float) -> None:
+        attempt, end = ended.attempt, ended.end
+        task_id = pw.to_task_id(attempt.task_id)
+        outcome, message = pw.to_outcome(end.outcome), end.message
+        current = self._is_current(name, attempt) and outcome is TaskOutcome.DONE
+        if current and not self.files.finish(task_id, attempt.attempt, end.result_bytes):
+            outcome = TaskOutcome.FAILED
+            message = (
+                f"its result of {end.result_bytes} bytes did not arrive whole: inputs and "
+                f"results may hold pipeline_held_mib of the master's disk"
+            )
+        self.handle(
+            m.TaskEnded(
+                now=now,
+                name=name,
+                task_id=task_id,
+                attempt=attempt.attempt,
+                outcome=outcome,
+                message=message,
+                timings=tuple(pw.to_timing(one, task_id) for one in end.timings),
+            )
+        )
+        self._send(name, pb.MasterPipelineMessage(acknowledge=attempt))
+
+    def placing(self, command: m.PlaceTask) -> pb.PlacePipelineTask | None:
+        """The order to run a task; None: it has ended, or been placed elsewhere, meanwhile."""
+        task = command.task
+        attempt = pw.attempt_of(task.task_id, command.attempt)
+        code = self._code.get(task.task_id)
+        if code is None or not self._is_current(command.node, attempt):
+            return None
+        return pb.PlacePipelineTask(
+            attempt=attempt,
+            pipeline=pw.from_pipeline(task.pipeline),
+            size_mb=task.size_mb,
+            workload_class=wire.WORKLOAD_CLASS[task.workload],
+            submitted_at_s=task.submitted_at,
+            raw=code.raw,
+            payload_bytes=self.files.size(task.task_id, "in"),
+            files=[pb.SourceFile(path=k, content=v) for k, v in code.files.items()],
+        )

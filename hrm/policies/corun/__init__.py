@@ -1,0 +1,111 @@
+"""Stage 2 of pipeline scheduling: which device of a node, and beside whom.
+
+``load`` makes a ``NodePolicy`` by its name; ``Stdm`` (``estimates``) is what all of them believe
+about subtasks; ``predictor`` makes the part of it that fills in what nobody has measured.
+
+Source: LDWP + IAWP, sections 2.4, 3.3, 3.4 and 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hrm.core.pipeline.model import NodePolicy
+from hrm.errors import InvalidConfig
+from hrm.policies.corun.baselines import Mct, MinMin, Pats, Random
+from hrm.policies.corun.estimates import Stdm
+from hrm.policies.corun.iawp import Iawp
+from hrm.policies.corun.ncf import NeuralFilter
+from hrm.policies.corun.predictors import Gaussian, MatrixFactors, Mean, Neighbours, Predictor
+from hrm.policies.corun.scores import CoRunScore, Cosine, Learned, Oracle, Overload
+
+__all__ = ["DEFAULT_SCORE", "SCORES", "Stdm", "known", "load", "predictor"]
+
+DEFAULT_SCORE = "learned"
+SCORES: dict[str, Callable[..., CoRunScore]] = {
+    "cosine": Cosine,
+    "overload": Overload,
+    "learned": Learned,
+    "oracle": Oracle,
+}
+_POLICIES: dict[str, Callable[..., NodePolicy]] = {
+    "random": Random,
+    "mct": Mct,
+    "min-min": MinMin,
+    "pats": Pats,
+    "iawp": Iawp,
+}
+_PREDICTORS: dict[str, Callable[..., Predictor]] = {
+    "mean": Mean,
+    "neighbours": Neighbours,
+    "matrix": MatrixFactors,
+    "gaussian": Gaussian,
+    "ncf": NeuralFilter,
+}
+_Made = TypeVar("_Made")
+_SCORE_OPTIONS = {"oracle": "truth", "learned": "slowdowns"}
+
+
+def known() -> list[str]:
+    """The names of all node policies, sorted."""
+    return sorted(_POLICIES)
+
+
+def load(name: str, *, rng: np.random.Generator, **options: Any) -> NodePolicy:
+    """The node policy ``name``, for one node.
+
+    Options of all: ``caps`` (``Caps``). Of ``min-min``: ``window``. Of ``iawp``: ``score``
+    (``cosine``, ``overload``, ``learned``, ``oracle`` or a ``CoRunScore``), ``truth`` (for
+    ``oracle``: a function of a row and the rows beside it), ``slowdowns`` (for ``learned``; without
+    it those of the estimates), ``queue_length``, ``patience``, ``tail_guard``, ``steal``.
+
+    Raises:
+        InvalidConfig: no policy, score or option of that name.
+    """
+    make = _POLICIES.get(name)
+    if make is None:
+        raise InvalidConfig(
+            f"no node policy is called {name!r}; choose one of {', '.join(known())}"
+        )
+    if name == "iawp":
+        options["score"] = _score(options.pop("score", DEFAULT_SCORE), options)
+    return _made(f"node policy {name!r}", make, {"rng": rng, **options})
+
+
+def predictor(name: str, **options: Any) -> Predictor:
+    """The predictor ``name``: ``mean``, ``neighbours``, ``matrix``, ``gaussian`` or ``ncf``.
+
+    ``ncf`` needs ``network``, a trained one or its file.
+
+    Raises:
+        InvalidConfig: no predictor or option of that name.
+    """
+    make = _PREDICTORS.get(name)
+    if make is None:
+        raise InvalidConfig(
+            f"no predictor is called {name!r}; choose one of {', '.join(sorted(_PREDICTORS))}"
+        )
+    return _made(f"predictor {name!r}", make, options)
+
+
+def _score(wanted: str | CoRunScore, options: dict[str, Any]) -> CoRunScore:
+    if not isinstance(wanted, str):
+        return wanted
+    make = SCORES.get(wanted)
+    if make is None:
+        raise InvalidConfig(
+            f"no co-run score is called {wanted!r}; choose one of {', '.join(sorted(SCORES))}"
+        )
+    own = _SCORE_OPTIONS.get(wanted)
+    given = [options.pop(own)] if own in options else []
+    return _made(f"co-run score {wanted!r}", make, {}, *given)
+
+
+def _made(who: str, make: Callable[..., _Made], options: dict[str, Any], *given: Any) -> _Made:
+    try:
+        return make(*given, **options)
+    except TypeError as error:
+        raise InvalidConfig(f"{who} cannot be made: {error}") from error

@@ -1,0 +1,117 @@
+"""Estimates in a file: what a node has learned outlives its agent, and nothing in it is code.
+
+One ``.npz`` without pickles: arrays, and a line of JSON with a version, the names of the metrics
+and the rows. A file of other metrics is refused; the predictor is fitted anew from the cells.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+
+from hrm.core.pipeline.model import SIZE_BUCKETS_MB, Device, Row
+from hrm.errors import InvalidRequest
+from hrm.policies.corun.estimates import ROWS_MAX, Entry, Stdm
+from hrm.policies.corun.metrics import METRICS
+
+__all__ = ["load_estimates", "save_estimates"]
+
+_VERSION = 1
+_DEVICES = (Device.CPU, Device.GPU)
+
+
+def save_estimates(path: Path, estimates: Stdm) -> None:
+    """Write ``path``, whole or not at all."""
+    entries = estimates.entries
+    meta = {
+        "version": _VERSION,
+        "metrics": METRICS,
+        "rows": [list(row) for row in entries],
+        "devices": {
+            kind: sorted(device.value for device in devices)
+            for kind, devices in estimates.devices.items()
+        },
+        "declared_mib": estimates.declared_mib,
+    }
+    shape = (len(entries), len(METRICS))
+    runs = np.full((len(entries), len(_DEVICES), 2), np.nan)
+    for index, entry in enumerate(entries.values()):
+        for number, device in enumerate(_DEVICES):
+            if device in entry.runs:
+                runs[index, number] = entry.runs[device]
+    state = {f"slowdowns_{name}": array for name, array in estimates.slowdowns.state().items()}
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            np.savez(
+                file,
+                meta=np.array(json.dumps(meta)),
+                values=np.array([entry.values for entry in entries.values()]).reshape(shape),
+                counts=np.array([entry.counts for entry in entries.values()]).reshape(shape),
+                runs=runs,
+                **state,  # type: ignore[arg-type]
+            )
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def load_estimates(path: Path, estimates: Stdm) -> None:
+    """Add to the fresh ``estimates`` what ``save_estimates`` wrote.
+
+    Raises:
+        InvalidRequest: no such file, a damaged one, or one of other metrics; nothing was added.
+    """
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            meta = json.loads(str(file["meta"]))
+            if meta["version"] != _VERSION or tuple(meta["metrics"]) != METRICS:
+                raise ValueError("it was written for other metrics or by another version")
+            entries = _entries(meta["rows"], file["values"], file["counts"], file["runs"])
+            devices = {
+                str(kind): frozenset(Device(value) for value in values)
+                for kind, values in meta["devices"].items()
+            }
+            declared = {str(kind): int(mib) for kind, mib in meta["declared_mib"].items()}
+            names = ("squares", "moments", "observed")
+            estimates.slowdowns.restore({name: file[f"slowdowns_{name}"] for name in names})
+    except Exception as error:
+        raise InvalidRequest(
+            f"{path} holds no estimates of subtasks: {type(error).__name__}: {error}; remove it, "
+            f"and they are learned anew"
+        ) from error
+    estimates.adopt(entries, devices, declared)
+
+
+def _entries(
+    rows: list[list[object]],
+    values: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    counts: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    runs: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+) -> dict[Row, Entry]:
+    if len(rows) > ROWS_MAX:
+        raise ValueError(f"it has {len(rows)} rows, at most {ROWS_MAX} are kept")
+    shape = (len(rows), len(METRICS))
+    if values.shape != shape or counts.shape != shape or runs.shape != (len(rows), 2, 2):
+        raise ValueError(f"arrays of {values.shape}, {counts.shape}, {runs.shape} for {shape}")
+    if np.isinf(values).any() or (values < 0).any() or not np.isfinite(counts).all():
+        raise ValueError("a cell is no number from 0 on")
+    if np.isinf(runs).any() or (runs < 0).any():
+        raise ValueError("a time is no number from 0 on")
+    found: dict[Row, Entry] = {}
+    for index, (kind, bucket, model) in enumerate(rows):
+        if not isinstance(bucket, int) or not 0 <= bucket <= len(SIZE_BUCKETS_MB):
+            raise ValueError(f"there is no bucket of sizes {bucket!r}")
+        found[Row(str(kind), bucket, str(model))] = Entry(
+            values=np.array(values[index], np.float64),
+            counts=np.array(counts[index], np.float64),
+            runs={
+                device: (float(runs[index, number, 0]), int(runs[index, number, 1]))
+                for number, device in enumerate(_DEVICES)
+                if not np.isnan(runs[index, number]).any()
+            },
+        )
+    return found

@@ -1,0 +1,493 @@
+"""What stands between a learned policy and the cluster: one host for all of them, on every level.
+
+A host has two ways to answer a question: a learned one, and a heuristic that answers always. A
+``Mode`` says how much the learned one is trusted, and people move it up, one step at a time::
+
+    off      the heuristic alone
+    shadow   the heuristic acts; what the learned one would have done is recorded beside it
+    canary   the learned one acts for 1, 10 or 50 % of the questions, by a hash of their key
+    on       it acts for all
+
+Down it goes by itself. Before each answer counts, a ``Doubt`` may send the question to the
+heuristic (a *fallback*), for a ``Reason`` that is counted and told: the learned one raised, doubted
+itself, or took longer than its budget; three such delays in a row open a breaker, and for a minute
+it is not asked. And a watchdog compares how long things took with what the heuristic had expected
+of its own choice in the same situation. That ratio has a distribution of its own for the tasks that
+the heuristic placed; if the 95th percentile of the learned one's is worse by 10 % for 10 minutes,
+the mode falls back to ``shadow``.
+
+Nothing here knows tasks, nodes or networks, reads a clock or draws at random: questions ``V`` and
+decisions ``D`` are the user's (``hrm.policies.cluster.hosted`` places tasks), and so are the two
+times, ``now`` and the clock that measures the budget.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from hrm.errors import InvalidRequest, NotFound
+
+__all__ = [
+    "Answer",
+    "Decided",
+    "Doubt",
+    "Host",
+    "HostBounds",
+    "HostStatus",
+    "Hosts",
+    "Mode",
+    "Reason",
+    "ShadowRecord",
+    "Watchdog",
+    "canary_place",
+    "mode_of",
+]
+
+V = TypeVar("V")
+D = TypeVar("D")
+
+PARTS = 10_000
+
+
+class Mode(enum.Enum):
+    """How much a learned policy decides, from nothing to everything."""
+
+    OFF = "off"
+    SHADOW = "shadow"
+    CANARY_1 = "canary-1"
+    CANARY_10 = "canary-10"
+    CANARY_50 = "canary-50"
+    ON = "on"
+
+    @property
+    def share(self) -> float:
+        """Share of the questions that the learned policy decides, 0..1."""
+        return _SHARES.get(self, 0.0)
+
+
+_SHARES = {Mode.CANARY_1: 0.01, Mode.CANARY_10: 0.1, Mode.CANARY_50: 0.5, Mode.ON: 1.0}
+
+
+class Reason(enum.Enum):
+    """Why the heuristic decided what the learned policy was asked."""
+
+    __hash__ = object.__hash__
+
+    NOT_FINITE = "not-finite"
+    VALUE = "value-out-of-range"
+    BUDGET = "over-budget"
+    BREAKER = "breaker-open"
+    DISTRIBUTION = "out-of-distribution"
+    UNKNOWN_TYPE = "unknown-type"
+    NODES = "node-count"
+    SCHEMA = "schema"
+    STALE = "stale-snapshot"
+    INFEASIBLE = "infeasible"
+    FAULT = "fault"
+    WATCHDOG = "watchdog"
+
+
+class Doubt(Exception):
+    """The learned policy's answer must not count. Raised by it, or by who checks it."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(f"{reason.value}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostBounds:
+    """The limits of trust, by name."""
+
+    budget_s: float = 0.001
+    """Most that one answer of the learned policy may take, on the host's clock."""
+    strikes: int = 3
+    """Answers over the budget in a row that open the breaker."""
+    breaker_s: float = 60.0
+    watch_factor: float = 1.1
+    watch_s: float = 600.0
+    """How far back the watchdog looks, and for how long it must be worse."""
+    samples_min: int = 20
+    """Fewer on either side say nothing."""
+    samples_max: int = 512
+    failed_ratio: float = 10.0
+    """What a failure counts as, in expected times."""
+    pending_max: int = 100_000
+    """Decisions of which the end is awaited; the oldest is forgotten first."""
+    records_max: int = 100
+    """Shadow records kept."""
+
+
+class Answer(NamedTuple, Generic[D]):
+    """A decision, its reason in words, and what it is expected to take (seconds, NaN: unknown)."""
+
+    decision: D
+    why: str
+    expected_s: float = math.nan
+
+
+class Decided(NamedTuple, Generic[D]):
+    """What counts. ``reason``: why the learned policy, though asked to decide, did not."""
+
+    decision: D
+    why: str
+    learned: bool
+    reason: Reason | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowRecord:
+    """One question that both answered, of which the heuristic's answer counted."""
+
+    now: float
+    key: str
+    heuristic: str
+    learned: str
+    """Empty: it fell back, for ``reason``."""
+    same: bool
+    reason: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostStatus:
+    """What people and programs may know of a host; times are of the caller's ``now``."""
+
+    policy: str
+    kind: str
+    heuristic: str
+    model: str
+    schema: str
+    mode: Mode
+    asked: int
+    """Questions, all of them."""
+    learned: int
+    """Of these decided by the learned policy."""
+    shadowed: int
+    agreed: int
+    """Of the shadowed, those on which both said the same."""
+    fallbacks: dict[str, int]
+    breaker_until: float | None
+    seconds_p50: float
+    seconds_p99: float
+    ratio_p95: float
+    """Response over the heuristic's expectation, of what the learned policy decided; NaN: few."""
+    reference_p95: float
+    rolled_back_at: float | None
+    last: str
+    """The last fallback or rollback, in words."""
+    records: tuple[ShadowRecord, ...] = ()
+
+
+class Watchdog:
+    """Compares how long things took with what the heuristic expected, for both deciders."""
+
+    def __init__(self, bounds: HostBounds) -> None:
+        self._bounds = bounds
+        self._learned: deque[tuple[float, float]] = deque(maxlen=bounds.samples_max)
+        self._reference: deque[float] = deque(maxlen=bounds.samples_max)
+        self._bad_since: float | None = None
+
+    def observed(self, now: float, ratio: float, *, learned: bool) -> bool:
+        """Take in one end; true: the learned policy has been worse for too long."""
+        if not learned:
+            self._reference.append(ratio)
+            return False
+        self._learned.append((now, ratio))
+        ratio_p95, reference_p95 = self.p95(now)
+        # Comparisons with NaN, of too few samples, are false.
+        if not ratio_p95 > self._bounds.watch_factor * reference_p95:
+            self._bad_since = None
+            return False
+        if self._bad_since is None:
+            self._bad_since = now
+        return now - self._bad_since >= self._bounds.watch_s
+
+    def p95(self, now: float) -> tuple[float, float]:
+        """The 95th percentiles, of the learned policy's lately and of the heuristic's; NaN: few."""
+        while self._learned and self._learned[0][0] < now - self._bounds.watch_s:
+            self._learned.popleft()
+        sides = ([ratio for _, ratio in self._learned], list(self._reference))
+        few = self._bounds.samples_min
+        ours, theirs = (
+            float(np.percentile(side, 95)) if len(side) >= few else math.nan for side in sides
+        )
+        return ours, theirs
+
+    def forget(self) -> None:
+        """The learned policy begins anew; what is known of the heuristic stays."""
+        self._learned.clear()
+        self._bad_since = None
+
+
+@dataclass(slots=True)
+class _Counters:
+    asked: int = 0
+    learned: int = 0
+    shadowed: int = 0
+    agreed: int = 0
+    fallbacks: dict[Reason, int] = field(default_factory=dict)
+
+
+class Host(Generic[V, D]):
+    """One learned policy beside its heuristic.
+
+    Args:
+        policy, kind, heuristic, model, schema: names, for people.
+        learned: answers, or raises ``Doubt``; whatever else it raises is a doubt, too.
+        fallback: answers always.
+        clock_s: seconds that pass while ``learned`` works. ``time.thread_time`` charges it with
+            nobody else's work; a simulator passes a clock of its own.
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: str,
+        kind: str,
+        heuristic: str,
+        model: str,
+        schema: str,
+        learned: Callable[[V], Answer[D]],
+        fallback: Callable[[V], Answer[D]],
+        clock_s: Callable[[], float],
+        mode: Mode = Mode.SHADOW,
+        bounds: HostBounds | None = None,
+    ) -> None:
+        self.policy = policy
+        self.kind = kind
+        self.heuristic = heuristic
+        self.model = model
+        self.schema = schema
+        self.bounds = HostBounds() if bounds is None else bounds
+        self._learned = learned
+        self._fallback = fallback
+        self._clock_s = clock_s
+        self._mode = mode
+        self._counters = _Counters()
+        self._strikes = 0
+        self._breaker_until: float | None = None
+        self._seconds: deque[float] = deque(maxlen=self.bounds.samples_max)
+        self._records: deque[ShadowRecord] = deque(maxlen=self.bounds.records_max)
+        self._pending: dict[str, tuple[bool, float]] = {}
+        self._watchdog = Watchdog(self.bounds)
+        self._rolled_back_at: float | None = None
+        self._last = ""
+
+    @property
+    def mode(self) -> Mode:
+        return self._mode
+
+    def set_mode(self, mode: Mode) -> None:
+        """From now on. A way up gives the learned policy a clean record."""
+        if mode.share > self._mode.share:
+            self._watchdog.forget()
+            self._rolled_back_at = None
+        self._mode = mode
+
+    def decide(self, key: str, view: V, now: float) -> Decided[D]:
+        """The answer that counts for the question ``view``, which is known as ``key``."""
+        self._counters.asked += 1
+        safe = self._fallback(view)
+        trusted = canary_place(key) < self._mode.share
+        if self._mode is Mode.OFF or not (trusted or self._mode is Mode.SHADOW):
+            return self._settle(key, safe, Decided(safe.decision, safe.why, False, None))
+        answer: Answer[D] | None = None
+        doubt: Doubt | None = None
+        started_s = self._clock_s()
+        try:
+            answer = self._asked(view, now)
+        except Doubt as caught:
+            doubt = caught
+            self._count(doubt)
+        if self._mode is Mode.SHADOW:
+            self._record(key, now, safe, answer, doubt, self._clock_s() - started_s)
+            return self._settle(key, safe, Decided(safe.decision, safe.why, False, None))
+        if answer is None:
+            assert doubt is not None
+            why = f"{safe.why}; {self.heuristic} decided, not {self.policy}: {doubt}"
+            return self._settle(key, safe, Decided(safe.decision, why, False, doubt.reason))
+        self._counters.learned += 1
+        return self._settle(key, safe, Decided(answer.decision, answer.why, True, None))
+
+    def ended(self, key: str, *, now: float, response_s: float, ok: bool) -> None:
+        """What was decided under ``key`` has ended; keys that nobody knows are let pass."""
+        learned, expected_s = self._pending.pop(key, (False, math.nan))
+        if not expected_s > 0.0 or not math.isfinite(expected_s):
+            return
+        ratio = response_s / expected_s if ok else self.bounds.failed_ratio
+        if not math.isfinite(ratio):
+            return
+        if self._watchdog.observed(now, ratio, learned=learned) and self._mode.share > 0.0:
+            self._roll_back(now)
+
+    def status(self, now: float) -> HostStatus:
+        """The state of affairs; ``records`` are oldest first."""
+        counters = self._counters
+        p50, p99 = np.percentile(self._seconds, (50, 99)) if self._seconds else (math.nan, math.nan)
+        ratio_p95, reference_p95 = self._watchdog.p95(now)
+        is_open = self._breaker_until is not None and now < self._breaker_until
+        return HostStatus(
+            policy=self.policy,
+            kind=self.kind,
+            heuristic=self.heuristic,
+            model=self.model,
+            schema=self.schema,
+            mode=self._mode,
+            asked=counters.asked,
+            learned=counters.learned,
+            shadowed=counters.shadowed,
+            agreed=counters.agreed,
+            fallbacks={reason.value: count for reason, count in counters.fallbacks.items()},
+            breaker_until=self._breaker_until if is_open else None,
+            seconds_p50=float(p50),
+            seconds_p99=float(p99),
+            ratio_p95=ratio_p95,
+            reference_p95=reference_p95,
+            rolled_back_at=self._rolled_back_at,
+            last=self._last,
+            records=tuple(self._records),
+        )
+
+    def _asked(self, view: V, now: float) -> Answer[D]:
+        """The learned policy's answer, if it may count."""
+        if self._breaker_until is not None:
+            if now < self._breaker_until:
+                left_s = self._breaker_until - now
+                raise Doubt(Reason.BREAKER, f"it was too slow; asked again in {left_s:.0f} s")
+            self._breaker_until = None
+        started_s = self._clock_s()
+        try:
+            answer = self._learned(view)
+        except Doubt:
+            raise
+        except Exception as error:  # whatever a learned policy does, the cluster goes on
+            raise Doubt(Reason.FAULT, f"{type(error).__name__}: {error}") from error
+        finally:
+            took_s = self._clock_s() - started_s
+            self._seconds.append(took_s)
+        if took_s <= self.bounds.budget_s:
+            self._strikes = 0
+            return answer
+        self._strikes += 1
+        if self._strikes >= self.bounds.strikes:
+            self._strikes = 0
+            self._breaker_until = now + self.bounds.breaker_s
+        budget_ms = 1e3 * self.bounds.budget_s
+        raise Doubt(Reason.BUDGET, f"it took {1e3 * took_s:.2f} ms of {budget_ms:g} ms")
+
+    def _settle(self, key: str, safe: Answer[D], decided: Decided[D]) -> Decided[D]:
+        self._pending.pop(key, None)
+        self._pending[key] = (decided.learned, safe.expected_s)
+        if len(self._pending) > self.bounds.pending_max:
+            del self._pending[next(iter(self._pending))]
+        return decided
+
+    def _record(
+        self,
+        key: str,
+        now: float,
+        safe: Answer[D],
+        answer: Answer[D] | None,
+        doubt: Doubt | None,
+        seconds: float,
+    ) -> None:
+        same = answer is not None and answer.decision == safe.decision
+        self._counters.shadowed += 1
+        self._counters.agreed += same
+        self._records.append(
+            ShadowRecord(
+                now=now,
+                key=key,
+                heuristic=safe.why,
+                learned="" if answer is None else answer.why,
+                same=same,
+                reason="" if doubt is None else str(doubt),
+                seconds=seconds,
+            )
+        )
+
+    def _count(self, doubt: Doubt) -> None:
+        counts = self._counters.fallbacks
+        counts[doubt.reason] = counts.get(doubt.reason, 0) + 1
+        self._last = str(doubt)
+
+    def _roll_back(self, now: float) -> None:
+        ratio_p95, reference_p95 = self._watchdog.p95(now)
+        was = self._mode.value
+        self._count(
+            Doubt(
+                Reason.WATCHDOG,
+                f"p95 of response over expectation {ratio_p95:.2f}, {self.heuristic}'s is "
+                f"{reference_p95:.2f}, for {self.bounds.watch_s:.0f} s: back from {was} to shadow",
+            )
+        )
+        self._mode = Mode.SHADOW
+        self._rolled_back_at = now
+        self._watchdog.forget()
+
+
+def canary_place(key: str) -> float:
+    """Where ``key`` stands in 0..1: the same on every machine, and in every mode.
+
+    Whoever is below the share of one canary is below that of the next.
+    """
+    digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % PARTS / PARTS
+
+
+class Hosts:
+    """The hosts of one daemon, by the name of their policy, and what people want of them."""
+
+    def __init__(self, modes: dict[str, Mode] | None = None) -> None:
+        """``modes``: as set in an earlier life, by policy."""
+        self._hosts: dict[str, Host[object, object]] = {}
+        self.modes: dict[str, Mode] = dict(modes or {})
+
+    def add(self, host: Host[V, D]) -> None:
+        """``host`` answers from now on for its policy, in the mode that was set for it."""
+        held: Host[object, object] = host  # type: ignore[assignment]  # only told, never asked
+        self._hosts[host.policy] = held
+        if host.policy in self.modes:
+            host.set_mode(self.modes[host.policy])
+
+    def statuses(self, now: float) -> list[HostStatus]:
+        """Of all hosts, by name."""
+        return [self._hosts[name].status(now) for name in sorted(self._hosts)]
+
+    def set_mode(self, policy: str, mode: Mode) -> None:
+        """Set it for now and for later lives.
+
+        Raises:
+            NotFound: no such policy is in use.
+        """
+        if policy not in self._hosts:
+            names = ", ".join(sorted(self._hosts)) or "none"
+            raise NotFound(
+                f"no learned policy {policy!r} is in use by this master; in use: {names}. Which "
+                f"one places pipeline tasks is set in hrm.toml"
+            )
+        self._hosts[policy].set_mode(mode)
+        self.modes[policy] = mode
+
+
+def mode_of(text: str) -> Mode:
+    """The mode called ``text``.
+
+    Raises:
+        InvalidRequest: there is none.
+    """
+    try:
+        return Mode(text)
+    except ValueError:
+        names = ", ".join(mode.value for mode in Mode)
+        raise InvalidRequest(f"{text!r} is no mode; name one of {names}") from None

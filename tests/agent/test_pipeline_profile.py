@@ -1,0 +1,152 @@
+"""Profiles of real processes; what cannot be measured is said to be missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+
+from hrm.agent.pipeline_profile import COUNTED_INSIDE, Profiler
+from hrm.policies.corun.metrics import METRICS
+
+Start = Callable[[str], "subprocess.Popen[str]"]
+
+BUSY = "data = bytearray(80 << 20); print('up', flush=True)\nwhile True: pass"
+IDLE = "import sys; print('up', flush=True); sys.stdin.read()"
+PARENT = (
+    "import subprocess, sys\n"
+    f"child = subprocess.Popen([sys.executable, '-c', {BUSY!r}], stdout=subprocess.PIPE)\n"
+    "child.stdout.readline(); print('up', flush=True)\n"
+    "try: sys.stdin.read()\n"
+    "finally: child.kill(); child.wait()"
+)
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    running: list[subprocess.Popen[str]] = []
+
+    def started(code: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        running.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        return process
+
+    yield started
+    for process in running:
+        end(process)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+    if process.returncode is None:
+        try:
+            process.wait(timeout=0.5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(timeout=10)
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def watched(profiler: Profiler, until: Callable[[], bool]) -> None:
+    """Sample until ``until``; the processor is what is measured, so this waits by measuring."""
+    for _ in range(20_000):
+        profiler.sample()
+        if until():
+            return
+    raise AssertionError("it did not come to that")
+
+
+def test_a_busy_process_shows_its_core_and_its_memory(start: Start) -> None:
+    profiler = Profiler(start(BUSY).pid)
+    watched(profiler, lambda: profiler.profile().duration_s > 0.6)
+    found = profiler.profile()
+    # Other work may have taken part of the core in the meantime.
+    assert 0.05 < found.figures["cpu"] <= 1.0
+    assert 80 < found.figures["memory"] < 400
+    assert set(found.figures) | set(found.missing) == set(METRICS) - {"speedup", "size"}
+
+
+def test_an_idle_process_uses_no_core(start: Start) -> None:
+    profiler = Profiler(start(IDLE).pid)
+    watched(profiler, lambda: profiler.profile().duration_s > 0.4)
+    assert profiler.profile().figures["cpu"] < 0.05
+
+
+def test_what_a_worker_starts_counts(start: Start) -> None:
+    profiler = Profiler(start(PARENT).pid)
+    watched(profiler, lambda: profiler.profile().duration_s > 0.6)
+    assert profiler.profile().figures["cpu"] > 0.05
+    assert profiler.profile().figures["memory"] > 80
+
+
+def test_without_a_gpu_its_figures_are_missing_with_the_reason(start: Start) -> None:
+    found = Profiler(start(IDLE).pid).profile()
+    assert found.missing.keys() == {"sm", "dram", "gpu_memory", *COUNTED_INSIDE}
+    assert set(found.missing.values()) == {"not available: the subtask has no GPU"}
+
+
+def test_without_a_driver_it_says_so(start: Start) -> None:
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        found = Profiler(start(IDLE).pid, gpu=0).profile()
+        assert all(why.startswith("not available: NVML") for why in found.missing.values())
+    else:
+        pynvml.nvmlShutdown()
+        pytest.skip("there is a GPU")
+
+
+def test_an_ended_process_keeps_what_was_seen_and_one_never_seen_has_nothing(start: Start) -> None:
+    process = start(BUSY)
+    profiler = Profiler(process.pid)
+    process.kill()
+    process.wait(timeout=10)
+    assert not profiler.sample()
+    assert profiler.profile().figures["memory"] > 80
+    late = Profiler(process.pid).profile()
+    assert late.figures == {}
+    assert late.missing["cpu"] == "not available: the process has ended"
+
+
+def test_nvmls_figures_of_the_process_are_taken_and_no_others(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = start(IDLE)
+    mib = 1024 * 1024
+
+    def utilisation(handle: Any, since_us: int) -> list[SimpleNamespace]:
+        assert handle == "gpu 1"
+        return [
+            SimpleNamespace(pid=process.pid, timeStamp=since_us + 5, smUtil=40, memUtil=10),
+            SimpleNamespace(pid=1, timeStamp=since_us + 9, smUtil=60, memUtil=90),
+        ]
+
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: f"gpu {index}")
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetProcessUtilization", utilisation)
+    monkeypatch.setattr(
+        pynvml,
+        "nvmlDeviceGetComputeRunningProcesses",
+        lambda handle: [
+            SimpleNamespace(pid=process.pid, usedGpuMemory=700 * mib),
+            SimpleNamespace(pid=1, usedGpuMemory=900 * mib),
+        ],
+    )
+    profiler = Profiler(process.pid, gpu=1)
+    found = profiler.profile()
+    assert (found.figures["sm"], found.figures["dram"]) == pytest.approx((0.4, 0.1))
+    assert found.figures["gpu_memory"] == 700
+    assert found.missing.keys() == set(COUNTED_INSIDE)
+    profiler.close()

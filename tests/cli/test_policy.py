@@ -1,0 +1,90 @@
+"""hrm policy: what it shows of prepared answers, what it asks for, and a real small training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import Result
+
+from hrm.policies import models
+from hrm.policies.cluster import load
+from tests.cli.conftest import FakeMaster
+from tests.cli.fake_policies import FakePolicies
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def policies(master: FakeMaster) -> FakePolicies:
+    return master.policies
+
+
+def test_show_says_what_is_trusted_and_why_not_more(hrm: Run, policies: FakePolicies) -> None:
+    result = hrm("policy", "show")
+    assert result.exit_code == 0, result.stderr
+    for part in (
+        "ldwp-set (cluster) is canary-10, with model ldwp-set-3; else ect decides",
+        "asked 1000, of these decided 92, in the shadow 400 (75% agreed)",
+        "fell back: unknown-type 7, over-budget 3",
+        "last: unknown-type: it has never seen speech [x]",
+        "not asked for another 12 s",
+        "decides in 0.21 ms (p50), 0.80 ms (p99)",
+        "response over expectation, p95: 1.31; ect's: 1.25",
+        "rolled back 9",
+        "model ldwp-set-3: /m/ldwp-set-3.npz",
+    ):
+        assert part in result.stdout
+
+
+def test_show_as_json_is_the_whole_answer(hrm: Run, policies: FakePolicies) -> None:
+    held = json.loads(hrm("policy", "show", "ldwp-set", "--output", "json").stdout)
+    assert held["policies"][0]["fallbacks"] == {"over-budget": "3", "unknown-type": "7"}
+    assert policies.requests[-1].policy == "ldwp-set"
+
+
+def test_shadow_shows_both_answers(hrm: Run, policies: FakePolicies) -> None:
+    lines = hrm("policy", "shadow", "ldwp-set").stdout.splitlines()
+    assert lines[1].split() == ["task-1", "no", "n1:", "first", "n2:", "Q", "1"]
+    assert lines[2].endswith("- (fault: x)")
+    assert policies.requests[-1].records
+
+
+def test_set_asks_for_the_mode(hrm: Run, policies: FakePolicies) -> None:
+    assert "is canary-50" in hrm("policy", "set", "ldwp-set", "canary-50").stdout
+    request = policies.requests[-1]
+    assert (request.policy, request.mode) == ("ldwp-set", "canary-50")
+
+
+def test_nothing_to_show_is_said(hrm: Run, policies: FakePolicies) -> None:
+    policies.empty = True
+    result = hrm("policy", "show")
+    assert (result.exit_code, result.stdout.strip()) == (0, "")
+    assert "no learned policy in use" in result.stderr
+    assert "hrm policy set ldwp-set shadow" in hrm("policy", "shadow", "ldwp-set").stderr
+    failed = hrm("policy", "show", "nobody")
+    assert (failed.exit_code, "no learned policy" in failed.stderr) == (1, True)
+
+
+def test_train_writes_a_model(hrm: Run, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    out = tmp_path / "ldwp-set-4.npz"
+    result = hrm(
+        "policy", "train", "ldwp-set", "--out", str(out), "--version", "4", "--output", "json",
+        "--environment", "tests.learn.queueing:Queueing", "--options", "tasks=100",
+        "--pretrain-decisions", "200", "--pretrain-rounds", "1", "--decisions", "50",
+        "--validation-seeds", "1",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["model"] == "ldwp-set-4"
+    model = models.read(out, kind="ldwp-set")
+    assert load("ldwp-set", rng=np.random.default_rng(0), model=model).name == "ldwp-set"
+
+
+def test_train_says_what_is_wrong(hrm: Run, tmp_path: Path) -> None:
+    result = hrm("policy", "train", "ldwp-set", "--environment", "nowhere:x")
+    assert result.exit_code == 1
+    assert "error: environment 'nowhere:x'" in result.stderr

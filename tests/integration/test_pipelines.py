@@ -1,0 +1,315 @@
+"""Pipelines on a real master and real agents: results, failures by name, and an agent killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from hrm import pipeline_wire as pw
+from hrm import rpc
+from hrm.config import AgentSettings, DeclaredGpu
+from hrm.pipeline import Pipeline
+from hrm.v1 import pipeline_pb2 as pb
+from hrm.v1 import pipeline_pb2_grpc
+from tests.pipeline import sample_steps
+
+REPOSITORY = Path(__file__).parents[2]
+SAMPLES = "tests.pipeline.sample_steps"
+LIMIT_S = 60.0
+DONE = pb.PipelineTaskOutcome.PIPELINE_TASK_OUTCOME_DONE
+FAILED = pb.PipelineTaskOutcome.PIPELINE_TASK_OUTCOME_FAILED
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for it, with a limit."""
+    async with asyncio.timeout(LIMIT_S):
+        while not await condition():  # noqa: ASYNC110 - what is awaited happens in other processes
+            await asyncio.sleep(0.05)
+
+
+class PipelineCluster:
+    """A master and agents, all of them processes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.token_file = directory / "token"
+        self.agents: dict[str, subprocess.Popen[bytes]] = {}
+        self.master: subprocess.Popen[bytes] | None = None
+        self.address = ""
+        self._logs: list[Any] = []
+
+    def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        log = (self.directory / f"{name}.log").open("wb")
+        self._logs.append(log)
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("HRM_")}
+        environment = {**kept, "PYTHONPATH": str(REPOSITORY), "HRM_HOME": str(self.directory)}
+        return subprocess.Popen(
+            [sys.executable, *arguments],
+            env=environment,
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+    async def start(self) -> None:
+        state = self.directory / "master"
+        self.master = self._start(
+            "master-process",
+            *("-m", "hrm.cli", "master", "--port", "0", "--state-dir", str(state)),
+            *("--token-file", str(self.token_file), "--node-timeout-s", "2"),
+            *("--heartbeat-interval-s", "0.2"),
+        )
+
+        async def serving() -> bool:
+            return (state / "address").exists()
+
+        await until(serving)
+        self.address = (state / "address").read_text().strip()
+
+    def agent(self, name: str, *, cores: int = 2, gpus: int = 0) -> None:
+        settings = AgentSettings(
+            master=self.address,
+            name=name,
+            work_dir=self.directory / name,
+            token_file=self.token_file,
+            cores=cores + 1,
+            memory_mib=4096,
+            isolation="none",
+            pipeline_cores=cores,
+            pipeline_memory_mib=2048,
+            pipeline_gpus=gpus,
+            gpus=tuple(DeclaredGpu(memory_mib=4096, name="P4") for _ in range(gpus)),
+        )
+        script = REPOSITORY / "tests/agent/plain_agent.py"
+        document = settings.model_dump_json()
+        self.agents[name] = self._start(name + "-process", str(script), document)
+
+    def close(self) -> None:
+        processes = [*self.agents.values(), *([self.master] if self.master else [])]
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+            if process.poll() is None:
+                process.kill()
+                process.wait(10)
+        for log in self._logs:
+            log.close()
+
+
+class Client:
+    def __init__(self, stub: Any) -> None:
+        self.stub = stub
+
+    async def submit(self, pipeline: Pipeline, name: str, value: Any, **more: Any) -> str:
+        reference = more.pop("reference", f"{SAMPLES}:{name}")
+        request = pb.SubmitPipelineTaskRequest(
+            pipeline=pw.from_pipeline(pipeline.spec(reference)),
+            payload=pickle.dumps(value),
+            **more,
+        )
+        task_id: str = (await self.stub.Submit(request)).task_id
+        return task_id
+
+    async def watch(self, *task_ids: str) -> dict[str, list[pb.PipelineTaskUpdate]]:
+        """All updates of each, until all have ended."""
+        updates: dict[str, list[pb.PipelineTaskUpdate]] = {one: [] for one in task_ids}
+        async with asyncio.timeout(LIMIT_S):
+            call = self.stub.Watch(pb.WatchPipelineTasksRequest(task_ids=task_ids))
+            async for update in call:
+                updates[update.task_id].append(update)
+        return updates
+
+    async def end(self, task_id: str) -> pb.PipelineTaskEnd:
+        return (await self.watch(task_id))[task_id][-1].ended
+
+    async def result(self, task_id: str) -> Any:
+        call = self.stub.GetResult(pb.GetPipelineResultRequest(task_id=task_id))
+        return pickle.loads(b"".join([chunk.data async for chunk in call]))
+
+    async def nodes(self) -> dict[str, pb.PipelineNodeInfo]:
+        listed = await self.stub.List(pb.ListPipelineTasksRequest())
+        return {one.capacity.node: one for one in listed.nodes}
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[PipelineCluster]:
+    cluster = PipelineCluster(tmp_path)
+    try:
+        await cluster.start()
+        yield cluster
+    finally:
+        await asyncio.to_thread(cluster.close)
+
+
+@pytest.fixture
+async def client(cluster: PipelineCluster) -> AsyncIterator[Client]:
+    token = rpc.read_token(cluster.token_file)
+    async with rpc.channel(cluster.address, token) as channel:
+        yield Client(pipeline_pb2_grpc.PipelineServiceStub(channel))
+
+
+async def joined(client: Client, number: int) -> None:
+    async def there() -> bool:
+        return len(await client.nodes()) >= number
+
+    await until(there)
+
+
+async def running(client: Client, node: str) -> None:
+    """The node has reported that it runs something."""
+
+    async def reported() -> bool:
+        return (await client.nodes())[node].load.running > 0
+
+    await until(reported)
+
+
+async def test_good_tasks_give_what_they_give_here_and_bad_ones_say_why(
+    cluster: PipelineCluster, client: Client
+) -> None:
+    cluster.agent("n1", gpus=1)
+    await joined(client, 1)
+    good = [await client.submit(sample_steps.arithmetic, "arithmetic", value) for value in range(6)]
+    bad = {
+        "raising": ["'divide'", "n1", "raised (2 times)", "ZeroDivisionError", "sample_steps"],
+        "hanging": ["'hang'", "n1", "limit of 0.5 s"],
+        "greedy": ["'fill'", "n1", "memory_mib of 64 MiB"],
+        "crashing": ["'crash'", "n1", "exit code 3"],
+        "unpicklable": ["'make'", "n1", "does not pickle"],
+    }
+    failing = {name: await client.submit(getattr(sample_steps, name), name, 512) for name in bad}
+    failing["absent"] = await client.submit(
+        sample_steps.arithmetic, "arithmetic", 1, reference="no_such_module:pipeline"
+    )
+    bad["absent"] = ["'double'", "n1", "cannot be imported", "no_such_module"]
+    updates = await client.watch(*good, *failing.values())
+    for value, task_id in enumerate(good):
+        end = updates[task_id][-1].ended
+        assert end.outcome == DONE, end.message
+        assert await client.result(task_id) == sample_steps.arithmetic.run_here(value)
+        names = [timing.subtask for timing in end.timings]
+        assert sorted(names) == ["add", "double", "negate", "square"]
+    for name, words in bad.items():
+        end = updates[failing[name]][-1].ended
+        assert end.outcome == FAILED
+        for word in words:
+            assert word in end.message, end.message
+
+
+async def test_a_declared_gpu_runs_the_gpu_version_and_says_what_it_is(
+    cluster: PipelineCluster, client: Client
+) -> None:
+    cluster.agent("n1", gpus=1)
+    await joined(client, 1)
+    task_id = await client.submit(sample_steps.on_a_gpu, "on_a_gpu", 5)
+    end = await client.end(task_id)
+    assert await client.result(task_id) == (5, "")
+    (timing,) = end.timings
+    assert timing.device == pb.SubtaskDevice.SUBTASK_DEVICE_GPU
+    assert "declared GPU" in timing.message and timing.row.gpu_model == "P4"
+
+
+async def test_files_that_are_sent_along_are_what_runs(
+    cluster: PipelineCluster, client: Client, tmp_path: Path
+) -> None:
+    cluster.agent("n1")
+    await joined(client, 1)
+    source = """
+from hrm.pipeline import Pipeline
+p = Pipeline("sent")
+@p.subtask()
+def shift(value):
+    return value + {}
+"""
+    sent = Pipeline("sent")
+    sent.subtask(name="shift")(abs)
+    for shift in (1, 2):
+        content = source.format(shift).encode()
+        files = [pb.SourceFile(path="sent_along.py", content=content)]
+        task_id = await client.submit(sent, "p", 40, reference="sent_along:p", files=files)
+        assert (await client.end(task_id)).outcome == DONE
+        assert await client.result(task_id) == 40 + shift
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "told to end"])
+async def test_nothing_is_lost_when_an_agent_ends_midway(
+    cluster: PipelineCluster, client: Client, how: signal.Signals
+) -> None:
+    for name in ("n1", "n2"):
+        cluster.agent(name)
+    await joined(client, 2)
+    values = [0.3 + 0.01 * number for number in range(16)]
+    tasks = [await client.submit(sample_steps.slow, "slow", value) for value in values]
+    watching = asyncio.create_task(client.watch(*tasks))
+    await running(client, "n2")
+    os.killpg(cluster.agents["n2"].pid, how)
+    updates = await watching
+    ends = [updates[task_id][-1].ended for task_id in tasks]
+    assert all(end.outcome == DONE for end in ends), [end.message for end in ends]
+    assert [(await client.result(task_id))[0] for task_id in tasks] == values
+    for task_id in tasks:
+        ended = [one for one in updates[task_id] if one.WhichOneof("update") == "ended"]
+        assert len(ended) == 1
+    again = [end for end in ends if end.attempt > 1]
+    assert again and all(end.node == "n1" for end in again)
+
+
+async def test_a_gpu_is_shared_under_the_rules_with_who_asks_from_outside(
+    cluster: PipelineCluster, client: Client
+) -> None:
+    cluster.agent("n1", gpus=1)
+    await joined(client, 1)
+    ready = cluster.directory / "n1" / "ready.json"
+
+    async def there() -> bool:
+        return ready.exists()
+
+    await until(there)
+    endpoint = json.loads(ready.read_text())["endpoint"]
+    async with rpc.channel(endpoint, rpc.read_token(cluster.token_file)) as channel:
+        stub = pipeline_pb2_grpc.GpuServiceStub(channel)
+        ask = pb.AcquireGpuRequest(kind="udf", gpu_memory_mib=3000)
+        first, second = stub.Acquire(ask), stub.Acquire(ask)
+        grants = [asyncio.ensure_future(anext(aiter(one))) for one in (first, second)]
+        async with asyncio.timeout(LIMIT_S):
+            done, waiting = await asyncio.wait(grants, return_when=asyncio.FIRST_COMPLETED)
+        (granted,), (left,) = done, waiting
+        assert granted.result().declared
+        (first if granted is grants[0] else second).cancel()
+        async with asyncio.timeout(LIMIT_S):
+            assert (await left).index == 0
+        large = stub.Acquire(pb.AcquireGpuRequest(kind="udf", gpu_memory_mib=5000))
+        with pytest.raises(grpc.RpcError, match="5000 MiB"):
+            await anext(aiter(large))
+
+
+async def test_cancelling_and_listing(cluster: PipelineCluster, client: Client) -> None:
+    waiting = await client.submit(sample_steps.slow, "slow", 60.0)
+    listed = await client.stub.List(pb.ListPipelineTasksRequest())
+    assert "no node for pipelines" in listed.tasks[0].state
+    cluster.agent("n1")
+    await joined(client, 1)
+    await running(client, "n1")
+    await client.stub.Cancel(pb.CancelPipelineTaskRequest(task_id=waiting, reason="enough"))
+    end = await client.end(waiting)
+    assert end.outcome == pb.PipelineTaskOutcome.PIPELINE_TASK_OUTCOME_CANCELLED
+    after = await client.submit(sample_steps.arithmetic, "arithmetic", 2)
+    assert (await client.end(after)).outcome == DONE
+    with pytest.raises(grpc.RpcError, match="no result"):
+        await client.result(waiting)

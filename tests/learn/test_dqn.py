@@ -1,0 +1,202 @@
+"""The learner: networks as in use, targets as by hand, updates, transfer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hrm.core.pipeline.model import ClusterView, TaskId  # noqa: E402
+from hrm.learn.dqn import Hyper, Learner, Replay, Transition  # noqa: E402
+from hrm.learn.q_networks import Brain, FlatBrain, SetBrain  # noqa: E402
+from hrm.learn.rewards import Rewards, td_target  # noqa: E402
+from hrm.policies.cluster.features import TYPES, Layout  # noqa: E402
+from hrm.policies.cluster.heuristics import Ect  # noqa: E402
+from hrm.policies.cluster.networks import mlp_q, set_q  # noqa: E402
+from tests.policies.cluster.views import all_fit, arranged, task_of, view_of  # noqa: E402
+
+
+def set_brain() -> SetBrain:
+    return SetBrain(TYPES, torch.Generator().manual_seed(0))
+
+
+def flat_brain(view: ClusterView, history: int = 1) -> FlatBrain:
+    nodes = list(zip(view.names, view.platform, strict=True))
+    return FlatBrain(Layout("paper", history=history), nodes, torch.Generator().manual_seed(0))
+
+
+def learner(brain: Brain, mode: Any = "delta", **options: Any) -> Learner:
+    hyper = options.pop("hyper", Hyper())
+    return Learner(brain, Rewards(mode), hyper, np.random.default_rng(0), **options)
+
+
+def _arrays(brain: Brain) -> dict[str, Any]:
+    return {name: tensor.detach().numpy().copy() for name, tensor in brain.weights.items()}
+
+
+def test_both_networks_have_the_values_that_numpy_finds() -> None:
+    views = [view_of(n, n) for n in (3, 17, 1, 200)]
+    brain = set_brain()
+    states = [brain.observe(task_of(), view, all_fit(view)) for view in views]
+    values = brain.values(brain.weights, states).detach().numpy()
+    assert values.shape == (4, 64)
+    for state, found in zip(states, values, strict=True):
+        expected = set_q(_arrays(brain), state.nodes, state.task)
+        assert found[: len(state.rows)] == pytest.approx(expected, abs=1e-5)
+        assert np.isneginf(found[len(state.rows) :]).all()
+    view = view_of(5)
+    flat = flat_brain(view)
+    marks = np.array([True, False, True, True, False])
+    seen = flat.observe(task_of(), view, marks)
+    found = flat.values(flat.weights, [seen]).detach().numpy()[0]
+    assert found[marks] == pytest.approx(mlp_q(_arrays(flat), seen.x)[marks], abs=1e-5)
+    assert np.isneginf(found[~marks]).all()
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("mask", [(1, 1, 1), (1, 0, 1), (1, 1, 0)])
+def test_targets_of_a_batch_are_those_of_each(double: bool, mask: tuple[int, ...]) -> None:
+    class Given(SetBrain):
+        def values(self, weights: Any, states: Any) -> Any:
+            mine = (0.9, 1.8, 2.2) if weights is self.weights else (1.0, 2.5, 2.0)
+            masked = [q if m else -np.inf for q, m in zip(mine, mask, strict=True)]
+            return torch.tensor([masked] * len(states))
+
+    brain = Given(TYPES, torch.Generator())
+    view = view_of(3)
+    state = brain.observe(task_of(), view, all_fit(view))
+    some = learner(brain, hyper=Hyper(double=double))
+    batch = [Transition(state, 0, 0.5, state, 0.8), Transition(state, 1, 0.5, None, 0.0)]
+    marks = [bool(m) for m in mask]
+    one = td_target(0.5, 0.8, (1.0, 2.5, 2.0), (0.9, 1.8, 2.2), marks, double=double)
+    assert some.targets(batch).tolist() == pytest.approx([one, 0.5])
+
+
+class Scalar(SetBrain):
+    """Q is one number."""
+
+    def __init__(self) -> None:
+        super().__init__(TYPES, torch.Generator())
+        self.weights = {"w": torch.tensor([1.6], requires_grad=True)}
+
+    def values(self, weights: Any, states: Any) -> Any:
+        return weights["w"].expand(len(states), 1)
+
+
+def _one_step(**options: Any) -> tuple[float, float]:
+    brain = Scalar()
+    view = view_of(1)
+    state = brain.observe(task_of(), view, all_fit(view))
+    some = learner(brain, hyper=Hyper(**options))
+    loss = some.step([Transition(state, 0, 2.5, None, 0.0)], torch.tensor([2.5]), some._optimizer)
+    return loss, float(brain.weights["w"].detach())
+
+
+def test_one_step_by_hand() -> None:
+    """y 2.5, Q 1.6: error 0.9, Huber 0.405; the paper's squared error halved has its gradient."""
+    assert _one_step(huber=True) == pytest.approx((0.405, 1.69))
+    assert _one_step(huber=False) == pytest.approx((0.405, 1.69))
+    assert _one_step(huber=True, clip=0.5)[1] == pytest.approx(1.65)
+
+
+def test_the_replay_keeps_the_latest() -> None:
+    replay = Replay(3)
+    for number in range(5):
+        replay.add(Transition(None, number, 0.0, None, 0.0))  # type: ignore[arg-type]
+    assert sorted(t.action for t in replay.held) == [2, 3, 4]
+    drawn = replay.sample(500, np.random.default_rng(0))
+    assert {t.action for t in drawn} == {2, 3, 4}
+
+
+def _choose(some: Learner, view: ClusterView, number: int = 0) -> int:
+    return some.choose(task_of(number), view, all_fit(view)).node
+
+
+def test_a_choice_closes_the_transition_of_the_last_one() -> None:
+    some = learner(set_brain(), "smdp", learning=False)
+    first, second = view_of(4, now=0.0), view_of(4, 1, now=1.2)
+    row = _choose(some, first)
+    some.ended(TaskId("x"), now=1.0, response_s=1.0, ok=True)
+    assert some.replay.held == []
+    _choose(some, second, 1)
+    (transition,) = some.replay.held
+    assert (transition.action, transition.reward) == (row, 1.0)
+    assert transition.discount == pytest.approx(0.9802, abs=1e-4)
+    assert transition.after is not None
+    some.finish(5.0)
+    assert some.replay.held[-1].after is None
+    assert some.replay.held[-1].discount == 0.0
+    some.begin()
+    _choose(some, first)
+    assert len(some.replay.held) == 2
+
+
+def test_a_slowdown_is_credited_when_the_task_has_ended() -> None:
+    some = learner(set_brain(), "slowdown", learning=False)
+    view = view_of(4)
+    row = _choose(some, view, 7)
+    _choose(some, view, 8)
+    ideal = float(view.task_s.min())
+    some.ended(TaskId("task-7"), now=9.0, response_s=2 * ideal, ok=True)
+    some.ended(TaskId("unknown"), now=9.0, response_s=1.0, ok=True)
+    (transition,) = some.replay.held
+    assert transition.action == row
+    assert transition.reward == pytest.approx(-np.log(2))
+    assert transition.discount == 0.0
+
+
+def test_a_teacher_decides_but_for_random_actions() -> None:
+    some = learner(set_brain(), "slowdown", teacher=Ect(), learning=False)
+    some.begin((0.0, 0.0, 0))
+    view = view_of(200, 1)
+    row = Ect().choose(task_of(), view, all_fit(view)).node
+    assert {_choose(some, view, n) for n in range(5)} == {row}
+    some.begin((0.5, 0.5, 0))
+    assert len({_choose(some, view, n) for n in range(60)}) > 10
+
+
+def test_nodes_that_are_new_move_the_weights_and_empty_the_replay() -> None:
+    view = view_of(4)
+    brain = flat_brain(view, history=2)
+    some = learner(brain, learning=False)
+    for number in range(6):
+        _choose(some, view, number)
+    assert len(some.replay.held) == 5
+    fewer = arranged(view, [2, 0])
+    _choose(some, fewer, 6)
+    assert len(some.replay.held) == 6  # they are masked, nothing moves
+    assert brain.nodes == list(zip(view.names, view.platform, strict=True))
+    before = _arrays(brain)
+    more = view_of(6, 2)
+    _choose(some, more, 7)
+    after = _arrays(brain)
+    assert some.replay.held == []
+    assert some.epsilon() == pytest.approx(0.2, abs=0.001)
+    assert after["w3"].shape == (128, 6)
+    assert np.array_equal(after["w3"][:, :4], before["w3"])
+    assert np.array_equal(after["b1"], before["b1"])
+    some.hyper = Hyper(learn_after=1, batch=2)
+    some.learning = True
+    for number in range(8, 20):
+        _choose(some, more, number)
+    assert not np.array_equal(_arrays(brain)["w3"], after["w3"])
+
+
+def test_no_unit_dies_and_no_weight_is_nan_at_the_papers_learning_rate() -> None:
+    view = view_of(11)
+    some = learner(flat_brain(view), "smdp")
+    some.rewards.kappa = 0.5
+    rng = np.random.default_rng(0)
+    for number in range(600):
+        _choose(some, view_of(11, number % 50, now=float(number)), number)
+        for _ in range(rng.poisson(1.0)):
+            some.ended(TaskId("x"), now=float(number), response_s=1.0, ok=True)
+    weights = _arrays(some.brain)
+    assert all(np.isfinite(array).all() for array in weights.values())
+    x = np.stack([t.state.x for t in some.replay.held])  # type: ignore[union-attr]
+    alive = (x @ weights["w1"] + weights["b1"] > 0).any(axis=0).mean()
+    # Squared errors of rewards five times as large kill nine units in ten.
+    assert alive > 0.8

@@ -1,0 +1,142 @@
+"""The live master's loop: who waits for a turn, and who for none."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from hrm import policies
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.bounds import Bounds
+from hrm.core.master import MasterCore
+from hrm.core.model import (
+    ApplicationId,
+    ContainerId,
+    ContainerRequest,
+    EndCause,
+    NodeName,
+    Resources,
+    ResourceUnit,
+    ResourceUnitId,
+    WorkloadClass,
+)
+from hrm.master.interpreter import Interpreter, Outbox
+from hrm.master.store import SqliteStore
+
+NODE = NodeName("n1")
+TIMEOUT_S = 10.0
+BATCH, STREAM = WorkloadClass.BATCH, WorkloadClass.STREAM
+
+
+class Master:
+    """A master with one scheduler and one node of 16 slots, whose stream nobody reads."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        core = MasterCore(1, [policies.load("min-wait", 0)], Bounds(node_timeout_s=1e9))
+        self.interpreter = Interpreter(core, store)
+        self.outbox = self.interpreter.node_outboxes[NODE, "1"] = Outbox()
+        self._numbers = itertools.count(1)
+
+    async def start(self) -> None:
+        unit = ResourceUnit(
+            unit_id=ResourceUnitId(f"{NODE}/cpu"), capacity=Resources(16, 65_536), run_limit=16
+        )
+        await self.interpreter.call(
+            lambda call_id: e.NodeRegistered(
+                now=self.interpreter.now(), call_id=call_id, node=NODE, identity="i",
+                incarnation="1", sequence=1, host="h", endpoint="h:1", units=(unit,),
+            )
+        )  # fmt: skip
+
+    async def application(self, workload_class: WorkloadClass) -> ApplicationId:
+        answer = await self.interpreter.call(
+            lambda call_id: e.ApplicationRegistered(
+                now=self.interpreter.now(), call_id=call_id, application_id=ApplicationId(""),
+                submission_key=f"key-{next(self._numbers)}", name="app", user="user",
+                declared_class=workload_class,
+            )
+        )  # fmt: skip
+        assert isinstance(answer, c.ApplicationAdmitted)
+        return answer.application_id
+
+    def ask(self, app: ApplicationId, count: int = 1) -> None:
+        """Returns without another turn of the loop."""
+        requests = tuple(
+            ContainerRequest(
+                executor_id=str(next(self._numbers)),
+                resource_profile_id=0,
+                resources=Resources(1, 1024),
+            )
+            for _ in range(count)
+        )
+        event = e.ContainersRequested(
+            now=self.interpreter.now(), application_id=app, requests=requests
+        )
+        self.interpreter.submit(event)
+
+    def told(self) -> list[ApplicationId]:
+        """Of whose containers the node has been told, or will be once somebody reads."""
+        messages = self.outbox._messages
+        return [x.spec.application_id for x in messages if isinstance(x, c.AssignContainer)]
+
+
+@pytest.fixture
+async def master(tmp_path: Path) -> AsyncIterator[Master]:
+    store = SqliteStore(tmp_path / "store.sqlite")
+    try:
+        made = Master(store)
+        await made.start()
+        yield made
+        assert not made.interpreter.stopped.done()
+    finally:
+        store.close()
+
+
+async def test_a_stream_is_placed_in_the_turn_that_took_in_its_request(master: Master) -> None:
+    stream = await master.application(STREAM)
+
+    master.ask(stream, 3)
+
+    assert master.told() == [stream] * 3
+
+
+async def test_so_it_is_while_its_scheduler_has_been_told_to_wake_for_batch(
+    master: Master,
+) -> None:
+    batch, stream = await master.application(BATCH), await master.application(STREAM)
+
+    master.ask(batch)
+    master.ask(stream)
+
+    assert master.told() == [stream]
+
+
+async def test_batch_leaves_the_loop_to_others_between_its_steps(master: Master) -> None:
+    batch = await master.application(BATCH)
+
+    master.ask(batch)
+
+    assert master.told() == []
+    (message,) = await asyncio.wait_for(master.outbox.take(), TIMEOUT_S)
+    assert isinstance(message, c.AssignContainer)
+    assert message.spec.application_id == batch
+
+
+async def test_ends_are_acknowledged_some_at_a_time_and_delay_nothing_else() -> None:
+    outbox = Outbox()
+    stop = c.StopContainer(
+        container_id=ContainerId("a-x3"), cause=EndCause.RELEASED, reason="", grace_s=1.0
+    )
+    for name in ("a-x1", "a-x2"):
+        outbox.put(c.AcknowledgeEnded(container_ids=(ContainerId(name),)))
+    outbox.put(stop)
+
+    assert await asyncio.wait_for(outbox.take(), TIMEOUT_S) == [stop]
+    both = (ContainerId("a-x1"), ContainerId("a-x2"))
+    expected = [c.AcknowledgeEnded(container_ids=both)]
+    assert await asyncio.wait_for(outbox.take(), TIMEOUT_S) == expected

@@ -1,0 +1,288 @@
+"""PipelineService before real nodes: what it refuses, what it keeps, how a node's stream lives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from hrm import pipeline_wire as pw
+from hrm import rpc
+from hrm.config import MasterSettings
+from hrm.core.pipeline.basic import LeastLoaded
+from hrm.core.pipeline.model import TaskId
+from hrm.errors import InvalidConfig, LimitReached, NotFound
+from hrm.master.pipeline_files import PipelineFiles
+from hrm.master.pipeline_service import PipelineService
+from hrm.master.pipeline_tasks import PipelineTasks, pipeline_policy
+from hrm.policies.host import Hosts
+from hrm.v1 import pipeline_pb2 as pb
+from hrm.v1 import pipeline_pb2_grpc
+from tests.core.pipeline.building import BOTH, Node, capacity, pipeline, subtask, task
+
+TOKEN = "t"
+CPU = pb.SubtaskDevice.SUBTASK_DEVICE_CPU
+LIMIT_S = 10.0
+
+
+@asynccontextmanager
+async def serving(directory: Path, **settings: Any) -> AsyncIterator[tuple[PipelineTasks, Any]]:
+    """A service on a free port of the loopback, and a stub for it."""
+    broken: list[Exception] = []
+    tasks = PipelineTasks(
+        MasterSettings(state_dir=directory, **settings), policy=LeastLoaded(), stop=broken.append
+    )
+    server = grpc.aio.server(interceptors=[rpc.TokenInterceptor(TOKEN)], options=rpc.SERVER_OPTIONS)
+    service = PipelineService(tasks, 0.2)
+    pipeline_pb2_grpc.add_PipelineServiceServicer_to_server(service, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with rpc.channel(f"127.0.0.1:{port}", TOKEN) as channel:
+            yield tasks, pipeline_pb2_grpc.PipelineServiceStub(channel)
+    finally:
+        await server.stop(0)
+    assert not broken
+
+
+def request(**more: Any) -> pb.SubmitPipelineTaskRequest:
+    spec = more.pop("pipeline", None) or pw.from_pipeline(pipeline(subtask("a")))
+    return pb.SubmitPipelineTaskRequest(pipeline=spec, payload=b"x", **more)
+
+
+@contextmanager
+def refused(code: grpc.StatusCode, *parts: str) -> Iterator[None]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        yield
+    assert caught.value.code() is code
+    for part in parts:
+        assert part in (caught.value.details() or "")
+
+
+def _spec(**fields: Any) -> pb.PipelineSpec:
+    base: dict[str, Any] = {
+        "name": "p",
+        "reference": "m:p",
+        "subtasks": [pb.PipelineSubtask(name="a", devices=[CPU], timeout_s=1, attempts=1)],
+    }
+    return pb.PipelineSpec(**(base | fields))
+
+
+def _one(**fields: Any) -> list[pb.PipelineSubtask]:
+    base: dict[str, Any] = {"name": "a", "devices": [CPU], "timeout_s": 1, "attempts": 1}
+    return [pb.PipelineSubtask(**(base | fields))]
+
+
+@pytest.mark.parametrize(
+    ("bad", "part"),
+    [
+        (request(task_id="../x"), "task_id"),
+        (request(pipeline=_spec(name="")), "pipeline.name"),
+        (request(pipeline=_spec(reference="m")), "MODULE:ATTRIBUTE"),
+        (request(pipeline=_spec(subtasks=[])), "0 subtasks"),
+        (request(pipeline=_spec(subtasks=_one(after=["b"]))), "circle"),
+        (request(pipeline=_spec(subtasks=_one() + _one())), "twice"),
+        (request(pipeline=_spec(subtasks=_one(devices=[]))), "neither a CPU nor a GPU"),
+        (request(pipeline=_spec(subtasks=_one(devices=[7]))), "devices"),
+        (request(pipeline=_spec(subtasks=_one(timeout_s=float("nan")))), "timeout_s"),
+        (request(pipeline=_spec(subtasks=_one(attempts=0))), "attempts"),
+        (request(pipeline=_spec(subtasks=_one(memory_mib=-1))), "memory_mib"),
+        (request(size_mb=float("inf")), "size_mb"),
+        (request(files=[pb.SourceFile(path="../x.py")]), "'../x.py'"),
+        (request(files=[pb.SourceFile(path="/x.py")]), "'/x.py'"),
+        (request(files=[pb.SourceFile(path="x", content=bytes(5 << 20))]), "more than"),
+    ],
+)
+async def test_a_bad_submission_is_refused_by_its_field(
+    tmp_path: Path, bad: pb.SubmitPipelineTaskRequest, part: str
+) -> None:
+    async with serving(tmp_path) as (tasks, stub):
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, part):
+            await stub.Submit(bad)
+        assert not tasks.core.tasks and tasks.files.held_bytes == 0
+
+
+async def test_bounds_are_named(tmp_path: Path) -> None:
+    limits = {"pipeline_queue_limit": 1, "pipeline_payload_mib": 1}
+    async with serving(tmp_path, **limits) as (tasks, stub):
+        large = request()
+        large.payload = bytes(2 << 20)
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "pipeline_payload_mib"):
+            await stub.Submit(large)
+        await stub.Submit(request(task_id="t"))
+        with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "pipeline_queue_limit"):
+            await stub.Submit(request())
+        with refused(grpc.StatusCode.ALREADY_EXISTS, "t"):
+            await stub.Submit(request(task_id="t"))
+        assert tasks.files.held_bytes == 1, "nothing is left of what was refused"
+        assert b"".join(tasks.files.chunks(TaskId("t"), "in")) == b"x"
+
+
+async def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (_, stub):
+        with refused(grpc.StatusCode.NOT_FOUND, "no pipeline task x"):
+            await stub.Cancel(pb.CancelPipelineTaskRequest(task_id="x"))
+        with refused(grpc.StatusCode.NOT_FOUND, "no result"):
+            [one async for one in stub.GetResult(pb.GetPipelineResultRequest(task_id="x"))]
+        with refused(grpc.StatusCode.NOT_FOUND, "no pipeline task x"):
+            [one async for one in stub.Watch(pb.WatchPipelineTasksRequest(task_ids=["x"]))]
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "task_ids"):
+            [one async for one in stub.Watch(pb.WatchPipelineTasksRequest())]
+
+
+class FakeNode:
+    """One end of a node's stream, played by a test."""
+
+    def __init__(self, stub: Any, identity: str = "i1", **register: Any) -> None:
+        self._outgoing: asyncio.Queue[pb.NodePipelineMessage] = asyncio.Queue()
+        node = Node(capacity("n1"))
+        message = pb.RegisterPipelineNode(
+            capacity=pw.from_capacity(node.core.capacity),
+            identity=identity,
+            load=pw.from_load(node.core.load(0.0)),
+            **register,
+        )
+        self.say(register=message)
+        self._call = stub.Connect(self._all())
+        self._messages = aiter(self._call)
+
+    def say(self, **fields: Any) -> None:
+        self._outgoing.put_nowait(pb.NodePipelineMessage(**fields))
+
+    async def _all(self) -> AsyncIterator[pb.NodePipelineMessage]:
+        while True:
+            yield await self._outgoing.get()
+
+    async def hear(self, kind: str) -> Any:
+        """The next message, which is of this kind."""
+        async with asyncio.timeout(LIMIT_S):
+            message = await anext(self._messages)
+        assert message.WhichOneof("message") == kind
+        return getattr(message, kind)
+
+    def hang_up(self) -> None:
+        self._call.cancel()
+
+    def end(self, attempt: pb.PipelineAttempt, result: bytes) -> None:
+        done = pb.PipelineTaskOutcome.PIPELINE_TASK_OUTCOME_DONE
+        self.say(data=pb.PipelineData(attempt=attempt, data=result[:2]))
+        self.say(data=pb.PipelineData(attempt=attempt, offset=2, data=result[2:]))
+        end = pb.PipelineTaskEnd(outcome=done, result_bytes=len(result))
+        self.say(ended=pb.PipelineAttemptEnd(attempt=attempt, end=end))
+
+
+async def _result(stub: Any, task_id: str, **more: Any) -> bytes:
+    call = stub.GetResult(pb.GetPipelineResultRequest(task_id=task_id, **more))
+    return b"".join([chunk.data async for chunk in call])
+
+
+async def test_an_input_goes_out_and_a_result_comes_back_once(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (tasks, stub):
+        node = FakeNode(stub)
+        await node.hear("registered")
+        await stub.Submit(request(task_id="t"))
+        data = await node.hear("data")
+        place = await node.hear("place")
+        assert (data.data, place.payload_bytes, place.attempt.task_id) == (b"x", 1, "t")
+        node.end(place.attempt, b"result")
+        assert (await node.hear("acknowledge")).task_id == "t"
+        node.end(place.attempt, b"other!")
+        await node.hear("acknowledge")
+        assert await _result(stub, "t") == b"result"
+        assert await _result(stub, "t", forget=True) == b"result"
+        with refused(grpc.StatusCode.NOT_FOUND, "no result"):
+            await _result(stub, "t")
+        assert tasks.files.held_bytes == 0
+
+
+async def test_a_result_that_is_not_whole_fails_its_task(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (_, stub):
+        node = FakeNode(stub)
+        await node.hear("registered")
+        await stub.Submit(request(task_id="t"))
+        await node.hear("data")
+        attempt = (await node.hear("place")).attempt
+        done = pb.PipelineTaskOutcome.PIPELINE_TASK_OUTCOME_DONE
+        end = pb.PipelineTaskEnd(outcome=done, result_bytes=9)
+        node.say(ended=pb.PipelineAttemptEnd(attempt=attempt, end=end))
+        await node.hear("acknowledge")
+        watch = stub.Watch(pb.WatchPipelineTasksRequest(task_ids=["t"]))
+        (update,) = [one async for one in watch]
+        assert "did not arrive whole" in update.ended.message
+
+
+async def test_a_node_that_comes_back_keeps_its_task(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (tasks, stub):
+        node = FakeNode(stub)
+        await node.hear("registered")
+        await stub.Submit(request(task_id="t"))
+        await node.hear("data")
+        attempt = (await node.hear("place")).attempt
+        with refused(grpc.StatusCode.ALREADY_EXISTS, "another live agent"):
+            await FakeNode(stub, identity="i2").hear("registered")
+        node.hang_up()
+        stranger = pb.PipelineAttempt(task_id="old", attempt=1)
+        again = FakeNode(stub, tasks=[attempt, stranger])
+        await again.hear("registered")
+        assert (await again.hear("withdraw")).attempt.task_id == "old"
+        again.end(attempt, b"result")
+        await again.hear("acknowledge")
+        assert await _result(stub, "t") == b"result"
+        assert tasks.core.ended[TaskId("t")].attempt == 1
+
+
+async def test_a_bad_message_ends_the_stream_and_nothing_else(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (tasks, stub):
+        node = FakeNode(stub)
+        await node.hear("registered")
+        node.say(load=pb.PipelineLoad(cpu=float("nan")))
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "load.cpu"):
+            await node.hear("place")
+        await stub.Submit(request(task_id="t"))
+        assert "draining" in tasks.core.explain(TaskId("t")), "its stream is down"
+
+
+def test_files_keep_their_bound(tmp_path: Path) -> None:
+    files = PipelineFiles(tmp_path / "p", 10)
+    files.put_input(TaskId("a"), b"1234")
+    files.add(TaskId("a"), 1, 0, b"12")
+    files.add(TaskId("a"), 1, 0, b"123")
+    files.add(TaskId("a"), 1, 3, b"4")
+    assert files.held_bytes == 8
+    with pytest.raises(LimitReached, match="pipeline_held_mib"):
+        files.add(TaskId("a"), 1, 4, b"567")
+    assert not files.finish(TaskId("a"), 1, 7)
+    assert files.finish(TaskId("a"), 1, 4)
+    files.drop(TaskId("a"), result=False)
+    assert (files.held_bytes, b"".join(files.chunks(TaskId("a"), "out"))) == (4, b"1234")
+    files.drop(TaskId("a"))
+    with pytest.raises(NotFound):
+        files.chunks(TaskId("a"), "out")
+    assert list((tmp_path / "p").iterdir()) == []
+
+
+def test_the_policy_is_loaded_by_name(tmp_path: Path) -> None:
+    settings = MasterSettings(state_dir=tmp_path)
+    assert pipeline_policy(settings, Hosts()).name == "ect"
+    with pytest.raises(InvalidConfig, match="'nobody'"):
+        pipeline_policy(settings.model_copy(update={"pipeline_policy": "nobody"}), Hosts())
+
+
+def test_records_survive_the_wire() -> None:
+    node = Node(capacity("n1", gpus=2))
+    steps = pipeline(subtask("a", on=BOTH, memory_mib=5), subtask("b", "a", timeout_s=1.5))
+    assert pw.to_pipeline(pw.from_pipeline(steps)) == steps
+    assert pw.to_capacity(pw.from_capacity(node.core.capacity)) == node.core.capacity
+    node.place(task("t", steps))
+    load = node.core.load(1.0)
+    assert pw.to_load(pw.from_load(load)) == load
+    node.end("t.a", 2.0)
+    node.end("t.b", 3.0)
+    for timing in node.ended[0].timings:
+        assert pw.to_timing(pw.from_timing(timing), TaskId("t")) == timing

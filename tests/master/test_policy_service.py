@@ -1,0 +1,123 @@
+"""PolicyService on a real port: what it shows, what it sets, whom it refuses, what it remembers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from hrm import rpc
+from hrm.errors import InvalidConfig
+from hrm.master import daemon
+from hrm.master.policy_service import MODELS_DIR, MODES_FILE, load_modes, save_modes
+from hrm.policies import cluster, models
+from hrm.policies.cluster.hosted import HostedPolicy
+from hrm.policies.host import Hosts, Mode
+from hrm.v1 import policy_pb2 as pb
+from hrm.v1 import policy_pb2_grpc
+from tests.master.test_services import TIMEOUT_S, Running, refused, running
+from tests.policies.cluster.views import all_fit, set_model, task_of, view_of
+
+
+@pytest.fixture
+def policy(monkeypatch: pytest.MonkeyPatch) -> HostedPolicy:
+    """A learned policy that every master of the test has in use."""
+    rng = np.random.default_rng(0)
+    made = cluster.load("ldwp-set", rng=rng, model=set_model(), clock_s=lambda: 0.0)
+    assert isinstance(made, HostedPolicy)
+
+    def with_policy(modes: dict[str, Mode]) -> Hosts:
+        hosts = Hosts(modes)
+        hosts.add(made.host)
+        return hosts
+
+    monkeypatch.setattr(daemon, "Hosts", with_policy)
+    return made
+
+
+def _stub(master: Running) -> Any:
+    return policy_pb2_grpc.PolicyServiceStub(master.channel)
+
+
+async def _shown(master: Running, **request: Any) -> pb.ShowPoliciesResponse:
+    found = await _stub(master).ShowPolicies(pb.ShowPoliciesRequest(**request), timeout=TIMEOUT_S)
+    assert isinstance(found, pb.ShowPoliciesResponse)
+    return found
+
+
+async def _set(master: Running, policy: str, mode: str) -> pb.LearnedPolicy:
+    request = pb.SetPolicyModeRequest(policy=policy, mode=mode)
+    found = await _stub(master).SetPolicyMode(request, timeout=TIMEOUT_S)
+    assert isinstance(found, pb.LearnedPolicy)
+    return found
+
+
+async def test_it_shows_what_was_asked_and_why_the_heuristic_decided(
+    tmp_path: Path, policy: HostedPolicy
+) -> None:
+    models.write(set_model(), tmp_path / "master" / MODELS_DIR / "ldwp-set-9.npz")
+    view = view_of(11)
+    async with running(tmp_path) as master:
+        policy.choose(task_of(1), view, all_fit(view))
+        policy.choose(task_of(2, "speech"), view, all_fit(view))
+        (shown,) = (await _shown(master)).policies
+        assert (shown.mode, shown.asked, shown.shadowed, shown.learned) == ("shadow", 2, 2, 0)
+        assert dict(shown.fallbacks) == {"unknown-type": 1}
+        assert "never seen speech" in shown.last
+        assert len(shown.records) == 0
+        assert not shown.HasField("ratio_p95")
+        answer = await _shown(master, policy="ldwp-set", records=True)
+        assert [r.key for r in answer.policies[0].records] == ["task-1", "task-2"]
+        assert any(f.version == 9 and f.path.endswith("ldwp-set-9.npz") for f in answer.models)
+
+
+async def test_a_mode_outlives_the_master(tmp_path: Path, policy: HostedPolicy) -> None:
+    async with running(tmp_path) as master:
+        for _ in range(2):
+            assert (await _set(master, "ldwp-set", "canary-10")).mode == "canary-10"
+        assert policy.host.mode is Mode.CANARY_10
+    policy.host.set_mode(Mode.OFF)
+    async with running(tmp_path) as master:
+        (shown,) = (await _shown(master)).policies
+        assert shown.mode == "canary-10"
+
+
+async def test_what_it_refuses(tmp_path: Path, policy: HostedPolicy) -> None:
+    async with running(tmp_path) as master:
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "canary-50"):
+            await _set(master, "ldwp-set", "half")
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "mode"):
+            await _set(master, "ldwp-set", "x" * 100_000)
+        with refused(grpc.StatusCode.NOT_FOUND, "in use: ldwp-set"):
+            await _set(master, "ect", "on")
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "policy"):
+            await _set(master, "", "on")
+        with refused(grpc.StatusCode.NOT_FOUND, "hrm policy show"):
+            await _shown(master, policy="nobody")
+        assert policy.host.mode is Mode.SHADOW
+        async with rpc.channel(master.address, "wrong") as channel:
+            call = policy_pb2_grpc.PolicyServiceStub(channel).ShowPolicies(
+                pb.ShowPoliciesRequest(), timeout=TIMEOUT_S
+            )
+            with refused(grpc.StatusCode.UNAUTHENTICATED, "HRM_TOKEN_FILE"):
+                await call
+
+
+async def test_a_master_without_learned_policies_says_so(tmp_path: Path) -> None:
+    async with running(tmp_path) as master:
+        assert len((await _shown(master)).policies) == 0
+        with refused(grpc.StatusCode.NOT_FOUND, "in use: none"):
+            await _set(master, "ldwp-set", "on")
+
+
+def test_modes_are_kept_and_a_damaged_file_is_told(tmp_path: Path) -> None:
+    assert load_modes(tmp_path) == {}
+    save_modes(tmp_path, {"a": Mode.ON, "b": Mode.CANARY_1})
+    assert load_modes(tmp_path) == {"a": Mode.ON, "b": Mode.CANARY_1}
+    for damaged in ("{", "[]", '{"a": "half"}', ""):
+        (tmp_path / MODES_FILE).write_text(damaged)
+        with pytest.raises(InvalidConfig, match="remove it"):
+            load_modes(tmp_path)

@@ -1,0 +1,93 @@
+"""What a worker does with a function, good or bad, and what it says about it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hrm.pipeline.worker import run_job
+
+SAMPLES = "tests.pipeline.sample_steps"
+
+
+def job(directory: Path, what: str, value: Any, **more: Any) -> dict[str, Any]:
+    pipeline, _, subtask = what.partition(".")
+    given = directory / "input"
+    given.write_bytes(pickle.dumps(value))
+    return {
+        "reference": f"{SAMPLES}:{pipeline}",
+        "subtask": subtask,
+        "device": "cpu",
+        "inputs": [str(given)],
+        "output": str(directory / "output"),
+        "memory_limit_mib": 0,
+        **more,
+    }
+
+
+def test_a_function_gets_its_inputs_and_its_result_is_kept(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_bytes(pickle.dumps(9))
+    two.write_bytes(pickle.dumps(-3))
+    done = run_job(job(tmp_path, "arithmetic.add", 0, inputs=[str(one), str(two)]))
+    assert done["outcome"] == "DONE"
+    assert pickle.loads((tmp_path / "output").read_bytes()) == 6
+    assert done["ran_s"] < 1.0
+    assert done["memory_mib"] > 1.0
+
+
+def test_bytes_may_be_handed_over_as_they_are(tmp_path: Path) -> None:
+    wanted = job(tmp_path, "arithmetic.double", None, raw=True)
+    (tmp_path / "input").write_bytes(b"ab")
+    assert run_job(wanted)["outcome"] == "DONE"
+    assert pickle.loads((tmp_path / "output").read_bytes()) == b"abab"
+
+
+@pytest.mark.parametrize(
+    ("what", "more", "outcome", "words"),
+    [
+        ("raising.divide", {}, "RAISED", ["ZeroDivisionError", "line", "sample_steps.py"]),
+        ("unpicklable.make", {}, "RAISED", ["does not pickle"]),
+        ("arithmetic.nobody", {}, "NOT_IMPORTABLE", ["double, square"]),
+        ("arithmetic.double", {"device": "gpu"}, "NOT_IMPORTABLE", ["without a gpu version"]),
+        ("not_a_pipeline.x", {}, "NOT_IMPORTABLE", ["is a int, not a Pipeline"]),
+        ("x.x", {"reference": "no_such_module:p"}, "NOT_IMPORTABLE", ["pipeline_path"]),
+    ],
+)
+def test_what_goes_wrong_has_a_name(
+    tmp_path: Path, what: str, more: dict[str, Any], outcome: str, words: list[str]
+) -> None:
+    done = run_job(job(tmp_path, what, 1, **more))
+    assert done["outcome"] == outcome
+    for word in words:
+        assert word in done["message"]
+    assert not (tmp_path / "output").exists()
+
+
+def test_a_worker_limits_memory_and_goes_on_to_the_next_run(tmp_path: Path) -> None:
+    jobs = [
+        job(tmp_path, "greedy.fill", 32, memory_limit_mib=64),
+        job(tmp_path, "greedy.fill", 256, memory_limit_mib=64, inputs=[str(tmp_path / "much")]),
+        job(tmp_path, "crashing.crash", 1),
+    ]
+    (tmp_path / "much").write_bytes(pickle.dumps(256))
+    (tmp_path / "input").write_bytes(pickle.dumps(32))
+    done = subprocess.run(
+        [sys.executable, "-m", "hrm.pipeline.worker"],
+        input="".join(json.dumps(one) + "\n" for one in jobs),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    first, second = (json.loads(line) for line in done.stdout.splitlines())
+    assert (first["outcome"], second["outcome"]) == ("DONE", "OUT_OF_MEMORY")
+    assert "memory_mib of 64 MiB" in second["message"]
+    assert first["memory_mib"] > 32
+    assert done.returncode == 3

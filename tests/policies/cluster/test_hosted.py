@@ -1,0 +1,183 @@
+"""Learned cluster policies under their host: each reason for a fallback, and that it is told."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hrm.core.pipeline.model import Choice, ClusterView, TaskId, TaskSpec
+from hrm.errors import InvalidConfig, NotFound
+from hrm.policies import models
+from hrm.policies.cluster import load
+from hrm.policies.cluster.features import Layout
+from hrm.policies.cluster.hosted import HostedPolicy
+from hrm.policies.host import Mode
+from hrm.policies.models import Model
+from tests.policies.cluster.views import all_fit, mlp_model, set_model, task_of, view_of
+
+RNG = np.random.default_rng(0)
+
+
+def hosted(model: Model, mode: Mode = Mode.ON, **options: Any) -> HostedPolicy:
+    options.setdefault("clock_s", lambda: 0.0)
+    policy = load(model.kind, rng=RNG, model=model, mode=mode, **options)
+    assert isinstance(policy, HostedPolicy)
+    return policy
+
+
+def _chosen(policy: HostedPolicy, view: ClusterView, task: TaskSpec | None = None) -> Choice:
+    return policy.choose(task or task_of(), view, all_fit(view))
+
+
+def _fell_back(
+    policy: HostedPolicy, view: ClusterView, reason: str, task: TaskSpec | None = None
+) -> str:
+    choice = _chosen(policy, view, task)
+    ect = load("ect", rng=RNG).choose(task or task_of(), view, all_fit(view))
+    assert choice.node == ect.node
+    assert f"; ect decided, not {policy.name}: {reason}: " in choice.why
+    assert policy.host.status(0.0).fallbacks == {reason: 1}
+    return choice.why
+
+
+both = pytest.mark.parametrize("model", [set_model(), mlp_model()], ids=str)
+
+
+@both
+def test_in_its_element_the_learned_policy_decides(model: Model) -> None:
+    view = view_of(11)
+    choice = _chosen(hosted(model), view)
+    alone = load(model.kind, rng=RNG, model=model, hosted=False)
+    assert choice.node == alone.choose(task_of(), view, all_fit(view)).node
+    assert choice.why.startswith(f"{view.names[choice.node]}: Q ")
+    assert f"best of 11 ({model})" in choice.why
+
+
+@both
+def test_not_finite(model: Model) -> None:
+    bad = np.full(11, np.nan, dtype=np.float32)
+    _fell_back(hosted(model), view_of(11, cpu=bad), "not-finite")
+
+
+def _with(model: Model, **changes: Any) -> Model:
+    meta = {k: v for k, v in changes.items() if k in model.meta}
+    arrays = {k: v for k, v in changes.items() if k in model.arrays}
+    return dataclasses.replace(
+        model, meta={**model.meta, **meta}, arrays={**model.arrays, **arrays}
+    )
+
+
+@both
+def test_a_value_ten_times_beyond_training(model: Model) -> None:
+    why = _fell_back(hosted(_with(model, q_abs_max=1e-3)), view_of(11), "value-out-of-range")
+    assert "in training at most 0.001" in why
+
+
+@both
+def test_out_of_distribution(model: Model) -> None:
+    low = model.arrays["low"].copy()
+    low[::3] = 3.0  # nothing is that great
+    _fell_back(hosted(_with(model, low=low)), view_of(11), "out-of-distribution")
+    few = model.arrays["low"].copy()
+    few[-1] = 3.0
+    assert "Q " in _chosen(hosted(_with(model, low=few)), view_of(11)).why
+
+
+@both
+def test_an_unknown_type(model: Model) -> None:
+    task = task_of(pipeline="speech")
+    assert "never seen speech" in _fell_back(hosted(model), view_of(11), "unknown-type", task)
+
+
+@both
+@pytest.mark.parametrize(("least", "most", "good"), [(22, 30, True), (23, 30, False),
+                                                     (1, 3, True), (1, 2, False)])  # fmt: skip
+def test_the_number_of_nodes(model: Model, least: int, most: int, good: bool) -> None:
+    policy = hosted(_with(model, nodes_min=least, nodes_max=most))
+    if good:
+        assert "Q " in _chosen(policy, view_of(11)).why
+    else:
+        _fell_back(policy, view_of(11), "node-count")
+
+
+@both
+def test_stale_reports(model: Model) -> None:
+    def at(*ages: float) -> ClusterView:
+        return view_of(11, reported_at=np.resize(np.array(ages, dtype=np.float32), 11))
+
+    policy = hosted(model, heartbeat_s=2.0)
+    assert "Q " in _chosen(policy, at(5.9)).why
+    assert "half of the nodes last reported 6.1 s" in _fell_back(policy, at(6.1), "stale-snapshot")
+    best = _chosen(policy, at(0.1)).node
+    ages = np.full(11, 0.1)
+    ages[best] = 7.0
+    why = _fell_back(hosted(model, heartbeat_s=2.0), at(*ages), "stale-snapshot")
+    assert f"n{best} last reported 7.0 s ago" in why
+
+
+@both
+def test_over_its_budget(model: Model) -> None:
+    ticks = iter(range(1_000_000))
+    policy = hosted(model, clock_s=lambda: next(ticks) * 0.01)
+    assert "10.00 ms of 1 ms" in _fell_back(policy, view_of(11), "over-budget")
+
+
+@both
+def test_features_of_another_hrm_are_never_fed_to_it(model: Model) -> None:
+    policy = hosted(dataclasses.replace(model, schema="old"))
+    why = _fell_back(policy, view_of(11), "schema")
+    assert "hrm policy train" in why
+    with pytest.raises(InvalidConfig, match="was trained on features old"):
+        load(model.kind, rng=RNG, model=policy_model(model), hosted=False)
+
+
+def policy_model(model: Model) -> Model:
+    return dataclasses.replace(model, schema="old")
+
+
+@both
+def test_a_model_of_another_shape_or_without_its_metadata_is_an_error(model: Model) -> None:
+    name = next(iter(model.arrays))
+    other = {**model.arrays, name: np.zeros((3, 3), dtype=np.float32)}
+    with pytest.raises(InvalidConfig, match="the network needs"):
+        hosted(dataclasses.replace(model, arrays=other))
+    meta = {key: value for key, value in model.meta.items() if key != "nodes_min"}
+    with pytest.raises(InvalidConfig, match="'nodes_min'"):
+        hosted(dataclasses.replace(model, meta=meta))
+    with pytest.raises(InvalidConfig, match="is of kind"):
+        load("ldwp" if model.kind == "ldwp-set" else "ldwp-set", rng=RNG, model=model)
+
+
+def test_a_model_is_found_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="hrm policy train ldwp"):
+        load("ldwp", rng=RNG, state_dir=tmp_path)
+    models.write(mlp_model(), tmp_path / "ldwp-1.npz")
+    assert load("ldwp", rng=RNG, state_dir=tmp_path).name == "ldwp"
+    assert load("ldwp", rng=RNG, model=tmp_path / "ldwp-1.npz").name == "ldwp"
+
+
+def test_what_the_heuristic_expected_is_what_the_watchdog_measures_by() -> None:
+    policy = hosted(set_model(), Mode.SHADOW)
+    view = view_of(11)
+    expected_s = float((view.expected_wait_s + view.task_s).min())
+    for number in range(25):
+        _chosen(policy, view, task_of(number))
+        policy.ended(
+            TaskId(f"task-{number}"), now=float(number), response_s=2.0 * expected_s, ok=True
+        )
+    assert policy.host.status(25.0).reference_p95 == pytest.approx(2.0)
+
+
+def test_the_history_holds_what_was_done_not_what_was_proposed() -> None:
+    model = mlp_model(layout=Layout("paper", history=2))
+    shadow, alone = hosted(model, Mode.SHADOW), load("ldwp", rng=RNG, model=model, hosted=False)
+    view = view_of(11)
+    done = _chosen(shadow, view).node
+    assert done != alone.choose(task_of(), view, all_fit(view)).node
+    learned: Any = shadow._learned
+    state = learned._encoder.observe(task_of(), view, all_fit(view))
+    assert np.flatnonzero(state.x[68:79]).tolist() == [done]

@@ -1,0 +1,262 @@
+"""The host: the ladder of trust, its fallbacks, the breaker and the watchdog.
+
+Questions here are whole numbers, the heuristic answers 0 and the learned policy 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hrm.core.pipeline.model import Device, NodeView, Start, SubtaskKey, TaskId
+from hrm.errors import InvalidRequest, NotFound
+from hrm.policies.host import (
+    Answer,
+    Doubt,
+    Host,
+    HostBounds,
+    Hosts,
+    Mode,
+    Reason,
+    canary_place,
+    mode_of,
+)
+
+
+class Clock:
+    """Seconds that pass as a test says."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def made(
+    learned: Callable[[int], Answer[int]] | None = None,
+    mode: Mode = Mode.ON,
+    clock: Clock | None = None,
+    **bounds: Any,
+) -> Host[int, int]:
+    return Host(
+        policy="clever",
+        kind="cluster",
+        heuristic="plain",
+        model="clever-1",
+        schema="abc",
+        learned=learned or (lambda view: Answer(1, "learned")),
+        fallback=lambda view: Answer(0, "computed", 10.0),
+        clock_s=clock or Clock(),
+        mode=mode,
+        bounds=HostBounds(**bounds),
+    )
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_the_share_of_a_mode_is_the_share_that_is_learned(mode: Mode) -> None:
+    host = made(mode=mode)
+    decided = [host.decide(f"task-{number}", number, 0.0) for number in range(4_000)]
+    share = sum(each.decision for each in decided) / 4_000
+    assert share == pytest.approx(mode.share, abs=0.02)
+    assert [each.learned for each in decided] == [each.decision == 1 for each in decided]
+    status = host.status(0.0)
+    assert (status.asked, status.learned) == (4_000, share * 4_000)
+    assert status.shadowed == (4_000 if mode is Mode.SHADOW else 0)
+
+
+def test_who_is_in_one_canary_is_in_the_next() -> None:
+    places = [canary_place(f"task-{number}") for number in range(1_000)]
+    assert all(0.0 <= place < 1.0 for place in places)
+    assert len(set(places)) > 900
+    assert canary_place("task-7") == canary_place("task-7")
+
+
+def test_a_shadow_is_asked_and_recorded_and_changes_nothing() -> None:
+    host = made(lambda view: Answer(view % 2, "learned"), Mode.SHADOW, records_max=3)
+    assert {host.decide(str(n), n, float(n)).decision for n in range(10)} == {0}
+    status = host.status(10.0)
+    assert (status.shadowed, status.agreed) == (10, 5)
+    assert [(r.key, r.same) for r in status.records] == [("7", False), ("8", True), ("9", False)]
+
+
+def test_off_does_not_even_ask() -> None:
+    asked: list[int] = []
+    host = made(lambda view: asked.append(view) or Answer(1, ""), Mode.OFF)  # type: ignore[func-returns-value]
+    assert host.decide("a", 1, 0.0).why == "computed"
+    assert asked == []
+
+
+def test_a_doubt_is_counted_and_told() -> None:
+    def doubts(view: int) -> Answer[int]:
+        raise Doubt(Reason.STALE, "old news")
+
+    decided = made(doubts).decide("a", 1, 0.0)
+    assert (decided.decision, decided.learned, decided.reason) == (0, False, Reason.STALE)
+    assert decided.why == "computed; plain decided, not clever: stale-snapshot: old news"
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("x"), IndexError("y"), KeyError("z")])
+def test_whatever_it_raises_is_a_fallback(error: Exception) -> None:
+    def raises(view: int) -> Answer[int]:
+        raise error
+
+    host = made(raises)
+    assert host.decide("a", 1, 0.0).reason is Reason.FAULT
+    assert type(error).__name__ in host.status(0.0).last
+
+
+def test_in_a_shadow_doubts_are_counted_too() -> None:
+    def doubts(view: int) -> Answer[int]:
+        raise Doubt(Reason.VALUE, "too good to be true")
+
+    host = made(doubts, Mode.SHADOW)
+    assert host.decide("a", 1, 0.0).reason is None
+    assert host.status(0.0).fallbacks == {"value-out-of-range": 1}
+    assert host.status(0.0).records[0].reason.startswith("value-out-of-range")
+
+
+def test_three_slow_answers_in_a_row_open_the_breaker_for_a_minute() -> None:
+    clock, took_ms = Clock(), [2.0]
+
+    def slow(view: int) -> Answer[int]:
+        clock.now += took_ms[0] / 1e3
+        return Answer(1, "learned")
+
+    host = made(slow, clock=clock)
+
+    def reasons(at: float, times: int) -> list[Reason | None]:
+        return [host.decide(f"{at}-{n}", 1, at).reason for n in range(times)]
+
+    assert reasons(0.0, 2) == [Reason.BUDGET] * 2
+    took_ms[0] = 0.5
+    assert reasons(0.0, 1) == [None]
+    took_ms[0] = 2.0
+    assert reasons(0.0, 5) == [Reason.BUDGET] * 3 + [Reason.BREAKER] * 2
+    assert host.status(1.0).breaker_until == 60.0
+    took_ms[0] = 0.5
+    assert reasons(59.9, 1) == [Reason.BREAKER]
+    assert reasons(60.0, 2) == [None, None]
+    status = host.status(60.0)
+    assert status.breaker_until is None
+    assert status.fallbacks == {"over-budget": 5, "breaker-open": 3}
+    assert (status.seconds_p50, status.seconds_p99) == pytest.approx((0.002, 0.002), abs=2e-4)
+
+
+def _live(host: Host[int, int], seconds: float, start: float, response: dict[bool, float]) -> float:
+    """One task a second, whose response depends on who decided; answers the end."""
+    now = start
+    while now < start + seconds:
+        decided = host.decide(f"t{now}", 1, now)
+        host.ended(f"t{now}", now=now, response_s=response[decided.learned], ok=True)
+        now += 1.0
+    return now
+
+
+def test_who_is_worse_for_ten_minutes_goes_back_into_the_shadow() -> None:
+    host = made(mode=Mode.CANARY_50)
+    now = _live(host, 300, 0.0, {False: 12.0, True: 13.0})
+    assert host.mode is Mode.CANARY_50
+    now = _live(host, 550, now, {False: 12.0, True: 15.0})
+    assert host.mode is Mode.CANARY_50
+    now = _live(host, 120, now, {False: 12.0, True: 15.0})
+    status = host.status(now)
+    assert status.mode is Mode.SHADOW
+    assert status.rolled_back_at is not None
+    assert status.fallbacks == {"watchdog": 1}
+    assert "p95 of response over expectation 1.50, plain's is 1.20" in status.last
+    host.set_mode(Mode.CANARY_10)
+    assert host.status(now).rolled_back_at is None
+
+
+def test_a_bad_spell_that_ends_is_forgiven() -> None:
+    host = made(mode=Mode.CANARY_50, watch_s=400.0)
+    now = 0.0
+    for _ in range(5):
+        now = _live(host, 10, now, {False: 10.0, True: 20.0})
+        now = _live(host, 390, now, {False: 10.0, True: 10.0})
+    assert host.mode is Mode.CANARY_50
+
+
+def test_slow_for_everybody_is_no_fault_of_the_learned_one() -> None:
+    host = made(mode=Mode.CANARY_50)
+    _live(host, 2_000, 0.0, {False: 90.0, True: 90.0})
+    assert host.mode is Mode.CANARY_50
+
+
+def test_what_was_learned_of_the_heuristic_judges_when_all_is_learned() -> None:
+    host = made(mode=Mode.SHADOW)
+    now = _live(host, 100, 0.0, {False: 10.0})
+    host.set_mode(Mode.ON)
+    _live(host, 700, now, {True: 12.0, False: 10.0})
+    assert host.mode is Mode.SHADOW
+
+
+def test_failures_count_as_very_late() -> None:
+    host = made(mode=Mode.SHADOW)
+    now = _live(host, 100, 0.0, {False: 10.0})
+    host.set_mode(Mode.ON)
+    while now < 1_000 and host.mode is Mode.ON:
+        host.decide(f"t{now}", 1, now)
+        host.ended(f"t{now}", now=now, response_s=1.0, ok=int(now) % 10 > 0)
+        now += 1.0
+    assert host.mode is Mode.SHADOW
+
+
+def test_few_samples_and_unknown_expectations_say_nothing() -> None:
+    host = made(mode=Mode.ON)
+    _live(host, 2_000, 0.0, {True: 1e6})
+    assert host.mode is Mode.ON
+    assert math.isnan(host.status(0.0).reference_p95)
+
+
+def test_what_never_ends_is_forgotten_at_the_bound() -> None:
+    host = made(mode=Mode.ON, pending_max=10)
+    for number in range(50):
+        host.decide(str(number), 1, 0.0)
+    host.ended("3", now=1.0, response_s=1.0, ok=True)  # long forgotten, and let pass
+    assert len(host._pending) == 10
+
+
+def test_modes_are_set_by_name_and_kept_for_later_lives() -> None:
+    hosts = Hosts({"clever": Mode.CANARY_10})
+    host = made(mode=Mode.SHADOW)
+    hosts.add(host)
+    assert host.mode is Mode.CANARY_10
+    hosts.set_mode("clever", mode_of("on"))
+    assert hosts.modes == {"clever": Mode.ON}
+    assert [status.mode for status in hosts.statuses(0.0)] == [Mode.ON]
+    with pytest.raises(NotFound, match="in use: clever"):
+        hosts.set_mode("other", Mode.ON)
+    with pytest.raises(InvalidRequest, match="canary-10"):
+        mode_of("half")
+
+
+def test_a_policy_of_nodes_lives_under_the_same_host() -> None:
+    """Stage 2 has other questions and answers: views of a node, and lists of what to start."""
+    key = SubtaskKey(TaskId("t"), "s")
+    host: Host[NodeView, list[Start]] = Host(
+        policy="iawp",
+        kind="node",
+        heuristic="pats",
+        model="iawp-1",
+        schema="abc",
+        learned=lambda view: Answer([Start(key, Device.GPU, view.gpus[0].index)], "co-run"),
+        fallback=lambda view: Answer([Start(key, Device.CPU, view.idle_cores[0])], "speed-up"),
+        clock_s=Clock(),
+        mode=Mode.ON,
+    )
+    estimates: Any = None
+    view = NodeView(now=0.0, ready=(), idle_cores=(3,), core_remaining_s=(0.0,) * 4, gpus=(),
+                    memory_free_mib=1.0, estimates=estimates)  # fmt: skip
+    decided = host.decide("node-1/17", view, 0.0)
+    assert decided.decision == [Start(key, Device.CPU, 3)]  # there is no GPU: an IndexError
+    assert decided.reason is Reason.FAULT
+
+
+def test_nan_is_no_percentile() -> None:
+    assert np.isnan(made().status(0.0).seconds_p50)
