@@ -3,14 +3,14 @@
     labelled = map_in_pandas(detection, images, "path string, labels array<string>")
 
 The first step gets a ``pandas.DataFrame``, the last one returns one with the columns of ``schema``;
-``images`` may be a streaming DataFrame. CPU versions run in the executor's own Python worker, on its
-own cores. For a GPU version the worker asks the agent of its node for a share (``hrm.pipeline.local``)
-and holds it for the step alone, so that operators of several applications alternate on a card: while
-one copies or computes on its cores, another one's kernels run. ``overlap`` batches of one partition
-are on their way at a time for the same reason.
+``images`` may be a streaming DataFrame. CPU versions run in the executor's own Python worker, on
+its cores. For a GPU version the worker asks the agent of its node for a share (``hrm.pipeline.local``)
+and holds it for the step alone, so that operators of several applications alternate on a card:
+while one copies or computes on its cores, another one's kernels run. ``overlap`` batches of one
+partition are on their way at a time for the same reason.
 
-A step with both versions waits for a GPU as long as ``gpu_wait_s``, then takes its CPU version. What
-the executor needs to import the pipeline travels with the query (``hrm.pipeline.sources``).
+A step with both versions waits for a GPU as long as ``gpu_wait_s``, then takes its CPU version.
+What executors need to import the pipeline travels with the query (``hrm.pipeline.sources``).
 
 Source: HRM paper, section 3.2.
 """
@@ -54,8 +54,8 @@ def map_in_pandas(
 ) -> DataFrame:
     """``frame.mapInPandas`` with ``pipeline`` over each batch; lazy as every transformation.
 
-    ``schema``: of the result, as in ``mapInPandas``. ``timeout_s``: longest wait for a GPU of a step
-    that has no CPU version.
+    ``schema``: of the result, as in ``mapInPandas``. ``timeout_s``: longest wait for a GPU of a
+    step that has no CPU version.
 
     Raises:
         InvalidConfig: the pipeline cannot work, or executors could not import it.
