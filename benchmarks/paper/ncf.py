@@ -12,7 +12,6 @@ Source: LDWP + IAWP, section 3.3 and figure 4; what must be reported, section 6.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -73,7 +72,9 @@ def measure_metrics(measured: Measured, seeds: int, trials: int) -> dict[str, An
                 tables.setdefault(method, []).append(table)
             seconds[method] = seconds.get(method, 0.0) + time.process_time() - begun
             mean = np.mean(errors[method][fold.name])
-            CONSOLE.print(f"{measured.source}: {fold.name}, {method}: {mean:.4f}")
+            CONSOLE.print(
+                f"{measured.source.partition(' (')[0]}: {fold.name}, {method}: {mean:.4f}"
+            )
         for method, seen in tables.items() if tests else ():
             found = [
                 methods.spearman(*methods.victim_scores(told, measured, rest, tests, table))
@@ -293,8 +294,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         CONSOLE.print("nothing to measure: name a folder with --data or profiles with --profiles")
         return 2
     measured = [_measured(table, seeds, trials) for table in tables]
+    provenance = common.provenance("benchmarks.paper.ncf", ("numpy", "scipy", "torch"))
+    if options.data is not None:
+        # Where the data lie is this machine's matter.
+        provenance["command"] = provenance["command"].replace(str(options.data), "DIR")
     document = {
-        "provenance": common.provenance("benchmarks.paper.ncf", ("numpy", "scipy", "torch")),
+        "provenance": provenance,
         "quick": options.quick,
         "seeds": seeds,
         "trials": trials,
@@ -304,7 +309,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = report(document)
     if not options.quick:
         common.RESULTS_DIR.joinpath("paper-ncf.md").write_text(text)
-        common.RESULTS_DIR.joinpath("paper-ncf.json").write_text(json.dumps(document, indent=1))
+        common.write_json(common.RESULTS_DIR / "paper-ncf.json", document)
         draw(common.RESULTS_DIR / "paper-ncf.svg", document, _NAMES)
     if options.json is not None:
         common.write_json(options.json, document)

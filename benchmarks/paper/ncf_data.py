@@ -191,7 +191,7 @@ def read_profiles(path: Path) -> Measured:
     problems = []
     for number, entry in enumerate(entries):
         try:
-            if entry["gpu_features"] is None or entry["gpu_s"] is None:
+            if not (entry["gpu_features"] and entry["gpu_s"] and entry["cpu_s"]):
                 continue
             row = Row(str(entry["kind"]), size_bucket(float(entry["size_mb"])), "")
             found[row.kind, row.bucket] = _profile(entry)

@@ -54,7 +54,7 @@ class Profiler:
         self._process: psutil.Process | None = None
         with contextlib.suppress(psutil.Error):
             self._process = psutil.Process(pid)
-        self._began_at = time.monotonic()
+        self._began_at = self._seen_at = time.monotonic()
         self._cpu_s: dict[int, tuple[float, float]] = {}
         self._memory_mib: float | None = None
         self._gpu = _GpuSource(gpu)
@@ -74,6 +74,7 @@ class Profiler:
                 pids.add(process.pid)
         if not pids:
             return False
+        self._seen_at = time.monotonic()
         self._memory_mib = max(self._memory_mib or 0.0, resident / _MIB)
         self._gpu.sample(pids)
         return True
@@ -81,7 +82,7 @@ class Profiler:
     def profile(self) -> Profile:
         """What was seen until now."""
         self.sample()
-        duration_s = time.monotonic() - self._began_at
+        duration_s = self._seen_at - self._began_at
         figures, missing = self._gpu.result()
         if self._memory_mib is None:
             missing |= dict.fromkeys(("cpu", "memory"), "not available: the process has ended")

@@ -21,10 +21,21 @@ from hrm.policies.corun.iawp import Iawp
 from hrm.policies.corun.ncf import NeuralFilter
 from hrm.policies.corun.predictors import Gaussian, MatrixFactors, Mean, Neighbours, Predictor
 from hrm.policies.corun.scores import CoRunScore, Cosine, Learned, Oracle, Overload
+from hrm.policies.corun.store import load_estimates, save_estimates
 
-__all__ = ["DEFAULT_SCORE", "SCORES", "Stdm", "known", "load", "predictor"]
+__all__ = [
+    "DEFAULT_SCORE",
+    "SCORES",
+    "Stdm",
+    "known",
+    "load",
+    "load_estimates",
+    "predictor",
+    "save_estimates",
+]
 
-DEFAULT_SCORE = "learned"
+DEFAULT_SCORE = "cosine"
+"""What ranked measured pairs best (benchmarks/results/paper-ncf.md)."""
 SCORES: dict[str, Callable[..., CoRunScore]] = {
     "cosine": Cosine,
     "overload": Overload,

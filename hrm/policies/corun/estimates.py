@@ -111,6 +111,10 @@ class Stdm:
     def declare(self, subtasks: Iterable[SubtaskSpec]) -> None:
         """Tell which versions there are. A kind that nobody declared is taken to have both."""
         for spec in subtasks:
+            if spec.kind not in self.devices and len(self.devices) >= ROWS_MAX:
+                oldest = next(iter(self.devices))
+                del self.devices[oldest]
+                self.declared_mib.pop(oldest, None)
             if self.devices.get(spec.kind) != spec.devices:
                 self.devices[spec.kind] = spec.devices
                 self._forget_predictions(spec.kind)
@@ -230,9 +234,7 @@ class Stdm:
         self._cells = sum(int(np.isfinite(e.values).sum()) for e in self.entries.values())
         self._new_cells = self._cells
         self._fitted = False
-        self._completed.clear()
-        self._features.clear()
-        self._runs_s.clear()
+        self._forget_everything()
 
     # -- what is asked (hrm.core.pipeline.model.Estimates) -------------------------------------
 
@@ -294,6 +296,8 @@ class Stdm:
             if self._fitted and not math.isfinite(known[_SPEEDUP]):
                 found[_SPEEDUP] = self._ratios.predict(known)[_SPEEDUP]
             found = np.where(np.isfinite(found), found, DEFAULTS)
+            if len(self._completed) >= ROWS_MAX:
+                self._forget_everything()
             self._completed[row] = found
         return found
 
@@ -319,6 +323,11 @@ class Stdm:
         for cache in (self._completed, self._features):
             for row in [row for row in cache if row.kind == kind]:
                 del cache[row]
+        self._runs_s.clear()
+
+    def _forget_everything(self) -> None:
+        self._completed.clear()
+        self._features.clear()
         self._runs_s.clear()
 
     def _scale_mib(self, row: Row) -> float:
@@ -379,9 +388,7 @@ class Stdm:
         self._ratios.fit(table)
         self._fitted = True
         self._new_cells = 0
-        self._completed.clear()
-        self._features.clear()
-        self._runs_s.clear()
+        self._forget_everything()
 
     def _measured_s(self, row: Row, device: Device) -> float | None:
         """Mean time of this very row; on a core the model of GPU beside it does not matter."""

@@ -90,7 +90,7 @@ class Neighbours:
 
     name = "neighbours"
 
-    def __init__(self, count: int = 5, softness: float = 0.05) -> None:
+    def __init__(self, count: int = 10, softness: float = 0.05) -> None:
         self._count = count
         self._softness = softness
         self._table: Floats = np.empty((0, 0))
@@ -119,7 +119,7 @@ class MatrixFactors:
     name = "matrix"
     _ROUNDS = 30
 
-    def __init__(self, rank: int = 2, ridge: float = 0.03) -> None:
+    def __init__(self, rank: int = 2, ridge: float = 0.1) -> None:
         self._rank = rank
         self._ridge = ridge
         self._means: Floats = np.empty(0)
@@ -162,7 +162,7 @@ class Gaussian:
     name = "gaussian"
     _ROUNDS = 25
 
-    def __init__(self, ridge: float = 0.002, shrink: float = 0.05) -> None:
+    def __init__(self, ridge: float = 1e-4, shrink: float = 0.01) -> None:
         self._ridge = ridge
         self._shrink = shrink
         self._means: Floats = np.empty(0)

@@ -221,8 +221,18 @@ def test_rows_are_bounded() -> None:
     estimates = stdm()
     for number in range(ROWS_MAX + 5):
         estimates.observe_run(Row(f"k{number}", 0, "P4"), Device.CPU, 1.0)
-    assert len(estimates.entries) == ROWS_MAX
+        spec = SubtaskSpec(name="a", kind=f"k{number}", devices=frozenset({Device.CPU}))
+        estimates.declare([spec])
+    assert len(estimates.entries) == len(estimates.devices) == ROWS_MAX
     assert Row("k4", 0, "P4") not in estimates.entries
+
+
+def test_new_cells_change_the_loads_that_were_told_before() -> None:
+    estimates = grown()
+    before = estimates.gpu_features(ROW).copy()
+    estimates.observe(ROW, "sm", 0.95)
+    assert estimates.gpu_features(ROW)[0] == pytest.approx(0.95)
+    assert before[0] != pytest.approx(0.95)
 
 
 def test_a_file_brings_everything_back(tmp_path: Path) -> None:

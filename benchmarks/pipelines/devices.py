@@ -1,0 +1,82 @@
+"""Where the GPU versions run, and how bytes get there: the only module that knows about CUDA.
+
+A GPU version asks ``device()``. That is ``cuda:0`` where PyTorch finds one; else the CPU, and it
+says so once, because a time taken then says nothing about a GPU. ``upload`` and ``download`` are
+the only ways over the bus, so that ``counting`` can count what a GPU would have had to copy.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Watcher", "device", "download", "gpu_name", "one_thread", "upload", "watch"]
+
+Watcher = Callable[[int], None]
+"""Told of every copy between host and device, bytes."""
+
+_LOG = logging.getLogger(__name__)
+_watchers: list[Watcher] = []
+
+
+def one_thread() -> None:
+    """A CPU version may use one core: that is what it is given."""
+    cv2.setNumThreads(1)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@cache
+def device() -> torch.device:
+    """``cuda:0`` where there is one, else the CPU, on one thread."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.device("cuda:0")
+    torch.set_num_threads(1)
+    _LOG.warning("no CUDA device: the GPU versions run on the CPU, their times are not a GPU's")
+    return torch.device("cpu")
+
+
+def gpu_name() -> str | None:
+    """The name of the card, or None where there is none."""
+    import torch
+
+    return torch.cuda.get_device_name(0) if device().type == "cuda" else None
+
+
+def watch(watcher: Watcher | None) -> None:
+    """Tell ``watcher`` of every copy from now on; None: tell nobody any more."""
+    _watchers[:] = [] if watcher is None else [watcher]
+
+
+def _tell(size: int) -> None:
+    for watcher in _watchers:
+        watcher(size)
+
+
+def upload(array: npt.NDArray[Any]) -> torch.Tensor:
+    """A tensor on the device with the array's shape and type. The array itself is not touched."""
+    import torch
+
+    source = np.ascontiguousarray(array)
+    if not source.flags.writeable:
+        source = source.copy()
+    _tell(source.nbytes)
+    return torch.from_numpy(source).to(device())
+
+
+def download(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """The tensor as an array on the host."""
+    _tell(tensor.element_size() * tensor.nelement())
+    array: npt.NDArray[Any] = tensor.detach().cpu().numpy()
+    return array

@@ -1,0 +1,1 @@
+"""Tests of the pipelines: answers against truth, CPU against GPU versions."""
