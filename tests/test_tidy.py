@@ -34,6 +34,7 @@ RUN_BY_NAME = {
     "hrm/agent/shim.py": "started by its path, so that it imports nothing",
     "hrm/spark/build.py": "started by its path in spark-env.sh, so that it imports little",
     "hrm/core/invariants.py": "for tests and simulations, the user's own among them",
+    "hrm/core/pipeline/invariants.py": "for tests and simulations, the user's own among them",
 }
 """Modules that nothing needs to import, and how they run instead."""
 

@@ -12,12 +12,12 @@ mpl.use("Agg")
 
 from matplotlib import pyplot as plt
 
-__all__ = ["draw"]
+__all__ = ["HEIGHT_IN", "STYLE", "WIDTH_IN", "draw"]
 
 WIDTH_IN, HEIGHT_IN = 7.0, 2.9
 _COLOURS = ("#c0392b", "#2471a3", "#1e8449", "#b7950b", "#6c3483")
 _MARKERS = ("s", "o", "^", "D", "v")
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.grid": True,
     "grid.color": "#dddddd",
@@ -43,7 +43,7 @@ def draw(
     ``logarithmic``: the x axis doubles instead of adding.
     """
     chargings = list(dict.fromkeys(row["charging"] for row in rows))
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         size = (WIDTH_IN, HEIGHT_IN)
         whole, panels = plt.subplots(1, len(chargings), figsize=size, squeeze=False)
         for panel, charging in zip(panels[0], chargings, strict=True):

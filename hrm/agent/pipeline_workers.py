@@ -148,8 +148,7 @@ class Workers:
         with self._log_file(place) as log:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                "-m",
-                "hrm.pipeline.worker",
+                *("-m", "hrm.pipeline.worker"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,

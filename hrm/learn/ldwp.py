@@ -266,6 +266,7 @@ def _learn(
     """Learn by doing; the model that does best on validation seeds is written and described."""
     seeds = VALIDATION[: args.validation_seeds]
     ect = dataclasses.asdict(evaluate(environment, Ect, seeds))
+    log.info("ect: %s", json.dumps(ect))
     trials: list[dict[str, Any]] = []
     best: Model | None = None
     done = 0

@@ -111,7 +111,7 @@ async def _serve(settings: MasterSettings, token: str, store: SqliteStore) -> in
     hosts = Hosts(load_modes(settings.state_dir))
     pipelines = PipelineTasks(
         settings,
-        policy=pipeline_policy(settings, hosts),
+        policy=pipeline_policy(settings, hosts, seed=core.epoch),
         stop=lambda error: _finish(master.stopped, error),
     )
     await _add_services(server, master, pipelines, hosts, settings, address, token)

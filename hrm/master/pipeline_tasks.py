@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import structlog
 
 from hrm import pipeline_wire as pw
@@ -30,8 +29,7 @@ from hrm.core.pipeline.node_messages import TaskOutcome
 from hrm.core.pipeline.table import NodeRow
 from hrm.errors import AlreadyExists, HrmError, InvalidConfig, LimitReached, NotFound
 from hrm.master.pipeline_files import PipelineFiles
-from hrm.policies import cluster
-from hrm.policies.cluster.hosted import HostedPolicy
+from hrm.master.policy_service import cluster_policy
 from hrm.policies.corun.estimates import Stdm
 from hrm.policies.corun.told import ToldStdm
 from hrm.policies.host import Hosts
@@ -47,24 +45,22 @@ _MEMORY_MIB = 65_536.0
 log = structlog.get_logger("master.pipelines")
 
 
-def pipeline_policy(settings: MasterSettings, hosts: Hosts) -> ClusterPolicy:
+def pipeline_policy(settings: MasterSettings, hosts: Hosts, *, seed: int) -> ClusterPolicy:
     """The cluster policy of the settings; one that has learned is made known to ``hosts``.
 
     Raises:
         InvalidConfig: there is none of that name, or its model is missing or damaged.
     """
     try:
-        policy = cluster.load(
+        return cluster_policy(
             settings.pipeline_policy,
-            rng=np.random.default_rng(),
+            hosts=hosts,
             state_dir=settings.state_dir,
             heartbeat_s=settings.heartbeat_interval_s,
+            seed=seed,
         )
     except NotFound as error:
         raise InvalidConfig(f"pipeline_policy: {error.message}") from error
-    if isinstance(policy, HostedPolicy):
-        hosts.add(policy.host)
-    return policy
 
 
 @dataclass(slots=True, eq=False)

@@ -14,16 +14,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import structlog
 
 from hrm import rpc, wire
+from hrm.core.pipeline.model import ClusterPolicy
 from hrm.errors import HrmError, InvalidConfig, NotFound
-from hrm.policies import models
+from hrm.policies import cluster, models
+from hrm.policies.cluster.hosted import HostedPolicy
 from hrm.policies.host import Hosts, HostStatus, Mode, mode_of
 from hrm.v1 import policy_pb2 as pb
 from hrm.v1 import policy_pb2_grpc
 
-__all__ = ["MODELS_DIR", "MODES_FILE", "PolicyService", "load_modes", "save_modes"]
+__all__ = [
+    "MODELS_DIR",
+    "MODES_FILE",
+    "PolicyService",
+    "cluster_policy",
+    "load_modes",
+    "save_modes",
+]
 
 MODES_FILE = "policy-modes.json"
 MODELS_DIR = "models"
@@ -55,6 +65,26 @@ def save_modes(state_dir: Path, modes: dict[str, Mode]) -> None:
     unfinished = path.with_name(f".{MODES_FILE}.{os.getpid()}")
     unfinished.write_text(json.dumps({name: mode.value for name, mode in modes.items()}) + "\n")
     unfinished.replace(path)
+
+
+def cluster_policy(
+    name: str, *, hosts: Hosts, state_dir: Path, heartbeat_s: float, seed: int
+) -> ClusterPolicy:
+    """The policy that places the pipeline tasks of a master; a learned one is known to ``hosts``.
+
+    Raises:
+        InvalidConfig: no policy is called ``name``, or its model is damaged.
+        NotFound: it is a learned one and has no model.
+    """
+    policy = cluster.load(
+        name,
+        rng=np.random.default_rng(seed),
+        state_dir=state_dir / MODELS_DIR,
+        heartbeat_s=heartbeat_s,
+    )
+    if isinstance(policy, HostedPolicy):
+        hosts.add(policy.host)
+    return policy
 
 
 class PolicyService(policy_pb2_grpc.PolicyServiceServicer):

@@ -6,7 +6,7 @@ A host has two ways to answer a question: a learned one, and a heuristic that an
     off      the heuristic alone
     shadow   the heuristic acts; what the learned one would have done is recorded beside it
     canary   the learned one acts for 1, 10 or 50 % of the questions, by a hash of their key
-    on       it acts for all
+    on       it acts for all (for 90 % until there is something to compare it with)
 
 Down it goes by itself. Before each answer counts, a ``Doubt`` may send the question to the
 heuristic (a *fallback*), for a ``Reason`` that is counted and told: the learned one raised, doubted
@@ -119,6 +119,8 @@ class HostBounds:
     samples_min: int = 20
     """Fewer on either side say nothing."""
     samples_max: int = 512
+    blind_share: float = 0.9
+    """Most that the learned policy decides while too little is known of the heuristic."""
     failed_ratio: float = 10.0
     """What a failure counts as, in expected times."""
     pending_max: int = 100_000
@@ -223,6 +225,11 @@ class Watchdog:
         )
         return ours, theirs
 
+    @property
+    def has_reference(self) -> bool:
+        """Whether enough is known of the heuristic to compare with."""
+        return len(self._reference) >= self._bounds.samples_min
+
     def forget(self) -> None:
         """The learned policy begins anew; what is known of the heuristic stays."""
         self._learned.clear()
@@ -298,7 +305,7 @@ class Host(Generic[V, D]):
         """The answer that counts for the question ``view``, which is known as ``key``."""
         self._counters.asked += 1
         safe = self._fallback(view)
-        trusted = canary_place(key) < self._mode.share
+        trusted = canary_place(key) < self._share()
         if self._mode is Mode.OFF or not (trusted or self._mode is Mode.SHADOW):
             return self._settle(key, safe, Decided(safe.decision, safe.why, False, None))
         answer: Answer[D] | None = None
@@ -357,6 +364,11 @@ class Host(Generic[V, D]):
             last=self._last,
             records=tuple(self._records),
         )
+
+    def _share(self) -> float:
+        """The mode's share; less while there is nothing to compare with, as after a restart."""
+        share = self._mode.share
+        return share if self._watchdog.has_reference else min(share, self.bounds.blind_share)
 
     def _asked(self, view: V, now: float) -> Answer[D]:
         """The learned policy's answer, if it may count."""

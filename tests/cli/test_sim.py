@@ -27,3 +27,24 @@ def test_an_unknown_experiment() -> None:
 
     assert result.exit_code != 0
     assert "no experiment 'speed'" in str(result.exception) + result.output
+
+
+def test_sim_pipelines_runs_one_scenario_twice_alike() -> None:
+    words = ["sim", "pipelines", "--tasks", "6", "--nodes", "2", "--seed", "3", "-o", "json"]
+    first, second = (CliRunner().invoke(app, words) for _ in range(2))
+    assert first.exit_code == 0, first.output
+    found = json.loads(first.stdout)
+    assert found["failed"] == 0 and len(found["log_hash"]) == 64
+    assert json.loads(second.stdout)["log_hash"] == found["log_hash"]
+
+
+def test_sim_pipelines_refuses_what_means_nothing() -> None:
+    for words, part in (
+        (["--node-policy", "best"], "no node policy"),
+        (["--cluster-policy", "best"], "no cluster policy"),
+        (["--world", "cosine"], "no world"),
+        (["--world", "none", "--pairs", "x"], "only a measured world"),
+    ):
+        result = CliRunner().invoke(app, ["sim", "pipelines", "--tasks", "1", *words])
+        assert result.exit_code != 0
+        assert part in str(result.exception), result.exception

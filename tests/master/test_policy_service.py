@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,13 @@ import pytest
 from hrm import rpc
 from hrm.errors import InvalidConfig
 from hrm.master import daemon
-from hrm.master.policy_service import MODELS_DIR, MODES_FILE, load_modes, save_modes
+from hrm.master.policy_service import (
+    MODELS_DIR,
+    MODES_FILE,
+    cluster_policy,
+    load_modes,
+    save_modes,
+)
 from hrm.policies import cluster, models
 from hrm.policies.cluster.hosted import HostedPolicy
 from hrm.policies.host import Hosts, Mode
@@ -111,6 +118,22 @@ async def test_a_master_without_learned_policies_says_so(tmp_path: Path) -> None
         assert len((await _shown(master)).policies) == 0
         with refused(grpc.StatusCode.NOT_FOUND, "in use: none"):
             await _set(master, "ldwp-set", "on")
+
+
+def test_the_masters_policy_is_loaded_by_name_and_known_to_its_hosts(tmp_path: Path) -> None:
+    def loaded(name: str, hosts: Hosts) -> str:
+        made = cluster_policy(name, hosts=hosts, state_dir=tmp_path, heartbeat_s=1.0, seed=0)
+        return made.name
+
+    hosts = Hosts({"ldwp-set": Mode.CANARY_1})
+    assert loaded("ect", hosts) == "ect"
+    assert hosts.statuses(0.0) == []
+    newest = dataclasses.replace(set_model(), version=10**8)
+    models.write(newest, tmp_path / MODELS_DIR / f"{newest}.npz")
+    assert loaded("ldwp-set", hosts) == "ldwp-set"
+    assert [(s.policy, s.mode) for s in hosts.statuses(0.0)] == [("ldwp-set", Mode.CANARY_1)]
+    with pytest.raises(InvalidConfig, match="least-loaded"):
+        loaded("nonsense", hosts)
 
 
 def test_modes_are_kept_and_a_damaged_file_is_told(tmp_path: Path) -> None:

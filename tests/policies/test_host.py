@@ -59,7 +59,7 @@ def made(
 
 @pytest.mark.parametrize("mode", Mode)
 def test_the_share_of_a_mode_is_the_share_that_is_learned(mode: Mode) -> None:
-    host = made(mode=mode)
+    host = made(mode=mode, blind_share=1.0)
     decided = [host.decide(f"task-{number}", number, 0.0) for number in range(4_000)]
     share = sum(each.decision for each in decided) / 4_000
     assert share == pytest.approx(mode.share, abs=0.02)
@@ -207,11 +207,21 @@ def test_failures_count_as_very_late() -> None:
     assert host.mode is Mode.SHADOW
 
 
-def test_few_samples_and_unknown_expectations_say_nothing() -> None:
-    host = made(mode=Mode.ON)
-    _live(host, 2_000, 0.0, {True: 1e6})
+def test_few_samples_say_nothing() -> None:
+    host = made(mode=Mode.ON, samples_min=10_000)
+    _live(host, 2_000, 0.0, {True: 1e6, False: 10.0})
     assert host.mode is Mode.ON
     assert math.isnan(host.status(0.0).reference_p95)
+
+
+def test_who_is_on_without_a_record_of_the_heuristic_leaves_a_tenth_to_it_until_there_is() -> None:
+    host = made(mode=Mode.ON)
+    learned = []
+    for number in range(1_000):
+        learned.append(host.decide(str(number), 1, 0.0).learned)
+        host.ended(str(number), now=float(number), response_s=10.0, ok=True)
+    assert learned.count(False) == 20
+    assert all(learned[learned.index(False) + 600 :])
 
 
 def test_what_never_ends_is_forgotten_at_the_bound() -> None:

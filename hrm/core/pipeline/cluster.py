@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from hrm.core.model import NodeName
 from hrm.core.pipeline import cluster_messages as m
 from hrm.core.pipeline.basic import LeastLoaded
+from hrm.core.pipeline.estimates import RunningMeans
 from hrm.core.pipeline.feasibility import CAPS, Caps
 from hrm.core.pipeline.model import (
     Choice,
@@ -85,15 +86,15 @@ class PipelineCluster:
     def __init__(
         self,
         policy: ClusterPolicy,
-        estimates: LearningEstimates,
+        estimates: LearningEstimates | None = None,
         *,
         bounds: ClusterBounds | None = None,
         caps: Caps = CAPS,
     ) -> None:
         self.policy = policy
-        self.estimates = estimates
+        self.estimates: LearningEstimates = estimates or RunningMeans()
         self.bounds = bounds or ClusterBounds()
-        self.table = NodeTable(estimates, caps)
+        self.table = NodeTable(self.estimates, caps)
         self.tasks: dict[TaskId, TaskRecord] = {}
         """Those that have not ended, in the order of submission."""
         self.ended: dict[TaskId, TaskRecord] = {}

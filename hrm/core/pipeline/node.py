@@ -20,6 +20,7 @@ import math
 from hrm.core.pipeline import feasibility
 from hrm.core.pipeline import node_messages as m
 from hrm.core.pipeline.dispatch import Dispatcher, NodeBounds
+from hrm.core.pipeline.estimates import RunningMeans
 from hrm.core.pipeline.feasibility import CAPS, Caps
 from hrm.core.pipeline.load import node_load
 from hrm.core.pipeline.model import (
@@ -59,16 +60,16 @@ class PipelineNode:
         self,
         capacity: m.NodeCapacity,
         policy: NodePolicy,
-        estimates: LearningEstimates,
+        estimates: LearningEstimates | None = None,
         *,
         bounds: NodeBounds | None = None,
         caps: Caps = CAPS,
     ) -> None:
         self.capacity = capacity
         self.policy = policy
-        self.estimates = estimates
+        self.estimates: LearningEstimates = estimates or RunningMeans()
         self.bounds = bounds or NodeBounds()
-        self.room = Room(capacity, estimates, caps)
+        self.room = Room(capacity, self.estimates, caps)
         self.tasks: dict[TaskId, PlacedTask] = {}
         self.draining = False
         self._ready: dict[SubtaskKey, ReadySubtask] = {}

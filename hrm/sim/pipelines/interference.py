@@ -38,6 +38,7 @@ from hrm.sim.traces.reading import LoadReport
 __all__ = ["LAWS", "WORLDS", "Law", "Pair", "World", "fit", "laws_of", "pairs_of", "world"]
 
 WORLDS = ("measured", "measured-mps", "overload", "none")
+_ALIKE = 1e-6
 _SLOWDOWN_MIN = 0.02
 """Least excess of a slow-down that a fit takes seriously; below it is noise."""
 
@@ -167,7 +168,8 @@ def fit(pairs: Iterable[Pair]) -> Law:
     ln_s, ln_a = weights[: len(jobs)], np.sort(weights[len(jobs) :])
     own = np.argsort(weights[len(jobs) :], kind="stable")
     slope_a, start_a = np.polyfit(np.linspace(0.0, 1.0, len(jobs)), ln_a, 1)
-    slope_s, start_s = np.polyfit(ln_a, ln_s[own], 1)
+    alike = np.ptp(ln_a) < _ALIKE
+    slope_s, start_s = (0.0, ln_s.mean()) if alike else np.polyfit(ln_a, ln_s[own], 1)
     return Law(
         ln_a=(float(start_a), float(slope_a)),
         ln_s=(float(start_s), float(slope_s)),

@@ -20,7 +20,6 @@ from hrm.policies import cluster as cluster_policies
 from hrm.policies import corun
 from hrm.policies.corun.told import ToldStdm
 from hrm.policies.host import Mode
-from hrm.policies.models import Model
 from hrm.sim.pipelines.interference import World
 from hrm.sim.pipelines.run import Policies
 from hrm.sim.pipelines.scenario import Scenario, Worker
@@ -35,11 +34,15 @@ def policies(
     scenario: Scenario,
     *,
     policy: ClusterPolicy | None = None,
-    model: Model | Path | None = None,
-    hosted: bool = True,
+    weights: Path | None = None,
     known: bool = True,
 ) -> Policies:
-    """The two of these names for one run. ``policy``: instead of the one called ``cluster``.
+    """The two of these names for one run.
+
+    Args:
+        policy: instead of the one called ``cluster``.
+        weights: a directory of models beside those that ship.
+        known: estimates begin with some history.
 
     Raises:
         InvalidConfig: there is no policy of a name.
@@ -49,8 +52,7 @@ def policies(
         policy = cluster_policies.load(
             cluster,
             rng=np.random.default_rng([scenario.seed, 0xC1]),
-            model=model,
-            hosted=hosted,
+            state_dir=weights,
             mode=Mode.ON,
             heartbeat_s=REPORT_S,
             clock_s=lambda: 0.0,

@@ -1,0 +1,205 @@
+"""LDWP + IAWP: figures 3 and 5 to 13 of the paper, in the simulator, beside the best heuristics.
+
+    python -m benchmarks.paper.ldwp [--quick] [--json FILE] [--seeds 10] [--processes 1]
+
+The cluster of table 4 (``hrm.sim.pipelines``) runs the production cores under pairs of policies,
+``cluster+node``. Seeds are split: learned weights come from 0 to 99, the best heuristic pair and
+IAWP's variant are chosen on 100 to 119, what is reported was measured on 1000 to 1019 with frozen
+weights. Every throughput stands beside what arrived and beside the fluid bound.
+
+Figure 4 (the error of the NCF) is ``python -m benchmarks.paper.ncf``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import common
+from benchmarks.common import CONSOLE
+from benchmarks.paper.ldwp_plots import draw_all
+from benchmarks.paper.ldwp_report import document_of, report
+from benchmarks.paper.ldwp_runs import Job, Run, Setting, bound_of, run_all
+from hrm.errors import NotFound
+from hrm.policies import models
+from hrm.policies.models import Model
+
+__all__ = ["main"]
+
+VALIDATION_FIRST, TEST_FIRST = 100, 1_000
+
+RANDOM = "random+random"
+BASELINES = (
+    RANDOM, "least-loaded+random", "ect+mct", "min-wait+mct", "ect+min-min", "demand+pats",
+    "ect+pats", "min-wait+pats", "least-loaded+pats",
+)  # fmt: skip
+"""Heuristics for both stages, from which the best one is chosen on validation seeds."""
+IAWP_VARIANTS = ("iawp:cosine", "iawp:overload", "iawp:learned")
+"""The paper's score and two others; one is chosen on validation seeds, under ``ect``."""
+LEARNED = ("ldwp", "ldwp-set")
+CLUSTER_POLICIES = ("random", "least-loaded", "min-wait", "demand", "ect")
+NODE_POLICIES = ("random", "mct", "min-min", "pats")
+SIZES_MB = (10.0, 20.0, 60.0, 120.0, 200.0, 400.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is run. ``validation``: seeds of each choice; ``main``: tasks at 50 and 60/min."""
+
+    seeds: int
+    validation: int
+    main: int
+    other: int
+    sizes: int
+    rates: tuple[float, ...]
+    nodes: tuple[int, ...]
+    worlds: tuple[str, ...]
+
+
+FULL = Plan(10, 3, 1_500, 750, 100, (10, 20, 30, 40, 50, 60), (4, 6, 8, 10), ("overload", "none"))
+QUICK = Plan(2, 1, 300, 200, 30, (30, 60), (6,), ("none",))
+
+
+@dataclass(slots=True)
+class Chosen:
+    """What validation seeds decided, and the pairs that are measured."""
+
+    baseline: str
+    iawp: str
+    learned: tuple[str, ...]
+    validation: dict[str, float]
+
+    @property
+    def main(self) -> tuple[str, ...]:
+        ours = [f"{name}+{self.iawp}" for name in (*self.learned, "ect")]
+        return tuple(dict.fromkeys((RANDOM, "ect+mct", "demand+pats", self.baseline, *ours)))
+
+
+def _available(weights: Path | None) -> dict[str, Model]:
+    found = {}
+    for name in LEARNED:
+        try:
+            found[name] = models.find(name, state_dir=weights)
+        except NotFound as error:
+            CONSOLE.print(f"[yellow]{name} is left out:[/yellow] {error}")
+    return found
+
+
+def _validate(plan: Plan, given: argparse.Namespace, learned: Sequence[str]) -> Chosen:
+    """The best heuristic pair and IAWP's score by throughput at 60/min on validation seeds."""
+    setting = Setting(name="validation", x=60, rate_per_min=60, tasks=plan.main)
+    pairs = (*BASELINES, *(f"ect+{name}" for name in IAWP_VARIANTS))
+    seeds = range(VALIDATION_FIRST, VALIDATION_FIRST + plan.validation)
+    jobs = [Job(setting, seed, (pair,), given.profiles, given.weights)
+            for seed in seeds for pair in pairs]  # fmt: skip
+    scores: dict[str, list[float]] = {}
+    for run in run_all(jobs, processes=given.processes, said=CONSOLE.print):
+        scores.setdefault(run.pair, []).append(run.values["throughput"])
+    means = {pair: sum(values) / len(values) for pair, values in scores.items()}
+    best = max(BASELINES, key=lambda pair: means[pair])
+    variant = max(IAWP_VARIANTS, key=lambda name: means[f"ect+{name}"])
+    return Chosen(best, variant, tuple(learned), means)
+
+
+def _settings(plan: Plan, chosen: Chosen) -> list[tuple[Setting, tuple[str, ...]]]:
+    """Everything that is measured, and the pairs that meet it."""
+    main = chosen.main
+    found = []
+    for rate in plan.rates:
+        tasks = plan.main if rate >= 50 else plan.other
+        found.append((Setting(name="rates", x=rate, rate_per_min=rate, tasks=tasks), main))
+    for nodes in plan.nodes:
+        setting = Setting(name="nodes", x=nodes, rate_per_min=50, nodes=nodes, tasks=plan.other)
+        found.append((setting, main))
+    top = chosen.learned[-1] if chosen.learned else "ect"
+    names: tuple[str, ...] = (*NODE_POLICIES, *IAWP_VARIANTS, "iawp:oracle")
+    setting = Setting(name="node policies", x=50, rate_per_min=50, tasks=plan.other)
+    found.append((setting, tuple(f"{top}+{name}" for name in names)))
+    setting = Setting(name="cluster policies", x=60, rate_per_min=60, tasks=plan.other)
+    names = (*CLUSTER_POLICIES, *chosen.learned)
+    found.append((setting, tuple(f"{name}+{chosen.iawp}" for name in names)))
+    for world in plan.worlds:
+        setting = Setting(name=f"world {world}", x=60, world=world, tasks=plan.other)
+        found.append((setting, main))
+    synopsis = ("video-synopsis",)
+    for rate, what in ((2.0, "idle"), (45.0, "loaded")):
+        for size in SIZES_MB:
+            setting = Setting(
+                name=f"sizes, {what}", x=size, size_mb=size, applications=synopsis,
+                rate_per_min=rate * 60.0 / size if what == "loaded" else rate, tasks=plan.sizes,
+            )  # fmt: skip
+            found.append((setting, main))
+    changes = Setting(name="changes", x=50, rate_per_min=50, nodes=8, changes=True, tasks=plan.main)
+    learned = tuple(f"{name}+{chosen.iawp}" for name in (*chosen.learned, "ect"))
+    found.append((changes, learned))
+    cold = Setting(name="cold", x=50, rate_per_min=50, known=False, tasks=plan.other)
+    found.append((cold, learned))
+    return found
+
+
+def _measure(plan: Plan, given: argparse.Namespace, chosen: Chosen) -> list[Run]:
+    count = given.seeds or plan.seeds
+    jobs = [
+        Job(setting, TEST_FIRST + number, pairs, given.profiles, given.weights)
+        for setting, pairs in _settings(plan, chosen)
+        for number in range(count)
+    ]
+    CONSOLE.print(f"{len(jobs)} jobs, {sum(len(job.pairs) for job in jobs)} runs")
+    return list(run_all(jobs, processes=given.processes, said=CONSOLE.print))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.paper.ldwp",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    common.add_common_arguments(parser)
+    parser.add_argument("--seeds", type=int, default=0, help="test seeds of each point")
+    parser.add_argument("--processes", type=int, default=1, help="runs at a time")
+    parser.add_argument("--profiles", type=Path, help="a table of subtask profiles")
+    parser.add_argument("--weights", type=Path, help="a directory of models beside HRM's own")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, print and write; the exit status."""
+    given = _parser().parse_args(arguments)
+    plan = QUICK if given.quick else FULL
+    held = _available(given.weights)
+    chosen = _validate(plan, given, tuple(held))
+    CONSOLE.print(f"best heuristics: {chosen.baseline}; co-run score: {chosen.iawp}")
+    runs = _measure(plan, given, chosen)
+    fluid = bound_of("measured", 11, None, None, False, given.profiles)
+    context: dict[str, Any] = {
+        "provenance": common.provenance("benchmarks.paper.ldwp", ["numpy", "scipy"]),
+        "baseline": chosen.baseline,
+        "iawp": chosen.iawp,
+        "learned": list(chosen.learned),
+        "random": RANDOM,
+        "validation": chosen.validation,
+        "fluid_bound": fluid.rate_per_min,
+        "models": {name: dict(model.meta) for name, model in held.items()},
+        "cpu_s": sum(run.seconds for run in runs),
+    }
+    document = document_of(runs, context)
+    body = report(document)
+    sys.stdout.write(body + "\n")
+    if given.json:
+        common.write_json(given.json, document)
+    if not given.quick:
+        title = "LDWP + IAWP: pipelines on a simulated cluster"
+        for path in common.write_results("paper-ldwp", title, document, body):
+            CONSOLE.print(f"written: {path}")
+        for path in draw_all(document, common.RESULTS_DIR):
+            CONSOLE.print(f"written: {path}")
+    CONSOLE.print(f"{len(runs)} runs, {context['cpu_s']:.0f} s of processor time")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
