@@ -390,6 +390,6 @@ def progress_bar(
     if not (console.is_terminal if shown is None else shown):
         yield lambda: None
         return
-    with Progress(console=console, transient=True) as progress:
+    with Progress(console=console) as progress:
         bar = progress.add_task(name, total=total)
         yield lambda: progress.advance(bar)
