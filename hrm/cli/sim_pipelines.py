@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hrm.cli.console import Output, note, print_json, stdout
 from hrm.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from hrm.sim.pipelines.measures import Result
 
 __all__ = ["pipelines"]
 
@@ -101,12 +106,17 @@ def pipelines(
             }
         )
         return
+    stdout().print(_table(result, f"{cluster_policy} + {node_policy}, seed {seed}"))
+
+
+def _table(result: Result, title: str) -> Table:
     from rich.table import Table
 
-    shown = Table(title=f"{cluster_policy} + {node_policy}, seed {seed}")
+    values = result.values()
+    shown = Table(title=title)
     shown.add_column("figure")
     shown.add_column("value", justify="right")
     for name, words in _SHOWN.items():
         shown.add_row(words, f"{values[name]:.4g}")
     shown.add_row("event log", result.log_hash[:16])
-    stdout().print(shown)
+    return shown

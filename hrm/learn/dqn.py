@@ -103,6 +103,8 @@ class Learner:
         self.teacher = teacher
         self.learning = learning
         self.decisions = 0
+        self.traces = 0
+        """Training traces that were begun: the next one is another."""
         self.loss = float("nan")
         self.nodes_seen: tuple[int, int] = (1 << 30, 0)
         self._epsilon = hyper.epsilon

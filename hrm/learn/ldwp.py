@@ -7,7 +7,7 @@ descent. Every so often it is tried, greedily, on validation seeds: the best of 
 model, with the ranges of what it has seen. Nothing here touches the seeds that results are measured
 on.
 
-The file is written once, at the end. It names the command that made it.
+The file is written after every trial that is the best so far, and names the command that made it.
 """
 
 from __future__ import annotations
@@ -167,9 +167,10 @@ def train(args: Args, said: Progress = lambda share, doing: None) -> dict[str, A
 def run(learner: Learner, environment: Environment, decisions: int, said: Progress) -> None:
     """Let ``learner`` decide training traces, one after the other, until it has decided enough."""
     last = learner.decisions + decisions
-    for seed in _seeds(learner):
+    while True:
         learner.begin()
-        decision: Decision | None = environment.reset(seed)
+        decision: Decision | None = environment.reset(TRAINING[learner.traces % len(TRAINING)])
+        learner.traces += 1
         while decision is not None:
             step = environment.step(learner.choose(*decision).node)
             for end in step.ended:
@@ -181,14 +182,6 @@ def run(learner: Learner, environment: Environment, decisions: int, said: Progre
             if step.decision is None and step.terminal:
                 learner.finish(decision.view.now)
             decision = step.decision
-
-
-def _seeds(learner: Learner) -> Any:
-    """Training seeds for ever, beginning where the learner's decisions have led."""
-    number = learner.decisions
-    while True:
-        yield TRAINING[number % len(TRAINING)]
-        number += 1
 
 
 def _brain(args: Args, environment: Environment) -> Brain:
@@ -277,6 +270,9 @@ def _learn(
         log.info("after %d decisions: %s", done, json.dumps(found))
         if found["log_slowdown"] == min(trial["log_slowdown"] for trial in trials):
             best = model
+            summary = {"trials": trials, "ect": ect, "kappa": learner.rewards.kappa}
+            meta = {**best.meta, "validation": summary}
+            models.write(dataclasses.replace(best, meta=meta), args.out)
         if done >= args.decisions:
             break
         part = min(args.validate_every, args.decisions - done)
@@ -288,10 +284,10 @@ def _learn(
         run(learner, environment, part, tell)
         done += part
     assert best is not None
-    summary = {"trials": trials, "ect": ect, "kappa": learner.rewards.kappa}
-    models.write(dataclasses.replace(best, meta={**best.meta, "validation": summary}), args.out)
     said(1.0, f"wrote {args.out}")
-    return {"model": str(best), "out": str(args.out), "best": _best(trials), **summary}
+    kappa = learner.rewards.kappa
+    held = {"model": str(best), "out": str(args.out), "kappa": kappa, "ect": ect, "trials": trials}
+    return {**held, "best": _best(trials)}
 
 
 def _best(trials: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -47,4 +47,4 @@ def test_sim_pipelines_refuses_what_means_nothing() -> None:
     ):
         result = CliRunner().invoke(app, ["sim", "pipelines", "--tasks", "1", *words])
         assert result.exit_code != 0
-        assert part in str(result.exception), result.exception
+        assert part in str(result.exception) + result.output, words

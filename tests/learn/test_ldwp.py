@@ -76,6 +76,23 @@ def test_the_papers_rewards_and_losses_run_to_a_model(tmp_path: Path, reward: st
     assert model.meta["reward"] == reward
 
 
+def test_training_goes_on_to_other_traces_and_never_touches_those_of_tests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds: list[int] = []
+    reset = Queueing.reset
+
+    def noted(self: Queueing, seed: int) -> Any:
+        seeds.append(seed)
+        return reset(self, seed)
+
+    monkeypatch.setattr(Queueing, "reset", noted)
+    _trained(tmp_path, pretrain_decisions=600, pretrain_rounds=1, decisions=600)
+    learned_on = [seed for seed in seeds if seed in environment.TRAINING]
+    assert learned_on == list(range(12))  # 1,000, 600 and twice 300 decisions, 200 a trace
+    assert set(seeds) - set(learned_on) == set(environment.VALIDATION[:2])
+
+
 def test_one_seed_is_one_model(tmp_path: Path) -> None:
     small = {"pretrain_decisions": 300, "pretrain_rounds": 2, "decisions": 250}
     first, _ = _trained(tmp_path, **small)

@@ -92,7 +92,7 @@ class PipelineCluster:
         caps: Caps = CAPS,
     ) -> None:
         self.policy = policy
-        self.estimates: LearningEstimates = estimates or RunningMeans()
+        self.estimates = RunningMeans() if estimates is None else estimates
         self.bounds = bounds or ClusterBounds()
         self.table = NodeTable(self.estimates, caps)
         self.tasks: dict[TaskId, TaskRecord] = {}

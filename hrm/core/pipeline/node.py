@@ -67,7 +67,7 @@ class PipelineNode:
     ) -> None:
         self.capacity = capacity
         self.policy = policy
-        self.estimates: LearningEstimates = estimates or RunningMeans()
+        self.estimates = RunningMeans() if estimates is None else estimates
         self.bounds = bounds or NodeBounds()
         self.room = Room(capacity, self.estimates, caps)
         self.tasks: dict[TaskId, PlacedTask] = {}

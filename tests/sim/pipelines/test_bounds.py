@@ -15,7 +15,7 @@ from hrm.sim.pipelines.bounds import (
     makespans,
 )
 from hrm.sim.pipelines.policies import policies
-from hrm.sim.pipelines.profiles import sample
+from hrm.sim.pipelines.profiles import load, sample
 from hrm.sim.pipelines.run import simulate
 from hrm.sim.pipelines.scenario import SATURATION_PER_MIN, Scenario, arrivals, workers
 
@@ -87,3 +87,10 @@ def test_no_policy_is_above_its_bound(pair: str) -> None:
     assert result.throughput() <= Fluid(scenario).throughput_max(work)
     latest = max(a + work.least_s(t) for a, t in zip(work.arrives_s, work.tasks, strict=True))
     assert max(at_s for at_s, *_ in result.ended) >= latest
+
+
+def test_the_measured_table_is_scaled_too() -> None:
+    """Whoever measures anew sets ``profiles.TIME_SCALE`` anew, by what this says."""
+    rate = Fluid(Scenario(profiles=load())).rate_per_min
+    times = rate / SATURATION_PER_MIN
+    assert times == pytest.approx(1.0, rel=0.05), f"multiply TIME_SCALE by {times:.3f}"
