@@ -45,6 +45,10 @@ __all__ = ["Client", "SubtaskRun", "Task", "TaskFailed", "TaskResult", "progress
 IN_FLIGHT = 64
 """Tasks of one ``map`` that the master has at a time."""
 RETRY_S = 0.5
+WORKED_S = 5.0
+"""A call that lasted so long before it broke off has found its master."""
+LIVES_MAX = 10
+"""How often a task is submitted again to a master that has begun anew."""
 CALL_TIMEOUT_S = 60.0
 _AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
@@ -101,10 +105,20 @@ class TaskResult:
 class Task:
     """A task on its way."""
 
-    def __init__(self, client: Client, task_id: str, future: futures.Future[TaskResult]) -> None:
-        self.task_id = task_id
+    def __init__(
+        self,
+        client: Client,
+        request: pb.SubmitPipelineTaskRequest,
+        future: futures.Future[TaskResult],
+    ) -> None:
         self._client = client
+        self._request = request
         self._future = future
+
+    @property
+    def task_id(self) -> str:
+        """Its id at the master; another one after the master has begun anew without it."""
+        return self._request.task_id
 
     def done(self) -> bool:
         return self._future.done()
@@ -183,7 +197,7 @@ class Client:
         """
         request = self._request(pipeline, value, size_mb, workload)
         future = asyncio.run_coroutine_threadsafe(self._run(request), self._loop)
-        return Task(self, request.task_id, future)
+        return Task(self, request, future)
 
     def map(
         self,
@@ -307,7 +321,8 @@ class Client:
 
     async def _run(self, request: pb.SubmitPipelineTaskRequest) -> TaskResult:
         """One task from its submission to its result, whatever happens to the master meanwhile."""
-        while True:
+        first = request.task_id
+        for life in range(2, LIVES_MAX + 2):
             with contextlib.suppress(errors.AlreadyExists):
                 await self._again(lambda: self._stub.Submit(request, timeout=CALL_TIMEOUT_S))
             try:
@@ -316,8 +331,13 @@ class Client:
                     return _result(request.task_id, end, None)
                 data = await self._again(lambda: self._fetch(request.task_id))
             except errors.NotFound:
-                continue  # the master began anew and does not know it
+                # The master began anew. Nodes may still have the task under its old id.
+                request.task_id = f"{first}-{life}"
+                continue
             return _result(request.task_id, end, pickle.loads(data))  # noqa: S301 - our own function's
+        raise errors.Unavailable(
+            f"the master at {self.target} has lost task {first} {LIVES_MAX} times; look at its log"
+        )
 
     async def _watch(self, task_id: str) -> pb.PipelineTaskEnd:
         updates = self._stub.Watch(pb.WatchPipelineTasksRequest(task_ids=[task_id]))
@@ -336,14 +356,18 @@ class Client:
 
     async def _again(self, call: Callable[[], Awaitable[T]]) -> T:
         """``call``, repeated while the master is away or full, for ``patience_s`` at the most."""
-        deadline = self._loop.time() + self.patience_s
+        deadline = None
         while True:
+            begun = self._loop.time()
             try:
                 return await call()
             except (errors.Unavailable, grpc.RpcError) as error:
                 code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
                 again = isinstance(error, errors.Unavailable) or code in _AGAIN
-                if not again or self._loop.time() >= deadline:
+                now = self._loop.time()
+                if deadline is None or now - begun > WORKED_S:
+                    deadline = now + self.patience_s
+                if not again or now >= deadline:
                     if isinstance(error, grpc.RpcError):
                         raise rpc.error_from(error, self.target) from error
                     raise

@@ -209,8 +209,9 @@ def test_what_cannot_be_sent_is_refused_at_once(client: Client, tmp_path: Path) 
     wrong.write_text("wrong\n")
     wrong.chmod(0o600)
     with Client(client.target, token_path=wrong, patience_s=0.0) as stranger:
+        task = stranger.submit(sample_steps.arithmetic, 1)
         with pytest.raises(PermissionDenied, match="token"):
-            stranger.submit(sample_steps.arithmetic, 1).result(LIMIT_S)
+            task.result(LIMIT_S)
 
 
 def test_a_pipeline_that_is_no_dag_is_refused_before_it_is_sent(client: Client) -> None:
