@@ -29,7 +29,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -115,8 +115,10 @@ class Containers:
         log_bytes_max: int,
         log_files_max: int,
         on_end: Callable[[str, Ended], None],
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """``rebuild`` makes the driver of that name, for containers that an earlier run began."""
+        """``rebuild`` makes the driver of that name, for containers that an earlier run began.
+        ``environment``: what every container gets beside its own variables."""
         self.dir = work_dir / "containers"
         self._isolation = isolation
         self._drivers = {isolation.name: isolation}
@@ -124,6 +126,7 @@ class Containers:
         self._log_bytes_max = log_bytes_max
         self._log_files_max = log_files_max
         self._on_end = on_end
+        self._environment = dict(environment or {})
         self._running: dict[str, _Running] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -196,7 +199,7 @@ class Containers:
             "work_dir": str(directory),
             "cwd": str(directory),
             "argv": list(launch.argv),
-            "environment": launch.environment,
+            "environment": {**self._environment, **launch.environment},
             "cgroup_files": [str(path) for path in joined],
             "log_bytes_max": self._log_bytes_max,
             "log_files_max": self._log_files_max,

@@ -51,6 +51,7 @@ from hrm.core.model import (
 )
 from hrm.core.node import NodeCore
 from hrm.errors import HrmError, InvalidConfig
+from hrm.pipeline.local import SOCKET_VARIABLE
 from hrm.spark.launch import Launch, executor_launch, find_java, find_spark
 from hrm.v1 import common_pb2, node_pb2, node_pb2_grpc, pipeline_pb2_grpc
 
@@ -60,6 +61,7 @@ READY_FILE = "ready.json"
 _CLEANUP_PERIOD_S = 60.0
 _STOP_MARGIN_S = 30.0
 _FLUSH_LIMIT_S = 3.0
+_SOCKET_PATH_MAX = 100
 _SERVER_GRACE_S = 1.0
 _log = structlog.get_logger("hrm.agent")
 
@@ -92,6 +94,7 @@ class Agent:
             preemption_grace_s=settings.preemption_grace_s if settings.preemption else None,
         )
         driver = machine.isolation.driver
+        self._socket = _socket(settings.work_dir) if machine.pipelines is not None else None
         self._containers = Containers(
             settings.work_dir,
             driver,
@@ -99,6 +102,7 @@ class Agent:
             log_bytes_max=settings.log_bytes_max,
             log_files_max=settings.log_files_max,
             on_end=self._container_ended,
+            environment={} if self._socket is None else {SOCKET_VARIABLE: str(self._socket)},
         )
         self._tracker = Tracker(settings.usage_interval_s, self._sampled)
         self._logs = Logs(self._containers.dir, token, self._is_over)
@@ -183,6 +187,7 @@ class Agent:
         if self._pipelines is not None:
             gpus = GpuService(self._pipelines)
             pipeline_pb2_grpc.add_GpuServiceServicer_to_server(gpus, server)
+            await self._serve_gpus(stack, gpus)
         try:
             port = server.add_insecure_port(f"{settings.host}:{settings.port}")
         except RuntimeError as error:
@@ -202,6 +207,21 @@ class Agent:
         stack.callback(pages.close)
         self._endpoint = f"{settings.host}:{port}"
         self._logs.address = f"{settings.host}:{pages.sockets[0].getsockname()[1]}"
+
+    async def _serve_gpus(self, stack: contextlib.AsyncExitStack, gpus: GpuService) -> None:
+        """To programs of this machine that hold no token: executors. Who may open the socket may
+        ask, and that is whose containers these are."""
+        path = self._socket
+        if path is None:
+            _log.warning("no socket for GPUs", why="the work directory's path is too long")
+            return
+        path.unlink(missing_ok=True)
+        server = grpc.aio.server(options=rpc.SERVER_OPTIONS)
+        pipeline_pb2_grpc.add_GpuServiceServicer_to_server(gpus, server)
+        server.add_insecure_port(f"unix:{path}")
+        await server.start()
+        path.chmod(0o600)
+        stack.push_async_callback(server.stop, _SERVER_GRACE_S)
 
     async def _adopt(self) -> None:
         for adopted in await self._containers.adopt():
@@ -542,3 +562,9 @@ def _batch_that_waits_first(status: ContainerStatus) -> tuple[bool, bool]:
     """A key to sort by: batch that waits, streams that wait, everybody else."""
     stream = status.workload_class is WorkloadClass.STREAM
     return (status.state is not ContainerState.WAITING, stream)
+
+
+def _socket(work_dir: Path) -> Path | None:
+    """Where the socket for GPUs is; None: the system takes no path of this length."""
+    path = work_dir.absolute() / "gpus.sock"
+    return path if len(str(path).encode()) < _SOCKET_PATH_MAX else None

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+import grpc
 import grpc.aio
 
 from hrm import rpc, wire
@@ -35,7 +36,14 @@ class GpuService(pipeline_pb2_grpc.GpuServiceServicer):
         holder = f"{next(self._numbers)} ({context.peer()})"
         try:
             asked = _asked(request, holder)
-            number = await self._runtime.acquire(asked)
+            wait_s = _wait_s(request.wait_s)
+            try:
+                number = await asyncio.wait_for(self._runtime.acquire(asked), wait_s)
+            except TimeoutError:
+                await context.abort(
+                    grpc.StatusCode.DEADLINE_EXCEEDED,
+                    f"no GPU had room for {asked.kind!r} within {request.wait_s:g} s",
+                )
             gpu = self._runtime.share.gpus[number]
             yield pb.GpuGrant(index=number, uuid=gpu.uuid, declared=gpu.declared)
             await asyncio.Event().wait()  # until the caller hangs up, which cancels this
@@ -43,6 +51,12 @@ class GpuService(pipeline_pb2_grpc.GpuServiceServicer):
             await rpc.abort(context, error)
         finally:
             self._runtime.release(holder)
+
+
+def _wait_s(wait_s: float) -> float | None:
+    if not math.isfinite(wait_s) or wait_s < 0:
+        raise InvalidRequest("wait_s must be 0 or more")
+    return wait_s or None
 
 
 def _asked(request: pb.AcquireGpuRequest, holder: str) -> GpuAsked:

@@ -39,6 +39,7 @@ COMMANDS = {
     "master": "hrm.cli.daemons",
     "agent": "hrm.cli.daemons",
     "scheduler": "hrm.cli.daemons",
+    "pipeline": "hrm.cli.pipeline",
     "policy": "hrm.cli.policy",
     "sim": "hrm.cli.sim",
 }

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from hrm import errors
-from hrm.cli import client, console
+from hrm import address, errors
+from hrm.cli import console
 
 if TYPE_CHECKING:
     from hrm.cli.embedded import Cluster, Progress
@@ -50,7 +50,7 @@ def up(
     ] = None,
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="Of the master; 0: any free one.")
-    ] = client.DEFAULT_PORT,
+    ] = address.DEFAULT_PORT,
     state_dir: StateDirOption = None,
     schedulers: Annotated[
         int, typer.Option("--schedulers", min=1, max=256, help="Parallel ones in the master.")
@@ -75,7 +75,7 @@ def up(
         )
         for line in size.notes:
             console.note(f"note: {line}")
-        host = client.DEFAULT_HOST
+        host = address.DEFAULT_HOST
         cluster = embedded.Cluster(
             directory=directory,
             host=host,
@@ -112,7 +112,7 @@ def down(state_dir: StateDirOption = None) -> None:
 
 
 def _directory(given: Path | None) -> Path:
-    return (given or client.state_home()).expanduser().absolute()
+    return (given or address.state_home()).expanduser().absolute()
 
 
 def _refuse_second(old: Cluster | None) -> None:
@@ -128,7 +128,7 @@ def _refuse_second(old: Cluster | None) -> None:
 
 
 def _state_flag(directory: Path) -> str:
-    usual = directory == client.state_home().absolute()
+    usual = directory == address.state_home().absolute()
     return "" if usual else f" --state-dir {shlex.quote(str(directory))}"
 
 

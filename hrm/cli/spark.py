@@ -22,8 +22,8 @@ from typing import Annotated
 import typer
 
 import hrm
-from hrm import errors
-from hrm.cli import client, console
+from hrm import address, errors
+from hrm.cli import console
 from hrm.cli.console import Output
 
 __all__ = ["app", "conf_dir", "has_master", "spark_environment", "spark_submit"]
@@ -72,7 +72,7 @@ def spark_submit_command(context: typer.Context) -> None:
     variables = spark_environment()
     program = spark_submit()
     if not has_master(arguments) and not _defaults_have_master(variables["SPARK_CONF_DIR"]):
-        arguments = ["--master", f"hrm://{client.default_master()}", *arguments]
+        arguments = ["--master", f"hrm://{address.default_master()}", *arguments]
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(program, [str(program), *arguments], {**os.environ, **variables})  # noqa: S606
@@ -120,7 +120,7 @@ def spark_environment() -> dict[str, str]:
         InvalidConfig: the user's own ``SPARK_CONF_DIR`` does not include HRM's settings yet.
         NotFound: there is no Spark.
     """
-    token = Path(os.environ.get("HRM_TOKEN_FILE") or client.state_home() / "token")
+    token = Path(os.environ.get("HRM_TOKEN_FILE") or address.state_home() / "token")
     binaries = [Path(sys.executable).parent, spark_submit().parent]
     path = os.environ.get("PATH", os.defpath)
     for directory in dict.fromkeys(map(str, reversed(binaries))):

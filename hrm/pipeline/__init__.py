@@ -1,6 +1,6 @@
 """Heterogeneous pipelines: steps in Python, each with a version for a core, for a GPU or for both.
 
-    from hrm.pipeline import Pipeline
+    from hrm.pipeline import Client, Pipeline
 
     counting = Pipeline("counting")
 
@@ -15,10 +15,30 @@
 
     counting.run_here("clip.bin")    # in this process, on the CPU: for tests and for comparing
 
+    with Client() as client:         # on the cluster, many at a time
+        for result in client.map(counting, clips):
+            print(result.value)
+
 The first step gets the task's input; each other one what the steps in ``after`` returned, in that
 order; what the last one returns is the task's result.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from hrm.pipeline.definition import Pipeline, Step
 
-__all__ = ["Pipeline", "Step"]
+if TYPE_CHECKING:
+    from hrm.pipeline.client import Client, SubtaskRun, Task, TaskFailed, TaskResult
+
+__all__ = ["Client", "Pipeline", "Step", "SubtaskRun", "Task", "TaskFailed", "TaskResult"]
+
+
+def __getattr__(name: str) -> Any:
+    # gRPC is not imported where pipelines only run: in workers on nodes.
+    if name in __all__:
+        from hrm.pipeline import client
+
+        return getattr(client, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

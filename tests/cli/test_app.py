@@ -9,8 +9,7 @@ from collections.abc import Callable
 import pytest
 from typer.testing import Result
 
-from hrm import __version__, config
-from hrm.cli import client
+from hrm import __version__, address, config
 from hrm.cli.app import COMMANDS
 
 Run = Callable[..., Result]
@@ -81,25 +80,25 @@ def test_queries_start_without_the_settings_of_daemons() -> None:
 
 
 def test_the_light_copies_of_settings_agree_with_the_settings() -> None:
-    assert client.state_home() == config.hrm_home()
-    assert client.DEFAULT_PORT == config.DEFAULT_PORT
+    assert address.state_home() == config.hrm_home()
+    assert address.DEFAULT_PORT == config.DEFAULT_PORT
 
 
 @pytest.mark.parametrize(
-    ("text", "address"),
+    ("text", "meant"),
     [("h:1", "h:1"), ("hrm://h:1", "h:1"), ("h", "h:7480"), ("[::1]:5", "[::1]:5"),
      ("[::1]", "[::1]:7480")],
 )  # fmt: skip
-def test_addresses(text: str, address: str) -> None:
-    assert client.parse_master(text) == address
+def test_addresses(text: str, meant: str) -> None:
+    assert address.parse_master(text) == meant
 
 
 def test_the_cluster_of_hrm_up_is_the_default(hrm: Run) -> None:
     home = config.hrm_home()
     home.mkdir()
-    assert client.default_master() == "127.0.0.1:7480"
+    assert address.default_master() == "127.0.0.1:7480"
     for damaged in ("{", "[]", '{"port": "x"}', "{}"):
         (home / "cluster.json").write_text(damaged)
-        assert client.default_master() == "127.0.0.1:7480"
+        assert address.default_master() == "127.0.0.1:7480"
     (home / "cluster.json").write_text('{"port": 7999}')
-    assert client.default_master() == "127.0.0.1:7999"
+    assert address.default_master() == "127.0.0.1:7999"

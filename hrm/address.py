@@ -1,0 +1,78 @@
+"""Which master is meant, and with which token: the same answer for commands and for programs.
+
+The address comes from what was given, else ``$HRM_MASTER``, else from the cluster that ``hrm up``
+started under :func:`hrm.config.hrm_home`, else the default port of this machine. Nothing heavy is
+imported here: ``hrm status`` is typed often.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from hrm import errors
+
+__all__ = [
+    "DEFAULT_HOST",
+    "DEFAULT_PORT",
+    "default_master",
+    "parse_master",
+    "state_home",
+    "token_file",
+]
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 7480  # hrm.config has it too, behind the import of pydantic
+
+
+def state_home() -> Path:
+    """``hrm.config.hrm_home`` without its imports: ``$HRM_HOME``, else ``~/.hrm``."""
+    return Path(os.environ.get("HRM_HOME") or "~/.hrm").expanduser()
+
+
+def parse_master(text: str) -> str:
+    """``host:port`` from ``host``, ``host:port`` or ``hrm://host:port``.
+
+    Raises:
+        InvalidRequest: neither of these.
+    """
+    address = text.removeprefix("hrm://").rstrip("/")
+    host, colon, port = address.rpartition(":")
+    if not colon or address.endswith("]"):
+        host, port = address, str(DEFAULT_PORT)
+    good_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
+    if not host or "/" in host or any(c.isspace() for c in host) or not good_port:
+        raise errors.InvalidRequest(
+            f"{text!r} is no master address; give host:port, such as {DEFAULT_HOST}:{DEFAULT_PORT}"
+        )
+    return f"{host}:{port}"
+
+
+def default_master(given: str | None = None) -> str:
+    """``host:port`` of the master that is meant when ``--master`` is ``given``."""
+    named = given or os.environ.get("HRM_MASTER")
+    if named:
+        return parse_master(named)
+    try:
+        port = int(json.loads((state_home() / "cluster.json").read_text())["port"])
+    except (OSError, ValueError, KeyError, TypeError):
+        port = DEFAULT_PORT
+    return f"{DEFAULT_HOST}:{port}"
+
+
+def token_file(master: str | None, given: Path | None = None) -> Path:
+    """The file with the token of ``master``: ``given``, ``$HRM_TOKEN_FILE``, or the one of home.
+
+    Raises:
+        Unavailable: nothing was named anywhere, and no cluster was ever started here.
+    """
+    path = given or Path(os.environ.get("HRM_TOKEN_FILE") or state_home() / "token")
+    path = path.expanduser()
+    named = master or os.environ.get("HRM_MASTER") or os.environ.get("HRM_TOKEN_FILE")
+    if not path.exists() and not named:
+        raise errors.Unavailable(
+            f"no cluster of yours runs here (no {path}); start one: hrm up - or name another "
+            f"machine's: --master HOST:PORT, with a copy of its token in HRM_TOKEN_FILE"
+        )
+    return path

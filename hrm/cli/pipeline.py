@@ -1,0 +1,322 @@
+"""``hrm pipeline run|list|cancel``: pipelines from the shell, a client like any program's."""
+
+from __future__ import annotations
+
+import enum
+import json
+import pickle
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hrm import errors
+from hrm.cli.console import Output, error_line, note, print_json, stdout
+from hrm.cli.queries import MasterOption, OutputOption
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from hrm.pipeline.client import TaskResult
+    from hrm.v1 import pipeline_pb2
+
+__all__ = ["app"]
+
+SHOWN_CHARACTERS = 60
+
+app = typer.Typer(no_args_is_help=True)
+group = typer.Typer(no_args_is_help=True, help="Run pipelines of Python functions on the cluster.")
+app.add_typer(group, name="pipeline")
+
+
+@group.callback()
+def _pipeline() -> None:
+    """Run pipelines of Python functions on the cluster."""
+
+
+class Kind(enum.StrEnum):
+    """What the pipeline gets for one ``--input``."""
+
+    PATH = "path"
+    BYTES = "bytes"
+    JSON = "json"
+
+
+class Class(enum.StrEnum):
+    """How its tasks are treated where they wait."""
+
+    BATCH = "batch"
+    STREAM = "stream"
+
+
+@group.command()
+def run(
+    reference: Annotated[
+        str, typer.Argument(metavar="MODULE:PIPELINE", help="Importable from this directory.")
+    ],
+    inputs: Annotated[
+        list[str], typer.Option("--input", "-i", help="One task's input; may be repeated.")
+    ],
+    kind: Annotated[
+        Kind,
+        typer.Option(
+            "--as",
+            help="What an --input is: a file whose path nodes can open, too; a file whose bytes "
+            "are sent; or JSON.",
+        ),
+    ] = Kind.PATH,
+    size_mb: Annotated[
+        float, typer.Option(min=0.0, help="Size of each input, for schedulers. 0: as measured.")
+    ] = 0.0,
+    workload: Annotated[Class, typer.Option("--class", help="Streams go first.")] = Class.BATCH,
+    save: Annotated[
+        Path | None, typer.Option(help="Pickle each result into this directory, as N.pickle.")
+    ] = None,
+    here: Annotated[
+        bool, typer.Option("--here", help="In this process, without a cluster.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=1.0, help="Seconds until what is left is cancelled.")
+    ] = 3600.0,
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Run a pipeline over inputs and show what came back, and how long each step took."""
+    from hrm.pipeline.sources import load
+
+    pipeline = load(reference)
+    values = [_value(text, kind) for text in inputs]
+    sizes = [size_mb or _size_mb(text, kind) for text in inputs]
+    if here:
+        results = [_here(pipeline, value) for value in values]
+    else:
+        results = _on_cluster(
+            pipeline, list(zip(values, sizes, strict=True)), workload, master, timeout
+        )
+    if save is not None:
+        _save(results, save)
+    if output is Output.JSON:
+        print_json(
+            {"results": [_as_json(text, one) for text, one in zip(inputs, results, strict=True)]}
+        )
+    else:
+        stdout().print(_results_table(inputs, results))
+        for one in results:
+            for text in sorted({run.message for run in one.runs if run.ok and run.message}):
+                note(text)
+    failed = [one for one in results if not one.ok]
+    for one in failed:
+        error_line(f"task {one.task_id}: {one.error}")
+    if failed:
+        raise typer.Exit(1)
+
+
+@group.command(name="list")
+def list_tasks(
+    everything: Annotated[bool, typer.Option("--all", help="Those that ended, too.")] = False,
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List pipeline tasks and the nodes that run them."""
+    from hrm.pipeline.client import Client
+
+    with Client(master, patience_s=0.0) as client:
+        answer = client.tasks(everything=everything)
+    if output is Output.JSON:
+        from google.protobuf.json_format import MessageToDict
+
+        print_json(MessageToDict(answer, preserving_proto_field_name=True))
+        return
+    stdout().print(_nodes_table(answer))
+    if answer.tasks:
+        stdout().print(_tasks_table(answer.tasks))
+    else:
+        note("no pipeline task" + ("" if everything else " waits or runs; --all shows ended ones"))
+
+
+@group.command()
+def cancel(
+    task_id: Annotated[str, typer.Argument(metavar="ID", help="`hrm pipeline list` has it.")],
+    master: MasterOption = None,
+) -> None:
+    """End a task; its running subtasks are stopped."""
+    from hrm.pipeline.client import Client
+
+    with Client(master, patience_s=0.0) as client:
+        client.cancel(task_id, "cancelled with hrm pipeline cancel")
+    note(f"cancelled {task_id}")
+
+
+def _value(text: str, kind: Kind) -> Any:
+    if kind is Kind.JSON:
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise errors.InvalidRequest(f"--input {text!r} is no JSON: {error}") from error
+    path = Path(text).expanduser().absolute()
+    if not path.exists():
+        raise errors.InvalidRequest(
+            f"there is no file {path}; for other inputs than files: --as json"
+        )
+    return str(path) if kind is Kind.PATH else path.read_bytes()
+
+
+def _size_mb(text: str, kind: Kind) -> float:
+    if kind is Kind.JSON:
+        return len(text) / 1e6
+    path = Path(text).expanduser()
+    files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
+    return sum(one.stat().st_size for one in files) / 1e6
+
+
+def _here(pipeline: Any, value: Any) -> TaskResult:
+    from hrm.pipeline.client import TaskResult
+
+    try:
+        return TaskResult(task_id="here", value=pipeline.run_here(value), node="here")
+    except errors.HrmError:
+        raise
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        return TaskResult(task_id="here", value=None, error=text, node="here")
+
+
+def _on_cluster(
+    pipeline: Any,
+    inputs: list[tuple[Any, float]],
+    workload: Class,
+    master: str | None,
+    timeout_s: float,
+) -> list[TaskResult]:
+    import time
+
+    from hrm.core.model import WorkloadClass
+    from hrm.pipeline.client import Client, progress_bar
+
+    deadline = time.monotonic() + timeout_s
+    with Client(master) as client, progress_bar(pipeline.name, len(inputs)) as advance:
+        tasks = []
+        try:
+            for value, size_mb in inputs:
+                kind = WorkloadClass(workload.value)
+                tasks.append(client.submit(pipeline, value, size_mb=size_mb, workload=kind))
+                tasks[-1].when_done(advance)
+            return [task.outcome(max(0.0, deadline - time.monotonic())) for task in tasks]
+        except (TimeoutError, KeyboardInterrupt):
+            for task in tasks:
+                if not task.done():
+                    task.cancel("hrm pipeline run was ended")
+            if time.monotonic() < deadline:
+                raise
+            raise errors.Unavailable(
+                f"not all tasks ended within {timeout_s:g} s, the others were cancelled; allow "
+                f"more with --timeout"
+            ) from None
+
+
+def _save(results: Iterable[TaskResult], directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for number, one in enumerate(results):
+            if one.ok:
+                (directory / f"{number}.pickle").write_bytes(pickle.dumps(one.value, protocol=5))
+    except OSError as error:
+        raise errors.InvalidRequest(f"cannot write results to {directory}: {error}") from error
+
+
+def _short(value: Any) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
+
+
+def _as_json(text: str, one: TaskResult) -> dict[str, Any]:
+    return {
+        "input": text,
+        "task_id": one.task_id,
+        "value": repr(one.value),
+        "error": one.error,
+        "node": one.node,
+        "attempt": one.attempt,
+        "response_s": one.response_s,
+        "runs": [
+            {
+                "subtask": run.subtask,
+                "device": run.device.value,
+                "number": run.number,
+                "node": run.node,
+                "waited_s": run.waited_s,
+                "ran_s": run.ran_s,
+                "outcome": run.outcome,
+                "message": run.message,
+            }
+            for run in one.runs
+        ],
+    }
+
+
+def _table(*columns: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column.endswith(" s") else "left")
+    return table
+
+
+def _results_table(inputs: list[str], results: list[TaskResult]) -> Table:
+    from rich.markup import escape
+
+    table = _table("input", "result", "node", "subtask", "on", "waited s", "ran s", "")
+    for text, one in zip(inputs, results, strict=True):
+        value = "failed" if one.error else _short(one.value)
+        table.add_row(
+            escape(text), escape(value), escape(one.node), "", "", "", f"{one.response_s:.2f}", ""
+        )
+        for run in one.runs:
+            where = f"{run.device.value} {run.number}"
+            said = "" if run.ok else run.outcome
+            table.add_row(
+                "",
+                "",
+                "",
+                escape(run.subtask),
+                where,
+                f"{run.waited_s:.2f}",
+                f"{run.ran_s:.2f}",
+                said,
+            )
+    return table
+
+
+def _nodes_table(answer: pipeline_pb2.ListPipelineTasksResponse) -> Table:
+    from rich.markup import escape
+
+    table = _table("node", "cores free", "GPUs", "tasks", "expected wait s", "state")
+    for node in answer.nodes:
+        capacity, load = node.capacity, node.load
+        models = ", ".join(sorted({gpu.model for gpu in capacity.gpus}))
+        table.add_row(
+            escape(capacity.node),
+            f"{load.free_cores} of {capacity.cores}",
+            escape(f"{len(capacity.gpus)} {models}".strip()),
+            str(node.tasks),
+            f"{load.expected_wait_s:.1f}",
+            "draining" if node.draining else "",
+        )
+    table.caption = f"policy {answer.policy}" + (
+        f", replaced {answer.policy_faults} times because it failed" if answer.policy_faults else ""
+    )
+    return table
+
+
+def _tasks_table(tasks: Iterable[pipeline_pb2.PipelineTaskInfo]) -> Table:
+    from rich.markup import escape
+
+    table = _table("task", "pipeline", "MB", "node", "attempt", "state")
+    for task in tasks:
+        table.add_row(
+            escape(task.task_id), escape(task.pipeline), f"{task.size_mb:.1f}",
+            escape(task.node), str(task.attempt), escape(task.state),
+        )  # fmt: skip
+    return table

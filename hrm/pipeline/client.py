@@ -1,0 +1,435 @@
+"""Pipelines on a cluster: submit tasks, watch them, get results and timings back.
+
+    from hrm.pipeline import Client
+
+    with Client() as client:                          # the cluster of `hrm up`, or $HRM_MASTER
+        task = client.submit(counting, "clip.bin")
+        print(task.result(timeout_s=60).value)
+        for result in client.map(counting, clips):    # in the order of clips, with a progress bar
+            print(result.value, result.node, result.runs)
+
+One asyncio loop in a thread of its own does the talking. Each task has an id of this client's
+making, so that a call that broke off can be repeated: the master takes one id once. While the
+master is away, or has no room, calls are tried again for ``patience_s``; a master that came back
+without its tasks gets them again. So a task runs at least once, and its result arrives once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import pickle
+import threading
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Sized
+from concurrent import futures
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+
+from hrm import errors, pipeline_wire, rpc, wire
+from hrm.address import default_master, token_file
+from hrm.core.model import WorkloadClass
+from hrm.core.pipeline.model import Device
+from hrm.pipeline.definition import Pipeline
+from hrm.pipeline.sources import Sources, sources_of
+from hrm.v1 import pipeline_pb2 as pb
+from hrm.v1.pipeline_pb2_grpc import PipelineServiceStub
+
+__all__ = ["Client", "SubtaskRun", "Task", "TaskFailed", "TaskResult", "progress_bar"]
+
+IN_FLIGHT = 64
+"""Tasks of one ``map`` that the master has at a time."""
+RETRY_S = 0.5
+WORKED_S = 5.0
+"""A call that lasted so long before it broke off has found its master."""
+LIVES_MAX = 10
+"""How often a task is submitted again to a master that has begun anew."""
+CALL_TIMEOUT_S = 60.0
+_AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
+
+T = TypeVar("T")
+
+
+class TaskFailed(errors.HrmError):
+    """A task ended without a result; the message names the subtask, the node and the cause."""
+
+    def __init__(self, message: str, result: TaskResult) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskRun:
+    """One run of one subtask. ``outcome``: "done", or what went wrong; ``message`` says more."""
+
+    subtask: str
+    device: Device
+    number: int
+    node: str
+    waited_s: float
+    ran_s: float
+    outcome: str
+    message: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome == "done"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """How one task ended. ``value`` is None where ``error`` says what went wrong.
+
+    ``runs``: every run of every subtask, in the order in which they ended. ``response_s``: from
+    submission to end, as the master saw it.
+    """
+
+    task_id: str
+    value: Any
+    error: str = ""
+    node: str = ""
+    attempt: int = 0
+    response_s: float = 0.0
+    runs: tuple[SubtaskRun, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.error
+
+
+class Task:
+    """A task on its way."""
+
+    def __init__(
+        self,
+        client: Client,
+        request: pb.SubmitPipelineTaskRequest,
+        future: futures.Future[TaskResult],
+    ) -> None:
+        self._client = client
+        self._request = request
+        self._future = future
+
+    @property
+    def task_id(self) -> str:
+        """Its id at the master; another one after the master has begun anew without it."""
+        return self._request.task_id
+
+    def done(self) -> bool:
+        return self._future.done()
+
+    def outcome(self, timeout_s: float | None = None) -> TaskResult:
+        """How it ended, well or not.
+
+        Raises:
+            TimeoutError: it has not ended after ``timeout_s``; it goes on.
+            HrmError: the master is away for too long, or refused the task.
+        """
+        try:
+            return self._future.result(timeout_s)
+        except futures.TimeoutError as error:
+            raise TimeoutError(
+                f"task {self.task_id} has not ended after {timeout_s} s; it goes on - "
+                f"`hrm pipeline list` says what it waits for"
+            ) from error
+
+    def result(self, timeout_s: float | None = None) -> TaskResult:
+        """How it ended, if it ended well.
+
+        Raises:
+            TaskFailed: it failed or was cancelled.
+            TimeoutError, HrmError: as ``outcome``.
+        """
+        outcome = self.outcome(timeout_s)
+        if not outcome.ok:
+            raise TaskFailed(f"task {self.task_id} failed: {outcome.error}", outcome)
+        return outcome
+
+    def when_done(self, call: Callable[[], None]) -> None:
+        """``call`` from another thread, once it has ended."""
+        self._future.add_done_callback(lambda _future: call())
+
+    def cancel(self, reason: str = "cancelled by its client") -> None:
+        """Ask the master to end it; ``outcome`` then says so."""
+        self._client.cancel(self.task_id, reason)
+
+
+class Client:
+    """A connection to the master's PipelineService, to be closed (or used in a ``with``)."""
+
+    def __init__(
+        self,
+        master: str | None = None,
+        *,
+        token_path: Path | None = None,
+        patience_s: float = 60.0,
+    ) -> None:
+        self.target = default_master(master)
+        token = rpc.read_token(token_file(master, token_path))
+        self.patience_s = patience_s
+        self._loop = _loop()
+        self._running: set[asyncio.Task[Any]] = set()
+        self._closed = False
+        self._sources: dict[int, tuple[Pipeline, Sources, pb.PipelineSpec]] = {}
+        self._channel: grpc.aio.Channel = self._call(self._connect(token))
+        self._stub = PipelineServiceStub(self._channel)
+
+    def submit(
+        self,
+        pipeline: Pipeline,
+        value: Any,
+        *,
+        size_mb: float = 0.0,
+        workload: WorkloadClass = WorkloadClass.BATCH,
+    ) -> Task:
+        """Send one task; it may wait for room at the master before it is taken.
+
+        ``size_mb``: of the input, for schedulers; 0: of the pickled ``value``.
+
+        Raises:
+            InvalidConfig: the pipeline cannot work, or cannot be imported by a node.
+            InvalidRequest: ``value`` cannot be pickled.
+        """
+        request = self._request(pipeline, value, size_mb, workload)
+        future = asyncio.run_coroutine_threadsafe(self._run(request), self._loop)
+        return Task(self, request, future)
+
+    def map(
+        self,
+        pipeline: Pipeline,
+        values: Iterable[Any],
+        *,
+        size_mb: float | Callable[[Any], float] = 0.0,
+        workload: WorkloadClass = WorkloadClass.BATCH,
+        in_flight: int = IN_FLIGHT,
+        keep_failures: bool = False,
+        progress: bool | None = None,
+    ) -> Generator[TaskResult, None, None]:
+        """Run ``pipeline`` over all ``values``; results come in their order, as soon as they can.
+
+        At most ``in_flight`` tasks are on their way, so ``values`` may be long. ``progress``: a bar
+        on stderr; None: if that is a terminal. ``keep_failures``: a failed task is a result, too.
+
+        Raises:
+            TaskFailed: a task failed; those on their way are cancelled.
+        """
+        size = size_mb if callable(size_mb) else (lambda _value: float(size_mb))
+        waiting: list[Task] = []
+        source = iter(values)
+        total = len(values) if isinstance(values, Sized) else None
+        with progress_bar(pipeline.name, total, progress) as advance:
+            try:
+                while True:
+                    while len(waiting) < in_flight:
+                        try:
+                            value = next(source)
+                        except StopIteration:
+                            break
+                        task = self.submit(pipeline, value, size_mb=size(value), workload=workload)
+                        task.when_done(advance)
+                        waiting.append(task)
+                    if not waiting:
+                        return
+                    first = waiting.pop(0)
+                    yield first.outcome() if keep_failures else first.result()
+            finally:
+                for task in waiting:
+                    with contextlib.suppress(errors.HrmError):
+                        task.cancel("the map that it belongs to was given up")
+
+    def cancel(self, task_id: str, reason: str) -> None:
+        request = pb.CancelPipelineTaskRequest(task_id=task_id, reason=reason)
+        self._call(self._again(lambda: self._stub.Cancel(request, timeout=CALL_TIMEOUT_S)))
+
+    def tasks(self, *, everything: bool = False) -> pb.ListPipelineTasksResponse:
+        """The tasks and nodes that the master knows; ``everything``: ended tasks, too."""
+        request = pb.ListPipelineTasksRequest(all=everything)
+
+        async def ask() -> pb.ListPipelineTasksResponse:
+            answer: pb.ListPipelineTasksResponse = await self._stub.List(
+                request, timeout=CALL_TIMEOUT_S
+            )
+            return answer
+
+        answer: pb.ListPipelineTasksResponse = self._call(self._again(ask))
+        return answer
+
+    def close(self) -> None:
+        """End the connection; tasks at the master go on."""
+        if not self._closed:
+            self._closed = True
+            self._call(self._end())
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- in the loop's thread ---------------------------------------------------------------------
+
+    def _call(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    async def _connect(self, token: str) -> grpc.aio.Channel:
+        return rpc.channel(self.target, token)
+
+    async def _end(self) -> None:
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await self._channel.close(None)
+
+    def _request(
+        self, pipeline: Pipeline, value: Any, size_mb: float, workload: WorkloadClass
+    ) -> pb.SubmitPipelineTaskRequest:
+        known = self._sources.get(id(pipeline))
+        if known is None:
+            sources = sources_of(pipeline)
+            spec = pipeline_wire.from_pipeline(pipeline.spec(sources.reference))
+            known = self._sources[id(pipeline)] = (pipeline, sources, spec)
+        _pipeline, sources, spec = known
+        try:
+            payload = pickle.dumps(value, protocol=5)
+        except Exception as error:
+            raise errors.InvalidRequest(
+                f"the input of pipeline {pipeline.name!r} cannot be pickled "
+                f"({type(error).__name__}: {error}); give the path of a file, or plain data"
+            ) from error
+        return pb.SubmitPipelineTaskRequest(
+            task_id=f"{pipeline.name[:40]}-{uuid.uuid4().hex[:16]}",
+            pipeline=spec,
+            payload=payload,
+            size_mb=size_mb or len(payload) / 1e6,
+            workload_class=wire.WORKLOAD_CLASS[workload],
+            files=[pb.SourceFile(path=path, content=content) for path, content in sources.files],
+        )
+
+    async def _run(self, request: pb.SubmitPipelineTaskRequest) -> TaskResult:
+        """One task from its submission to its result, whatever happens to the master meanwhile."""
+        this = asyncio.current_task()
+        assert this is not None
+        self._running.add(this)
+        this.add_done_callback(self._running.discard)
+        first = request.task_id
+        for life in range(2, LIVES_MAX + 2):
+            with contextlib.suppress(errors.AlreadyExists):
+                await self._again(lambda: self._stub.Submit(request, timeout=CALL_TIMEOUT_S))
+            try:
+                end = await self._again(lambda: self._watch(request.task_id))
+                if end.outcome != pb.PIPELINE_TASK_OUTCOME_DONE:
+                    return _result(request.task_id, end, None)
+                data = await self._again(lambda: self._fetch(request.task_id))
+            except errors.NotFound:
+                # The master began anew. Nodes may still have the task under its old id.
+                request.task_id = f"{first}-{life}"
+                continue
+            return _result(request.task_id, end, pickle.loads(data))  # noqa: S301 - our own function's
+        raise errors.Unavailable(
+            f"the master at {self.target} has lost task {first} {LIVES_MAX} times; look at its log"
+        )
+
+    async def _watch(self, task_id: str) -> pb.PipelineTaskEnd:
+        updates = self._stub.Watch(pb.WatchPipelineTasksRequest(task_ids=[task_id]))
+        async for update in updates:
+            if update.WhichOneof("update") == "ended":
+                ended: pb.PipelineTaskEnd = update.ended
+                return ended
+        raise errors.Unavailable(f"{self.target} stopped telling of task {task_id}; try again")
+
+    async def _fetch(self, task_id: str) -> bytes:
+        request = pb.GetPipelineResultRequest(task_id=task_id, forget=True)
+        chunks: AsyncIterator[pb.PipelineResultChunk] = self._stub.GetResult(
+            request, timeout=CALL_TIMEOUT_S
+        )
+        return b"".join([chunk.data async for chunk in chunks])
+
+    async def _again(self, call: Callable[[], Awaitable[T]]) -> T:
+        """``call``, repeated while the master is away or full, for ``patience_s`` at the most."""
+        deadline = None
+        while True:
+            begun = self._loop.time()
+            try:
+                return await call()
+            except (errors.Unavailable, grpc.RpcError) as error:
+                code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
+                again = isinstance(error, errors.Unavailable) or code in _AGAIN
+                now = self._loop.time()
+                if deadline is None or now - begun > WORKED_S:
+                    deadline = now + self.patience_s
+                if not again or now >= deadline:
+                    if isinstance(error, grpc.RpcError):
+                        raise rpc.error_from(error, self.target) from error
+                    raise
+            await asyncio.sleep(RETRY_S)
+
+
+@functools.cache
+def _loop_of(_pid: int) -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True, name="hrm-pipelines").start()
+    return loop
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    """The loop of all clients of this process. It is never closed: gRPC hands events of all loops
+    to whichever comes, and forgets some when one of them is gone."""
+    return _loop_of(os.getpid())
+
+
+def _result(task_id: str, end: pb.PipelineTaskEnd, value: Any) -> TaskResult:
+    done = end.outcome == pb.PIPELINE_TASK_OUTCOME_DONE
+    return TaskResult(
+        task_id=task_id,
+        value=value,
+        error="" if done else end.message or "it was cancelled",
+        node=end.node,
+        attempt=end.attempt,
+        response_s=end.response_s,
+        runs=tuple(_run(one) for one in end.timings),
+    )
+
+
+def _run(timing: pb.SubtaskTiming) -> SubtaskRun:
+    on_gpu = timing.device == pb.SUBTASK_DEVICE_GPU
+    outcome = pb.SubtaskOutcome.Name(timing.outcome).removeprefix("SUBTASK_OUTCOME_")
+    return SubtaskRun(
+        subtask=timing.subtask,
+        device=Device.GPU if on_gpu else Device.CPU,
+        number=timing.number,
+        node=timing.node,
+        waited_s=timing.waited_s,
+        ran_s=timing.ran_s,
+        outcome=outcome.lower().replace("_", "-"),
+        message=timing.message,
+    )
+
+
+@contextlib.contextmanager
+def progress_bar(
+    name: str, total: int | None, shown: bool | None = None
+) -> Iterator[Callable[[], None]]:
+    """A progress bar on stderr, and the function that moves it on."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    if not (console.is_terminal if shown is None else shown):
+        yield lambda: None
+        return
+    with Progress(console=console) as progress:
+        bar = progress.add_task(name, total=total)
+        yield lambda: progress.advance(bar)

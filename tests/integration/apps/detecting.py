@@ -1,0 +1,57 @@
+"""A batch query and a stream whose operators share the node's GPU through its agent.
+
+    detecting.py ROWS CHECKPOINT
+
+Prints ``BATCH n sum`` and ``STREAM n``: rows that came out, and of the batch what they add up to.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+from pyspark.sql import SparkSession
+
+from hrm.pipeline import Pipeline
+from hrm.pipeline.spark import map_in_pandas
+
+squares = Pipeline("squares")
+
+
+@squares.subtask()
+def decode(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(value=frame["id"] % 10)
+
+
+@squares.subtask(after=decode, gpu_only=True, gpu_memory_mib=3000)
+def square(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(value=frame["value"] ** 2)
+
+
+def main(rows: int, checkpoint: str) -> None:
+    spark = SparkSession.builder.appName("detecting").getOrCreate()
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 100)
+    schema = "id long, value long"
+    rate = spark.readStream.format("rate").option("rowsPerSecond", 50).load()
+    numbers = rate.selectExpr("value as id")
+    stream = (
+        map_in_pandas(squares, numbers, schema)
+        .writeStream.format("memory")
+        .queryName("squares")
+        .option("checkpointLocation", checkpoint)
+        .start()
+    )
+    batch = map_in_pandas(squares, spark.range(rows), schema)
+    count, total = batch.selectExpr("count(*)", "sum(value)").first()
+    print(f"BATCH {count} {total}")
+    deadline = time.monotonic() + 60
+    while not spark.table("squares").head(1) and time.monotonic() < deadline:
+        stream.awaitTermination(0.5)
+    wrong = spark.sql("select * from squares where value != pow(id % 10, 2)").count()
+    print(f"STREAM {spark.table('squares').count()} {wrong}")
+    stream.stop()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), str(Path(sys.argv[2])))

@@ -1,0 +1,55 @@
+"""Operators of Spark that share a GPU under the agent's rules: a batch query beside a stream."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import APPS, Cluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+ROWS = 1_000
+SQUARES = 285  # of 0 to 9
+WAIT_S = 150.0
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory, _plugins: Path) -> Iterator[Cluster]:
+    subject = Cluster(tmp_path_factory.mktemp("pipelines"), _plugins)
+    subject.environment |= {
+        "HRM_AGENT_GPUS": json.dumps([{"memory_mib": 4096, "name": "test"}]),
+        "HRM_AGENT_PIPELINE_CORES": "1",
+        "HRM_AGENT_PIPELINE_MEMORY_MIB": "512",
+        "HRM_AGENT_PIPELINE_GPUS": "1",
+    }
+    subject.up("--nodes", "1", "--cores", "4", "--memory", "5g")
+    yield subject
+    subject.down()
+
+
+def test_a_batch_query_and_a_stream_share_the_gpu(node: Cluster, tmp_path: Path) -> None:
+    app = node.submit(
+        "--conf", "spark.executor.instances=2",
+        str(APPS / "detecting.py"), str(ROWS), str(tmp_path / "checkpoint"),
+    )  # fmt: skip
+    assert app.wait(WAIT_S) == 0, app.output()
+    batch = re.search(r"^BATCH (\d+) (\d+)$", app.output(), re.MULTILINE)
+    stream = re.search(r"^STREAM (\d+) (\d+)$", app.output(), re.MULTILINE)
+    assert batch and stream, app.output()
+    assert (int(batch[1]), int(batch[2])) == (ROWS, SQUARES * ROWS // 10)
+    assert int(stream[1]) > 0 and int(stream[2]) == 0
+
+
+def test_without_an_agent_a_step_for_a_gpu_alone_says_what_is_missing(
+    node: Cluster, tmp_path: Path
+) -> None:
+    app = node.submit(
+        str(APPS / "detecting.py"), "10", str(tmp_path / "checkpoint"), master="local[1]"
+    )
+    assert app.wait(WAIT_S) != 0
+    assert "no agent of HRM on this machine" in app.output()
