@@ -423,7 +423,8 @@ class PipelineRuntime:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content)
             part.rename(directory)
-        self._code[directory] = self._code.pop(directory, None)  # now the latest
+        self._code.pop(directory, None)
+        self._code[directory] = None  # the latest now
         return directory
 
     def _drop_old_code(self) -> None:

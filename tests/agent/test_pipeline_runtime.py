@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -88,10 +89,12 @@ async def test_a_worker_that_was_stopped_as_it_answered_serves_nobody_else(tmp_p
     (tmp_path / "code").mkdir()
     workers = Workers(SHARE, tmp_path, str(Path(__file__).parents[2]))
     ask = workers._ask
+    asked: list[Any] = []
 
     async def stopped_then(worker: Any, wanted: Any) -> Any:
         result = await ask(worker, wanted)
         workers.stop(1)
+        asked.append(worker)
         return result
 
     workers._ask = stopped_then  # type: ignore[method-assign]
@@ -102,6 +105,8 @@ async def test_a_worker_that_was_stopped_as_it_answered_serves_nobody_else(tmp_p
         assert not workers._idle
     finally:
         await workers.close()
+        async with asyncio.timeout(10.0):
+            await asked[0].process.wait()
 
 
 async def test_logs_of_workers_that_live_long_are_bounded(tmp_path: Path) -> None:
