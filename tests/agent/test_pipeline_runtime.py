@@ -12,7 +12,7 @@ import pytest
 from hrm.agent import pipeline_runtime
 from hrm.agent.pipeline_runtime import PipelineRuntime
 from hrm.agent.pipeline_share import PipelineShare
-from hrm.agent.pipeline_workers import Workers
+from hrm.agent.pipeline_workers import RunResult, Workers
 from hrm.config import AgentSettings
 from hrm.core.model import WorkloadClass
 from hrm.core.pipeline import node_messages as m
@@ -91,7 +91,7 @@ async def test_a_worker_that_was_stopped_as_it_answered_serves_nobody_else(tmp_p
     ask = workers._ask
     asked: list[Any] = []
 
-    async def stopped_then(worker: Any, wanted: Any) -> Any:
+    async def stopped_then(worker: Any, wanted: Any) -> RunResult:
         result = await ask(worker, wanted)
         workers.stop(1)
         asked.append(worker)
