@@ -85,7 +85,9 @@ async def test_a_core_that_fails_ends_pipelines_here_and_says_so(
     await runtime._link.run()  # ended, so it does not try
 
 
-async def test_a_worker_that_was_stopped_as_it_answered_serves_nobody_else(tmp_path: Path) -> None:
+async def test_a_worker_that_was_stopped_as_it_answered_serves_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "code").mkdir()
     workers = Workers(SHARE, tmp_path, str(Path(__file__).parents[2]))
     ask = workers._ask
@@ -97,7 +99,7 @@ async def test_a_worker_that_was_stopped_as_it_answered_serves_nobody_else(tmp_p
         asked.append(worker)
         return result
 
-    workers._ask = stopped_then  # type: ignore[method-assign]
+    monkeypatch.setattr(workers, "_ask", stopped_then)
     wanted = job(tmp_path, "arithmetic.double", 4)
     try:
         result = await workers.run(1, (Device.CPU, 0), tmp_path / "code", wanted, lambda _pid: None)
