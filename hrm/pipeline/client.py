@@ -26,6 +26,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Sized
 from concurrent import futures
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -240,13 +241,28 @@ class Client:
                     first = waiting.pop(0)
                     yield first.outcome() if keep_failures else first.result()
             finally:
-                for task in waiting:
-                    with contextlib.suppress(errors.HrmError):
-                        task.cancel("the map that it belongs to was given up")
+                self.cancel_all(waiting, "the map that it belongs to was given up")
 
     def cancel(self, task_id: str, reason: str) -> None:
         request = pb.CancelPipelineTaskRequest(task_id=task_id, reason=reason)
         self._call(self._again(lambda: self._stub.Cancel(request, timeout=CALL_TIMEOUT_S)))
+
+    def cancel_all(self, tasks: Iterable[Task], reason: str) -> None:
+        """Ask the master to end these, all at once; those that it does not know are let pass."""
+
+        async def ask() -> None:
+            requests = [
+                pb.CancelPipelineTaskRequest(task_id=one.task_id, reason=reason)
+                for one in tasks
+                if not one.done()
+            ]
+            calls = (
+                self._again(partial(self._stub.Cancel, request, timeout=CALL_TIMEOUT_S))
+                for request in requests
+            )
+            await asyncio.gather(*calls, return_exceptions=True)
+
+        self._call(ask())
 
     def tasks(self, *, everything: bool = False) -> pb.ListPipelineTasksResponse:
         """The tasks and nodes that the master knows; ``everything``: ended tasks, too."""
