@@ -42,11 +42,11 @@ def main(rows: int, checkpoint: str) -> None:
         .start()
     )
     batch = map_in_pandas(squares, spark.range(rows), schema)
-    count, total = batch.selectExpr("count(*)", "sum(value)").first()
+    ((count, total),) = batch.selectExpr("count(*)", "sum(value)").collect()
     print(f"BATCH {count} {total}")
     deadline = time.monotonic() + 60
     while not spark.table("squares").head(1) and time.monotonic() < deadline:
-        stream.awaitTermination(0.5)
+        stream.awaitTermination(1)
     wrong = spark.sql("select * from squares where value != pow(id % 10, 2)").count()
     print(f"STREAM {spark.table('squares').count()} {wrong}")
     stream.stop()
