@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 from collections import Counter
@@ -39,6 +40,7 @@ __all__ = ["NODES", "Cluster", "Node", "cluster"]
 
 READY_S = 60.0
 _KEPT = ("HRM_DETECTOR_WEIGHTS",)
+_ENDED = re.compile(r"\] task ended .*\btask=(\S+)")
 
 
 class Node(NamedTuple):
@@ -90,6 +92,7 @@ class Cluster:
         environment = {
             **kept,
             MARK: self._mark,
+            "NO_COLOR": "1",
             "PYTHONPATH": str(REPOSITORY),
             "HRM_HOME": str(self.directory / "home"),
             "HRM_BENCH_CACHE": str(cache_dir()),
@@ -136,8 +139,8 @@ class Cluster:
 
     def ends_told(self) -> Counter[str]:
         """How often the master has ended each task, as its log says."""
-        lines = _events(self.log("master"), "task ended")
-        return Counter(str(line["task"]) for line in lines)
+        text = self.log("master").read_text(errors="replace")
+        return Counter(_ENDED.findall(text))
 
     def refusals(self) -> int:
         """What node policies named and must not, or failed to name; all nodes, from their logs."""
