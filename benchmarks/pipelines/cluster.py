@@ -43,7 +43,7 @@ WINDOW = 24
 VICTIM = "n2"
 KILL_SHARE = 0.5
 FULL = ("ect/pats", "ect/iawp")
-"""Pairs that run all tasks; the others run a third of them."""
+"""Pairs that run all tasks; the others run a fifth of them."""
 QUICK_TASKS = 40
 LIMIT_S = 300.0
 SIZES_MB = {"video-synopsis": (4, 5, 6), "intrusion-detection": (4, 5, 6)}
@@ -286,7 +286,7 @@ def _pair(text: str) -> Pair:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``python -m benchmarks.pipelines cluster``."""
     parser.add_argument(
-        "--tasks", type=int, default=300, help=f"of {', '.join(FULL)}; other pairs get a third"
+        "--tasks", type=int, default=300, help=f"of {', '.join(FULL)}; other pairs get a fifth"
     )
     parser.add_argument(
         "--policies", type=_pair, nargs="+", metavar="CLUSTER/NODE", help="these pairs, all tasks"
@@ -301,7 +301,7 @@ def main(options: argparse.Namespace) -> int:
     """Run the pairs; 1 if an answer is wrong or a task was lost, failed or ended twice."""
     chosen: tuple[Pair, ...] = tuple(options.policies or pairs())
     counts = {
-        pair: options.tasks if options.policies or str(pair) in FULL else -(-options.tasks // 3)
+        pair: options.tasks if options.policies or str(pair) in FULL else -(-options.tasks // 5)
         for pair in chosen
     }
     if options.quick:
