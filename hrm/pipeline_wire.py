@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from hrm import wire
 from hrm.core.model import NodeName, WorkloadClass
 from hrm.core.pipeline.model import (
+    SIZE_BUCKETS_MB,
     Device,
     PipelineSpec,
     Row,
@@ -56,6 +57,7 @@ __all__ = [
 CHUNK_BYTES = 1 << 20
 FILES_BYTES_MAX = 4 << 20
 SUBTASKS_MAX = 100
+_LAST_BUCKET = len(SIZE_BUCKETS_MB)
 _MOST = 1e9
 """What a wait without end is sent as."""
 _TASK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -223,6 +225,8 @@ def _from_row(row: Row) -> pb.PipelineRow:
 
 
 def _to_row(message: pb.PipelineRow) -> Row:
+    if not 0 <= message.bucket <= _LAST_BUCKET:
+        raise InvalidRequest(f"row.bucket is {message.bucket}; it must be 0 to {_LAST_BUCKET}")
     return Row(message.kind, message.bucket, message.gpu_model)
 
 

@@ -38,8 +38,11 @@ BASELINES = (
     "ect+pats", "min-wait+pats", "least-loaded+pats",
 )  # fmt: skip
 """Heuristics for both stages, from which the best one is chosen on validation seeds."""
-IAWP_VARIANTS = ("iawp:cosine", "iawp:overload", "iawp:learned")
-"""The paper's score and two others; one is chosen on validation seeds, under ``ect``."""
+IAWP_VARIANTS = (
+    "iawp:cosine", "iawp:overload", "iawp:learned", "iawp:cosine:guarded", "iawp:learned:guarded",
+)  # fmt: skip
+"""The paper's first, then other scores and the tail guard; one is chosen on validation seeds, under
+``ect``."""
 LEARNED = ("ldwp", "ldwp-set")
 CLUSTER_POLICIES = ("random", "least-loaded", "min-wait", "demand", "ect")
 NODE_POLICIES = ("random", "mct", "min-min", "pats")
@@ -143,7 +146,8 @@ def _settings(plan: Plan, chosen: Chosen) -> list[tuple[Setting, tuple[str, ...]
             found.append((setting, core))
     changes = Setting(name="changes", x=50, rate_per_min=50, nodes=8, changes=True, tasks=plan.main)
     learned = tuple(f"{name}+{chosen.iawp}" for name in (*chosen.learned, "ect"))
-    found.append((changes, learned))
+    if plan.main >= FULL.main:
+        found.append((changes, learned))
     cold = Setting(name="cold", x=50, rate_per_min=50, known=False, tasks=plan.other)
     found.append((cold, learned))
     return found

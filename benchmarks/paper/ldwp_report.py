@@ -57,7 +57,11 @@ def document_of(runs: Sequence[Run], context: Mapping[str, Any]) -> dict[str, An
         **context,
         "pairs": _pairs(rows),
         "points": rows,
-        "fluctuations": [_changes(own) for key, own in points.items() if key[0] == "changes"],
+        "fluctuations": [
+            _changes(own)
+            for key, own in points.items()
+            if key[0] == "changes" and all(len(run.series) > LEAVE_S / 60 + 5 for run in own)
+        ],
         "load_balance": _balance(points),
     }
     document["ship"] = {
@@ -136,8 +140,6 @@ def _changes(own: Sequence[Run]) -> dict[str, Any]:
 
 
 def _recovery(smooth: Any, begin: int, end: int) -> dict[str, float]:
-    if end - begin < 2:
-        return {"level": float("nan"), "minutes": float("nan"), "dip_tasks": float("nan")}
     before = float(smooth[max(0, begin - 5) : begin].mean())
     level = float(smooth[max(begin, end - 5) : end].mean())
     after = smooth[begin:end]
@@ -327,6 +329,8 @@ def _balance_table(document: Mapping[str, Any]) -> str:
 
 
 def _changes_table(document: Mapping[str, Any]) -> str:
+    if not document["fluctuations"]:
+        return "These runs were too short for it."
     rows = [
         [one["pair"], what]
         + [f"{one[what][name]:.1f}" for name in ("level", "minutes", "dip_tasks")]

@@ -82,6 +82,12 @@ class PipelineLink:
                 problem: HrmError = Unavailable(f"the master at {self._target} ended the stream")
             except HrmError as error:
                 problem = error
+            except asyncio.CancelledError:
+                # gRPC says so, too, of a call that it gave up: what was to be sent had failed.
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
+                problem = HrmError("this side failed to say something and gave the stream up")
             except Exception as error:
                 # A bug on this side. A node that falls silent would be given up; one that comes
                 # back is told everything anew.

@@ -32,7 +32,7 @@ from hrm.core.pipeline import node_messages as m
 from hrm.core.pipeline.model import Device, TaskId, TaskSpec
 from hrm.core.pipeline.node import PipelineNode
 from hrm.core.pipeline.node_messages import RunOutcome, TaskOutcome
-from hrm.errors import HrmError, LimitReached, Unsatisfiable
+from hrm.errors import HrmError, LimitReached, Unavailable, Unsatisfiable
 from hrm.policies import corun
 from hrm.policies.corun.estimates import Stdm
 from hrm.policies.corun.told import ToldStdm
@@ -43,6 +43,8 @@ __all__ = ["PipelineRuntime"]
 _PERIOD_S = 1.0
 _PROFILE_S = 4.0
 _PROFILE_SAMPLES = 16
+_CODE_KEPT = 100
+"""Versions of code that stay although no task here uses them."""
 _STOP_LIMIT_S = 10.0
 _FLUSH_LIMIT_S = 3.0
 _ON_DECLARED = "on a declared GPU: no device stands behind it, its GPU version ran on the CPU"
@@ -106,6 +108,10 @@ class PipelineRuntime:
         self._runs: set[asyncio.Task[None]] = set()
         self._claims: dict[str, asyncio.Future[int]] = {}
         self._refusals_told = (0, 0)
+        self._code: dict[Path, None] = {}
+        """Directories of modules, the latest used last."""
+        self._giving_up: asyncio.Task[None] | None = None
+        """There after a bug in the core."""
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._link = PipelineLink(
@@ -178,7 +184,19 @@ class PipelineRuntime:
     # --- events in, commands out --------------------------------------------------------------
 
     def _deliver(self, event: m.NodeEvent) -> None:
-        for command in self.core.handle(event):
+        if self._giving_up is not None:
+            return
+        try:
+            commands = self.core.handle(event)
+        except Exception:
+            _log.critical(
+                "core of pipelines failed; this agent runs none any more until it is restarted",
+                input=type(event).__name__,
+                exc_info=True,
+            )
+            self._giving_up = asyncio.create_task(self._give_up())
+            return
+        for command in commands:
             match command:
                 case m.StartSubtask():
                     run = asyncio.create_task(self._run(command))
@@ -196,6 +214,14 @@ class PipelineRuntime:
                 case m.RefuseGpu():
                     refusal = Unsatisfiable if command.never else LimitReached
                     self._answer_claim(command.holder, refusal(command.why))
+
+    async def _give_up(self) -> None:
+        """The books may be half changed: fall silent, so that others get the tasks."""
+        for claim in self._claims.values():
+            if not claim.done():
+                claim.set_exception(_broken())
+        await self._link.close(0.0)
+        await self._workers.close()
 
     async def _run(self, start: m.StartSubtask) -> None:
         profiles: list[asyncio.Task[None]] = []
@@ -280,7 +306,9 @@ class PipelineRuntime:
         self._link.send_each(self._end_messages(command))
 
     def _end_messages(self, command: m.EndTask) -> Iterator[pb.NodePipelineMessage]:
-        """The result in pieces, then the end."""
+        """The result in pieces, then the end; nothing if it is forgotten when its turn comes."""
+        if (command.task_id, command.attempt) not in self._unacknowledged:
+            return
         attempt = pw.attempt_of(command.task_id, command.attempt)
         size = 0
         placed = self._placed.get((command.task_id, command.attempt))
@@ -301,6 +329,7 @@ class PipelineRuntime:
     # --- the master ---------------------------------------------------------------------------
 
     def _registration(self) -> pb.RegisterPipelineNode:
+        self._forget_unplaced()
         here = [
             pw.attempt_of(task_id, task.attempt)
             for task_id, task in self.core.tasks.items()
@@ -313,6 +342,12 @@ class PipelineRuntime:
             tasks=[*here, *ended],
             load=pw.from_load(self.core.load(time.time())),
         )
+
+    def _forget_unplaced(self) -> None:
+        """Inputs of which the order did not come before the stream broke: it comes anew, or not."""
+        for attempt in [one for one, placed in self._placed.items() if placed.spec is None]:
+            if attempt not in self._unacknowledged:
+                self._forget(attempt)
 
     def _connected(self) -> None:
         _log.info("pipelines are connected", cores=self.share.capacity.cores)
@@ -396,12 +431,26 @@ class PipelineRuntime:
             digest.update(f"{path}\0{len(content)}\0".encode() + content)
         directory = self._directory / "code" / digest.hexdigest()[:32]
         if not directory.exists():
-            directory.mkdir()
+            self._drop_old_code()
+            part = directory.with_name("part")
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir()
             for path, content in files.items():
-                target = directory / path
+                target = part / path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content)
+            part.rename(directory)
+        self._code.pop(directory, None)
+        self._code[directory] = None  # the latest now
         return directory
+
+    def _drop_old_code(self) -> None:
+        used = {placed.code for placed in self._placed.values()}
+        for directory in [one for one in self._code if one not in used]:
+            if len(self._code) < _CODE_KEPT:
+                return
+            del self._code[directory]
+            shutil.rmtree(directory, ignore_errors=True)
 
     def _forget(self, attempt: Attempt) -> None:
         self._unacknowledged.pop(attempt, None)
@@ -417,7 +466,10 @@ class PipelineRuntime:
         Raises:
             Unsatisfiable: no GPU here can ever have the room.
             LimitReached: too many wait.
+            Unavailable: pipelines have ended here.
         """
+        if self._giving_up is not None:
+            raise _broken()
         granted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._claims[asked.holder] = granted
         self._deliver(asked)
@@ -438,3 +490,7 @@ class PipelineRuntime:
         claim = self._claims.pop(holder, None)
         if claim is not None:
             self._deliver(m.GpuReleased(now=time.time(), holder=holder))
+
+
+def _broken() -> Unavailable:
+    return Unavailable("pipelines of this node have failed; its log says why, restart its agent")

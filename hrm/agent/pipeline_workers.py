@@ -98,9 +98,11 @@ class Workers:
             return RunResult(outcome=RunOutcome.CRASHED, message=f"no worker starts: {error}")
         finally:
             del self._busy[run]
+            stopped = run in self._stopped
             self._stopped.discard(run)
             if worker is not None:
-                if worker.process.returncode is None:
+                # One that was killed as it answered may be dying still.
+                if worker.process.returncode is None and not stopped:
                     worker.idle_since_s = time.monotonic()
                     self._idle.append(worker)
                 else:
@@ -117,7 +119,10 @@ class Workers:
             worker.kill()
 
     def end_idle(self) -> None:
-        """End workers that have had nothing to do for long."""
+        """End workers that have had nothing to do for long; begin logs anew that are too long."""
+        for path in self._directory.glob("worker-*.log"):
+            if path.stat().st_size > _LOG_BYTES_MAX:
+                os.truncate(path, 0)
         limit_s = time.monotonic() - _IDLE_S
         for worker in [one for one in self._idle if one.idle_since_s < limit_s]:
             self._idle.remove(worker)
@@ -169,8 +174,7 @@ class Workers:
 
     def _log_file(self, place: Place) -> IO[bytes]:
         path = self._directory / f"worker-{place[0].value}-{place[1]}.log"
-        large = path.exists() and path.stat().st_size > _LOG_BYTES_MAX
-        return path.open("wb" if large else "ab")
+        return path.open("ab")
 
     def _cpus(self, place: Place) -> set[int]:
         """The CPUs that the worker may use; none: all."""

@@ -204,9 +204,7 @@ def _on_cluster(
                 tasks[-1].when_done(advance)
             return [task.outcome(max(0.0, deadline - time.monotonic())) for task in tasks]
         except (TimeoutError, KeyboardInterrupt):
-            for task in tasks:
-                if not task.done():
-                    task.cancel("hrm pipeline run was ended")
+            client.cancel_all(tasks, "hrm pipeline run was ended")
             if time.monotonic() < deadline:
                 raise
             raise errors.Unavailable(

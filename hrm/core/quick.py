@@ -20,8 +20,17 @@ T = TypeVar("T")
 
 
 def quick(cls: type[T]) -> type[T]:
-    """The same frozen dataclass, quick to make. Its bases, if any, must be quick as well."""
+    """The same frozen dataclass, quick to make. Its bases, if any, must be quick as well.
+
+    Raises:
+        TypeError: it does more than to set its fields when it is made, which would be lost.
+    """
     own = fields(cls)  # type: ignore[arg-type]
+    if hasattr(cls, "__post_init__") or not all(each.init for each in own):
+        raise TypeError(
+            f"{cls.__name__} has __post_init__ or a field with init=False, which @quick would pass "
+            f"over; leave @quick away"
+        )
     plain: Any = make_dataclass(cls.__name__, [(x.name, x.type, _like(x)) for x in own])
     made: Any = cls
     made.__init__ = plain.__init__

@@ -30,7 +30,7 @@ from hrm.master.interpreter import Interpreter
 from hrm.master.node_service import NodeService
 from hrm.master.pipeline_service import PipelineService
 from hrm.master.pipeline_tasks import PipelineTasks, pipeline_policy
-from hrm.master.policy_service import PolicyService, load_modes
+from hrm.master.policy_service import PolicyService, load_modes, save_modes
 from hrm.master.scheduler_service import SharedStateService
 from hrm.master.store import SqliteStore
 from hrm.policies.host import Hosts
@@ -108,7 +108,8 @@ async def _serve(settings: MasterSettings, token: str, store: SqliteStore) -> in
         now=time.time(),
     )
     master = Interpreter(core, store)
-    hosts = Hosts(load_modes(settings.state_dir))
+    state_dir = settings.state_dir
+    hosts = Hosts(load_modes(state_dir), keep=lambda modes: save_modes(state_dir, modes))
     pipelines = PipelineTasks(
         settings,
         policy=pipeline_policy(settings, hosts, seed=core.epoch),

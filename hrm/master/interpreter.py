@@ -132,8 +132,9 @@ class Interpreter:
 
     Invariants: ``_held`` is non-empty iff a write is on its way to the disk. ``_held_for`` counts
     for each application, node and scheduler the held batches that write of it or go to it; while
-    that is not zero nothing leaves for it. ``_rounds``: schedulers whose round is due, in order; of
-    the first one ``_looked`` says whether it has begun. A commit is due iff ``_proposals`` has any.
+    that is not zero nothing leaves for it. ``_timers``: the latest of each scheduler. ``_rounds``:
+    schedulers whose round is due, in order; of the first one ``_looked`` says whether it has begun,
+    and of those that have not none is there twice. A commit is due iff ``_proposals`` has any.
     """
 
     def __init__(self, core: MasterCore, store: Store) -> None:
@@ -150,6 +151,7 @@ class Interpreter:
         self._held_for: Counter[str] = Counter()
         self._flushing: asyncio.Task[None] | None = None
         self._at_once: deque[e.MasterEvent] = deque()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
         self._rounds: deque[str] = deque()
         self._looked = False
         self._proposals: deque[Proposal] = deque()
@@ -305,11 +307,19 @@ class Interpreter:
             asyncio.get_running_loop().call_soon(self._commit)
 
     def _wake(self, command: c.WakeScheduler) -> None:
+        """Set the scheduler's timer, in place of the one before: the core counts on the latest
+        alone, and answers a wake for nothing with another. Timers that were kept would only
+        multiply, one for each time that room appears while jobs wait."""
+        scheduler = command.scheduler
+        timer = self._timers.pop(scheduler, None)
+        if timer is not None:
+            timer.cancel()
         delay_s = command.at_s - self.now()
         if delay_s > 0:
-            asyncio.get_running_loop().call_later(delay_s, self._due, command.scheduler)
-        elif not self._hurry(command.scheduler):
-            self._due(command.scheduler)
+            loop = asyncio.get_running_loop()
+            self._timers[scheduler] = loop.call_later(delay_s, self._due, scheduler)
+        elif not self._hurry(scheduler):
+            self._due(scheduler)
 
     def _due(self, scheduler: str) -> None:
         """A round of ``scheduler`` after those that are due already.
@@ -317,6 +327,8 @@ class Interpreter:
         On one thread rounds cannot overlap. Begun together they would only choose on a state that
         the others are about to change, and let every job wait for the places of the others'.
         """
+        if scheduler in itertools.islice(self._rounds, self._looked, None):
+            return
         self.turns.step_due()
         self._rounds.append(scheduler)
         if len(self._rounds) == 1:

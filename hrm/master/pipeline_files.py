@@ -59,7 +59,12 @@ class PipelineFiles:
             LimitReached: no room for it.
         """
         self._room_for(len(data))
-        self._path(task_id, "in").write_bytes(data)
+        path = self._path(task_id, "in")
+        try:
+            path.write_bytes(data)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise _full(path, error) from error
         self._set(task_id, "in", len(data))
 
     def add(self, task_id: TaskId, attempt: int, offset: int, data: bytes) -> None:
@@ -70,9 +75,14 @@ class PipelineFiles:
         """
         self._room_for(len(data))
         what = f"{attempt}.part"
-        with self._path(task_id, what).open("ab" if offset else "wb") as file:
-            file.write(data)
-            self._set(task_id, what, file.tell())
+        path = self._path(task_id, what)
+        try:
+            with path.open("ab" if offset else "wb") as file:
+                file.write(data)
+                size = file.tell()
+        except OSError as error:
+            raise _full(path, error) from error
+        self._set(task_id, what, size)
 
     def finish(self, task_id: TaskId, attempt: int, size: int) -> bool:
         """The pieces are the result; False if they are not all there."""
@@ -108,6 +118,10 @@ class PipelineFiles:
                 f"been fetched and forgotten"
             )
         return _chunks(self._path(task_id, what))
+
+
+def _full(path: Path, error: OSError) -> LimitReached:
+    return LimitReached(f"{path} cannot be written: {error.strerror}; make room on the master")
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

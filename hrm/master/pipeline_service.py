@@ -108,8 +108,9 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         core = self._tasks.core
         records = list(core.ended.values()) if request.all else []
         records += core.tasks.values()
+        places = core.places()
         return pb.ListPipelineTasksResponse(
-            tasks=[self._info(record) for record in records],
+            tasks=[self._info(record, places) for record in records],
             nodes=[
                 pb.PipelineNodeInfo(
                     capacity=pw.from_capacity(row.capacity),
@@ -123,7 +124,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
             policy_faults=core.policy_faults,
         )
 
-    def _info(self, record: TaskRecord) -> pb.PipelineTaskInfo:
+    def _info(self, record: TaskRecord, places: dict[TaskId, int]) -> pb.PipelineTaskInfo:
         spec = record.spec
         outcome = pw.from_outcome(record.outcome) if record.outcome else None
         return pb.PipelineTaskInfo(
@@ -133,7 +134,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
             submitted_at_s=spec.submitted_at,
             node=record.node or "",
             attempt=record.attempt,
-            state=self._tasks.core.explain(spec.task_id),
+            state=self._tasks.core.explain(spec.task_id, places),
             outcome=outcome,
         )
 
@@ -148,16 +149,17 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         log.info("node has joined", node=name)
         reading = asyncio.create_task(self._read(requests, name, stream))
         writing = asyncio.create_task(self._write(stream, context))
+        cut = asyncio.create_task(stream.cut.wait())
         try:
-            await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({reading, writing, cut}, return_when=asyncio.FIRST_COMPLETED)
             problem = reading.exception() if reading.done() else None
             if isinstance(problem, HrmError):
                 log.warning("node sent a bad message", node=name, error=str(problem))
                 await rpc.abort(context, problem)
         finally:
-            for task in (reading, writing):
+            for task in (reading, writing, cut):
                 task.cancel()
-            await asyncio.gather(reading, writing, return_exceptions=True)
+            await asyncio.gather(reading, writing, cut, return_exceptions=True)
             self._tasks.leave(name, stream)
             log.info("the stream of a node is down", node=name)
 

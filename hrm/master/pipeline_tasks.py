@@ -10,11 +10,13 @@ before the end is told: a large one does not hold up what the stream carries bes
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -40,6 +42,8 @@ __all__ = ["NodeStream", "PipelineTasks", "Watcher", "pipeline_policy"]
 TICK_INTERVAL_S = 0.5
 _WATCHED_MAX = 10_000
 _FORGOTTEN_AT_ONCE = 100
+_ORDERS_MAX = 10_000
+"""More than a node can have tasks, and withdrawals of them."""
 _MEMORY_MIB = 65_536.0
 """Of a node, as a scale for what estimates say of memory."""
 log = structlog.get_logger("master.pipelines")
@@ -87,20 +91,29 @@ class NodeStream:
         self.identity = identity
         self.queue: asyncio.Queue[m.PlaceTask | pb.MasterPipelineMessage | None] = asyncio.Queue()
         self.closed = False
-        self.draining = False
+        self.cut = asyncio.Event()
+        """Set with ``closed``: whoever serves the stream ends it, whatever it waits for."""
+        self.draining: bool | None = None
+        """What the node was told; None: nothing yet, and it may remember something else."""
 
     def put(self, what: m.PlaceTask | pb.MasterPipelineMessage) -> None:
-        if not self.closed:
-            self.queue.put_nowait(what)
+        if self.closed:
+            return
+        if self.queue.qsize() >= _ORDERS_MAX:
+            log.warning("a node does not keep up; it has to connect again", orders=_ORDERS_MAX)
+            self.close()
+            return
+        self.queue.put_nowait(what)
 
     def close(self) -> None:
         self.closed = True
+        self.cut.set()
         self.queue.put_nowait(None)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class _Code:
-    """What travels with a task beside its input."""
+    """What travels with a task beside its input. Tasks of the same code share one."""
 
     raw: bool
     files: dict[str, bytes]
@@ -139,6 +152,7 @@ class PipelineTasks:
         self._last: dict[TaskId, pb.PipelineTaskUpdate] = {}
         """Of each task that is known, where it is or how it ended."""
         self._code: dict[TaskId, _Code] = {}
+        self._shared: WeakValueDictionary[bytes, _Code] = WeakValueDictionary()
 
     def handle(self, event: m.ClusterEvent) -> None:
         """Let the core take the event in, and do what it says.
@@ -177,8 +191,14 @@ class PipelineTasks:
             await asyncio.sleep(TICK_INTERVAL_S)
             now = time.time()
             self.handle(m.ClusterTicked(now=now))
+            self._cut_off_lost()
             for name, row in list(self.core.table.nodes.items()):
                 self._set_draining(name, row, draining(name), now)
+
+    def _cut_off_lost(self) -> None:
+        """A node that was silent for too long has to register again, or nobody would hear it."""
+        for name in [one for one in self.nodes if one not in self.core.table.nodes]:
+            self.nodes.pop(name).close()
 
     def _set_draining(self, name: NodeName, row: NodeRow, wanted: bool, now: float) -> None:
         """A node whose stream is down takes nothing new either, but is not told to drain."""
@@ -208,13 +228,20 @@ class PipelineTasks:
         if task_id in self.core.tasks or task_id in self.core.ended:
             self.handle(m.TaskSubmitted(now=task.submitted_at, task=task))  # refuses
         self.files.put_input(task_id, payload)
-        self._code[task_id] = _Code(raw, files)
+        self._code[task_id] = self._code_of(raw, files)
         try:
             self.handle(m.TaskSubmitted(now=task.submitted_at, task=task))
         except HrmError:
             self.files.drop(task_id)
             del self._code[task_id]
             raise
+
+    def _code_of(self, raw: bool, files: dict[str, bytes]) -> _Code:
+        """Ten thousand tasks that wait must not hold a package of 2 MB ten thousand times."""
+        digest = hashlib.sha256(b"raw" if raw else b"")
+        for path, content in sorted(files.items()):
+            digest.update(f"{path}\0{len(content)}\0".encode() + content)
+        return self._shared.setdefault(digest.digest(), _Code(raw, files))
 
     def _placement(self, command: m.ReportPlacement) -> None:
         if command.node is None:
@@ -268,8 +295,9 @@ class PipelineTasks:
     def watch(self, task_ids: list[TaskId]) -> Watcher:
         """Watch these from now on; where each of them is comes first."""
         watcher = Watcher(open={one for one in task_ids if one in self.core.tasks})
+        places = self.core.places()
         for task_id in task_ids:
-            why = self.core.explain(task_id)
+            why = self.core.explain(task_id, places)
             last = self._last.get(task_id)
             if last is None:
                 last = pb.PipelineTaskUpdate(task_id=task_id, at_s=time.time(), queued=why)

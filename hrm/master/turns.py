@@ -2,9 +2,9 @@
 
 A burst of grants is followed by a burst of reports, which would stand before the next commits. Who
 hears a little later that its container runs has lost nothing, so reports wait while wakes and
-proposals of schedulers are due. A report that waits is not read on, so no queue grows here; none
-waits longer than ``REPORT_DELAY_MAX_S``, and only some are let in together, lest a turn of the loop
-become long.
+proposals of schedulers are due. A report that waits is not read on, so no queue grows here, but
+each of a node's reports waits its turn after the one before. None then waits longer than
+``REPORT_DELAY_MAX_S``, and only some are let in together, lest a turn of the loop become long.
 """
 
 from __future__ import annotations

@@ -18,12 +18,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import os
 import pickle
 import threading
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sized
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Sized
 from concurrent import futures
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -178,9 +181,9 @@ class Client:
         self.target = default_master(master)
         token = rpc.read_token(token_file(master, token_path))
         self.patience_s = patience_s
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="pipeline")
-        self._thread.start()
+        self._loop = _loop()
+        self._running: set[asyncio.Task[Any]] = set()
+        self._closed = False
         self._sources: dict[int, tuple[Pipeline, Sources, pb.PipelineSpec]] = {}
         self._channel: grpc.aio.Channel = self._call(self._connect(token))
         self._stub = PipelineServiceStub(self._channel)
@@ -215,7 +218,7 @@ class Client:
         in_flight: int = IN_FLIGHT,
         keep_failures: bool = False,
         progress: bool | None = None,
-    ) -> Iterator[TaskResult]:
+    ) -> Generator[TaskResult, None, None]:
         """Run ``pipeline`` over all ``values``; results come in their order, as soon as they can.
 
         At most ``in_flight`` tasks are on their way, so ``values`` may be long. ``progress``: a bar
@@ -244,13 +247,28 @@ class Client:
                     first = waiting.pop(0)
                     yield first.outcome() if keep_failures else first.result()
             finally:
-                for task in waiting:
-                    with contextlib.suppress(errors.HrmError):
-                        task.cancel("the map that it belongs to was given up")
+                self.cancel_all(waiting, "the map that it belongs to was given up")
 
     def cancel(self, task_id: str, reason: str) -> None:
         request = pb.CancelPipelineTaskRequest(task_id=task_id, reason=reason)
         self._call(self._again(lambda: self._stub.Cancel(request, timeout=CALL_TIMEOUT_S)))
+
+    def cancel_all(self, tasks: Iterable[Task], reason: str) -> None:
+        """Ask the master to end these, all at once; those that it does not know are let pass."""
+
+        async def ask() -> None:
+            requests = [
+                pb.CancelPipelineTaskRequest(task_id=one.task_id, reason=reason)
+                for one in tasks
+                if not one.done()
+            ]
+            calls = (
+                self._again(partial(self._stub.Cancel, request, timeout=CALL_TIMEOUT_S))
+                for request in requests
+            )
+            await asyncio.gather(*calls, return_exceptions=True)
+
+        self._call(ask())
 
     def tasks(self, *, everything: bool = False) -> pb.ListPipelineTasksResponse:
         """The tasks and nodes that the master knows; ``everything``: ended tasks, too."""
@@ -267,12 +285,9 @@ class Client:
 
     def close(self) -> None:
         """End the connection; tasks at the master go on."""
-        if self._loop.is_closed():
-            return
-        self._call(self._end())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(CALL_TIMEOUT_S)
-        self._loop.close()
+        if not self._closed:
+            self._closed = True
+            self._call(self._end())
 
     def __enter__(self) -> Client:
         return self
@@ -294,10 +309,10 @@ class Client:
         return rpc.channel(self.target, token)
 
     async def _end(self) -> None:
-        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in others:
+        running = list(self._running)
+        for task in running:
             task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.gather(*running, return_exceptions=True)
         await self._channel.close(None)
 
     def _request(
@@ -327,6 +342,10 @@ class Client:
 
     async def _run(self, request: pb.SubmitPipelineTaskRequest) -> TaskResult:
         """One task from its submission to its result, whatever happens to the master meanwhile."""
+        this = asyncio.current_task()
+        assert this is not None
+        self._running.add(this)
+        this.add_done_callback(self._running.discard)
         first = request.task_id
         for life in range(2, LIVES_MAX + 2):
             with contextlib.suppress(errors.AlreadyExists):
@@ -378,6 +397,19 @@ class Client:
                         raise rpc.error_from(error, self.target) from error
                     raise
             await asyncio.sleep(RETRY_S)
+
+
+@functools.cache
+def _loop_of(_pid: int) -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True, name="hrm-pipelines").start()
+    return loop
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    """The loop of all clients of this process. It is never closed: gRPC hands events of all loops
+    to whichever comes, and forgets some when one of them is gone."""
+    return _loop_of(os.getpid())
 
 
 def _result(task_id: str, end: pb.PipelineTaskEnd, value: Any) -> TaskResult:

@@ -25,6 +25,7 @@ from hrm.v1.pipeline_pb2_grpc import GpuServiceStub
 __all__ = ["SOCKET_VARIABLE", "GpuShare", "LocalGpus"]
 
 SOCKET_VARIABLE = "HRM_AGENT_SOCKET"
+_NO_WAIT_S = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class LocalGpus:
             gpu_memory_mib=gpu_memory_mib,
             size_mb=size_mb,
             workload_class=wire.WORKLOAD_CLASS[workload],
-            wait_s=wait_s,
+            wait_s=max(wait_s, _NO_WAIT_S),  # 0 would be for ever
         )
         call = GpuServiceStub(self._channel).Acquire(request)
         try:

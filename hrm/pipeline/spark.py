@@ -153,8 +153,7 @@ def _import(reference: str, files: tuple[tuple[str, bytes], ...]) -> Pipeline:
                 target.write_bytes(content)
             with contextlib.suppress(OSError):  # another worker was faster
                 fresh.rename(root)
-        if str(root) not in sys.path:
-            sys.path.insert(0, str(root))
+        _come_first(root, name)
     try:
         found = getattr(importlib.import_module(name), attribute)
     except Exception as error:
@@ -164,3 +163,16 @@ def _import(reference: str, files: tuple[tuple[str, bytes], ...]) -> Pipeline:
         ) from error
     assert isinstance(found, Pipeline)
     return found
+
+
+def _come_first(root: Path, name: str) -> None:
+    """Import ``name`` from ``root``. A worker outlives queries: it may know it from other files."""
+    if str(root) in sys.path:
+        sys.path.remove(str(root))
+    sys.path.insert(0, str(root))
+    package = name.partition(".")[0]
+    for known in [one for one in sys.modules if one == package or one.startswith(f"{package}.")]:
+        file = getattr(sys.modules[known], "__file__", None)
+        if file is None or not Path(file).is_relative_to(root):
+            del sys.modules[known]
+    importlib.invalidate_caches()

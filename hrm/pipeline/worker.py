@@ -94,7 +94,8 @@ def run_job(job: Job) -> dict[str, Any]:
         ran_s = time.perf_counter() - started_s
     return {
         "outcome": outcome.name,
-        "message": message[:_MESSAGE_MAX],
+        # Names of files that are no UTF-8 come as lone surrogates, which no message can carry.
+        "message": message[:_MESSAGE_MAX].encode("utf-8", "backslashreplace").decode(),
         "ran_s": ran_s,
         "memory_mib": _peak_mib(),
         "gpu_memory_mib": _gpu_peak_mib(),

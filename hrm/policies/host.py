@@ -14,7 +14,7 @@ itself, or took longer than its budget; three such delays in a row open a breake
 it is not asked. And a watchdog compares how long things took with what the heuristic had expected
 of its own choice in the same situation. That ratio has a distribution of its own for the tasks that
 the heuristic placed; if the 95th percentile of the learned one's is worse by 10 % for 10 minutes,
-the mode falls back to ``shadow``.
+the mode falls back to ``shadow``, and stays there over a restart.
 
 Nothing here knows tasks, nodes or networks, reads a clock or draws at random: questions ``V`` and
 decisions ``D`` are the user's (``hrm.policies.cluster.hosted`` places tasks), and so are the two
@@ -29,6 +29,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -289,6 +290,8 @@ class Host(Generic[V, D]):
         self._watchdog = Watchdog(self.bounds)
         self._rolled_back_at: float | None = None
         self._last = ""
+        self.on_roll_back: Callable[[], None] | None = None
+        """Called after a fall back to the shadow, which a restart must not undo."""
 
     @property
     def mode(self) -> Mode:
@@ -446,6 +449,8 @@ class Host(Generic[V, D]):
         self._mode = Mode.SHADOW
         self._rolled_back_at = now
         self._watchdog.forget()
+        if self.on_roll_back is not None:
+            self.on_roll_back()
 
 
 def canary_place(key: str) -> float:
@@ -460,17 +465,29 @@ def canary_place(key: str) -> float:
 class Hosts:
     """The hosts of one daemon, by the name of their policy, and what people want of them."""
 
-    def __init__(self, modes: dict[str, Mode] | None = None) -> None:
-        """``modes``: as set in an earlier life, by policy."""
+    def __init__(
+        self,
+        modes: dict[str, Mode] | None = None,
+        keep: Callable[[dict[str, Mode]], None] | None = None,
+    ) -> None:
+        """``modes``: as set in an earlier life, by policy; ``keep`` is called with them when one
+        falls back by itself: only people move a mode up, not a restart."""
         self._hosts: dict[str, Host[object, object]] = {}
+        self._keep = keep
         self.modes: dict[str, Mode] = dict(modes or {})
 
     def add(self, host: Host[V, D]) -> None:
         """``host`` answers from now on for its policy, in the mode that was set for it."""
         held: Host[object, object] = host  # type: ignore[assignment]  # only told, never asked
         self._hosts[host.policy] = held
+        host.on_roll_back = partial(self._rolled_back, host.policy)
         if host.policy in self.modes:
             host.set_mode(self.modes[host.policy])
+
+    def _rolled_back(self, policy: str) -> None:
+        self.modes[policy] = self._hosts[policy].mode
+        if self._keep is not None:
+            self._keep(self.modes)
 
     def statuses(self, now: float) -> list[HostStatus]:
         """Of all hosts, by name."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -56,3 +58,27 @@ def test_a_child_has_the_fields_of_its_parent() -> None:
 
     assert (child.name, child.size, child.more) == ("a", 3, 0.5)
     assert replace(child, more=1.0) == Child(name="a", size=3, more=1.0)
+
+
+@pytest.mark.parametrize("made", [Fast(name="a", many=[1]), Child(name="a", size=3)])
+def test_it_can_be_copied_and_pickled(made: Fast) -> None:
+    assert copy.copy(made) == made
+    assert copy.deepcopy(made) == made
+    assert pickle.loads(pickle.dumps(made)) == made
+
+
+def test_what_would_do_more_than_set_its_fields_is_refused() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Checked:
+        size: int
+
+        def __post_init__(self) -> None:
+            raise AssertionError("not called by what quick makes")
+
+    @dataclass(frozen=True, slots=True)
+    class Counted:
+        size: int = field(default=0, init=False)
+
+    for each in (Checked, Counted):
+        with pytest.raises(TypeError, match=f"{each.__name__} has"):
+            quick(each)

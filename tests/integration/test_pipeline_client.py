@@ -102,10 +102,10 @@ def test_a_task_of_a_closed_client_says_so(cluster: PipelineCluster) -> None:
 def test_a_map_that_is_given_up_cancels_what_is_on_its_way(
     cluster: PipelineCluster, client: Client
 ) -> None:
-    cluster.agent("n1")
+    cluster.agent("n1", cores=4)
     results = client.map(sample_steps.slow, [0.0, 300.0, 300.0])
     assert next(results).ok
-    results.close()  # type: ignore[attr-defined] - it is a generator
+    results.close()
     listed = client.tasks(everything=True).tasks
     states = sorted(outcome_name(one.outcome) for one in listed)
     assert states == ["CANCELLED", "CANCELLED", "DONE"]

@@ -37,18 +37,21 @@ class Master:
     """A master with one scheduler and one node of 16 slots, whose stream nobody reads."""
 
     def __init__(self, store: SqliteStore) -> None:
-        core = MasterCore(1, [policies.load("min-wait", 0)], Bounds(node_timeout_s=1e9))
+        # Back-offs outlast every test.
+        bounds = Bounds(node_timeout_s=1e9, retry_delay_s=1e3, retry_delay_max_s=1e3)
+        core = MasterCore(1, [policies.load("min-wait", 0)], bounds)
         self.interpreter = Interpreter(core, store)
         self.outbox = self.interpreter.node_outboxes[NODE, "1"] = Outbox()
         self._numbers = itertools.count(1)
 
-    async def start(self) -> None:
+    async def start(self, node: NodeName = NODE, memory_mib: int = 65_536) -> None:
+        """Let a node join."""
         unit = ResourceUnit(
-            unit_id=ResourceUnitId(f"{NODE}/cpu"), capacity=Resources(16, 65_536), run_limit=16
+            unit_id=ResourceUnitId(f"{node}/cpu"), capacity=Resources(16, memory_mib), run_limit=16
         )
         await self.interpreter.call(
             lambda call_id: e.NodeRegistered(
-                now=self.interpreter.now(), call_id=call_id, node=NODE, identity="i",
+                now=self.interpreter.now(), call_id=call_id, node=node, identity="i",
                 incarnation="1", sequence=1, host="h", endpoint="h:1", units=(unit,),
             )
         )  # fmt: skip
@@ -64,13 +67,14 @@ class Master:
         assert isinstance(answer, c.ApplicationAdmitted)
         return answer.application_id
 
-    def ask(self, app: ApplicationId, count: int = 1) -> None:
+    def ask(self, app: ApplicationId, count: int = 1, duration_s: float = 0.0) -> None:
         """Returns without another turn of the loop."""
         requests = tuple(
             ContainerRequest(
                 executor_id=str(next(self._numbers)),
                 resource_profile_id=0,
                 resources=Resources(1, 1024),
+                expected_duration_s=duration_s,
             )
             for _ in range(count)
         )
@@ -78,6 +82,27 @@ class Master:
             now=self.interpreter.now(), application_id=app, requests=requests
         )
         self.interpreter.submit(event)
+
+    def wakes(self) -> list[float]:
+        """Gets the time of every wake of the scheduler from now on."""
+        core, found = self.interpreter.core, list[float]()
+        handle = core.handle
+
+        def watched(event: e.MasterEvent) -> list[c.MasterCommand]:
+            if isinstance(event, e.SchedulerWoken):
+                found.append(event.now)
+            return handle(event)
+
+        core.handle = watched  # type: ignore[method-assign]
+        return found
+
+    async def rounds(self, count: int) -> None:
+        """Until the scheduler has chosen so many times more."""
+        (scheduler,) = self.interpreter.core.placing.schedulers.values()
+        target = scheduler.rounds + count
+        async with asyncio.timeout(TIMEOUT_S):
+            while scheduler.rounds < target:  # noqa: ASYNC110 - the core tells nobody
+                await asyncio.sleep(0)
 
     def told(self) -> list[ApplicationId]:
         """Of whose containers the node has been told, or will be once somebody reads."""
@@ -140,3 +165,35 @@ async def test_ends_are_acknowledged_some_at_a_time_and_delay_nothing_else() -> 
     both = (ContainerId("a-x1"), ContainerId("a-x2"))
     expected = [c.AcknowledgeEnded(container_ids=both)]
     assert await asyncio.wait_for(outbox.take(), TIMEOUT_S) == expected
+
+
+async def test_a_scheduler_that_waits_for_room_has_one_timer_however_often_room_appears(
+    master: Master,
+) -> None:
+    batch = await master.application(BATCH)
+    master.ask(batch, 16, duration_s=1e9)
+    await master.rounds(1)
+    master.ask(batch)
+    for number in range(20):
+        await master.start(NodeName(f"small-{number}"), memory_mib=512)
+        # A report is let in once no scheduler has work.
+        await asyncio.wait_for(master.interpreter.turns.of_report(), TIMEOUT_S)
+
+    scheduled: list[asyncio.TimerHandle] = vars(asyncio.get_running_loop())["_scheduled"]
+    back_offs = [x for x in scheduled if not x.cancelled() and "_due" in repr(x)]
+    assert len(back_offs) == 1
+
+
+async def test_a_scheduler_whose_round_is_due_gets_no_second_one(master: Master) -> None:
+    batch, stream = await master.application(BATCH), await master.application(STREAM)
+    wakes = master.wakes()
+
+    master.ask(batch)
+    for _ in range(5):
+        master.ask(stream)
+    for_streams = len(wakes)
+    # A report is let in once no scheduler has work.
+    await asyncio.wait_for(master.interpreter.turns.of_report(), TIMEOUT_S)
+
+    assert master.told() == [stream] * 5 + [batch]
+    assert len(wakes) == for_streams + 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -17,10 +19,10 @@ from hrm import rpc
 from hrm.config import MasterSettings
 from hrm.core.pipeline.basic import LeastLoaded
 from hrm.core.pipeline.model import TaskId
-from hrm.errors import InvalidConfig, LimitReached, NotFound
+from hrm.errors import InvalidConfig, InvalidRequest, LimitReached, NotFound
 from hrm.master.pipeline_files import PipelineFiles
 from hrm.master.pipeline_service import PipelineService
-from hrm.master.pipeline_tasks import PipelineTasks, pipeline_policy
+from hrm.master.pipeline_tasks import NodeStream, PipelineTasks, pipeline_policy
 from hrm.policies.host import Hosts
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import pipeline_pb2_grpc
@@ -287,3 +289,75 @@ def test_records_survive_the_wire() -> None:
     node.end("t.b", 3.0)
     for timing in node.ended[0].timings:
         assert pw.to_timing(pw.from_timing(timing), TaskId("t")) == timing
+
+
+@asynccontextmanager
+async def ticking(tasks: PipelineTasks) -> AsyncIterator[None]:
+    ticks = asyncio.create_task(tasks.tick_forever(lambda _name: False))
+    try:
+        yield
+    finally:
+        ticks.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await ticks
+
+
+async def test_a_node_that_was_silent_for_too_long_has_to_register_again(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (tasks, stub):
+        node = FakeNode(stub)
+        await node.hear("registered")
+        (row,) = tasks.core.table.nodes.values()
+        row.reported_at = 0.0
+        async with ticking(tasks):
+            with pytest.raises(StopAsyncIteration):
+                await node.hear("anything")
+            assert not tasks.core.table.nodes
+            again = FakeNode(stub, identity="i2")
+            await again.hear("registered")
+            assert list(tasks.core.table.nodes) == ["n1"]
+
+
+async def test_a_node_is_told_whether_it_drains_whatever_it_remembers(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (tasks, stub), ticking(tasks):
+        node = FakeNode(stub)
+        await node.hear("registered")
+        assert await node.hear("drain") is False
+
+
+async def test_a_node_that_does_not_read_is_cut_off() -> None:
+    stream = NodeStream("i1")
+    for _ in range(30_000):
+        stream.put(pb.MasterPipelineMessage(drain=True))
+    assert stream.closed and stream.cut.is_set()
+    assert stream.queue.qsize() <= 10_001
+
+
+def test_a_disk_that_is_full_refuses_and_keeps_nothing(tmp_path: Path) -> None:
+    files = PipelineFiles(tmp_path / "p", 10)
+    shutil.rmtree(tmp_path / "p")
+    with pytest.raises(LimitReached, match="make room"):
+        files.put_input(TaskId("a"), b"1")
+    with pytest.raises(LimitReached, match="make room"):
+        files.add(TaskId("a"), 1, 0, b"1")
+    assert files.held_bytes == 0
+
+
+def test_a_row_of_no_bucket_is_refused() -> None:
+    row = pb.PipelineRow(kind="k", bucket=6)
+    timing = pb.SubtaskTiming(row=row, device=CPU, outcome=pb.SUBTASK_OUTCOME_DONE)
+    with pytest.raises(InvalidRequest, match=r"row\.bucket"):
+        pw.to_timing(timing, TaskId("t"))
+
+
+async def test_tasks_of_the_same_code_hold_it_once(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (tasks, stub):
+        files = [pb.SourceFile(path="a.py", content=b"x = 1")]
+        for name, raw in (("a", False), ("b", False), ("raw", True)):
+            await stub.Submit(request(task_id=name, files=files, raw=raw))
+        code = tasks._code
+        assert code[TaskId("a")] is code[TaskId("b")] is not code[TaskId("raw")]
+        assert code[TaskId("raw")].raw and not code[TaskId("a")].raw
+        del code
+        for name in ("a", "b", "raw"):
+            await stub.Cancel(pb.CancelPipelineTaskRequest(task_id=name))
+        assert not tasks._shared

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from hrm.pipeline.worker import run_job
+from hrm.v1 import pipeline_pb2 as pb
 
 SAMPLES = "tests.pipeline.sample_steps"
 
@@ -91,3 +92,15 @@ def test_a_worker_limits_memory_and_goes_on_to_the_next_run(tmp_path: Path) -> N
     assert "memory_mib of 64 MiB" in second["message"]
     assert first["memory_mib"] > 32
     assert done.returncode == 3
+
+
+def test_what_is_no_unicode_can_be_told_nevertheless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reads(_value: Any) -> None:
+        raise FileNotFoundError("no file b\udcff")
+
+    monkeypatch.setattr("hrm.pipeline.worker._function", lambda _job: reads)
+    answer = run_job(job(tmp_path, "arithmetic.double", 1))
+    assert answer["outcome"] == "RAISED" and "no file b\\udcff" in answer["message"]
+    assert pb.SubtaskTiming(message=answer["message"]).message == answer["message"]

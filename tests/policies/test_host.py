@@ -246,6 +246,19 @@ def test_modes_are_set_by_name_and_kept_for_later_lives() -> None:
         mode_of("half")
 
 
+def test_a_restart_does_not_undo_a_fall_back() -> None:
+    kept: list[dict[str, Mode]] = []
+    hosts = Hosts({"clever": Mode.CANARY_50}, keep=lambda modes: kept.append(dict(modes)))
+    host = made(mode=Mode.SHADOW)
+    hosts.add(host)
+    _live(host, 1_200, 0.0, {False: 12.0, True: 15.0})
+    assert host.mode is Mode.SHADOW
+    assert kept == [{"clever": Mode.SHADOW}]
+    later = made()
+    Hosts(kept[0]).add(later)
+    assert later.mode is Mode.SHADOW
+
+
 def test_a_policy_of_nodes_lives_under_the_same_host() -> None:
     """Stage 2 has other questions and answers: views of a node, and lists of what to start."""
     key = SubtaskKey(TaskId("t"), "s")

@@ -3,13 +3,15 @@
 Tasks stand in one bounded queue. Its head is shown to a ``ClusterPolicy`` together with the nodes
 that may take it (here, not draining, able to run every subtask, below their bound), and goes to the
 node that the policy names; a policy that fails or names another is replaced for this one decision
-by ``LeastLoaded``, and counted. A task that no node could ever run steps aside until a node joins.
+by ``LeastLoaded``, and counted. A task that no node could ever run, or only draining ones, steps
+aside until a node joins or takes tasks again.
 
 Nothing is lost and nothing happens twice:
 
 - a placement has a number, the attempt; ends of any other attempt are ignored;
 - tasks of a lost node go to the front of the queue, up to ``attempts_limit`` placements;
-- what a node gives back was not begun and counts as no attempt;
+- what a node gives back was not begun and counts as no attempt; the node gets nothing more until
+  it has reported, or it would be asked again at once, up to the limit;
 - a node that comes back keeps the tasks that are still its own and is told to drop the rest.
 
 The queue lives as long as the master does: who submits holds the inputs until the result is there.
@@ -20,6 +22,7 @@ Source: LDWP + IAWP, section 3.2 (masks) and algorithm 1 (the place of the polic
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hrm.core.model import NodeName
@@ -33,8 +36,10 @@ from hrm.core.pipeline.model import (
     ClusterView,
     Device,
     LearningEstimates,
+    PipelineSpec,
     TaskId,
     TaskSpec,
+    size_bucket,
 )
 from hrm.core.pipeline.node_messages import RunOutcome, SubtaskTiming, TaskOutcome
 from hrm.core.pipeline.table import Mask, NodeTable
@@ -141,7 +146,11 @@ class PipelineCluster:
 
     # --- what others ask ----------------------------------------------------------------------
 
-    def explain(self, task_id: TaskId) -> str:
+    def places(self) -> dict[TaskId, int]:
+        """How many stand before each task in the queue: for ``explain`` of many."""
+        return {task_id: ahead for ahead, task_id in enumerate(self.queue)}
+
+    def explain(self, task_id: TaskId, places: Mapping[TaskId, int] | None = None) -> str:
         """Where the task is and what it waits for, in one line.
 
         Raises:
@@ -153,7 +162,7 @@ class PipelineCluster:
         if record.outcome is not None:
             return f"{record.outcome.value}{': ' if record.message else ''}{record.message}"
         if record.node is None:
-            ahead = self.queue.index(task_id) if task_id in self.queue else 0
+            ahead = (self.places() if places is None else places).get(task_id, 0)
             before = f", {ahead} before it" if ahead else ""
             past = f"; before that: {record.before}" if record.before else ""
             return f"it waits for a node{before}: {record.why}{past}"
@@ -170,8 +179,7 @@ class PipelineCluster:
         return self._view(task, fits, now), fits
 
     def _view(self, task: TaskSpec, fits: Mask, now: float) -> ClusterView:
-        while self._arrivals and self._arrivals[0] <= now - _RATE_WINDOW_S:
-            self._arrivals.popleft()
+        self._forget_arrivals(now)
         return self.table.view(
             task,
             fits,
@@ -179,6 +187,10 @@ class PipelineCluster:
             queue_length=len(self.queue),
             rate_per_s=len(self._arrivals) / _RATE_WINDOW_S,
         )
+
+    def _forget_arrivals(self, now: float) -> None:
+        while self._arrivals and self._arrivals[0] <= now - _RATE_WINDOW_S:
+            self._arrivals.popleft()
 
     # --- tasks --------------------------------------------------------------------------------
 
@@ -194,6 +206,7 @@ class PipelineCluster:
             )
         self.tasks[task_id] = TaskRecord(event.task)
         self.queue.append(task_id)
+        self._forget_arrivals(event.now)
         self._arrivals.append(event.now)
 
     def _cancel(self, event: m.CancelAsked) -> None:
@@ -248,6 +261,7 @@ class PipelineCluster:
 
     def _given_back(self, record: TaskRecord, event: m.TaskEnded) -> None:
         record.given_back += 1
+        self.table.nodes[event.name].gave_back = True
         if record.given_back >= self.bounds.given_back_limit:
             message = f"given back {record.given_back} times, the last time because {event.message}"
             self._finish(record, TaskOutcome.FAILED, message, event.now)
@@ -335,6 +349,9 @@ class PipelineCluster:
                 self._tell_off(name, task_id, attempt, "it was given to another node, or ended")
         if event.load is not None:
             self.table.reported(name, event.load, event.now)
+        self._call_back_stranded()
+
+    def _call_back_stranded(self) -> None:
         self.queue.extendleft(reversed(self.stranded))
         self.stranded.clear()
 
@@ -356,18 +373,29 @@ class PipelineCluster:
         if row is not None:
             row.draining = event.draining
             self.table.recount(event.name)
+            if not event.draining:
+                row.gave_back = False
+                self._call_back_stranded()
 
     # --- placing ------------------------------------------------------------------------------
 
     def _place(self, now: float) -> None:
         """Place the head of the queue, as long as somebody may take it and the policy agrees."""
+        # Thousands that wait for one node are mostly alike: each kind is looked at once.
+        nowhere: dict[tuple[PipelineSpec, int], str] = {}
         while self.queue:
             record = self.tasks[self.queue[0]]
+            kind = (record.spec.pipeline, size_bucket(record.spec.size_mb))
+            if kind in nowhere:
+                record.why = nowhere[kind]
+                self.stranded[self.queue.popleft()] = None
+                continue
             fits, why = self.table.fits(record.spec, self.bounds.node_tasks_limit)
             if not fits.any():
                 record.why = why if self.table.nodes else "there is no node for pipelines"
-                if self.table.nodes and self.table.could_ever(record.spec).any():
+                if self.table.nodes and self.table.waits_for_room(record.spec):
                     return
+                nowhere[kind] = record.why
                 self.stranded[self.queue.popleft()] = None
                 continue
             choice = self._choose(record.spec, fits, now)

@@ -77,7 +77,7 @@ def node_load(room: Room, tasks: Iterable[PlacedTask], now: float) -> NodeLoad:
         waiting_stream=stream,
         expected_wait_s=shared_out_s(_work(room, tasks, now), capacity.cores, len(cards)),
         free_cores=free_cores,
-        free_memory_mib=free_mib,
+        free_memory_mib=max(0.0, free_mib),
         free_gpu_memory_mib=max(0.0, gpu_total_mib - gpu_used_mib),
         tasks=frozenset(task.spec.task_id for task in real),
     )

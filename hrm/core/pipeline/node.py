@@ -361,8 +361,9 @@ class PipelineNode:
             outcome=outcome,
             ready_at=run.ready_at,
             started_at=run.started_at,
-            waited_s=run.started_at - run.ready_at,
-            ran_s=event.now - run.started_at if event.ran_s is None else event.ran_s,
+            # The clock may be set back: a master refuses what is below 0, again and again.
+            waited_s=max(0.0, run.started_at - run.ready_at),
+            ran_s=max(0.0, event.now - run.started_at) if event.ran_s is None else event.ran_s,
             memory_mib=event.memory_mib,
             gpu_memory_mib=event.gpu_memory_mib,
             co_runners=run.co_runners(event.now),
@@ -397,7 +398,7 @@ class PipelineNode:
             self._release_followers(task, now)
             if all(other.state is SubtaskState.DONE for other in task.subtasks.values()):
                 self._end(task, TaskOutcome.DONE, "", now)
-        elif outcome is RunOutcome.OUT_OF_GPU_MEMORY:
+        elif outcome is RunOutcome.OUT_OF_GPU_MEMORY and run.device is Device.GPU:
             self._retry_with_memory(task, one, run, message, now)
         elif outcome is RunOutcome.NOT_IMPORTABLE:
             self._fail(task, one, now, f"it cannot be imported: {message}")

@@ -41,13 +41,15 @@ Column = npt.NDArray[np.float64]
 
 class NodeRow:
     """One node. ``placed``: every task that is placed there; ``unreported``: the estimated work,
-    seconds, of those that its latest report does not account for."""
+    seconds, of those that its latest report does not account for; ``gave_back``: it did not take a
+    task since that report."""
 
-    __slots__ = ("capacity", "draining", "load", "placed", "reported_at", "unreported")
+    __slots__ = ("capacity", "draining", "gave_back", "load", "placed", "reported_at", "unreported")
 
     def __init__(self, capacity: NodeCapacity, now: float) -> None:
         self.capacity = capacity
         self.draining = False
+        self.gave_back = False
         self.load: NodeLoad | None = None
         self.reported_at = now
         self.placed: dict[TaskId, TaskSpec] = {}
@@ -130,7 +132,7 @@ class NodeTable:
 
     def reported(self, name: NodeName, load: NodeLoad, now: float) -> None:
         row = self.nodes[name]
-        row.load, row.reported_at = load, now
+        row.load, row.reported_at, row.gave_back = load, now, False
         for task_id in load.tasks:
             row.unreported.pop(task_id, None)
         self.recount(name)
@@ -150,13 +152,18 @@ class NodeTable:
         alive = could & self._alive
         if not alive.any():
             return alive, "all nodes that could run it are draining"
-        counts = np.fromiter(
-            (len(row.placed) for row in self.nodes.values()), np.int64, len(self.nodes)
-        )
-        free = alive & (counts < tasks_limit)
+        takes = (len(row.placed) < tasks_limit and not row.gave_back for row in self.nodes.values())
+        free = alive & np.fromiter(takes, np.bool_, len(self.nodes))
         if not free.any():
-            return free, f"all nodes that could run it have {tasks_limit} tasks already"
+            return free, (
+                f"all nodes that could run it have {tasks_limit} tasks already, or gave one back "
+                f"since they last reported"
+            )
         return free, ""
+
+    def waits_for_room(self, task: TaskSpec) -> bool:
+        """Whether a node that takes tasks could run it once there is room."""
+        return bool((self.could_ever(task) & self._alive).any())
 
     def could_ever(self, task: TaskSpec) -> Mask:
         """Nodes that could, empty, run every subtask: ``feasibility.never_fits``, all at once.

@@ -44,7 +44,7 @@ __all__ = [
     "usable",
 ]
 
-TYPES = ("face-comparison", "intrusion-detection", "object-detection", "video-synopsis")
+TYPES = ("face-recognition", "intrusion-detection", "object-detection", "video-synopsis")
 """The pipelines that the default weights know."""
 TYPES_MAX = 4
 CANDIDATES_MAX = 64

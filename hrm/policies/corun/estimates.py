@@ -314,6 +314,8 @@ class Stdm:
                 oldest = next(iter(self.entries))
                 self._cells -= int(np.isfinite(self.entries.pop(oldest).values).sum())
                 self._of_kind[oldest.kind].remove(oldest)
+                if not self._of_kind[oldest.kind]:
+                    del self._of_kind[oldest.kind]
             self._of_kind.setdefault(row.kind, []).append(row)
         self.entries[row] = entry
         return entry

@@ -1,4 +1,4 @@
-"""Estimates in a file: what a node has learned outlives its agent, and nothing in it is code.
+"""Estimates in a file: what was learned can outlive who has learned it; nothing in it is code.
 
 One ``.npz`` without pickles: arrays, and a line of JSON with a version, the names of the metrics
 and the rows. A file of other metrics is refused; the predictor is fitted anew from the cells.

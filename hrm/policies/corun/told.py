@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hrm.core.pipeline.model import Device, Row, SubtaskSpec
 from hrm.policies.corun.estimates import Stdm
@@ -25,9 +26,12 @@ class ToldStdm:
         self.gpu_memory_mib = stdm.gpu_memory_mib
 
     def declare(self, row: Row, subtask: SubtaskSpec) -> None:
-        """See ``LearningEstimates``."""
-        if self.stdm.devices.get(row.kind) != subtask.devices or subtask.gpu_memory_mib:
-            self.stdm.declare((subtask,))
+        """See ``LearningEstimates``. Who shares a kind may have other versions: all of them count,
+        or a run of one would contradict what another has declared."""
+        known = self.stdm.devices.get(row.kind, frozenset())
+        devices = known | subtask.devices
+        if devices != known or subtask.gpu_memory_mib:
+            self.stdm.declare((replace(subtask, devices=devices),))
 
     def measured_cells(self, row: Row) -> int:
         """See ``LearningEstimates``."""
@@ -52,7 +56,7 @@ class ToldStdm:
             seconds,
             beside=[(other, 1.0) for other in co_runners],
             memory_mib=memory_mib or None,
-            gpu_memory_mib=gpu_memory_mib or None,
+            gpu_memory_mib=(gpu_memory_mib or None) if device is Device.GPU else None,
         )
 
     def observe_cells(self, row: Row, cells: Mapping[str, float]) -> None:

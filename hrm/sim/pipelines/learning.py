@@ -205,7 +205,13 @@ def environment(**options: Any) -> LearningEnvironment:
     Raises:
         InvalidConfig: an option is unknown or means nothing.
     """
-    known = {"nodes": "random", "tasks": "400", "world": "", "node_policy": "iawp", "profiles": ""}
+    known = {
+        "nodes": "random",
+        "tasks": "400",
+        "world": "",
+        "node_policy": "iawp:guarded",
+        "profiles": "",
+    }
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise InvalidConfig(

@@ -6,12 +6,15 @@ would make a run depend on the machine. Decision times are measured beside (``ru
 
 A node policy may carry a co-run score: ``iawp:cosine``, ``iawp:overload``, ``iawp:learned`` or
 ``iawp:oracle``; the oracle knows the slow-downs of the world and is no policy that one could have.
+``:guarded`` behind it turns on ``tail_guard`` and ``steal``, which the paper does not have: a core
+leaves to a GPU what a GPU would end sooner.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -61,13 +64,16 @@ def policies(
     gpu_memory = {one.type.gpu_model: one.type.gpu_memory_mib for one in scenario.all_workers}
 
     def node_policy(worker: Worker) -> NodePolicy:
-        name, _, score = node.partition(":")
+        name, *said = node.split(":")
+        guarded = "guarded" in said
+        score = next((word for word in said if word != "guarded"), "")
         rng = np.random.default_rng([scenario.seed, 0xD2, *str(worker.name).encode()])
-        if not score:
-            return corun.load(name, rng=rng)
+        options: dict[str, Any] = {"tail_guard": True, "steal": True} if guarded else {}
+        if score:
+            options["score"] = score
         if score == "oracle":
-            return corun.load(name, rng=rng, score=score, truth=_Loss(truth))
-        return corun.load(name, rng=rng, score=score)
+            options["truth"] = _Loss(truth)
+        return corun.load(name, rng=rng, **options)
 
     def estimates() -> LearningEstimates:
         return ToldStdm(

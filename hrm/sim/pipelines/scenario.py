@@ -37,7 +37,7 @@ __all__ = [
     "workers",
 ]
 
-APPLICATIONS = ("intrusion-detection", "video-synopsis", "face-comparison")
+APPLICATIONS = ("intrusion-detection", "video-synopsis", "face-recognition")
 """The three of the paper; what else a table of profiles has is not part of its experiments."""
 
 SIZES_MB = (10.0, 20.0, 60.0, 120.0, 200.0, 400.0)

@@ -312,3 +312,65 @@ def test_whatever_happens_every_task_is_answered_once(seed: int) -> None:
             cluster.end(name, now)
     answered = [one.task_id for one in cluster.finished]
     assert sorted(answered) == sorted(f"t{i}" for i in range(1, submitted + 1))
+
+
+def test_a_node_that_gave_back_gets_nothing_before_it_has_reported() -> None:
+    cluster = Cluster()
+    cluster.join(capacity("n1"))
+    cluster.submit(task("t"))
+    first = cluster.placed["t"]
+    cluster.end("t", 1.0, TaskOutcome.GIVEN_BACK, "it is busy")
+    assert cluster.placed["t"] is first, "it would bounce, up to the limit, within a moment"
+    assert "gave one back" in cluster.core.explain(TaskId("t"))
+    cluster.handle(m.NodeReported(now=2.0, name=NodeName("n1"), load=_load()))
+    assert cluster.placed["t"].attempt == 2
+
+
+def test_who_waits_for_a_draining_node_does_not_hold_up_the_others() -> None:
+    cluster = Cluster()
+    cluster.join(capacity("gpu", gpus=1))
+    cluster.join(capacity("cpu"))
+    cluster.handle(m.NodeDraining(now=1.0, name=NodeName("gpu")))
+    cluster.submit(task("needs-gpu", pipeline(subtask("a", on=GPU))), 1.0)
+    cluster.submit(task("other"), 1.0)
+    assert cluster.placed["other"].node == "cpu"
+    assert "draining" in cluster.core.explain(TaskId("needs-gpu"))
+    cluster.handle(m.NodeDraining(now=2.0, name=NodeName("gpu"), draining=False))
+    assert cluster.placed["needs-gpu"].node == "gpu"
+
+
+def test_arrivals_are_forgotten_even_if_no_policy_is_asked() -> None:
+    cluster = Cluster()
+    for second in range(200):
+        cluster.submit(task(f"t{second}"), float(second))
+    assert len(cluster.core._arrivals) <= 60
+
+
+def test_places_say_what_explain_says() -> None:
+    cluster = Cluster(policy=_Says(-1))
+    cluster.join(capacity("n1"))
+    for name in ("a", "b", "c"):
+        cluster.submit(task(name))
+    places = cluster.core.places()
+    assert places == {"a": 0, "b": 1, "c": 2}
+    assert "2 before it" in cluster.core.explain(TaskId("c"), places)
+    assert cluster.core.explain(TaskId("c")) == cluster.core.explain(TaskId("c"), places)
+
+
+def test_of_many_that_are_alike_one_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    cluster.join(capacity("gpu", gpus=1))
+    cluster.handle(m.NodeDraining(now=1.0, name=NodeName("gpu")))
+    for number in range(50):
+        cluster.submit(task(f"t{number}", pipeline(subtask("a", on=GPU))), 1.0)
+    looked: list[str] = []
+    fits = cluster.core.table.fits
+
+    def counted(spec: TaskSpec, limit: int) -> tuple[npt.NDArray[np.bool_], str]:
+        looked.append(spec.task_id)
+        return fits(spec, limit)
+
+    monkeypatch.setattr(cluster.core.table, "fits", counted)
+    cluster.join(capacity("cpu"), 2.0)
+    assert len(looked) == 1
+    assert all("draining" in cluster.core.explain(one) for one in cluster.core.tasks)

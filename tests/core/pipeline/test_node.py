@@ -438,3 +438,23 @@ def test_whatever_happens_every_task_ends_once_and_nothing_stays_booked(seed: in
     assert set(ends.values()) == {1}
     assert not core.tasks and not core.room.runs
     assert core.room.memory_free_mib == core.capacity.memory_mib
+
+
+def test_what_only_a_gpu_can_lack_does_not_make_a_core_try_for_ever() -> None:
+    node = Node()
+    node.place(task("t", pipeline(subtask("a", attempts=2))))
+    node.end("t.a", 1.0, RunOutcome.OUT_OF_GPU_MEMORY, "so it says")
+    node.end("t.a", 2.0, RunOutcome.OUT_OF_GPU_MEMORY, "so it says")
+    (end,) = node.ended
+    assert end.outcome is TaskOutcome.FAILED and "2 times" in end.message
+
+
+def test_a_clock_that_is_set_back_makes_no_time_negative() -> None:
+    node = Node(capacity(cores=1))
+    node.place(task("one"), 100.0)
+    node.place(task("two"), 100.0)
+    node.end("one.a", 50.0)
+    node.end("two.a", 20.0)
+    timings = [timing for end in node.ended for timing in end.timings]
+    assert len(timings) == 2
+    assert all(timing.waited_s >= 0 and timing.ran_s >= 0 for timing in timings)

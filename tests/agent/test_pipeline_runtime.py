@@ -1,0 +1,130 @@
+"""What the interpreter of pipelines leaves on the disk, and what it does when its core fails."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hrm.agent import pipeline_runtime
+from hrm.agent.pipeline_runtime import PipelineRuntime
+from hrm.agent.pipeline_share import PipelineShare
+from hrm.agent.pipeline_workers import RunResult, Workers
+from hrm.config import AgentSettings
+from hrm.core.model import WorkloadClass
+from hrm.core.pipeline import node_messages as m
+from hrm.core.pipeline.model import Device, TaskId
+from hrm.core.pipeline.node_messages import RunOutcome, TaskOutcome
+from hrm.errors import Unavailable
+from hrm.v1 import pipeline_pb2 as pb
+from tests.core.pipeline.building import capacity
+from tests.pipeline.test_worker import job
+
+SHARE = PipelineShare(capacity=capacity(gpus=1), cpus=(None, None), gpus={})
+
+
+@pytest.fixture
+async def runtime(tmp_path: Path) -> PipelineRuntime:
+    """It is not connected: nobody listens."""
+    for name in ("tasks", "code"):
+        (tmp_path / "pipelines" / name).mkdir(parents=True)
+    settings = AgentSettings(master="127.0.0.1:1", name="n1", work_dir=tmp_path)
+    return PipelineRuntime(settings, SHARE, "i1", lambda: "")
+
+
+async def test_an_input_without_its_order_does_not_outlive_the_stream(
+    runtime: PipelineRuntime, tmp_path: Path
+) -> None:
+    attempt = pb.PipelineAttempt(task_id="t", attempt=1)
+    data = pb.PipelineData(attempt=attempt, data=b"half of it")
+    runtime._master_said(pb.MasterPipelineMessage(data=data))
+    assert len(list((tmp_path / "pipelines" / "tasks").iterdir())) == 1
+    assert not runtime._registration().tasks
+    assert not list((tmp_path / "pipelines" / "tasks").iterdir())
+
+
+async def test_code_is_there_whole_or_not_at_all(runtime: PipelineRuntime) -> None:
+    impossible = {"a.py": b"1", "a.py/b.py": b"2"}
+    for _ in range(2):
+        with pytest.raises(OSError):
+            runtime._code_of(impossible)
+    whole = runtime._code_of({"a.py": b"1", "b/c.py": b"2"})
+    assert (whole / "b/c.py").read_bytes() == b"2"
+
+
+async def test_old_code_makes_room(
+    runtime: PipelineRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline_runtime, "_CODE_KEPT", 3)
+    first = runtime._code_of({"a.py": b"0"})
+    for number in range(1, 10):
+        assert runtime._code_of({"a.py": b"0"}) == first, "it is used, so it stays"
+        runtime._code_of({"a.py": b"%d" % number})
+    kept = list((tmp_path / "pipelines" / "code").iterdir())
+    assert len(kept) == 3 and first in kept
+
+
+async def test_a_core_that_fails_ends_pipelines_here_and_says_so(
+    runtime: PipelineRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(event: Any) -> Any:
+        raise RuntimeError("a bug")
+
+    asked = m.GpuAsked(
+        now=time.time(), holder="h", kind="k", gpu_memory_mib=1, workload=WorkloadClass.BATCH
+    )
+    monkeypatch.setattr(runtime.core, "handle", fail)
+    runtime._deliver(m.ClockTicked(now=time.time()))
+    with pytest.raises(Unavailable, match="log says why"):
+        await runtime.acquire(asked)
+    assert runtime._giving_up is not None
+    await runtime._giving_up
+    await runtime._link.run()  # ended, so it does not try
+
+
+async def test_a_worker_that_was_stopped_as_it_answered_serves_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "code").mkdir()
+    workers = Workers(SHARE, tmp_path, str(Path(__file__).parents[2]))
+    ask = workers._ask
+    asked: list[Any] = []
+
+    async def stopped_then(worker: Any, wanted: Any) -> RunResult:
+        result = await ask(worker, wanted)
+        workers.stop(1)
+        asked.append(worker)
+        return result
+
+    monkeypatch.setattr(workers, "_ask", stopped_then)
+    wanted = job(tmp_path, "arithmetic.double", 4)
+    try:
+        result = await workers.run(1, (Device.CPU, 0), tmp_path / "code", wanted, lambda _pid: None)
+        assert result.outcome is RunOutcome.DONE, result.message
+        assert not workers._idle
+    finally:
+        await workers.close()
+        async with asyncio.timeout(10.0):
+            await asked[0].process.wait()
+
+
+async def test_logs_of_workers_that_live_long_are_bounded(tmp_path: Path) -> None:
+    log = tmp_path / "worker-cpu-0.log"
+    with log.open("wb") as file:
+        file.truncate(17 << 20)
+    Workers(SHARE, tmp_path, "").end_idle()
+    assert log.stat().st_size == 0
+
+
+async def test_an_end_that_was_forgotten_is_not_told(runtime: PipelineRuntime) -> None:
+    end = m.EndTask(
+        task_id=TaskId("t"), attempt=1, outcome=TaskOutcome.DONE, message="", timings=()
+    )
+    runtime._unacknowledged[end.task_id, 1] = end
+    assert [one.WhichOneof("message") for one in runtime._end_messages(end)] == ["ended"]
+    late = runtime._end_messages(end)
+    runtime._forget((end.task_id, 1))
+    assert not list(late), "its result is gone: it would be said to have none"

@@ -1,0 +1,64 @@
+"""The comparisons of the pipeline experiments, by hand; and one job of it from end to end."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.paper.ldwp_compare import Paired, holm, paired, ship
+from benchmarks.paper.ldwp_report import document_of, report
+from benchmarks.paper.ldwp_runs import Job, Setting, run_all
+from hrm.sim.experiments.metrics import Interval
+
+pytest.importorskip("scipy")
+
+
+def test_differences_are_paired_by_seed() -> None:
+    """The note's differences 2, 4, 3, 5, 1 over a base of 10: 30 % ± 19.63 %."""
+    ours = dict(enumerate((12.0, 14.0, 13.0, 15.0, 11.0)))
+    found = paired(ours, dict.fromkeys(range(5), 10.0))
+    assert found.difference.mean == pytest.approx(0.3)
+    assert found.difference.high - found.difference.mean == pytest.approx(0.1963, abs=5e-5)
+    assert found.p == pytest.approx(0.013236, abs=5e-6)
+    assert paired(ours, {3: 15.0}).difference.mean == 0.0
+    assert paired(ours, dict.fromkeys(range(5), 0.0)).p == 1.0
+
+
+def test_holm() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([]) == []
+
+
+def _difference(low: float, mean: float, high: float) -> Paired:
+    return Paired(Interval(mean, low, high, 10), 0.01)
+
+
+def test_what_ships_wins_eight_of_ten_and_loses_none() -> None:
+    win, even = _difference(0.01, 0.02, 0.03), _difference(-0.01, 0.0, 0.01)
+    loss = _difference(-0.04, -0.03, -0.02)
+    assert ship([win] * 8 + [even] * 2) == (True, 8, 0)
+    assert ship([win] * 7 + [even] * 3) == (False, 7, 0)
+    assert ship([win] * 9 + [loss]) == (False, 9, 1)
+
+
+def test_a_job_becomes_a_report() -> None:
+    setting = Setting(name="rates", x=60, rate_per_min=60, tasks=15, nodes=3)
+    pairs = ("random+random", "ect+mct")
+    jobs = [Job(setting, seed, pairs, None, None) for seed in (1000, 1001)]
+    said: list[str] = []
+    runs = list(run_all(jobs, processes=1, said=said.append))
+    assert [run.pair for run in runs] == [*pairs, *pairs]
+    assert len(said) == 2
+    context = {
+        "provenance": {}, "baseline": "ect+mct", "iawp": "iawp:cosine", "learned": [],
+        "random": "random+random", "validation": {"ect+mct": 1.0}, "fluid_bound": 90.0,
+        "models": {}, "cpu_s": 1.0,
+    }  # fmt: skip
+    document = document_of(runs, context)
+    assert set(document["pairs"]) == set(pairs)
+    for values in document["pairs"].values():
+        assert values["throughput"] <= values["bound"] * 1.5
+        assert len(values["ci95"]) == 2
+    row = next(one for one in document["points"] if one["pair"] == "random+random")
+    assert row["paired"]["throughput"]["runs"] == 2
+    text = report(document)
+    assert "| 60 | ect+mct |" in text and "## Ship rule" in text

@@ -1,0 +1,40 @@
+"""Asking the machine's agent for a GPU, over a socket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from hrm.pipeline.local import LocalGpus
+from hrm.v1 import pipeline_pb2 as pb
+from hrm.v1 import pipeline_pb2_grpc
+
+
+class _Agent(pipeline_pb2_grpc.GpuServiceServicer):
+    def __init__(self) -> None:
+        self.asked: list[pb.AcquireGpuRequest] = []
+
+    def Acquire(self, request: Any, context: Any) -> Iterator[pb.GpuGrant]:  # noqa: N802
+        self.asked.append(request)
+        yield pb.GpuGrant(index=3, uuid="GPU-3")
+
+
+def test_not_to_wait_is_not_to_wait_for_ever(tmp_path: Path) -> None:
+    agent, path = _Agent(), tmp_path / "s"
+    with ThreadPoolExecutor(1) as pool:
+        server = grpc.server(pool)
+        pipeline_pb2_grpc.add_GpuServiceServicer_to_server(agent, server)
+        server.add_insecure_port(f"unix:{path}")
+        server.start()
+        gpus = LocalGpus(str(path))
+        try:
+            with gpus.share("k", wait_s=0.0) as share:
+                assert (share.index, share.uuid) == (3, "GPU-3")
+        finally:
+            gpus.close()
+            server.stop(None).wait(10)
+    assert 0 < agent.asked[0].wait_s < 0.1, "0 asks for a wait without a limit"
