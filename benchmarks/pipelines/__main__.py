@@ -1,4 +1,4 @@
-"""``python -m benchmarks.pipelines``: run one of the pipelines here, or profile all of them."""
+"""``python -m benchmarks.pipelines``: run a pipeline here, profile all, or try a real cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks import common
 from benchmarks.common import CONSOLE
-from benchmarks.pipelines import PIPELINES, profile
+from benchmarks.pipelines import PIPELINES, cluster, profile
 from hrm.errors import HrmError
 
 __all__ = ["main"]
@@ -52,6 +52,8 @@ def _parser() -> argparse.ArgumentParser:
         help="measure these, and keep the other rows that the file has",
     )
     every.add_argument("--seed", type=int, default=0)
+    text = "many tasks on a master and two agents, for every pair of policies; one agent dies"
+    cluster.add_arguments(commands.add_parser("cluster", help=text))
     return parser
 
 
@@ -71,6 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.command == "run":
             _run(options)
+        elif options.command == "cluster":
+            return cluster.main(options)
         else:
             only = options.only or tuple(PIPELINES)
             document = profile.profile(

@@ -107,6 +107,7 @@ class PipelineRuntime:
         self._unacknowledged: dict[Attempt, m.EndTask] = {}
         self._runs: set[asyncio.Task[None]] = set()
         self._claims: dict[str, asyncio.Future[int]] = {}
+        self._refusals_told = (0, 0)
         self._code: dict[Path, None] = {}
         """Directories of modules, the latest used last."""
         self._giving_up: asyncio.Task[None] | None = None
@@ -137,6 +138,7 @@ class PipelineRuntime:
             await asyncio.wait(self._runs, timeout=_STOP_LIMIT_S)
         await self._link.close(_FLUSH_LIMIT_S)
         await self._workers.close()
+        self._tell_refusals()
         for task in [*self._tasks, *self._runs]:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._runs, return_exceptions=True)
@@ -156,6 +158,7 @@ class PipelineRuntime:
             if now - sampled_s < _PERIOD_S:
                 continue
             sampled_s = now
+            self._tell_refusals()
             self._workers.end_idle()
             try:
                 sample = self._sampler.sample(now)
@@ -163,6 +166,20 @@ class PipelineRuntime:
                 _log.exception("the machine cannot be sampled")
             else:
                 self._deliver(sample)
+
+    def _tell_refusals(self) -> None:
+        """Say so, where the policy named what it may not, or failed; at most once a period."""
+        dispatcher = self.core.dispatcher
+        counts = (dispatcher.refused, dispatcher.faults)
+        if counts != self._refusals_told:
+            self._refusals_told = counts
+            _log.warning(
+                "the node policy was not followed",
+                policy=self.core.policy.name,
+                refused=dispatcher.refused,
+                failed=dispatcher.faults,
+                latest=dispatcher.refusals[-1],
+            )
 
     # --- events in, commands out --------------------------------------------------------------
 

@@ -86,6 +86,8 @@ class Workers:
         self._busy[run] = None
         worker: _Worker | None = None
         try:
+            if run in self._stopped:
+                return RunResult(outcome=RunOutcome.CRASHED, message="stopped before it began")
             worker = self._take(place, code) or await self._spawn(place, code)
             self._busy[run] = worker
             if run in self._stopped:
@@ -107,12 +109,14 @@ class Workers:
                     worker.kill()  # what it may have left in its group
 
     def stop(self, run: int) -> None:
-        """Kill the run's processes; ``run`` then answers as for any crash."""
-        if run in self._busy:
-            self._stopped.add(run)
-            worker = self._busy[run]
-            if worker is not None:
-                worker.kill()
+        """Kill the run's processes; ``run`` then answers as for any crash.
+
+        To be called for runs that are not over. One whose ``run`` has yet to begin ends there.
+        """
+        self._stopped.add(run)
+        worker = self._busy.get(run)
+        if worker is not None:
+            worker.kill()
 
     def end_idle(self) -> None:
         """End workers that have had nothing to do for long; begin logs anew that are too long."""

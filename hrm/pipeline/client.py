@@ -131,7 +131,8 @@ class Task:
 
         Raises:
             TimeoutError: it has not ended after ``timeout_s``; it goes on.
-            HrmError: the master is away for too long, or refused the task.
+            HrmError: the master is away for too long, or refused the task; or the client was
+                closed before the task had ended.
         """
         try:
             return self._future.result(timeout_s)
@@ -139,6 +140,11 @@ class Task:
             raise TimeoutError(
                 f"task {self.task_id} has not ended after {timeout_s} s; it goes on - "
                 f"`hrm pipeline list` says what it waits for"
+            ) from error
+        except futures.CancelledError as error:
+            raise errors.Unavailable(
+                f"the client was closed before task {self.task_id} had ended; if the master has "
+                f"it, it goes on - keep the client open until its tasks have ended"
             ) from error
 
     def result(self, timeout_s: float | None = None) -> TaskResult:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hrm.errors import InvalidRequest, PermissionDenied
+from hrm.errors import InvalidRequest, PermissionDenied, Unavailable
 from hrm.pipeline import Client, Pipeline, TaskFailed
 from tests.integration.test_pipelines import REPOSITORY, PipelineCluster
 from tests.pipeline import sample_steps
@@ -88,6 +88,15 @@ def test_a_failed_task_names_its_subtask_and_the_rest_goes_on(
     assert good.result(LIMIT_S).value == sample_steps.arithmetic.run_here(4)
     kept = list(client.map(sample_steps.raising, [1, 2], keep_failures=True))
     assert [one.ok for one in kept] == [False, False]
+
+
+def test_a_task_of_a_closed_client_says_so(cluster: PipelineCluster) -> None:
+    with Client(cluster.address, token_path=cluster.token_file) as closed:
+        task = closed.submit(sample_steps.slow, 300.0)
+    with pytest.raises(Unavailable, match="client was closed"):
+        task.outcome(LIMIT_S)
+    with pytest.raises(Unavailable, match="client was closed"):
+        task.result(LIMIT_S)
 
 
 def test_a_map_that_is_given_up_cancels_what_is_on_its_way(

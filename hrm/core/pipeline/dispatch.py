@@ -108,7 +108,7 @@ class Dispatcher:
             return self._fallback.dispatch(view)
 
     def _remember(self, what: str) -> None:
-        del self.refusals[: len(self.refusals) + 1 - _REFUSALS_KEPT]
+        del self.refusals[: max(0, len(self.refusals) + 1 - _REFUSALS_KEPT)]
         self.refusals.append(what)
 
     def _start_if_fits(

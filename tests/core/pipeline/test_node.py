@@ -295,6 +295,20 @@ def test_a_policy_that_proposes_nonsense_is_refused_and_remembered() -> None:
     assert "nobody" in node.core.dispatcher.refusals[-1]
 
 
+def test_the_latest_refusals_are_kept_and_no_others() -> None:
+    class Stubborn:
+        name = "stubborn"
+
+        def dispatch(self, view: NodeView) -> list[Start]:
+            return [Start(SubtaskKey(TaskId(f"no-{one}"), "a"), Device.CPU, 0) for one in range(40)]
+
+    node = Node(policy=Stubborn())
+    node.place(task("t"))
+    dispatcher = node.core.dispatcher
+    assert dispatcher.refused == 40
+    assert [one.split()[3] for one in dispatcher.refusals] == [f"no-{n}" for n in range(8, 40)]
+
+
 def test_a_policy_that_fails_is_replaced_for_the_time_and_counted() -> None:
     class Broken:
         name = "broken"

@@ -1,0 +1,377 @@
+"""Mixed tasks of the real pipelines on a real cluster, with every pair of policies; one agent dies.
+
+Each pair gets a new cluster (``live``): a master and two agents. The same tasks go to it through
+``hrm.pipeline.Client``, some at a time; when half of them have ended and the second node has work,
+its agent is killed with SIGKILL and stays away. Every answer is held against that of
+``Pipeline.run_here`` (``answers``), and every task must end once: at the client, and in the
+master's log.
+
+The GPUs are declared: GPU versions run on the CPU, and the times say nothing about a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import common
+from benchmarks.common import CONSOLE
+from benchmarks.pipelines import PIPELINES, live, profile
+from benchmarks.pipelines.answers import ANSWERS, Answer, same
+from benchmarks.pipelines.live import Cluster
+from benchmarks.processes import BenchmarkError, interruptible
+from hrm.core.pipeline.model import Device
+from hrm.errors import HrmError
+from hrm.pipeline import Client, Pipeline, Task, TaskResult
+from hrm.policies import models
+from hrm.policies.cluster import HEURISTICS, LEARNED
+from hrm.policies.corun import known
+
+__all__ = ["Job", "Pair", "Run", "add_arguments", "main", "pairs", "run_pair"]
+
+WINDOW = 24
+"""Tasks on their way at a time."""
+VICTIM = "n2"
+KILL_SHARE = 0.5
+FULL = ("ect/pats", "ect/iawp")
+"""Pairs that run all tasks; the others run a fifth of them."""
+QUICK_TASKS = 40
+LIMIT_S = 300.0
+SIZES_MB = {"video-synopsis": (4, 5, 6), "intrusion-detection": (4, 5, 6)}
+OTHER_SIZES_MB = (2, 3, 4)
+SEEDS = 2
+NAME = "pipelines-cluster"
+DECLARED = (
+    "The GPUs are declared, not real: no device stands behind them and GPU versions run on the "
+    "CPU, in PyTorch. The times compare nothing but this machine's work under each pair, imports "
+    "of a new cluster's workers included."
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """One input, and what every run of it must answer."""
+
+    pipeline: Pipeline
+    value: Any
+    size_mb: float
+    answer: Answer
+    canonical: Callable[[Any], Answer]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Pair:
+    """Names of a cluster policy and a node policy."""
+
+    cluster: str
+    node: str
+
+    def __str__(self) -> str:
+        return f"{self.cluster}/{self.node}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One pair. Times in seconds.
+
+    Attributes:
+        on_victim: tasks that the killed agent had at that moment.
+        again: tasks that were placed more than once.
+        refusals: what node policies named and must not, or failed to name.
+        fallbacks: decisions of the cluster policy that another made in its place.
+        wrong: answers that differ. ``failed``: tasks that ended without one. ``lost``: that did
+            not end. ``repeated``: that did not end exactly once, at the client and the master.
+        why: the first things that went wrong, in words.
+    """
+
+    tasks: int
+    seconds: float
+    tasks_per_min: float
+    p50_s: float
+    p95_s: float
+    gpu_share: float
+    on_victim: int
+    again: int
+    refusals: int
+    fallbacks: int
+    wrong: int
+    failed: int
+    lost: int
+    repeated: int
+    why: tuple[str, ...] = field(default=())
+
+    @property
+    def good(self) -> bool:
+        return not (self.wrong or self.failed or self.lost or self.repeated)
+
+
+def pairs() -> tuple[Pair, ...]:
+    """Every cluster policy with ``pats``, then ``ect`` with every other node policy."""
+    learned = [name for name in LEARNED if models.listed(name)]
+    found = [Pair(name, "pats") for name in (*HEURISTICS, *learned)]
+    found += [Pair("ect", name) for name in known() if name != "pats"]
+    return tuple(found)
+
+
+def jobs_of_pipelines() -> list[Job]:
+    """Every pipeline with some inputs of its own, drawn into the cache, and what they give here."""
+    found = []
+    for name in PIPELINES:
+        pipeline, canonical = profile.load(name), ANSWERS[name]
+        for size_mb in SIZES_MB.get(name, OTHER_SIZES_MB):
+            for seed in range(SEEDS):
+                profile.input_of(name, size_mb, seed)
+                value = f"synthetic:mb={size_mb},seed={seed}"
+                answer = canonical(pipeline.run_here(value))
+                found.append(Job(pipeline, value, size_mb, answer, canonical))
+    return found
+
+
+def mixed(jobs: Sequence[Job], count: int) -> list[Job]:
+    """``count`` jobs, each as often as the others, in an order of their own, always the same."""
+    rng = np.random.default_rng(5)
+    rounds = -(-count // len(jobs))
+    order = np.concatenate([rng.permutation(len(jobs)) for _ in range(rounds)])
+    return [jobs[int(number)] for number in order[:count]]
+
+
+class _Flow:
+    """Tasks on their way: never more than ``WINDOW``, each end counted."""
+
+    def __init__(self, client: Client, jobs: Sequence[Job]) -> None:
+        self.tasks: list[Task] = []
+        self.ends = [0] * len(jobs)
+        self._client = client
+        self._jobs = jobs
+        self._changed = threading.Condition()
+
+    def ended(self) -> int:
+        with self._changed:
+            return sum(count > 0 for count in self.ends)
+
+    def _end(self, number: int) -> None:
+        with self._changed:
+            self.ends[number] += 1
+            self._changed.notify_all()
+
+    def advance(self) -> None:
+        """Submit what there is room for, then wait a little for an end."""
+        while len(self.tasks) < min(len(self._jobs), self.ended() + WINDOW):
+            number = len(self.tasks)
+            job = self._jobs[number]
+            task = self._client.submit(job.pipeline, job.value, size_mb=job.size_mb)
+            self.tasks.append(task)
+            task.when_done(lambda number=number: self._end(number))  # type: ignore[misc]
+        with self._changed:
+            self._changed.wait(0.1)
+
+
+def run_pair(directory: Path, pair: Pair, jobs: Sequence[Job], limit_s: float = LIMIT_S) -> Run:
+    """Run ``jobs`` on a new cluster under ``pair``, and kill an agent midway.
+
+    Raises:
+        BenchmarkError: the cluster does not come up, or a daemon ends by itself.
+    """
+    with live.cluster(directory, pair.cluster, pair.node) as cluster:
+        with Client(cluster.address, token_path=cluster.token_file) as client:
+            cluster.join(client)
+            flow = _Flow(client, jobs)
+            on_victim = -1
+            started_s = time.monotonic()
+            while flow.ended() < len(jobs) and time.monotonic() < started_s + limit_s:
+                flow.advance()
+                if on_victim < 0 and flow.ended() >= KILL_SHARE * len(jobs):
+                    on_victim = _kill_if_busy(cluster, client, flow.ended() >= 0.9 * len(jobs))
+            seconds = time.monotonic() - started_s
+            faults = client.tasks().policy_faults + asyncio.run(cluster.fallbacks())
+        # After the agents' last words.
+        cluster.close()
+        return _judged(cluster, flow, jobs, seconds, on_victim, faults)
+
+
+def _kill_if_busy(cluster: Cluster, client: Client, anyway: bool) -> int:
+    """Kill the agent if it has tasks; how many, -1: it lives."""
+    has = next((one.tasks for one in client.tasks().nodes if one.capacity.node == VICTIM), 0)
+    if not has and not anyway:
+        return -1
+    cluster.kill(VICTIM)
+    return has
+
+
+def _judged(
+    cluster: Cluster,
+    flow: _Flow,
+    jobs: Sequence[Job],
+    seconds: float,
+    on_victim: int,
+    faults: int,
+) -> Run:
+    results: dict[int, TaskResult] = {}
+    why: list[str] = []
+    for number, task in enumerate(flow.tasks):
+        try:
+            results[number] = task.outcome(0)
+        except (TimeoutError, HrmError) as error:
+            why.append(str(error))
+    told = cluster.ends_told()
+    repeated = [
+        task.task_id
+        for number, task in enumerate(flow.tasks)
+        if number in results and (flow.ends[number], told[task.task_id]) != (1, 1)
+    ]
+    repeated += [one for one in told if one not in {task.task_id for task in flow.tasks}]
+    wrong = [
+        number
+        for number, result in results.items()
+        if result.ok and not same(jobs[number].canonical(result.value), jobs[number].answer)
+    ]
+    why += [result.error for result in results.values() if not result.ok]
+    why += [f"{results[one].task_id} ({jobs[one].value}): another answer" for one in wrong]
+    why += [f"{one} ended {told[one]} times" for one in repeated]
+    response_s = [result.response_s for result in results.values() if result.ok] or [0.0]
+    runs = [run for result in results.values() for run in result.runs if run.ok]
+    on_gpu = sum(run.device is Device.GPU for run in runs)
+    return Run(
+        tasks=len(jobs),
+        seconds=seconds,
+        tasks_per_min=60 * sum(result.ok for result in results.values()) / seconds,
+        p50_s=float(np.percentile(response_s, 50)),
+        p95_s=float(np.percentile(response_s, 95)),
+        gpu_share=on_gpu / max(1, len(runs)),
+        on_victim=max(0, on_victim),
+        again=sum(result.attempt > 1 for result in results.values()),
+        refusals=cluster.refusals(),
+        fallbacks=faults,
+        wrong=len(wrong),
+        failed=sum(not result.ok for result in results.values()),
+        lost=len(jobs) - len(results),
+        repeated=len(repeated),
+        why=tuple(why[:5]),
+    )
+
+
+def table(runs: dict[str, Run]) -> str:
+    """The figures, one pair a row."""
+    header = ["cluster/node policy", "tasks", "tasks/min", "response p50, s", "p95, s",
+              "runs on GPUs, %", "on the killed node", "placed again", "refusals", "fallbacks",
+              "wrong", "failed", "lost", "not once"]  # fmt: skip
+    rows = [
+        [name, one.tasks, f"{one.tasks_per_min:.0f}", f"{one.p50_s:.1f}", f"{one.p95_s:.1f}",
+         f"{100 * one.gpu_share:.0f}", one.on_victim, one.again, one.refusals, one.fallbacks,
+         one.wrong, one.failed, one.lost, one.repeated]
+        for name, one in runs.items()
+    ]  # fmt: skip
+    return common.table(header, rows)
+
+
+def _pair(text: str) -> Pair:
+    cluster, _, node = text.partition("/")
+    if cluster not in (*HEURISTICS, *LEARNED) or node not in known():
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no pair; write CLUSTER/NODE, as ect/pats: one of "
+            f"{', '.join((*HEURISTICS, *LEARNED))} and one of {', '.join(known())}"
+        )
+    return Pair(cluster, node)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``python -m benchmarks.pipelines cluster``."""
+    parser.add_argument(
+        "--tasks", type=int, default=300, help=f"of {', '.join(FULL)}; other pairs get a fifth"
+    )
+    parser.add_argument(
+        "--policies", type=_pair, nargs="+", metavar="CLUSTER/NODE", help="these pairs, all tasks"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help=f"{', '.join(FULL)} with {QUICK_TASKS} tasks each"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers to FILE")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run the pairs; 1 if an answer is wrong or a task was lost, failed or ended twice."""
+    chosen: tuple[Pair, ...] = tuple(options.policies or pairs())
+    counts = {
+        pair: options.tasks if options.policies or str(pair) in FULL else -(-options.tasks // 5)
+        for pair in chosen
+    }
+    if options.quick:
+        counts = {pair: min(options.tasks, QUICK_TASKS) for pair in counts if str(pair) in FULL
+                  or options.policies}  # fmt: skip
+    document: dict[str, Any] = {
+        "provenance": common.provenance("benchmarks.pipelines", ["numpy", "torch"]),
+        "gpus": DECLARED,
+        "nodes": [node._asdict() for node in live.NODES],
+        "killed": f"{VICTIM}, SIGKILL, after {KILL_SHARE:.0%} of the tasks",
+        "window": WINDOW,
+    }
+    runs: dict[str, Run] = {}
+    began_s = time.monotonic()
+    try:
+        with interruptible():
+            CONSOLE.print("the answers of this process first")
+            jobs = jobs_of_pipelines()
+            for pair, count in counts.items():
+                with tempfile.TemporaryDirectory(prefix="hrm-") as directory:
+                    run = run_pair(Path(directory), pair, mixed(jobs, count))
+                runs[str(pair)] = run
+                CONSOLE.print(f"{pair}: {run.tasks_per_min:.0f} tasks/min, wrong {run.wrong}")
+                for line in run.why:
+                    CONSOLE.print(f"  {line}", markup=False)
+    except BenchmarkError as error:
+        CONSOLE.print(f"error: {error}", markup=False)
+        return 1
+    bad = sum(not run.good for run in runs.values())
+    document |= {
+        "seconds": round(time.monotonic() - began_s, 1),
+        "inputs": len(jobs),
+        "digests": {f"{job.pipeline.name} {job.value}": job.answer.digest for job in jobs},
+        "pairs": {name: asdict(run) for name, run in runs.items()},
+        "bad_pairs": bad,
+    }
+    CONSOLE.print(DECLARED)
+    print(table(runs))
+    if options.json:
+        common.write_json(options.json, document)
+    if not (options.quick or options.policies or options.tasks < 300):
+        common.write_results(NAME, "Pipelines on a real cluster", document, _report(document, runs))
+    return 1 if bad else 0
+
+
+def _report(document: dict[str, Any], runs: dict[str, Run]) -> str:
+    nodes = "; ".join(
+        f"{node.name}: {node.cores} cores, a declared {node.gpu} of {node.gpu_memory_mib} MiB, "
+        f"{node.memory_mib} MiB"
+        for node in live.NODES
+    )
+    return "\n".join(
+        [
+            f"**{DECLARED}**",
+            "",
+            f"A real `hrm master` and two real agents ({nodes}) on one machine, new for every "
+            f"pair. Tasks of the four pipelines in one order, {document['inputs']} inputs, "
+            f"{WINDOW} on their way at a time. `{VICTIM}` is killed with SIGKILL when half of the "
+            f"tasks have ended, and stays away: the second half has one node.",
+            "",
+            table(runs),
+            "",
+            "`wrong`: the answer is not that of `Pipeline.run_here` for the same input: facts by "
+            "digest, measures within the tolerance of the two versions "
+            "(`benchmarks/pipelines/answers.py` lists both). `placed again`: tasks with a second "
+            "placement. `refusals`: starts that a node policy named "
+            "and the node refused, or failures of the policy; `fallbacks`: decisions of the "
+            "cluster policy that another made. `not once`: tasks that did not end exactly once, "
+            "at the client and in the master's log.",
+            "",
+            f"All of it took {document['seconds']:.0f} s.",
+        ]
+    )

@@ -1,0 +1,184 @@
+"""A real cluster for pipelines on this machine: ``hrm master`` and two ``hrm agent``, processes.
+
+The agents declare their GPUs: no device stands behind them, GPU versions run on the CPU. They are
+not alike, so that it matters who chooses: ``n1`` has two cores for pipelines and a GPU, ``n2`` one
+and a smaller GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.common import REPOSITORY, cache_dir
+from benchmarks.processes import (
+    MARK,
+    BenchmarkError,
+    Started,
+    new_mark,
+    start,
+    sweep,
+    tail,
+    wait_until,
+)
+from hrm import rpc
+from hrm.master.policy_service import save_modes
+from hrm.pipeline import Client
+from hrm.policies.host import Mode
+from hrm.v1 import policy_pb2
+from hrm.v1.policy_pb2_grpc import PolicyServiceStub
+
+__all__ = ["NODES", "Cluster", "Node", "cluster"]
+
+READY_S = 60.0
+_KEPT = ("HRM_DETECTOR_WEIGHTS",)
+_ENDED = re.compile(r"\] task ended .*\btask=(\S+)")
+
+
+class Node(NamedTuple):
+    """``cores`` and GPU of a node, all of it for pipelines."""
+
+    name: str
+    cores: int
+    gpu: str
+    gpu_memory_mib: int
+    memory_mib: int
+
+
+NODES = (Node("n1", 2, "P4", 4096, 3072), Node("n2", 1, "K80", 2048, 2048))
+LEARNED = ("ldwp", "ldwp-set")
+
+
+class Cluster:
+    """Both stages' policies are the daemons' own settings. ``close`` ends all processes."""
+
+    def __init__(self, directory: Path, cluster_policy: str, node_policy: str) -> None:
+        self.directory = directory
+        self.token_file = directory / "token"
+        self.node_policy = node_policy
+        self._mark = new_mark()
+        self._agents: dict[str, Started] = {}
+        if cluster_policy in LEARNED:
+            state = directory / "master"
+            state.mkdir(parents=True)
+            save_modes(state, {cluster_policy: Mode.ON})
+        self._master = self._start(
+            "master",
+            *("master", "--port", "0", "--state-dir", str(directory / "master")),
+            *("--token-file", str(self.token_file), "--pipeline-policy", cluster_policy),
+            *("--heartbeat-interval-s", "0.5", "--node-timeout-s", "5"),
+        )
+        address = directory / "master" / "address"
+        try:
+            self._until(address.exists, "hrm master serves")
+        except BaseException:
+            self.close()
+            raise
+        self.address = address.read_text().strip()
+
+    def log(self, name: str) -> Path:
+        return self.directory / f"{name}.log"
+
+    def _start(self, name: str, *arguments: str) -> Started:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("HRM_") or k in _KEPT}
+        environment = {
+            **kept,
+            MARK: self._mark,
+            "NO_COLOR": "1",
+            "PYTHONPATH": str(REPOSITORY),
+            "HRM_HOME": str(self.directory / "home"),
+            "HRM_BENCH_CACHE": str(cache_dir()),
+        }
+        command = [sys.executable, "-m", "hrm.cli", *arguments]
+        # Elsewhere than in the repository: the pipelines' modules must come with the tasks.
+        return start(command, log=self.log(name), environment=environment, directory=self.directory)
+
+    def _until(self, condition: object, what: str) -> None:
+        assert callable(condition)
+
+        def holds() -> bool:
+            for name, one in {"master": self._master, **self._agents}.items():
+                if not one.running:
+                    raise BenchmarkError(f"hrm {name} ended:\n{tail(self.log(name))}")
+            return bool(condition())
+
+        wait_until(holds, READY_S, what)
+
+    def join(self, client: Client, nodes: tuple[Node, ...] = NODES) -> None:
+        """Start the agents and wait until the master has them."""
+        for node in nodes:
+            gpus = [{"memory_mib": node.gpu_memory_mib, "name": node.gpu}]
+            self._agents[node.name] = self._start(
+                node.name,
+                *("agent", "--master", self.address, "--name", node.name),
+                *("--work-dir", str(self.directory / node.name), "--isolation", "none"),
+                *("--token-file", str(self.token_file), "--platform", node.gpu.lower()),
+                # More than the machine has, so that nothing is pinned: both share its cores.
+                *("--cores", str(node.cores + (os.cpu_count() or 1) + 1)),
+                *("--memory-mib", str(node.memory_mib + 256)),
+                *("--gpus", json.dumps(gpus), "--pipeline-gpus", "1"),
+                *("--pipeline-cores", str(node.cores)),
+                *("--pipeline-memory-mib", str(node.memory_mib)),
+                *("--pipeline-policy", self.node_policy),
+            )
+        self._until(lambda: len(client.tasks().nodes) == len(nodes), "the agents join")
+
+    def kill(self, name: str) -> None:
+        """SIGKILL for the agent; its workers end with it."""
+        agent = self._agents.pop(name)
+        os.killpg(agent.process.pid, signal.SIGKILL)
+        agent.process.wait(10)
+
+    def ends_told(self) -> Counter[str]:
+        """How often the master has ended each task, as its log says."""
+        text = self.log("master").read_text(errors="replace")
+        return Counter(_ENDED.findall(text))
+
+    def refusals(self) -> int:
+        """What node policies named and must not, or failed to name; all nodes, from their logs."""
+        total = 0
+        for node in NODES:
+            lines = _events(self.log(node.name), "the node policy was not followed")
+            total += sum(max(int(str(one[key])) for one in lines) if lines else 0
+                         for key in ("refused", "failed"))  # fmt: skip
+        return total
+
+    async def fallbacks(self) -> int:
+        """How often the host of a learned cluster policy let the heuristic decide."""
+        async with rpc.channel(self.address, rpc.read_token(self.token_file)) as channel:
+            shown = await PolicyServiceStub(channel).ShowPolicies(policy_pb2.ShowPoliciesRequest())
+        return sum(sum(one.fallbacks.values()) for one in shown.policies)
+
+    def close(self) -> None:
+        """End everything, agents first."""
+        for one in [*self._agents.values(), self._master]:
+            one.end()
+        sweep(self._mark)
+
+
+def _events(log: Path, event: str) -> list[dict[str, object]]:
+    found = []
+    for line in log.read_text(errors="replace").splitlines():
+        with contextlib.suppress(ValueError):
+            held = json.loads(line)
+            if isinstance(held, dict) and held.get("event") == event:
+                found.append(held)
+    return found
+
+
+@contextlib.contextmanager
+def cluster(directory: Path, cluster_policy: str, node_policy: str) -> Iterator[Cluster]:
+    """A running master without agents; ``Cluster.join`` starts them."""
+    running = Cluster(directory, cluster_policy, node_policy)
+    try:
+        yield running
+    finally:
+        running.close()

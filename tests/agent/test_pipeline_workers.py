@@ -1,0 +1,84 @@
+"""Worker processes of an agent, without the agent."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hrm.agent.pipeline_share import PipelineShare
+from hrm.agent.pipeline_workers import RunResult, Workers
+from hrm.core.model import NodeName
+from hrm.core.pipeline.model import Device
+from hrm.core.pipeline.node_messages import NodeCapacity, RunOutcome
+
+REPOSITORY = Path(__file__).parents[2]
+LIMIT_S = 30.0
+
+
+@pytest.fixture
+async def workers(tmp_path: Path) -> AsyncIterator[Workers]:
+    capacity = NodeCapacity(name=NodeName("n1"), cores=1, memory_mib=512.0)
+    share = PipelineShare(capacity=capacity, cpus=(None,), gpus={})
+    made = Workers(share, tmp_path, str(REPOSITORY))
+    yield made
+    await made.close()
+
+
+def _nap(directory: Path, seconds: float) -> dict[str, Any]:
+    given = directory / "input"
+    given.write_bytes(pickle.dumps(seconds))
+    return {
+        "reference": "tests.pipeline.sample_steps:slow",
+        "subtask": "nap",
+        "device": "cpu",
+        "inputs": [str(given)],
+        "raw": False,
+        "output": str(directory / "output"),
+        "memory_limit_mib": 0,
+    }
+
+
+async def _run(workers: Workers, number: int, directory: Path, seconds: float) -> RunResult:
+    async with asyncio.timeout(LIMIT_S):
+        return await workers.run(
+            number, (Device.CPU, 0), directory, _nap(directory, seconds), lambda _pid: None
+        )
+
+
+async def test_a_run_that_is_stopped_before_it_begins_does_not_run(
+    workers: Workers, tmp_path: Path
+) -> None:
+    begun = asyncio.ensure_future(_run(workers, 1, tmp_path, 600.0))
+    workers.stop(1)  # ordered in the same turn of the loop, before the run has had one
+    started_s = time.monotonic()
+    result = await begun
+    assert result.outcome is RunOutcome.CRASHED and "before it began" in result.message
+    assert time.monotonic() - started_s < 5.0
+    assert (await _run(workers, 2, tmp_path, 0.0)).outcome is RunOutcome.DONE
+
+
+async def test_a_run_that_is_stopped_midway_takes_its_worker_along(
+    workers: Workers, tmp_path: Path
+) -> None:
+    pids: list[int] = []
+    started = asyncio.Event()
+
+    def hear(pid: int) -> None:
+        pids.append(pid)
+        started.set()
+
+    job = _nap(tmp_path, 600.0)
+    run = asyncio.ensure_future(workers.run(1, (Device.CPU, 0), tmp_path, job, hear))
+    async with asyncio.timeout(LIMIT_S):
+        await started.wait()
+        workers.stop(1)
+        result = await run
+    assert result.outcome is RunOutcome.CRASHED and "SIGKILL" in result.message
+    assert not psutil.pid_exists(pids[0])
