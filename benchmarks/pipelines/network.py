@@ -141,9 +141,23 @@ def network(width: int = 16, depth: int = 1, weights: str | None = None) -> Dete
             assert isinstance(head, nn.Conv2d) and head.bias is not None
             # Objectness starts rare, as in training: a few objects in 640 x 640 pixels.
             head.bias.data.view(3, -1)[:, 4] += math.log(8 / (640 / stride) ** 2)
+        _spread(made)
     if weights:
         _fill(made, load_weights(Path(weights)), weights)
     return made.eval().requires_grad_(False).to(device())
+
+
+def _spread(made: Detector) -> None:
+    """Take the batch norms' statistics from soft noise: without, random layers shrink what passes until
+    every picture gives the same answer."""
+    norms = [one for one in made.modules() if isinstance(one, nn.BatchNorm2d)]
+    for norm in norms:
+        norm.momentum = 1.0
+    with torch.no_grad():
+        picture = nn.functional.interpolate(torch.rand(4, 3, 12, 12), size=256, mode="bilinear")
+        made.train()(picture)
+    for norm in norms:
+        norm.momentum = 0.1
 
 
 def _fill(made: Detector, arrays: dict[str, npt.NDArray[np.generic]], name: str) -> None:

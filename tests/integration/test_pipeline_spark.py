@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 ROWS = 1_000
 SQUARES = 285  # of 0 to 9
-WAIT_S = 150.0
+WAIT_S = 240.0
 
 
 @pytest.fixture(scope="module")

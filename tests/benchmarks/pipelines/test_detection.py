@@ -80,6 +80,14 @@ def test_the_network_and_decoding_agree_and_stay_in_the_picture(
     assert (centres > -20).all() and (centres < 340).all()
 
 
+def test_what_random_weights_answer_depends_on_the_picture() -> None:
+    answers = [
+        detection.decode(detection.infer(detection.letterbox(f"synthetic:mb=2,seed={seed}")))
+        for seed in (0, 1)
+    ]
+    assert np.abs(answers[0].scores - answers[1].scores).max() > 1e-3
+
+
 def test_decoding_puts_a_box_where_the_heads_say() -> None:
     heads = [np.full((1, 39, *shape), -12, np.float16) for shape in ((32, 40), (16, 20), (8, 10))]
     cell = heads[1].reshape(3, 13, 16, 20)
