@@ -185,12 +185,17 @@ def sweep(mark: str) -> list[str]:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that every ``finally`` runs."""
+    """SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that every ``finally`` runs.
+
+    Only the first one does: ``timeout`` sends two, and the second would cut the clean-up short.
+    """
+    numbers = (signal.SIGTERM, signal.SIGHUP)
 
     def unwind(number: int, _frame: object) -> None:
+        for one in numbers:
+            signal.signal(one, signal.SIG_IGN)
         raise KeyboardInterrupt(signal.Signals(number).name)
 
-    numbers = (signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, unwind) for number in numbers}
     try:
         yield

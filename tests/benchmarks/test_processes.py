@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -66,3 +67,15 @@ def test_a_stubborn_group_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_condition_that_never_holds_ends_with_what_was_waited_for() -> None:
     with pytest.raises(BenchmarkError, match="the moon: not within 0 s"):
         processes.wait_until(lambda: False, 0.01, "the moon", interval_s=0.01)
+
+
+def test_a_second_signal_does_not_cut_the_clean_up_short() -> None:
+    cleaned = False
+    with pytest.raises(KeyboardInterrupt, match="SIGTERM"), processes.interruptible():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+            cleaned = True
+    assert cleaned
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
