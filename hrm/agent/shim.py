@@ -245,6 +245,7 @@ class Shim:
             for number in (
                 signal.SIGHUP,
                 signal.SIGINT,
+                signal.SIGQUIT,  # a shell that starts an agent in the background ignores it
                 signal.SIGPIPE,
                 signal.SIGXFSZ,
                 signal.SIGTERM,

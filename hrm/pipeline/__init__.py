@@ -31,12 +31,26 @@ from hrm.pipeline.definition import Pipeline, Step
 
 if TYPE_CHECKING:
     from hrm.pipeline.client import Client, SubtaskRun, Task, TaskFailed, TaskResult
+    from hrm.pipeline.spark import map_in_pandas
 
-__all__ = ["Client", "Pipeline", "Step", "SubtaskRun", "Task", "TaskFailed", "TaskResult"]
+__all__ = [
+    "Client",
+    "Pipeline",
+    "Step",
+    "SubtaskRun",
+    "Task",
+    "TaskFailed",
+    "TaskResult",
+    "map_in_pandas",
+]
 
 
 def __getattr__(name: str) -> Any:
     # gRPC is not imported where pipelines only run: in workers on nodes.
+    if name == "map_in_pandas":
+        from hrm.pipeline import spark
+
+        return spark.map_in_pandas
     if name in __all__:
         from hrm.pipeline import client
 

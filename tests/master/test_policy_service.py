@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,10 @@ def policy(monkeypatch: pytest.MonkeyPatch) -> HostedPolicy:
     made = cluster.load("ldwp-set", rng=rng, model=set_model(), clock_s=lambda: 0.0)
     assert isinstance(made, HostedPolicy)
 
-    def with_policy(modes: dict[str, Mode]) -> Hosts:
-        hosts = Hosts(modes)
+    def with_policy(
+        modes: dict[str, Mode], keep: Callable[[dict[str, Mode]], None] | None = None
+    ) -> Hosts:
+        hosts = Hosts(modes, keep=keep)
         hosts.add(made.host)
         return hosts
 

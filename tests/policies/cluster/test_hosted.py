@@ -152,7 +152,9 @@ def test_a_model_of_another_shape_or_without_its_metadata_is_an_error(model: Mod
         load("ldwp" if model.kind == "ldwp-set" else "ldwp-set", rng=RNG, model=model)
 
 
-def test_a_model_is_found_by_its_name(tmp_path: Path) -> None:
+def test_a_model_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shipped").mkdir()
+    monkeypatch.setattr(models, "PACKAGE_DIR", tmp_path / "shipped")
     with pytest.raises(NotFound, match="hrm policy train ldwp"):
         load("ldwp", rng=RNG, state_dir=tmp_path)
     models.write(mlp_model(), tmp_path / "ldwp-1.npz")
