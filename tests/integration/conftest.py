@@ -153,13 +153,22 @@ def command_of(process: psutil.Process) -> str:
 
 
 def executors_of(application_id: str) -> list[psutil.Process]:
-    """The executor JVMs of an application."""
-    found = []
+    """The executor JVMs of an application, without those that fork from one and look like it."""
+    found: list[psutil.Process] = []
     for process in psutil.process_iter(["cmdline"]):
         command = process.info["cmdline"] or []
         if "--app-id" in command and application_id in command and "java" in command[0]:
             found.append(process)
-    return found
+    pids = {process.pid for process in found}
+    return [process for process in found if parent_of(process) not in pids]
+
+
+def parent_of(process: psutil.Process) -> int:
+    """Its parent's pid; 0 once it is gone."""
+    try:
+        return process.ppid()
+    except psutil.Error:
+        return 0
 
 
 @pytest.fixture(scope="module")

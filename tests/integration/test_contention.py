@@ -81,7 +81,8 @@ def _without_the_master(
 ) -> None:
     """While the master stands still an executor dies, and the one that waits starts."""
     application_id = app["application_id"]
-    victim = executors_of(application_id)[0]
+    executors = eventually(lambda: executors_of(application_id), 30.0, "executors are processes")
+    victim = executors[0]
     number = re.search(r"--executor-id (\d+)", " ".join(victim.cmdline()))
     assert number is not None
     (master,) = [p["pid"] for p in cluster.cluster["processes"] if p["name"] == "master"]
