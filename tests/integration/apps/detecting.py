@@ -43,12 +43,13 @@ def main(rows: int, checkpoint: str) -> None:
     )
     batch = map_in_pandas(squares, spark.range(rows), schema)
     ((count, total),) = batch.selectExpr("count(*)", "sum(value)").collect()
-    print(f"BATCH {count} {total}")
+    # One write a line: Spark's driver is unbuffered, and its log goes into the same file.
+    sys.stdout.write(f"BATCH {count} {total}\n")
     deadline = time.monotonic() + 60
     while not spark.table("squares").head(1) and time.monotonic() < deadline:
         stream.awaitTermination(1)
     wrong = spark.sql("select * from squares where value != pow(id % 10, 2)").count()
-    print(f"STREAM {spark.table('squares').count()} {wrong}")
+    sys.stdout.write(f"STREAM {spark.table('squares').count()} {wrong}\n")
     stream.stop()
     spark.stop()
 

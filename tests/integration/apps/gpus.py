@@ -29,5 +29,6 @@ if by_profile:
     task = TaskResourceRequests().cpus(1).resource("gpu", 1)
     rdd = rdd.withResources(ResourceProfileBuilder().require(executor).require(task).build)
 for line in sorted(rdd.map(look).collect()):
-    print("SAW", *line)
+    # One write a line: Spark's driver is unbuffered, and its log goes into the same file.
+    sys.stdout.write(" ".join(["SAW", *map(str, line)]) + "\n")
 session.stop()
