@@ -70,7 +70,7 @@ docs: $(READY) ## write docs/configuration.md and docs/states.md from the code
 	$(BIN)/python -m hrm.cli.configdoc docs/configuration.md
 	$(BIN)/python -m hrm.cli.statedoc docs/states.md
 
-# Hours on one core; the seeds are in the trainer. What comes out is committed with its results.
+# Some minutes a model; the seeds are in the trainer. What comes out is committed with its results.
 WEIGHTS := hrm/policies/weights
 LEARNED := --pretrain-decisions 8000 --decisions 8000 --validate-every 2000 --validation-seeds 4
 weights: $(READY) ## train the weights of learned policies that ship with HRM (long)

@@ -11,6 +11,7 @@ Source: HRM paper, section 3.2 (GPU operations of several tasks closely packed o
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from hrm.v1.pipeline_pb2_grpc import GpuServiceStub
 __all__ = ["SOCKET_VARIABLE", "GpuShare", "LocalGpus"]
 
 SOCKET_VARIABLE = "HRM_AGENT_SOCKET"
+ANSWER_LIMIT_S = 10.0
+"""How long after the wait itself an agent may take to say that there was no room."""
 _NO_WAIT_S = 1e-3
 
 
@@ -77,6 +80,10 @@ class LocalGpus:
             wait_s=max(wait_s, _NO_WAIT_S),  # 0 would be for ever
         )
         call = GpuServiceStub(self._channel).Acquire(request)
+        # A deadline of the call would end the share, too; the agent counts the wait, if it is well.
+        limit = threading.Timer(wait_s + ANSWER_LIMIT_S, call.cancel)
+        limit.daemon = True
+        limit.start()
         try:
             try:
                 grant = next(iter(call))
@@ -84,6 +91,8 @@ class LocalGpus:
                 raise errors.Unavailable("the agent ended the call; try again") from None
             except grpc.RpcError as error:
                 raise _error(error, kind, wait_s) from error
+            finally:
+                limit.cancel()
             yield GpuShare(grant.index, grant.uuid, grant.declared)
         finally:
             call.cancel()
@@ -102,5 +111,10 @@ def _error(error: grpc.RpcError, kind: str, wait_s: float) -> errors.HrmError:
         return errors.Unavailable(
             f"no GPU of this node had room for {kind} within {wait_s:g} s; wait longer, or give "
             f"the step a CPU version"
+        )
+    if code is grpc.StatusCode.CANCELLED:
+        return errors.Unavailable(
+            f"this node's agent has not answered {kind} within {wait_s + ANSWER_LIMIT_S:g} s; "
+            f"look at its log, or restart it"
         )
     return errors.Unavailable(f"this node's agent gave no GPU to {kind}: {details}")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 
+from hrm.errors import Unavailable
+from hrm.pipeline import local
 from hrm.pipeline.local import LocalGpus
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import pipeline_pb2_grpc
@@ -21,6 +25,39 @@ class _Agent(pipeline_pb2_grpc.GpuServiceServicer):
     def Acquire(self, request: Any, context: Any) -> Iterator[pb.GpuGrant]:  # noqa: N802
         self.asked.append(request)
         yield pb.GpuGrant(index=3, uuid="GPU-3")
+
+
+class _Mute(pipeline_pb2_grpc.GpuServiceServicer):
+    """An agent that hangs until its caller has gone."""
+
+    def Acquire(self, request: Any, context: Any) -> Iterator[pb.GpuGrant]:  # noqa: N802
+        gone = threading.Event()
+        context.add_callback(gone.set)
+        gone.wait(30)
+        yield from ()
+
+
+def test_an_agent_that_hangs_is_not_waited_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "ANSWER_LIMIT_S", 0.2)
+    with ThreadPoolExecutor(1) as pool:
+        server = grpc.server(pool)
+        pipeline_pb2_grpc.add_GpuServiceServicer_to_server(_Mute(), server)
+        server.add_insecure_port(f"unix:{tmp_path / 's'}")
+        server.start()
+        gpus = LocalGpus(str(tmp_path / "s"))
+        try:
+            with (
+                pytest.raises(
+                    Unavailable, match=r"has not answered k within .* s; look at its log"
+                ),
+                gpus.share("k", wait_s=0.1),
+            ):
+                pass
+        finally:
+            gpus.close()
+            server.stop(None).wait(10)
 
 
 def test_not_to_wait_is_not_to_wait_for_ever(tmp_path: Path) -> None:
