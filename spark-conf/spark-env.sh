@@ -2,7 +2,7 @@
 # Makes a stock Spark understand masters of the form hrm://host:port.
 #
 # Point SPARK_CONF_DIR at this directory. Spark's launcher sources this file in its own shell, so it
-# may rewrite the launcher's arguments. It does five things, for hrm:// masters alone:
+# may rewrite the launcher's arguments. It does six things, for hrm:// masters alone:
 #
 #   1. hrm://host:port becomes spark+hrm://host:port, the form that spark-submit lets pass;
 #   2. the plugin is compiled for this Spark, once, and put on the driver's class path;
@@ -11,7 +11,9 @@
 #      neither in an argument list, nor in the environment, nor on the disk when something fails;
 #   4. the AppMaster's Python starts now, to import while the driver's JVM starts;
 #   5. what spark-submit would ignore without a word is not: --num-executors becomes the setting that
-#      HRM obeys, --deploy-mode cluster is refused, and a limit on all cores is warned of.
+#      HRM obeys, --deploy-mode cluster is refused, and a limit on all cores is warned of;
+#   6. where HRM_EVENT_LOG_DIR names a directory, event logs are on and go there. These are Java
+#      properties, the weakest of Spark's settings: any of the application's own wins.
 #
 # Python on executors: where you set PYSPARK_PYTHON (or spark.pyspark.python), it is used on every
 # node, as ever. Where you do not, executors use the Python that runs their node's agent, and the
@@ -181,12 +183,25 @@ _hrm_start_appmaster() {
   HRM_APPMASTER_PID=$!
 }
 
+# The lines of Java's argument file that turn event logs on, if they are to be.
+_hrm_event_log() {
+  local directory="${HRM_EVENT_LOG_DIR:-}"
+  [ -n "$directory" ] || return 0
+  if [ ! -d "$directory" ] || [ ! -w "$directory" ]; then
+    echo "HRM: warning: no event log: HRM_EVENT_LOG_DIR is $directory, where no file can be written" >&2
+    return 0
+  fi
+  directory="${directory//\\/\\\\}"
+  printf '%s\n' -Dspark.eventLog.enabled=true "\"-Dspark.eventLog.dir=${directory//\"/\\\"}\""
+}
+
 _hrm_secret() {
   local file descriptor secret
   secret="$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')" && [ "${#secret}" -eq 64 ] ||
     _hrm_fail "cannot read 32 random bytes from /dev/urandom"
   file="$(umask 077 && mktemp)" || _hrm_fail "cannot make a file in ${TMPDIR:-/tmp}; set TMPDIR"
   printf '%s\n' -Dspark.authenticate=true "-Dspark.authenticate.secret=$secret" > "$file"
+  _hrm_event_log >> "$file"
   exec {descriptor}< "$file"
   rm -f "$file"
   HRM_ARGUMENT_FILE="@/proc/self/fd/$descriptor"
@@ -211,4 +226,4 @@ fi
 # A program that a driver starts may call spark-submit itself, and must come by here again.
 unset SPARK_ENV_LOADED
 unset -f _hrm_fail _hrm_is_master _hrm_rewrite _hrm_take _hrm_default_master _hrm_find_python
-unset -f _hrm_start_appmaster _hrm_secret _hrm_adapt _hrm_judge
+unset -f _hrm_start_appmaster _hrm_secret _hrm_event_log _hrm_adapt _hrm_judge

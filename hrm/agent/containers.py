@@ -9,7 +9,7 @@ stopped:
     stop.json        the order to stop, with cause and reason
     exit.json        how the command ended
     acknowledged     the master knows of the end; only the logs are of interest now
-    stdout, stderr   with their older parts, kept for ``work_keep_s`` after the end
+    stdout, stderr   with their older parts, kept as ``hrm.agent.retention`` says
     local/, tmp/     Spark's scratch space, removed at the end
 
 The end of a shim is noticed through its pidfd, which works for processes that are not our children
@@ -42,6 +42,7 @@ from hrm import wire
 from hrm.agent import shim
 from hrm.agent.isolation import DRIVERS, Isolation, Limits
 from hrm.agent.logs import STREAMS
+from hrm.agent.retention import ACKNOWLEDGED_FILE, Swept, sweep
 from hrm.core.model import ContainerSpec, EndCause, LaunchContext
 from hrm.errors import HrmError, LaunchFailed
 from hrm.spark.launch import Launch
@@ -50,7 +51,6 @@ from hrm.v1 import common_pb2
 __all__ = ["Adopted", "Containers", "Ended", "StopOrder"]
 
 RECORD_FILE = "container.json"
-ACKNOWLEDGED_FILE = "acknowledged"
 _START_LIMIT_S = 30.0
 _FORCE_MARGIN_S = 20.0
 _REMAINS_LIMIT_S = 5.0
@@ -404,16 +404,12 @@ class Containers:
                     _log.info("removing a leftover group", container=container_id)
                     driver.remove(container_id)
 
-    def forget_old(self, keep_s: float, now: float) -> int:
-        """Remove the directories of containers that ended ``keep_s`` ago; answers how many."""
-        removed = 0
-        for directory in sorted(self.dir.iterdir()):
-            with contextlib.suppress(OSError):
-                old = (directory / shim.EXIT_FILE).stat().st_mtime < now - keep_s
-                if old and directory.name not in self._running:
-                    shutil.rmtree(directory)
-                    removed += 1
-        return removed
+    def forget_old(self, keep_s: float, now: float, bytes_max: int = 1 << 62) -> Swept:
+        """Remove directories of containers that ended ``keep_s`` ago, and the oldest of those that
+        have ended while all together have more than ``bytes_max``."""
+        return sweep(
+            self.dir, self._running.__contains__, keep_s=keep_s, bytes_max=bytes_max, now=now
+        )
 
 
 def _read(path: Path) -> dict[str, Any]:

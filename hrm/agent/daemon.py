@@ -274,15 +274,18 @@ class Agent:
 
     async def _clean_up(self) -> None:
         keep_s = self._settings.work_keep_s
+        bytes_max = self._settings.logs_mib_max << 20
         period_s = min(_CLEANUP_PERIOD_S, max(1.0, keep_s))
         while True:
             try:
-                removed = await asyncio.to_thread(self._containers.forget_old, keep_s, time.time())
+                swept = await asyncio.to_thread(
+                    self._containers.forget_old, keep_s, time.time(), bytes_max
+                )
             except OSError as error:
-                removed = 0
                 _log.warning("cannot remove old work directories", why=str(error))
-            if removed:
-                _log.info("removed old work directories", count=removed)
+            else:
+                if swept.old or swept.too_much:
+                    _log.info("removed logs", old=swept.old, too_much=swept.too_much)
             await asyncio.sleep(period_s)
 
     # --- events in, commands out --------------------------------------------------------------

@@ -37,6 +37,11 @@ _LATEST_SINCE = 100_000
 app = typer.Typer(no_args_is_help=True)
 
 
+@app.callback()
+def _group() -> None:
+    """Without this the only command would be the whole program."""
+
+
 @app.command()
 def events(
     follow: Annotated[
