@@ -202,6 +202,13 @@ class MasterSettings(_Settings):
         "name, user and resource profile",
     )
 
+    events_kept: int = Field(
+        default=200_000, ge=1_000, description="events that `hrm events` still knows"
+    )
+    events_keep_s: float = Field(
+        default=7 * 86_400.0, gt=0, description="age at which they are dropped"
+    )
+
     pipeline_policy: str = Field(
         default="ect",
         min_length=1,
