@@ -103,6 +103,7 @@ class Agent:
             log_files_max=settings.log_files_max,
             on_end=self._container_ended,
             environment={} if self._socket is None else {SOCKET_VARIABLE: str(self._socket)},
+            account_of=machine.run_as.account_of,
         )
         self._tracker = Tracker(settings.usage_interval_s, self._sampled)
         self._logs = Logs(self._containers.dir, token, self._is_over)

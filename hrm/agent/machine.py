@@ -28,6 +28,7 @@ from hrm.agent.hardware import cores as hardware_cores
 from hrm.agent.hardware import find_gpus, numa_distances
 from hrm.agent.isolation import Detection, detect
 from hrm.agent.pipeline_share import PipelineShare, set_aside
+from hrm.agent.run_as import RunAs
 from hrm.agent.tracker import memory_message
 from hrm.config import AgentSettings
 from hrm.core.auto_binding import AutoBindingRules
@@ -72,6 +73,7 @@ class Machine:
     binding: Binding
     units: tuple[ResourceUnit, ...]
     isolation: Detection
+    run_as: RunAs
     pipelines: PipelineShare | None = None
 
     @property
@@ -110,6 +112,8 @@ class Machine:
                     "makes it one",
                     binding=str(binding),
                 )
+            run_as = RunAs(settings)
+            _log.info("run_as", what=run_as.remark)
             yield Machine(
                 name=name,
                 identity=identity,
@@ -118,6 +122,7 @@ class Machine:
                 binding=binding,
                 units=units,
                 isolation=isolation,
+                run_as=run_as,
                 pipelines=pipelines,
             )
 
@@ -132,6 +137,7 @@ def _locked_identity(work_dir: Path) -> Iterator[str]:
     try:
         work_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = path.open("a+")
+        path.chmod(0o600)
     except OSError as error:
         raise InvalidConfig(
             f"cannot use the work directory {work_dir}: {error.strerror}; choose another with "

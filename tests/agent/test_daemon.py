@@ -19,9 +19,7 @@ from hrm.v1 import common_pb2, node_pb2, node_pb2_grpc
 from tests.agent.conftest import ENDED, RUNNING, TOKEN, Master, StartAgent
 
 FOREVER = "echo set; exec sleep 600"
-SPAWN = (
-    "setsid sh -c 'echo $$ > daemon.pid; exec sleep 600' & until [ -s daemon.pid ]; do :; done; "
-)
+SPAWN = "setsid sh -c 'echo $$ > ../daemon.pid; exec sleep 600' & until [ -s ../daemon.pid ]; do :; done; "
 TRAPPED = "trap 'echo bye; exit 0' TERM; echo set; while :; do sleep 0.05; done"
 
 
@@ -41,7 +39,7 @@ async def test_one_container_from_assignment_to_end(
     assert status.end.message == "exited with code 3; the last line of its stderr: failing"
     work = agent.work_dir / "containers" / "app-1-x1"
     assert (work / "stdout").read_text() == "hello\n"
-    assert shim.start_ticks(int((work / "daemon.pid").read_text())) is None
+    assert shim.start_ticks(int((work.parent / "daemon.pid").read_text())) is None
     assert not (work / "local").exists()
 
     assert await asyncio.to_thread(_get, status.stdout_url) == b"hello\n"
@@ -321,7 +319,7 @@ async def test_a_killed_supervisor_is_noticed(master: Master, start_agent: Start
     status = await master.until_state("app-1-x1", ENDED)
     assert status.end.cause == common_pb2.END_CAUSE_LOST
     assert "supervisor died" in status.end.message
-    assert shim.start_ticks(int((work / "daemon.pid").read_text())) is None
+    assert shim.start_ticks(int((work.parent / "daemon.pid").read_text())) is None
 
 
 async def test_a_wrong_token_is_one_line(
