@@ -233,6 +233,8 @@ class DeclaredGpu(BaseModel):
     memory_mib: int = Field(ge=1, le=1 << 30)
     numa: int = Field(default=-1, ge=-1, le=1023)
     name: str = Field(default="", max_length=100)
+    device: Path | None = None
+    """A character device that stands for it: closed to containers that do not hold the GPU."""
 
 
 class AgentSettings(_Settings):

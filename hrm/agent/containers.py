@@ -48,7 +48,7 @@ from google.protobuf import json_format
 
 from hrm import wire
 from hrm.agent import shim
-from hrm.agent.isolation import DRIVERS, Isolation, Limits
+from hrm.agent.isolation import DRIVERS, Device, Isolation, Limits
 from hrm.agent.logs import STREAMS
 from hrm.agent.run_as import Account
 from hrm.core.model import ContainerSpec, EndCause, LaunchContext
@@ -167,8 +167,15 @@ class Containers:
         entry = self._running.get(container_id)
         return None if entry is None else entry.shim_pid
 
-    async def start(self, spec: ContainerSpec, launch: Launch, cpus: tuple[int, ...] = ()) -> float:
-        """Start a container; answers when it started.
+    async def start(
+        self,
+        spec: ContainerSpec,
+        launch: Launch,
+        cpus: tuple[int, ...] = (),
+        closed: tuple[Device, ...] = (),
+    ) -> float:
+        """Start a container, held on ``cpus``, kept from the devices ``closed``; answers when it
+        started.
 
         Raises:
             LaunchFailed: with the reason; nothing is left running.
@@ -176,7 +183,10 @@ class Containers:
         container_id = spec.container_id
         directory = self.work_dir(container_id)
         limits = Limits(
-            vcores=spec.resources.vcores, memory_mib=spec.resources.memory_mib, cpus=cpus
+            vcores=spec.resources.vcores,
+            memory_mib=spec.resources.memory_mib,
+            cpus=cpus,
+            closed=closed,
         )
         try:
             process = await asyncio.to_thread(self._spawn, directory, spec, launch, limits)

@@ -354,7 +354,9 @@ class Agent:
                 self._logs.url(container_id, "stderr"),
                 unit.gpu,
             )
-            await self._containers.start(spec, launch, unit.cpus)
+            held = unit.gpu if spec.resources.gpu_memory_mib else None
+            closed = self._machine.gpu_devices.closed(held)
+            await self._containers.start(spec, launch, unit.cpus, closed)
         except Exception as error:
             if not isinstance(error, HrmError):
                 _log.exception("launching failed", container=container_id)

@@ -24,6 +24,7 @@ import structlog
 
 from hrm.agent import shim
 from hrm.agent.containers import Ended, StopOrder
+from hrm.agent.gpu_devices import GpuDevices, find_gpu_devices
 from hrm.agent.hardware import cores as hardware_cores
 from hrm.agent.hardware import find_gpus, numa_distances
 from hrm.agent.isolation import Detection, detect
@@ -74,12 +75,23 @@ class Machine:
     units: tuple[ResourceUnit, ...]
     isolation: Detection
     run_as: RunAs
+    gpu_devices: GpuDevices
     pipelines: PipelineShare | None = None
 
     @property
     def capacity(self) -> Resources:
         """All that the node offers, shared cores counted once."""
         return sum((unit.own_capacity for unit in self.units), NOTHING)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What people should know of how this node keeps its containers apart."""
+        told = (
+            f"isolation: {self.isolation.explanation}",
+            self.run_as.remark,
+            self.gpu_devices.remark(self.isolation.driver),
+        )
+        return tuple(remark for remark in told if remark)
 
     @staticmethod
     @contextlib.contextmanager
@@ -113,7 +125,8 @@ class Machine:
                     binding=str(binding),
                 )
             run_as = RunAs(settings)
-            _log.info("run_as", what=run_as.remark)
+            asked_for = pipelines.gpus.values() if pipelines is not None else ()
+            gpu_devices = find_gpu_devices(hardware.gpus, settings.gpus, asked_for)
             yield Machine(
                 name=name,
                 identity=identity,
@@ -123,6 +136,7 @@ class Machine:
                 units=units,
                 isolation=isolation,
                 run_as=run_as,
+                gpu_devices=gpu_devices,
                 pipelines=pipelines,
             )
 
