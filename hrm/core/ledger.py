@@ -341,6 +341,7 @@ class Ledger:
             heap_mib=request.heap_mib,
             expected_duration_s=request.expected_duration_s,
             launch=app.launch,
+            user=app.record.user,
         )
 
     def refresh(self, unit_id: ResourceUnitId) -> None:
