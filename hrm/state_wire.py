@@ -212,6 +212,7 @@ def _from_job(value: JobImage) -> pb.JobImage:
             )
             for container_id, request, at_s in value.pending
         ],
+        avoid=value.avoid,
     )
 
 
@@ -234,4 +235,5 @@ def _to_job(message: pb.JobImage) -> JobImage:
             )
             for x in message.pending
         ),
+        avoid=tuple(NodeName(x) for x in message.avoid),
     )

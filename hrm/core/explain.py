@@ -19,6 +19,7 @@ def explain(ledger: Ledger, app: Application, now: float) -> tuple[str, list[str
     """One line, and the details behind it."""
     details = [_class_line(app)]
     details += _trouble(app)
+    details += _excluded(ledger, app, now)
     state = app.life.state
     if state.ended:
         seconds = app.record.ended_at_s - app.record.submitted_at_s
@@ -67,6 +68,33 @@ def _trouble(app: Application) -> list[str]:
         f"{count} container{'s' if count > 1 else ''} ended badly ({cause}): {message}"
         for (cause, message), count in counted.most_common(5)
     ]
+
+
+def _excluded(ledger: Ledger, app: Application, now: float) -> list[str]:
+    """The nodes that it is kept from, for how long and why."""
+    if app.life.state.ended:
+        return []
+    book = ledger.exclusions
+    lines = [
+        f"{x.node} is excluded for {whom} for {x.until_s - now:.0f} s more: {x.why}"
+        for whom, found in (
+            ("every application", book.of_all(now)),
+            ("this application", book.of_application(app.application_id, now)),
+        )
+        for x in found
+    ]
+    if len(lines) > _DETAILS_MAX:
+        lines[_DETAILS_MAX:] = [f"{len(lines) - _DETAILS_MAX} more nodes are excluded"]
+    avoided = book.avoided(app.application_id, now)
+    demands = {demand_vector(x.request.resources) for x in app.containers.values()}
+    if avoided and not all(ledger.state.has_room_beside(avoided, x) for x in demands):
+        names = ", ".join(sorted(avoided)[:_DETAILS_MAX])
+        verb = "is" if len(avoided) == 1 else "are"
+        lines.append(
+            f"{names} {verb} used all the same: no other node could hold its containers; add one, "
+            f"or look at the logs of those that failed"
+        )
+    return lines
 
 
 def _waiting_line(ledger: Ledger, container: Container) -> str:

@@ -25,7 +25,14 @@ from hrm.core.bounds import Bounds
 from hrm.core.cluster_view import ClusterView
 from hrm.core.feasibility import Vector, demand_vector, fits
 from hrm.core.gpu_share import gpu_share
-from hrm.core.model import ApplicationId, ContainerId, ContainerRequest, Resources, WorkloadClass
+from hrm.core.model import (
+    ApplicationId,
+    ContainerId,
+    ContainerRequest,
+    NodeName,
+    Resources,
+    WorkloadClass,
+)
 from hrm.core.negotiator import Claim, Decision, Outcome, Proposal
 from hrm.core.resource_unit import Entry
 from hrm.errors import PolicyFault
@@ -74,7 +81,7 @@ class Job:
     ``gang`` is how many of ``pending``, the first, must be granted together and run at once;
     ``gpus_granted`` how many containers with device memory it was granted since it has been here.
     ``demands`` has those of all of ``pending``, and may have some of others that it waited for;
-    that of ``latest`` is among them.
+    that of ``latest`` is among them. ``avoid``: nodes that are excluded for it.
     """
 
     application_id: ApplicationId
@@ -89,6 +96,7 @@ class Job:
     gpus_granted: int = 0
     demands: set[Vector] = field(default_factory=set)
     latest: Resources | None = None
+    avoid: frozenset[NodeName] = frozenset()
 
 
 _Members: TypeAlias = list[tuple[ContainerId, ContainerRequest]]
@@ -179,6 +187,8 @@ class Scheduler:
         claims: list[Claim] = []
         pending = job.pending
         wanted = dict(itertools.islice(pending.items(), job.gang)) if job.gang else pending
+        if job.avoid:
+            view.avoid(job.avoid)
         try:
             for demand, members in self._groups(wanted):
                 view.open_to(demand)
@@ -231,7 +241,7 @@ class Scheduler:
 
     def _found_no_room(self, job: Job) -> bool:
         """Did the latest round place nothing for want of room, and of nothing else?"""
-        other_reasons = job.gang or job.policy_fault or self.strict_order
+        other_reasons = job.gang or job.policy_fault or self.strict_order or job.avoid
         gpus = any(demand[2] for demand in job.demands)
         return not (other_reasons or gpus or job.workload_class is WorkloadClass.STREAM)
 

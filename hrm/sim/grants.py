@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 from hrm.core import commands as c
 from hrm.core import events as e
+from hrm.core.feasibility import could_hold, demand_vector
 from hrm.core.master import MasterCore
 from hrm.core.model import (
     ApplicationId,
     ContainerSpec,
     ContainerState,
+    NodeState,
     ResourceUnitId,
     WorkloadClass,
 )
@@ -79,6 +81,7 @@ class Grants:
             if spec.container_id not in streams:
                 self._beside_lease(core, spec, lease)
             self._open(core, spec)
+            self._welcome(core, spec, event.now)
         self._together(core, event, granted)
 
     def _leased(self, core: MasterCore, token: int, now: float) -> None:
@@ -139,6 +142,21 @@ class Grants:
             self._violated(f"{spec.container_id} is granted {spec.unit_id}, which {what}")
         elif unit.gpu_only and not spec.resources.gpu_memory_mib:
             self._violated(f"{spec.container_id} takes cores that {spec.unit_id} keeps for its GPU")
+
+    def _welcome(self, core: MasterCore, spec: ContainerSpec, now: float) -> None:
+        """No grant on a node that is excluded for the application, while another could hold it."""
+        avoided = core.ledger.exclusions.avoided(spec.application_id, now)
+        if spec.unit_id.partition("/")[0] not in avoided:
+            return
+        demand = demand_vector(spec.resources)
+        for node in core.ledger.nodes.values():
+            others = node.name not in avoided and node.state is NodeState.ALIVE
+            if others and any(could_hold(demand, x) and not x.draining for x in node.units):
+                self._violated(
+                    f"{spec.container_id} is granted {spec.unit_id}, whose node is excluded, and "
+                    f"{node.name} could hold it"
+                )
+                return
 
     # --- gangs ----------------------------------------------------------------------------------
 

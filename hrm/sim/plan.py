@@ -61,6 +61,7 @@ TIMED_KINDS = {
     "clock-skew": 1,
     "rebind": 4,
     "scheduler-crash": 3,
+    "bad-node": 2,
 }
 """Faults that happen at moments, with the most of a kind in one run."""
 
@@ -74,6 +75,7 @@ TRAITS = {
     "policies": 0.4,
     "preemption": 0.6,
     "auto-binding": 0.5,
+    "exclusion": 0.5,
 }
 """What a run may have beside the plain cluster, with the chance that it has it."""
 

@@ -367,6 +367,12 @@ def drain_that_holds_up_a_stream(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(node, "look_at", blind)
 
 
+def excluded_node_granted(patch: pytest.MonkeyPatch) -> None:
+    """Nobody looks at which nodes are excluded."""
+    patch.setattr(ClusterView, "avoid", lambda *_: None)
+    patch.setattr(Placing, "_spared", lambda self, proposal, claims, gang, now: claims)
+
+
 _missing = gangs.missing
 
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
@@ -400,6 +406,7 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     too_many_make_way,
     view_that_is_not_renewed,
     drain_that_holds_up_a_stream,
+    excluded_node_granted,
 ]
 
 

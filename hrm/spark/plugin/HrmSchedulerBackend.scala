@@ -206,12 +206,20 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     hello.put("max_failures", conf.getInt("spark.hrm.executor.maxFailures", 0))
     hello.put("failures_validity_ms",
       conf.getTimeAsMs("spark.hrm.executor.failures.validityInterval", "1h"))
+    hello.put("retry_delay_ms", positiveMs("spark.hrm.executor.retry.delay", "100ms"))
+    hello.put("retry_delay_max_ms", positiveMs("spark.hrm.executor.retry.delayMax", "10s"))
     val executors = new JMap[String, Any]()
     if (appId.isDefined) {
       getExecutorIds().foreach(id => executors.put(id, getExecutorResourceProfileId(id)))
     }
     hello.put("executors", executors)
     hello
+  }
+
+  private def positiveMs(name: String, default: String): Long = {
+    val value = conf.getTimeAsMs(name, default)
+    if (value <= 0) throw new SparkException(s"HRM: $name is $value ms; it must be more than 0")
+    value
   }
 
   /** Waits for HRM to say why an executor is gone before Spark gives it up: exit codes decide blame. */
