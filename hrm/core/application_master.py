@@ -78,6 +78,8 @@ class AppMasterLimits:
         backoff_s: first pause before executors that ended are replaced
             (``spark.hrm.executor.retry.delay``).
         backoff_max_s: the longest such pause (``spark.hrm.executor.retry.delayMax``).
+        locality_wait_s: how long an executor may wait for room near its data
+            (``spark.hrm.locality.wait``).
         settled_s: an executor that ran this long shows that its profile can run: the back-off
             begins anew.
         confirm_s: time that a master has to find a running executor again, when it is of a new
@@ -88,6 +90,7 @@ class AppMasterLimits:
     failures_window_s: float = 3600.0
     backoff_s: float = 0.1
     backoff_max_s: float = 10.0
+    locality_wait_s: float = 3.0
     settled_s: float = 60.0
     confirm_s: float = 30.0
 
@@ -102,6 +105,7 @@ class _Container:
     started_at_s: float = 0.0
     confirm_by_s: float | None = None
     released: bool = False
+    local: bool = False
 
 
 @dataclass(slots=True)
@@ -253,7 +257,7 @@ class AppMasterCore:
             container = self.containers[executor_id]
             if container.phase is Phase.REQUESTED and container.profile in self.profiles:
                 target = self.profiles[container.profile].target
-                again.append(ContainerAsk(executor_id=executor_id, target=target))
+                again.append(self._ask(container, target))
             elif container.phase is Phase.RUNNING and not same_master:
                 container.confirm_by_s = event.now + self.limits.confirm_s
             else:
@@ -420,17 +424,31 @@ class AppMasterCore:
                 spare.sort(key=_number)
                 self._release(spare[missing:], "Spark wants fewer executors")
             elif missing > 0 and now >= profile.retry_at_s:
-                asks.extend(self._new_ask(profile.target, now) for _ in range(missing))
+                local = profile.target.local_executors - sum(c.local for c in counted)
+                asks.extend(
+                    self._new_ask(profile.target, now, local=index < local)
+                    for index in range(missing)
+                )
         if asks:
             self._commands.append(RequestContainers(asks=tuple(asks)))
 
-    def _new_ask(self, target: ProfileTarget, now: float) -> ContainerAsk:
+    def _new_ask(self, target: ProfileTarget, now: float, *, local: bool) -> ContainerAsk:
         self.last_number += 1
         executor_id = str(self.last_number)
-        self.containers[executor_id] = _Container(
-            executor_id, target.profile, Phase.REQUESTED, asked_at_s=now
+        container = self.containers[executor_id] = _Container(
+            executor_id, target.profile, Phase.REQUESTED, asked_at_s=now, local=local
         )
-        return ContainerAsk(executor_id=executor_id, target=target)
+        return self._ask(container, target)
+
+    def _ask(self, container: _Container, target: ProfileTarget) -> ContainerAsk:
+        if not (container.local and target.hosts):
+            return ContainerAsk(executor_id=container.executor_id, target=target)
+        return ContainerAsk(
+            executor_id=container.executor_id,
+            target=target,
+            hosts=target.hosts,
+            locality_wait_s=self.limits.locality_wait_s,
+        )
 
     def _release(self, executor_ids: Iterable[str], reason: str) -> None:
         """Stops counting them; they stay known until the master reports their end."""

@@ -94,6 +94,12 @@ class ClusterView(Columns):
         """Close the rows of these nodes to every demand that an open row of another could hold."""
         self._avoided = self._state.rows_of(nodes)
 
+    def open_only(self, nodes: Iterable[NodeName], demand: Vector) -> bool:
+        """Close the rows of all other nodes; ``open_to`` opens them again. False: none of those
+        left could ever hold ``demand``."""
+        self.open = _sealed(self.open & self._state.rows_of(frozenset(nodes)))
+        return bool((self.open & self.could_ever_fit(demand)).any())
+
     def open_to(self, demand: Vector) -> None:
         """Close the rows that hold cores for a GPU to a demand without need of one, and those to be
         avoided; open others."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hrm.core import gangs
+from hrm.core import gangs, locality
 from hrm.core.feasibility import could_hold, demand_vector, fits, fitting_rows, minus
 from hrm.core.ledger import Application, Container, Ledger
 from hrm.core.model import ApplicationState, ContainerState, EndCause, NodeState
@@ -133,6 +133,9 @@ def _pending_line(ledger: Ledger, app: Application, pending: list[Container], no
     if gang:
         tried = f"; the last try: {app.refusal}" if app.refusal else ""
         return f"{since}: {_gang_reason(ledger, app, pending, gang)}{tried}"
+    near = locality.waiting_line(pending[0].request, now - pending[0].requested_at_s)
+    if near:
+        return f"{since}: {near}"
     if app.refusal:
         return f"{since}: {app.refusal}"
     roomy = could & fitting_rows(demand_vector(request), state.free)

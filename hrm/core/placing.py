@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from hrm.core import admission, gangs
+from hrm.core import admission, gangs, locality
 from hrm.core import commands as c
 from hrm.core.cluster_view import ClusterView
 from hrm.core.feasibility import demand_vector
@@ -73,6 +73,8 @@ class Placing:
                 end = ContainerEnd(cause=EndCause.PREEMPTED, message=message)
                 self.ledger.end_container(container, end, now)
                 return
+        if container.request.hosts:
+            container.request = locality.resolve(self.ledger, container.request)
         scheduler = self.schedulers[app.scheduler]
         record = app.record
         scheduler.add(

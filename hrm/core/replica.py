@@ -95,4 +95,5 @@ class Replica:
         job.avoid = frozenset(image.avoid)
         job.pending = pending
         job.demands = {demand_vector(request.resources) for request in pending.values()}
+        job.near = any(request.near for request in pending.values())
         job.requested_at_s = {container_id: at_s for container_id, _, at_s in image.pending}

@@ -278,6 +278,8 @@ def _application(
         plan = _crowded(source(seed, f"crowd-{number}"), plan, stream=stream)
     if "gangs" in traits:
         plan = _with_gang(source(seed, f"gang-{number}"), plan, nodes)
+    if "locality" in traits:
+        plan = _with_data(source(seed, f"data-{number}"), plan, nodes)
     return _that_runs_at_once(plan, nodes) if must_run_at_once(traits) else plan
 
 
@@ -345,6 +347,17 @@ def _with_gang(
         last = max(last, gang)
     targets = ((begin_s, max(first, gang)), *middle, (end_s, last))
     return replace(plan, targets=targets, gang_min=gang)
+
+
+def _with_data(
+    chance: Random, plan: ApplicationPlan, nodes: tuple[NodePlan, ...]
+) -> ApplicationPlan:
+    """Let most applications have data on some hosts, not all of which are nodes of the cluster."""
+    if chance.random() < 0.3:
+        return plan
+    names = [node.name for node in nodes] + ["elsewhere"]
+    hosts = tuple(chance.sample(names, chance.randint(1, min(2, len(names)))))
+    return replace(plan, hosts=hosts, local_executors=chance.randint(1, 4))
 
 
 def _rate(seed: int, kind: str, top: float, limits: Limits) -> float:

@@ -21,6 +21,7 @@ from hrm.core.model import (
     ResourceUnitId,
     WorkloadClass,
 )
+from hrm.core.negotiator import Proposal
 
 __all__ = ["Grants"]
 
@@ -70,6 +71,8 @@ class Grants:
                 case c.ProposeClaims(proposal=proposal):
                     if proposal.workload_class is WorkloadClass.STREAM:
                         self._leased(core, proposal.lease_token, event.now)
+                    else:
+                        self._patient(core, proposal, event.now)
                 case c.Reply(answer=c.LeaseGranted(token=token)):
                     self._leased(core, token, event.now)
         if isinstance(event, e.ApplicationRegistered):
@@ -157,6 +160,30 @@ class Grants:
                     f"{node.name} could hold it"
                 )
                 return
+
+    def _patient(self, core: MasterCore, proposal: Proposal, now: float) -> None:
+        """Nothing is claimed far from its data before its time, if a node there could hold it."""
+        scheduler = core.placing.schedulers[proposal.scheduler]
+        if proposal.gang or scheduler.strict_order:
+            return
+        app = core.ledger.applications[proposal.application_id]
+        avoided = core.ledger.exclusions.avoided(proposal.application_id, now)
+        for claim in proposal.claims:
+            container = app.containers[claim.entry.container_id]
+            asked = container.request
+            over = now >= container.requested_at_s + asked.locality_wait_s
+            if over or claim.unit_id.partition("/")[0] in asked.near:
+                continue
+            for name in asked.near:
+                node = core.ledger.nodes.get(name)
+                if node is None or node.state is not NodeState.ALIVE or name in avoided:
+                    continue
+                demand = demand_vector(asked.resources)
+                if any(could_hold(demand, x) and not x.draining for x in node.units):
+                    self._violated(
+                        f"{container.container_id} is to go to {claim.unit_id}, and could wait "
+                        f"for {name}, where its data is"
+                    )
 
     # --- gangs ----------------------------------------------------------------------------------
 
