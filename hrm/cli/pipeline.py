@@ -247,6 +247,8 @@ def _as_json(text: str, one: TaskResult) -> dict[str, Any]:
                 "ran_s": run.ran_s,
                 "outcome": run.outcome,
                 "message": run.message,
+                "placed_by": run.placed_by,
+                "fallback": run.fallback,
             }
             for run in one.runs
         ],
@@ -311,10 +313,18 @@ def _nodes_table(answer: pipeline_pb2.ListPipelineTasksResponse) -> Table:
 def _tasks_table(tasks: Iterable[pipeline_pb2.PipelineTaskInfo]) -> Table:
     from rich.markup import escape
 
-    table = _table("task", "pipeline", "MB", "node", "attempt", "state")
+    table = _table("task", "pipeline", "MB", "node", "attempt", "placed by", "steps by", "state")
     for task in tasks:
+        steps = sorted(task.runs_placed_by.items(), key=lambda item: (-item[1], item[0]))
+        steps_by = ", ".join(f"{who} {count}" for who, count in steps)
         table.add_row(
             escape(task.task_id), escape(task.pipeline), f"{task.size_mb:.1f}",
-            escape(task.node), str(task.attempt), escape(task.state),
+            escape(task.node), str(task.attempt), escape(_by(task.placed_by, task.fallback)),
+            escape(_by(steps_by, task.run_fallback)), escape(task.state),
         )  # fmt: skip
     return table
+
+
+def _by(who: str, fallback: str) -> str:
+    """Who decided, and the reason in a word if it was to be somebody else."""
+    return f"{who} ({fallback.partition(':')[0]})" if fallback else who

@@ -181,7 +181,7 @@ async def _add_services(
         PipelineService(pipelines, interval_s), server
     )
     policy_pb2_grpc.add_PolicyServiceServicer_to_server(
-        PolicyService(hosts, settings.state_dir), server
+        PolicyService(hosts, pipelines.policies, settings.state_dir), server
     )
     names = [
         admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,

@@ -30,12 +30,14 @@ from hrm.core.pipeline.model import ClusterPolicy, TaskId, TaskSpec
 from hrm.core.pipeline.node_messages import TaskOutcome
 from hrm.core.pipeline.table import NodeRow
 from hrm.errors import AlreadyExists, HrmError, InvalidConfig, LimitReached, NotFound
+from hrm.master.node_policies import NodePolicies
 from hrm.master.pipeline_files import PipelineFiles
 from hrm.master.policy_service import cluster_policy
 from hrm.policies.corun.estimates import Stdm
 from hrm.policies.corun.told import ToldStdm
 from hrm.policies.host import Hosts
 from hrm.v1 import pipeline_pb2 as pb
+from hrm.v1 import policy_pb2
 
 __all__ = ["NodeStream", "PipelineTasks", "Watcher", "pipeline_policy"]
 
@@ -132,7 +134,11 @@ class PipelineTasks:
         policy: ClusterPolicy,
         stop: Callable[[HrmError], None],
     ) -> None:
-        """``stop`` ends the master: after a bug in the core its books may be half changed."""
+        """``stop`` ends the master: after a bug in the core its books may be half changed.
+
+        Raises:
+            InvalidConfig: the modes of node policies that were kept are damaged.
+        """
         self._stop = stop
         self.core = PipelineCluster(
             policy,
@@ -148,6 +154,7 @@ class PipelineTasks:
         self.files = PipelineFiles(directory, settings.pipeline_held_mib << 20)
         self.payload_bytes_max = settings.pipeline_payload_mib << 20
         self.nodes: dict[NodeName, NodeStream] = {}
+        self.policies = NodePolicies(settings.state_dir, self._order_all)
         self._watchers: dict[TaskId, list[Watcher]] = {}
         self._last: dict[TaskId, pb.PipelineTaskUpdate] = {}
         """Of each task that is known, where it is or how it ended."""
@@ -199,6 +206,7 @@ class PipelineTasks:
         """A node that was silent for too long has to register again, or nobody would hear it."""
         for name in [one for one in self.nodes if one not in self.core.table.nodes]:
             self.nodes.pop(name).close()
+            self.policies.left(name)
 
     def _set_draining(self, name: NodeName, row: NodeRow, wanted: bool, now: float) -> None:
         """A node whose stream is down takes nothing new either, but is not told to drain."""
@@ -215,6 +223,10 @@ class PipelineTasks:
         stream = self.nodes.get(node)
         if stream is not None:
             stream.put(what)
+
+    def _order_all(self, order: policy_pb2.PolicyOrder) -> None:
+        for stream in self.nodes.values():
+            stream.put(pb.MasterPipelineMessage(policy=order))
 
     # --- tasks --------------------------------------------------------------------------------
 
@@ -325,7 +337,11 @@ class PipelineTasks:
         capacity = pw.to_capacity(register.capacity)
         load = pw.to_load(register.load)
         tasks = tuple((pw.to_task_id(one.task_id), one.attempt) for one in register.tasks)
+        self.policies.left(capacity.name)
+        self.policies.heard(capacity.name, register.load.policies)
         stream = NodeStream(register.identity)
+        for order in self.policies.orders.values():
+            stream.put(pb.MasterPipelineMessage(policy=order))
         before = self.nodes.get(capacity.name)
         self.nodes[capacity.name] = stream
         if before is not None:
@@ -338,6 +354,7 @@ class PipelineTasks:
         """Its stream is down. It takes nothing new, and is lost if it stays away."""
         if self.nodes.get(name) is stream:
             del self.nodes[name]
+            self.policies.left(name)
             self.handle(m.NodeDraining(now=time.time(), name=name))
 
     def heard(self, name: NodeName, message: pb.NodePipelineMessage) -> None:
@@ -348,6 +365,7 @@ class PipelineTasks:
         """
         now, kind = time.time(), message.WhichOneof("message")
         if kind == "load":
+            self.policies.heard(name, message.load.policies)
             self.handle(m.NodeReported(now=now, name=name, load=pw.to_load(message.load)))
         elif kind == "run":
             task_id = pw.to_task_id(message.run.attempt.task_id)

@@ -68,7 +68,10 @@ class TaskFailed(errors.HrmError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskRun:
-    """One run of one subtask. ``outcome``: "done", or what went wrong; ``message`` says more."""
+    """One run of one subtask. ``outcome``: "done", or what went wrong; ``message`` says more.
+
+    ``placed_by``: the policy that chose the device; ``fallback``: why not the learned one.
+    """
 
     subtask: str
     device: Device
@@ -78,6 +81,8 @@ class SubtaskRun:
     ran_s: float
     outcome: str
     message: str = ""
+    placed_by: str = ""
+    fallback: str = ""
 
     @property
     def ok(self) -> bool:
@@ -437,6 +442,8 @@ def _run(timing: pb.SubtaskTiming) -> SubtaskRun:
         ran_s=timing.ran_s,
         outcome=outcome.lower().replace("_", "-"),
         message=timing.message,
+        placed_by=timing.placed_by,
+        fallback=timing.fallback,
     )
 
 
