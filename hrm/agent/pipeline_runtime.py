@@ -23,6 +23,7 @@ import structlog
 
 from hrm import pipeline_wire as pw
 from hrm.agent.pipeline_link import PipelineLink
+from hrm.agent.pipeline_memory import EstimatesFile
 from hrm.agent.pipeline_policy import AgentPolicies
 from hrm.agent.pipeline_profile import Profiler
 from hrm.agent.pipeline_samples import Sampler
@@ -107,6 +108,7 @@ class PipelineRuntime:
         )
         self.core = PipelineNode(capacity, policy, ToldStdm(self._stdm))
         self._policies = AgentPolicies(settings.work_dir, policy)
+        self._estimates = EstimatesFile(settings.work_dir, self._stdm)
         self._workers = Workers(share, self._directory, settings.pipeline_path)
         self._sampler = Sampler(share)
         self._placed: dict[Attempt, _Placed] = {}
@@ -154,6 +156,7 @@ class PipelineRuntime:
             await asyncio.wait(self._runs, timeout=_STOP_LIMIT_S)
         await self._link.close(_FLUSH_LIMIT_S)
         await self._workers.close()
+        await self._estimates.close()
         self._tell_refusals()
         for task in [*self._tasks, *self._runs]:
             task.cancel()
@@ -176,6 +179,7 @@ class PipelineRuntime:
             sampled_s = now
             self._tell_refusals()
             self._workers.end_idle()
+            self._estimates.save_if_due()
             try:
                 sample = self._sampler.sample(now)
             except Exception:

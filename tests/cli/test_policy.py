@@ -63,7 +63,7 @@ def test_nothing_to_show_is_said(hrm: Run, policies: FakePolicies) -> None:
     policies.empty = True
     result = hrm("policy", "show")
     assert (result.exit_code, result.stdout.strip()) == (0, "")
-    assert "no learned policy in use" in result.stderr
+    assert "no learned policy is in use" in result.stderr
     assert "hrm policy set ldwp-set shadow" in hrm("policy", "shadow", "ldwp-set").stderr
     failed = hrm("policy", "show", "nobody")
     assert (failed.exit_code, "no learned policy" in failed.stderr) == (1, True)

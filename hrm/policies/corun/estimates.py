@@ -346,8 +346,17 @@ class Stdm:
         self._features.clear()
         self._runs_s.clear()
 
+    @property
+    def memory_scale_mib(self) -> float:
+        """What 1 means in the column of host memory."""
+        return self._memory_mib
+
+    def gpu_memory_scale_mib(self, model: str) -> float:
+        """What 1 means in the column of device memory, of rows of this model."""
+        return self._gpu_memory_mib.get(model, _GPU_MEMORY_MIB)
+
     def _scale_mib(self, row: Row) -> float:
-        return self._gpu_memory_mib.get(row.gpu_model, _GPU_MEMORY_MIB)
+        return self.gpu_memory_scale_mib(row.gpu_model)
 
     def _scaled(self, row: Row, metric: str, value: float) -> float:
         if metric == "memory":

@@ -46,6 +46,7 @@ __all__ = ["BUDGET_S", "SCHEMA", "SLICE_S", "FiniteScore", "HostedPolicy"]
 
 BUDGET_S = 0.010
 """Of one call: it decides on all that is ready, as a burst of tasks does for the master."""
+BOUNDS = HostBounds(budget_s=BUDGET_S, pending_max=10_000)
 SLICE_S = 30.0
 OUTSIDE_MAX = 0.1
 SAMPLES_MISSED_MAX = 3
@@ -124,7 +125,7 @@ class HostedPolicy:
             fallback=self._fall_back,
             clock_s=clock_s,
             mode=mode,
-            bounds=HostBounds(budget_s=BUDGET_S) if bounds is None else bounds,
+            bounds=BOUNDS if bounds is None else bounds,
         )
 
     def dispatch(self, view: NodeView) -> list[Start]:
