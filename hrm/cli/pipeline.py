@@ -13,7 +13,7 @@ import typer
 
 from hrm import errors
 from hrm.cli.console import Output, error_line, note, print_json, stdout
-from hrm.cli.queries import MasterOption, OutputOption
+from hrm.cli.queries import TIMEOUT_S, MasterOption, OutputOption, TimeoutOption
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -117,11 +117,12 @@ def list_tasks(
     everything: Annotated[bool, typer.Option("--all", help="Those that ended, too.")] = False,
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
+    timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
     """List pipeline tasks and the nodes that run them."""
     from hrm.pipeline.client import Client
 
-    with Client(master, patience_s=0.0) as client:
+    with Client(master, patience_s=0.0, call_timeout_s=timeout) as client:
         answer = client.tasks(everything=everything)
     if output is Output.JSON:
         from google.protobuf.json_format import MessageToDict
@@ -139,11 +140,12 @@ def list_tasks(
 def cancel(
     task_id: Annotated[str, typer.Argument(metavar="ID", help="`hrm pipeline list` has it.")],
     master: MasterOption = None,
+    timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
     """End a task; its running subtasks are stopped."""
     from hrm.pipeline.client import Client
 
-    with Client(master, patience_s=0.0) as client:
+    with Client(master, patience_s=0.0, call_timeout_s=timeout) as client:
         client.cancel(task_id, "cancelled with hrm pipeline cancel")
     note(f"cancelled {task_id}")
 

@@ -114,6 +114,7 @@ async def _serve(settings: MasterSettings, token: str, store: SqliteStore) -> in
         settings,
         policy=pipeline_policy(settings, hosts, seed=core.epoch),
         stop=lambda error: _finish(master.stopped, error),
+        epoch=core.epoch,
     )
     await _add_services(server, master, pipelines, hosts, settings, address, token)
     stopped = master.stopped

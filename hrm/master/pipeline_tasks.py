@@ -5,6 +5,9 @@ have bounded queues; one that overflows is cut off, comes back, and is told ever
 
 Inputs go to a node piece by piece before the order to run them, results come back the same way
 before the end is told: a large one does not hold up what the stream carries besides for long.
+
+On the wire the number of an attempt has the master's epoch in it. A node that still has a task of a
+former master, under an id that somebody has given twice, does not take one for the other.
 """
 
 from __future__ import annotations
@@ -46,6 +49,10 @@ _WATCHED_MAX = 10_000
 _FORGOTTEN_AT_ONCE = 100
 _ORDERS_MAX = 10_000
 """More than a node can have tasks, and withdrawals of them."""
+_ATTEMPTS_MAX = 1 << 10
+"""Of one task; more than both limits on losses allow."""
+_EPOCHS = 1 << 20
+"""Then they begin anew, so that an attempt of an epoch has 30 bits."""
 _MEMORY_MIB = 65_536.0
 """Of a node, as a scale for what estimates say of memory."""
 log = structlog.get_logger("master.pipelines")
@@ -133,6 +140,7 @@ class PipelineTasks:
         *,
         policy: ClusterPolicy,
         stop: Callable[[HrmError], None],
+        epoch: int = 0,
     ) -> None:
         """``stop`` ends the master: after a bug in the core its books may be half changed.
 
@@ -140,6 +148,7 @@ class PipelineTasks:
             InvalidConfig: the modes of node policies that were kept are damaged.
         """
         self._stop = stop
+        self._attempts_before = epoch % _EPOCHS * _ATTEMPTS_MAX
         self.core = PipelineCluster(
             policy,
             ToldStdm(Stdm(memory_mib=_MEMORY_MIB)),
@@ -181,7 +190,7 @@ class PipelineTasks:
                 case m.PlaceTask():
                     self._send(command.node, command)
                 case m.CancelTask():
-                    attempt = pw.attempt_of(command.task_id, command.attempt)
+                    attempt = self._attempt_of(command.task_id, command.attempt)
                     order = pb.WithdrawPipelineTask(attempt=attempt, reason=command.why)
                     self._send(command.node, pb.MasterPipelineMessage(withdraw=order))
                 case m.ReportPlacement():
@@ -336,7 +345,7 @@ class PipelineTasks:
         """
         capacity = pw.to_capacity(register.capacity)
         load = pw.to_load(register.load)
-        tasks = tuple((pw.to_task_id(one.task_id), one.attempt) for one in register.tasks)
+        tasks = tuple((pw.to_task_id(one.task_id), self._number(one)) for one in register.tasks)
         self.policies.left(capacity.name)
         self.policies.heard(capacity.name, register.load.policies)
         stream = NodeStream(register.identity)
@@ -369,7 +378,7 @@ class PipelineTasks:
             self.handle(m.NodeReported(now=now, name=name, load=pw.to_load(message.load)))
         elif kind == "run":
             task_id = pw.to_task_id(message.run.attempt.task_id)
-            attempt, timing = message.run.attempt.attempt, message.run.timing
+            attempt, timing = self._number(message.run.attempt), message.run.timing
             self.handle(
                 m.SubtaskReported(
                     now=now,
@@ -386,7 +395,15 @@ class PipelineTasks:
 
     def _is_current(self, name: NodeName, attempt: pb.PipelineAttempt) -> bool:
         record = self.core.tasks.get(TaskId(attempt.task_id))
-        return record is not None and (record.node, record.attempt) == (name, attempt.attempt)
+        place = (name, self._number(attempt))
+        return record is not None and (record.node, record.attempt) == place
+
+    def _attempt_of(self, task_id: TaskId, attempt: int) -> pb.PipelineAttempt:
+        return pw.attempt_of(task_id, self._attempts_before + attempt)
+
+    def _number(self, attempt: pb.PipelineAttempt) -> int:
+        """Of this master's attempts; those of others are no number that it ever gives."""
+        return attempt.attempt - self._attempts_before
 
     def _result_data(self, name: NodeName, data: pb.PipelineData) -> None:
         attempt = data.attempt
@@ -413,7 +430,7 @@ class PipelineTasks:
                 now=now,
                 name=name,
                 task_id=task_id,
-                attempt=attempt.attempt,
+                attempt=self._number(attempt),
                 outcome=outcome,
                 message=message,
                 timings=tuple(pw.to_timing(one, task_id) for one in end.timings),
@@ -424,7 +441,7 @@ class PipelineTasks:
     def placing(self, command: m.PlaceTask) -> pb.PlacePipelineTask | None:
         """The order to run a task; None: it has ended, or been placed elsewhere, meanwhile."""
         task = command.task
-        attempt = pw.attempt_of(task.task_id, command.attempt)
+        attempt = self._attempt_of(task.task_id, command.attempt)
         code = self._code.get(task.task_id)
         if code is None or not self._is_current(command.node, attempt):
             return None
