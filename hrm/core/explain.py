@@ -24,7 +24,7 @@ _TROUBLES_MAX = 5
 
 
 def explain(
-    ledger: Ledger, app: Application, now: float, history: Sequence[StateEvent]
+    ledger: Ledger, app: Application, now: float, history: Sequence[StateEvent] = ()
 ) -> tuple[str, list[str]]:
     """One line, and the details behind it. ``history``: the application's, oldest first."""
     details = [_class_line(app), *_trouble(history), *_excluded(ledger, app, now)]
