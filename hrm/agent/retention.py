@@ -12,7 +12,6 @@ One sweep removes a bounded number, so that it never keeps the disk busy for lon
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,10 +48,11 @@ def sweep(
     keep_s: float,
     bytes_max: int,
     now: float,
+    remove: Callable[[Path], None],
 ) -> Swept:
     """Remove what is too old, then the oldest of what is too much.
 
-    ``runs(container_id)``: it must not be touched.
+    ``runs(container_id)``: it must not be touched. ``remove``: removes a directory with all in it.
     """
     total, ended = _look(containers_dir, runs)
     old = too_much = 0
@@ -60,7 +60,7 @@ def sweep(
         is_old = kept.ended_at_s < now - keep_s
         if not is_old and total <= bytes_max:
             break
-        freed = _remove(kept, whole=is_old)
+        freed = _remove(kept, remove, whole=is_old)
         total -= freed
         old += is_old
         too_much += not is_old and freed > 0
@@ -81,10 +81,10 @@ def _look(containers_dir: Path, runs: Callable[[str], bool]) -> tuple[int, list[
     return total, ended
 
 
-def _remove(kept: _Kept, *, whole: bool) -> int:
+def _remove(kept: _Kept, remove: Callable[[Path], None], *, whole: bool) -> int:
     """Remove a directory, or only the logs in it; answers how many bytes are gone."""
     if whole or (kept.directory / ACKNOWLEDGED_FILE).exists():
-        shutil.rmtree(kept.directory, ignore_errors=True)
+        remove(kept.directory)
     else:
         for file in (*kept.directory.glob("stdout*"), *kept.directory.glob("stderr*")):
             file.unlink(missing_ok=True)

@@ -132,6 +132,7 @@ async def _serve(
         settings,
         policy=pipeline_policy(settings, hosts, seed=core.epoch),
         stop=lambda error: _finish(master.stopped, error),
+        epoch=core.epoch,
     )
     await _add_services(server, master, pipelines, hosts, settings, address, token)
     stopped = master.stopped
@@ -201,7 +202,7 @@ async def _add_services(
         PipelineService(pipelines, interval_s), server
     )
     policy_pb2_grpc.add_PolicyServiceServicer_to_server(
-        PolicyService(hosts, settings.state_dir), server
+        PolicyService(hosts, pipelines.policies, settings.state_dir), server
     )
     names = [
         admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hrm.agent import retention
+from hrm.agent.containers import remove_tree
 from hrm.agent.retention import sweep
 
 NOW = 1_000_000.0
@@ -36,7 +37,12 @@ def left(root: Path) -> list[str]:
 
 def swept(root: Path, *running: str, keep_s: float = 3600.0, logs: float = 1e6) -> retention.Swept:
     return sweep(
-        root, running.__contains__, keep_s=keep_s, bytes_max=int(logs * LOG_BYTES), now=NOW
+        root,
+        running.__contains__,
+        keep_s=keep_s,
+        bytes_max=int(logs * LOG_BYTES),
+        now=NOW,
+        remove=remove_tree,
     )
 
 
