@@ -58,7 +58,8 @@ class FakeJournal(events_pb2_grpc.EventServiceServicer):
             events=[event(first), event(first + 1)], resume=str(first + 1), gap=first > 1
         )
         if request.follow:
-            context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+            killed, stopped = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED
+            context.abort(killed if first == 1 else stopped, "gone")
 
 
 @pytest.fixture
@@ -128,10 +129,10 @@ def test_a_follower_comes_back_with_its_token(journal: FakeJournal) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        lines = [json.loads(process.stdout.readline()) for _ in range(4)]
+        lines = [json.loads(process.stdout.readline()) for _ in range(6)]
         process.terminate()
         said = process.stderr.read().decode()
-    assert [x["node"] for x in lines] == ["n1", "n2", "n3", "n4"]
-    assert [x.resume for x in journal.requests[:2]] == ["", "2"]
-    assert "waiting for it" in said
+    assert [x["node"] for x in lines] == ["n1", "n2", "n3", "n4", "n5", "n6"]
+    assert [x.resume for x in journal.requests[:3]] == ["", "2", "4"]
+    assert said.count("waiting for it") == 2
     assert "events are missing here" in said, "the second page has a gap"
