@@ -90,6 +90,7 @@ class PipelineCluster:
             cores=cores + 1,
             memory_mib=4096,
             isolation="none",
+            run_as="off",
             pipeline_cores=cores,
             pipeline_memory_mib=2048,
             pipeline_gpus=gpus,
@@ -360,6 +361,7 @@ async def test_a_nodes_learned_policy_is_trusted_as_people_say_and_restarts_keep
         more = [await client.submit(sample_steps.arithmetic, "arithmetic", one) for one in range(8)]
         await client.watch(*more)
         by = await _placed_by(client, only=more)
+        print("BY", by, await shown())
         assert set(by) <= {"pats", "iawp"}, "what the former agent measured needs no profile"
 
 
