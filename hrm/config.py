@@ -155,6 +155,37 @@ class MasterSettings(_Settings):
         gt=0,
         description="time an AppMaster has to come back before its application fails",
     )
+    node_failures: int = Field(
+        default=2,
+        ge=0,
+        le=1_000,
+        description="containers of an application that fail quickly on a node before it is "
+        "excluded for that application; 0: no node is ever excluded",
+    )
+    node_failure_run_s: float = Field(
+        default=60.0,
+        gt=0,
+        le=3600,
+        description="a container that ends badly before it has run this long fails quickly",
+    )
+    node_failure_window_s: float = Field(
+        default=600.0, gt=0, le=86_400, description="such a failure older than this is forgotten"
+    )
+    node_failing_applications: int = Field(
+        default=3,
+        ge=1,
+        le=1_000,
+        description="applications for which a node is excluded before it is for all",
+    )
+    node_exclusion_s: float = Field(
+        default=60.0,
+        gt=0,
+        le=86_400,
+        description="first time that a node is excluded; doubles while it goes on failing",
+    )
+    node_exclusion_max_s: float = Field(
+        default=1800.0, gt=0, le=86_400, description="longest time that a node is excluded"
+    )
     lease_timeout_s: float = Field(
         default=2.0, gt=0, description="longest hold of the stream lease"
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from hrm.core import gangs
+from hrm.core import gangs, locality
 from hrm.core.feasibility import could_hold, demand_vector, fits, fitting_rows, minus
 from hrm.core.history import Refused, StateEvent
 from hrm.core.ledger import Application, Container, Ledger
@@ -24,10 +24,10 @@ _TROUBLES_MAX = 5
 
 
 def explain(
-    ledger: Ledger, app: Application, now: float, history: Sequence[StateEvent]
+    ledger: Ledger, app: Application, now: float, history: Sequence[StateEvent] = ()
 ) -> tuple[str, list[str]]:
     """One line, and the details behind it. ``history``: the application's, oldest first."""
-    details = [_class_line(app), *_trouble(history)]
+    details = [_class_line(app), *_trouble(history), *_excluded(ledger, app, now)]
     state = app.life.state
     if state.ended:
         seconds = app.record.ended_at_s - app.record.submitted_at_s
@@ -88,6 +88,33 @@ def _trouble(history: Sequence[StateEvent]) -> list[str]:
     ]
 
 
+def _excluded(ledger: Ledger, app: Application, now: float) -> list[str]:
+    """The nodes that it is kept from, for how long and why."""
+    if app.life.state.ended:
+        return []
+    book = ledger.exclusions
+    lines = [
+        f"{x.node} is excluded for {whom} for {x.until_s - now:.0f} s more: {x.why}"
+        for whom, found in (
+            ("every application", book.of_all(now)),
+            ("this application", book.of_application(app.application_id, now)),
+        )
+        for x in found
+    ]
+    if len(lines) > _DETAILS_MAX:
+        lines[_DETAILS_MAX:] = [f"{len(lines) - _DETAILS_MAX} more nodes are excluded"]
+    avoided = book.avoided(app.application_id, now)
+    demands = {demand_vector(x.request.resources) for x in app.containers.values()}
+    if avoided and not all(ledger.state.has_room_beside(avoided, x) for x in demands):
+        names = ", ".join(sorted(avoided)[:_DETAILS_MAX])
+        verb = "is" if len(avoided) == 1 else "are"
+        lines.append(
+            f"{names} {verb} used all the same: no other node could hold its containers; add one, "
+            f"or look at the logs of those that failed"
+        )
+    return lines
+
+
 def _waiting_line(ledger: Ledger, container: Container) -> str:
     queue = ledger.state.find(container.unit_id)
     if queue is None:
@@ -124,6 +151,9 @@ def _pending_line(ledger: Ledger, app: Application, pending: list[Container], no
     if gang:
         tried = f"; the last try: {app.refusal}" if app.refusal else ""
         return f"{since}: {_gang_reason(ledger, app, pending, gang)}{tried}"
+    near = locality.waiting_line(pending[0].request, now - pending[0].requested_at_s)
+    if near:
+        return f"{since}: {near}"
     if app.refusal:
         return f"{since}: {app.refusal}"
     roomy = could & fitting_rows(demand_vector(request), state.free)

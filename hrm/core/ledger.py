@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from hrm.core import commands as c
 from hrm.core.bounds import Bounds
+from hrm.core.exclusion import Exclusions
 from hrm.core.model import (
     NO_LAUNCH,
     ApplicationId,
@@ -172,6 +173,7 @@ class Ledger:
         self.recovering = False
         self.run_times = RunTimes(bounds.run_times_kept)
         self.finish_times = FinishTimes(bounds.default_duration_s)
+        self.exclusions = Exclusions(bounds)
 
     def live_applications(self) -> list[Application]:
         return list(self.live.values())

@@ -224,7 +224,8 @@ class ContainerRequest:
     """One container an application asks for. The AppMaster names it, so asking twice is harmless.
 
     ``expected_duration_s``: estimated run time; 0 where unknown. ``gpus``: 0 or 1; one GPU with no
-    device memory named in ``resources`` is a whole GPU, alone.
+    device memory named in ``resources`` is a whole GPU, alone. ``hosts``: where its data lies, the
+    most of it first; ``near``: the nodes that these are; see ``hrm.core.locality``.
     """
 
     executor_id: str
@@ -233,6 +234,9 @@ class ContainerRequest:
     heap_mib: int = 0
     expected_duration_s: float = 0.0
     gpus: int = 0
+    hosts: tuple[str, ...] = ()
+    locality_wait_s: float = 0.0
+    near: tuple[NodeName, ...] = ()
 
 
 @quick

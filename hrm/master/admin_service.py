@@ -370,6 +370,12 @@ def _node(ledger: Ledger, node: Node, now: float) -> pb.Node:
         last_heard_s_ago=max(0.0, now - node.last_heard_s),
         platform=node.platform,
     )
+    book = ledger.exclusions
+    for exclusion in book.of_all(now):
+        if exclusion.node == node.name:
+            message.excluded_for_s = exclusion.until_s - now
+            message.exclusion = exclusion.why
+    message.excluded_applications = book.applications_without(node.name, now)
     if node.usage is not None:
         message.usage.CopyFrom(wire.from_usage(node.usage))
     for unit in node.units:

@@ -14,7 +14,7 @@ import pytest
 from hrm.core import events as e
 from hrm.core.ledger import Ledger
 from hrm.core.master import MasterCore
-from hrm.core.model import ApplicationState, NodeState
+from hrm.core.model import ApplicationId, ApplicationState, NodeState
 from hrm.core.transitions import APPLICATION, NODE, Lifecycle
 from hrm.master import events
 from hrm.master.events import EPOCH_BITS, Journal, Wish
@@ -176,10 +176,10 @@ def test_who_watches_changes_nothing() -> None:
         registered = e.ApplicationRegistered(
             now=NOW,
             call_id=1,
-            application_id="",
+            application_id=ApplicationId(""),
             submission_key="k",
             name="a",
-            user="u",  # type: ignore[arg-type]
+            user="u",
         )
         out = core.handle(registered)
         app = next(iter(core.ledger.applications))
