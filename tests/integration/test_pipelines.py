@@ -361,7 +361,6 @@ async def test_a_nodes_learned_policy_is_trusted_as_people_say_and_restarts_keep
         more = [await client.submit(sample_steps.arithmetic, "arithmetic", one) for one in range(8)]
         await client.watch(*more)
         by = await _placed_by(client, only=more)
-        print("BY", by, await shown())
         assert set(by) <= {"pats", "iawp"}, "what the former agent measured needs no profile"
 
 
