@@ -425,7 +425,7 @@ class AgentSettings(_Settings):
         default="pats",
         min_length=1,
         description="what gives subtasks of pipelines cores and GPUs: random, mct, min-min, pats "
-        "or iawp",
+        "or iawp; learned ones begin in shadow, beside pats",
     )
     pipeline_path: str = Field(
         default="",
