@@ -33,6 +33,8 @@ from hrm.master.pipeline_tasks import PipelineTasks, pipeline_policy
 from hrm.master.policy_service import PolicyService, load_modes, save_modes
 from hrm.master.scheduler_service import SharedStateService
 from hrm.master.store import SqliteStore
+from hrm.master.submission_service import SubmissionService
+from hrm.master.submissions import Submissions
 from hrm.policies.host import Hosts
 from hrm.v1 import (
     admin_pb2,
@@ -47,6 +49,8 @@ from hrm.v1 import (
     policy_pb2_grpc,
     scheduler_pb2,
     scheduler_pb2_grpc,
+    submission_pb2,
+    submission_pb2_grpc,
 )
 
 __all__ = ["bounds_of", "collect_seldom", "run"]
@@ -115,7 +119,9 @@ async def _serve(settings: MasterSettings, token: str, store: SqliteStore) -> in
         policy=pipeline_policy(settings, hosts, seed=core.epoch),
         stop=lambda error: _finish(master.stopped, error),
     )
+    submissions = Submissions(master, settings)
     await _add_services(server, master, pipelines, hosts, settings, address, token)
+    _add_applications(server, master, submissions, settings)
     stopped = master.stopped
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, _finish, stopped)
@@ -128,7 +134,11 @@ async def _serve(settings: MasterSettings, token: str, store: SqliteStore) -> in
         node = core.ledger.nodes.get(name)
         return node is not None and node.state is NodeState.DRAINING
 
-    ticking = asyncio.gather(master.tick_forever(TICK_INTERVAL_S), pipelines.tick_forever(draining))
+    ticking = asyncio.gather(
+        master.tick_forever(TICK_INTERVAL_S),
+        pipelines.tick_forever(draining),
+        submissions.run(TICK_INTERVAL_S),
+    )
     try:
         error = await stopped
     finally:
@@ -172,9 +182,6 @@ async def _add_services(
 ) -> None:
     interval_s = settings.heartbeat_interval_s
     admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(master, address, token), server)
-    application_pb2_grpc.add_ApplicationServiceServicer_to_server(
-        ApplicationService(master, interval_s), server
-    )
     node_pb2_grpc.add_NodeServiceServicer_to_server(NodeService(master, interval_s), server)
     scheduler_pb2_grpc.add_SharedStateServiceServicer_to_server(SharedStateService(master), server)
     pipeline_pb2_grpc.add_PipelineServiceServicer_to_server(
@@ -190,12 +197,31 @@ async def _add_services(
         pipeline_pb2.DESCRIPTOR.services_by_name["PipelineService"].full_name,
         policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].full_name,
         scheduler_pb2.DESCRIPTOR.services_by_name["SharedStateService"].full_name,
+        submission_pb2.DESCRIPTOR.services_by_name["SubmissionService"].full_name,
     ]
     checker = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checker, server)
     for name in names:
         await checker.set(name, health_pb2.HealthCheckResponse.SERVING)
     reflection.enable_server_reflection([*names, HEALTH, reflection.SERVICE_NAME], server)
+
+
+def _add_applications(
+    server: grpc.aio.Server,
+    master: Interpreter,
+    submissions: Submissions,
+    settings: MasterSettings,
+) -> None:
+    applications = ApplicationService(
+        master,
+        settings.heartbeat_interval_s,
+        may_register=submissions.may_register,
+        registered=submissions.registered,
+    )
+    application_pb2_grpc.add_ApplicationServiceServicer_to_server(applications, server)
+    submission_pb2_grpc.add_SubmissionServiceServicer_to_server(
+        SubmissionService(submissions), server
+    )
 
 
 @contextlib.contextmanager

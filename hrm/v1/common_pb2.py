@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13hrm/v1/common.proto\x12\x06hrm.v1\"G\n\tResources\x12\x0e\n\x06vcores\x18\x01 \x01(\x03\x12\x12\n\nmemory_mib\x18\x02 \x01(\x03\x12\x16\n\x0egpu_memory_mib\x18\x03 \x01(\x03\"\xee\x01\n\x0bSparkLaunch\x12\x12\n\ndriver_url\x18\x01 \x01(\t\x12\x15\n\rspark_version\x18\x02 \x01(\t\x12\x39\n\x0b\x65nvironment\x18\x03 \x03(\x0b\x32$.hrm.v1.SparkLaunch.EnvironmentEntry\x12\x14\n\x0cjava_options\x18\x04 \x03(\t\x12\x18\n\x10\x65xtra_class_path\x18\x05 \x03(\t\x12\x15\n\rdecommissions\x18\x06 \x01(\x08\x1a\x32\n\x10\x45nvironmentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb2\x02\n\rContainerSpec\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x16\n\x0e\x61pplication_id\x18\x02 \x01(\t\x12\x13\n\x0b\x65xecutor_id\x18\x03 \x01(\t\x12\x1b\n\x13resource_profile_id\x18\x04 \x01(\x05\x12-\n\x0eworkload_class\x18\x05 \x01(\x0e\x32\x15.hrm.v1.WorkloadClass\x12$\n\tresources\x18\x06 \x01(\x0b\x32\x11.hrm.v1.Resources\x12\x1b\n\x13\x65xpected_duration_s\x18\x07 \x01(\x01\x12#\n\x06launch\x18\x08 \x01(\x0b\x32\x13.hrm.v1.SparkLaunch\x12\x18\n\x10resource_unit_id\x18\t \x01(\t\x12\x10\n\x08heap_mib\x18\n \x01(\x05\"S\n\x0c\x43ontainerEnd\x12\x1f\n\x05\x63\x61use\x18\x01 \x01(\x0e\x32\x10.hrm.v1.EndCause\x12\x11\n\texit_code\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\"\xfd\x03\n\x0f\x43ontainerStatus\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x16\n\x0e\x61pplication_id\x18\x02 \x01(\t\x12\x13\n\x0b\x65xecutor_id\x18\x03 \x01(\t\x12\x1b\n\x13resource_profile_id\x18\x04 \x01(\x05\x12-\n\x0eworkload_class\x18\x05 \x01(\x0e\x32\x15.hrm.v1.WorkloadClass\x12$\n\tresources\x18\x06 \x01(\x0b\x32\x11.hrm.v1.Resources\x12%\n\x05state\x18\x07 \x01(\x0e\x32\x16.hrm.v1.ContainerState\x12\x0c\n\x04node\x18\x08 \x01(\t\x12\x18\n\x10resource_unit_id\x18\t \x01(\t\x12\x16\n\x0erequested_at_s\x18\n \x01(\x01\x12\x15\n\rassigned_at_s\x18\x0b \x01(\x01\x12\x14\n\x0cstarted_at_s\x18\x0c \x01(\x01\x12\x12\n\nended_at_s\x18\r \x01(\x01\x12!\n\x03\x65nd\x18\x0e \x01(\x0b\x32\x14.hrm.v1.ContainerEnd\x12\x12\n\nstdout_url\x18\x0f \x01(\t\x12\x12\n\nstderr_url\x18\x10 \x01(\t\x12%\n\x05usage\x18\x11 \x01(\x0b\x32\x16.hrm.v1.ContainerUsage\x12\x1b\n\x13\x65xpected_duration_s\x18\x12 \x01(\x01\"L\n\x0e\x43ontainerUsage\x12\x13\n\x0b\x63pu_percent\x18\x01 \x01(\x01\x12\x12\n\nmemory_mib\x18\x02 \x01(\x03\x12\x11\n\tprocesses\x18\x03 \x01(\x05\"\x82\x02\n\x08Progress\x12\x13\n\x0b\x61\x63tive_jobs\x18\x01 \x01(\x05\x12\x15\n\ractive_stages\x18\x02 \x01(\x05\x12\x18\n\x10\x63ompleted_stages\x18\x03 \x01(\x05\x12\x13\n\x0btasks_total\x18\x04 \x01(\x03\x12\x15\n\rtasks_running\x18\x05 \x01(\x03\x12\x17\n\x0ftasks_completed\x18\x06 \x01(\x03\x12\x14\n\x0ctasks_failed\x18\x07 \x01(\x03\x12\x13\n\x0bmean_task_s\x18\x08 \x01(\x01\x12\x19\n\x11streaming_queries\x18\t \x03(\t\x12%\n\x06stages\x18\n \x03(\x0b\x32\x15.hrm.v1.StageProgress\"\xb0\x01\n\rStageProgress\x12\x10\n\x08stage_id\x18\x01 \x01(\x05\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x13\n\x0btasks_total\x18\x04 \x01(\x05\x12\x15\n\rtasks_running\x18\x05 \x01(\x05\x12\x17\n\x0ftasks_completed\x18\x06 \x01(\x05\x12\x14\n\x0ctasks_failed\x18\x07 \x01(\x05\x12\x13\n\x0bmean_task_s\x18\x08 \x01(\x01*d\n\rWorkloadClass\x12\x1e\n\x1aWORKLOAD_CLASS_UNSPECIFIED\x10\x00\x12\x18\n\x14WORKLOAD_CLASS_BATCH\x10\x01\x12\x19\n\x15WORKLOAD_CLASS_STREAM\x10\x02*\xf2\x01\n\x10\x41pplicationState\x12!\n\x1d\x41PPLICATION_STATE_UNSPECIFIED\x10\x00\x12\x1f\n\x1b\x41PPLICATION_STATE_SUBMITTED\x10\x01\x12\x1d\n\x19\x41PPLICATION_STATE_RUNNING\x10\x02\x12\x1e\n\x1a\x41PPLICATION_STATE_DETACHED\x10\x03\x12\x1f\n\x1b\x41PPLICATION_STATE_SUCCEEDED\x10\x04\x12\x1c\n\x18\x41PPLICATION_STATE_FAILED\x10\x05\x12\x1c\n\x18\x41PPLICATION_STATE_KILLED\x10\x06*\xdf\x01\n\x0e\x43ontainerState\x12\x1f\n\x1b\x43ONTAINER_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x43ONTAINER_STATE_PENDING\x10\x01\x12\x1c\n\x18\x43ONTAINER_STATE_ASSIGNED\x10\x02\x12\x1b\n\x17\x43ONTAINER_STATE_WAITING\x10\x03\x12\x1b\n\x17\x43ONTAINER_STATE_RUNNING\x10\x04\x12\x1c\n\x18\x43ONTAINER_STATE_STOPPING\x10\x05\x12\x19\n\x15\x43ONTAINER_STATE_ENDED\x10\x06*\xe8\x01\n\x08\x45ndCause\x12\x19\n\x15\x45ND_CAUSE_UNSPECIFIED\x10\x00\x12\x14\n\x10\x45ND_CAUSE_EXITED\x10\x01\x12\x16\n\x12\x45ND_CAUSE_RELEASED\x10\x02\x12\x1a\n\x16\x45ND_CAUSE_MEMORY_LIMIT\x10\x03\x12\x17\n\x13\x45ND_CAUSE_NODE_LOST\x10\x04\x12\x1b\n\x17\x45ND_CAUSE_LAUNCH_FAILED\x10\x05\x12\x14\n\x10\x45ND_CAUSE_KILLED\x10\x06\x12\x12\n\x0e\x45ND_CAUSE_LOST\x10\x07\x12\x17\n\x13\x45ND_CAUSE_PREEMPTED\x10\x08*k\n\tNodeState\x12\x1a\n\x16NODE_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10NODE_STATE_ALIVE\x10\x01\x12\x17\n\x13NODE_STATE_DRAINING\x10\x02\x12\x13\n\x0fNODE_STATE_LOST\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13hrm/v1/common.proto\x12\x06hrm.v1\"G\n\tResources\x12\x0e\n\x06vcores\x18\x01 \x01(\x03\x12\x12\n\nmemory_mib\x18\x02 \x01(\x03\x12\x16\n\x0egpu_memory_mib\x18\x03 \x01(\x03\"\xfe\x01\n\x0bSparkLaunch\x12\x12\n\ndriver_url\x18\x01 \x01(\t\x12\x15\n\rspark_version\x18\x02 \x01(\t\x12\x39\n\x0b\x65nvironment\x18\x03 \x03(\x0b\x32$.hrm.v1.SparkLaunch.EnvironmentEntry\x12\x14\n\x0cjava_options\x18\x04 \x03(\t\x12\x18\n\x10\x65xtra_class_path\x18\x05 \x03(\t\x12\x15\n\rdecommissions\x18\x06 \x01(\x08\x12\x0e\n\x06\x64river\x18\x07 \x01(\t\x1a\x32\n\x10\x45nvironmentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb2\x02\n\rContainerSpec\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x16\n\x0e\x61pplication_id\x18\x02 \x01(\t\x12\x13\n\x0b\x65xecutor_id\x18\x03 \x01(\t\x12\x1b\n\x13resource_profile_id\x18\x04 \x01(\x05\x12-\n\x0eworkload_class\x18\x05 \x01(\x0e\x32\x15.hrm.v1.WorkloadClass\x12$\n\tresources\x18\x06 \x01(\x0b\x32\x11.hrm.v1.Resources\x12\x1b\n\x13\x65xpected_duration_s\x18\x07 \x01(\x01\x12#\n\x06launch\x18\x08 \x01(\x0b\x32\x13.hrm.v1.SparkLaunch\x12\x18\n\x10resource_unit_id\x18\t \x01(\t\x12\x10\n\x08heap_mib\x18\n \x01(\x05\"S\n\x0c\x43ontainerEnd\x12\x1f\n\x05\x63\x61use\x18\x01 \x01(\x0e\x32\x10.hrm.v1.EndCause\x12\x11\n\texit_code\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\"\xfd\x03\n\x0f\x43ontainerStatus\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x16\n\x0e\x61pplication_id\x18\x02 \x01(\t\x12\x13\n\x0b\x65xecutor_id\x18\x03 \x01(\t\x12\x1b\n\x13resource_profile_id\x18\x04 \x01(\x05\x12-\n\x0eworkload_class\x18\x05 \x01(\x0e\x32\x15.hrm.v1.WorkloadClass\x12$\n\tresources\x18\x06 \x01(\x0b\x32\x11.hrm.v1.Resources\x12%\n\x05state\x18\x07 \x01(\x0e\x32\x16.hrm.v1.ContainerState\x12\x0c\n\x04node\x18\x08 \x01(\t\x12\x18\n\x10resource_unit_id\x18\t \x01(\t\x12\x16\n\x0erequested_at_s\x18\n \x01(\x01\x12\x15\n\rassigned_at_s\x18\x0b \x01(\x01\x12\x14\n\x0cstarted_at_s\x18\x0c \x01(\x01\x12\x12\n\nended_at_s\x18\r \x01(\x01\x12!\n\x03\x65nd\x18\x0e \x01(\x0b\x32\x14.hrm.v1.ContainerEnd\x12\x12\n\nstdout_url\x18\x0f \x01(\t\x12\x12\n\nstderr_url\x18\x10 \x01(\t\x12%\n\x05usage\x18\x11 \x01(\x0b\x32\x16.hrm.v1.ContainerUsage\x12\x1b\n\x13\x65xpected_duration_s\x18\x12 \x01(\x01\"L\n\x0e\x43ontainerUsage\x12\x13\n\x0b\x63pu_percent\x18\x01 \x01(\x01\x12\x12\n\nmemory_mib\x18\x02 \x01(\x03\x12\x11\n\tprocesses\x18\x03 \x01(\x05\"\x82\x02\n\x08Progress\x12\x13\n\x0b\x61\x63tive_jobs\x18\x01 \x01(\x05\x12\x15\n\ractive_stages\x18\x02 \x01(\x05\x12\x18\n\x10\x63ompleted_stages\x18\x03 \x01(\x05\x12\x13\n\x0btasks_total\x18\x04 \x01(\x03\x12\x15\n\rtasks_running\x18\x05 \x01(\x03\x12\x17\n\x0ftasks_completed\x18\x06 \x01(\x03\x12\x14\n\x0ctasks_failed\x18\x07 \x01(\x03\x12\x13\n\x0bmean_task_s\x18\x08 \x01(\x01\x12\x19\n\x11streaming_queries\x18\t \x03(\t\x12%\n\x06stages\x18\n \x03(\x0b\x32\x15.hrm.v1.StageProgress\"\xb0\x01\n\rStageProgress\x12\x10\n\x08stage_id\x18\x01 \x01(\x05\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x13\n\x0btasks_total\x18\x04 \x01(\x05\x12\x15\n\rtasks_running\x18\x05 \x01(\x05\x12\x17\n\x0ftasks_completed\x18\x06 \x01(\x05\x12\x14\n\x0ctasks_failed\x18\x07 \x01(\x05\x12\x13\n\x0bmean_task_s\x18\x08 \x01(\x01*d\n\rWorkloadClass\x12\x1e\n\x1aWORKLOAD_CLASS_UNSPECIFIED\x10\x00\x12\x18\n\x14WORKLOAD_CLASS_BATCH\x10\x01\x12\x19\n\x15WORKLOAD_CLASS_STREAM\x10\x02*\xf2\x01\n\x10\x41pplicationState\x12!\n\x1d\x41PPLICATION_STATE_UNSPECIFIED\x10\x00\x12\x1f\n\x1b\x41PPLICATION_STATE_SUBMITTED\x10\x01\x12\x1d\n\x19\x41PPLICATION_STATE_RUNNING\x10\x02\x12\x1e\n\x1a\x41PPLICATION_STATE_DETACHED\x10\x03\x12\x1f\n\x1b\x41PPLICATION_STATE_SUCCEEDED\x10\x04\x12\x1c\n\x18\x41PPLICATION_STATE_FAILED\x10\x05\x12\x1c\n\x18\x41PPLICATION_STATE_KILLED\x10\x06*\xdf\x01\n\x0e\x43ontainerState\x12\x1f\n\x1b\x43ONTAINER_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x43ONTAINER_STATE_PENDING\x10\x01\x12\x1c\n\x18\x43ONTAINER_STATE_ASSIGNED\x10\x02\x12\x1b\n\x17\x43ONTAINER_STATE_WAITING\x10\x03\x12\x1b\n\x17\x43ONTAINER_STATE_RUNNING\x10\x04\x12\x1c\n\x18\x43ONTAINER_STATE_STOPPING\x10\x05\x12\x19\n\x15\x43ONTAINER_STATE_ENDED\x10\x06*\xe8\x01\n\x08\x45ndCause\x12\x19\n\x15\x45ND_CAUSE_UNSPECIFIED\x10\x00\x12\x14\n\x10\x45ND_CAUSE_EXITED\x10\x01\x12\x16\n\x12\x45ND_CAUSE_RELEASED\x10\x02\x12\x1a\n\x16\x45ND_CAUSE_MEMORY_LIMIT\x10\x03\x12\x17\n\x13\x45ND_CAUSE_NODE_LOST\x10\x04\x12\x1b\n\x17\x45ND_CAUSE_LAUNCH_FAILED\x10\x05\x12\x14\n\x10\x45ND_CAUSE_KILLED\x10\x06\x12\x12\n\x0e\x45ND_CAUSE_LOST\x10\x07\x12\x17\n\x13\x45ND_CAUSE_PREEMPTED\x10\x08*k\n\tNodeState\x12\x1a\n\x16NODE_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10NODE_STATE_ALIVE\x10\x01\x12\x17\n\x13NODE_STATE_DRAINING\x10\x02\x12\x13\n\x0fNODE_STATE_LOST\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,32 +33,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SPARKLAUNCH_ENVIRONMENTENTRY']._loaded_options = None
   _globals['_SPARKLAUNCH_ENVIRONMENTENTRY']._serialized_options = b'8\001'
-  _globals['_WORKLOADCLASS']._serialized_start=1769
-  _globals['_WORKLOADCLASS']._serialized_end=1869
-  _globals['_APPLICATIONSTATE']._serialized_start=1872
-  _globals['_APPLICATIONSTATE']._serialized_end=2114
-  _globals['_CONTAINERSTATE']._serialized_start=2117
-  _globals['_CONTAINERSTATE']._serialized_end=2340
-  _globals['_ENDCAUSE']._serialized_start=2343
-  _globals['_ENDCAUSE']._serialized_end=2575
-  _globals['_NODESTATE']._serialized_start=2577
-  _globals['_NODESTATE']._serialized_end=2684
+  _globals['_WORKLOADCLASS']._serialized_start=1785
+  _globals['_WORKLOADCLASS']._serialized_end=1885
+  _globals['_APPLICATIONSTATE']._serialized_start=1888
+  _globals['_APPLICATIONSTATE']._serialized_end=2130
+  _globals['_CONTAINERSTATE']._serialized_start=2133
+  _globals['_CONTAINERSTATE']._serialized_end=2356
+  _globals['_ENDCAUSE']._serialized_start=2359
+  _globals['_ENDCAUSE']._serialized_end=2591
+  _globals['_NODESTATE']._serialized_start=2593
+  _globals['_NODESTATE']._serialized_end=2700
   _globals['_RESOURCES']._serialized_start=31
   _globals['_RESOURCES']._serialized_end=102
   _globals['_SPARKLAUNCH']._serialized_start=105
-  _globals['_SPARKLAUNCH']._serialized_end=343
-  _globals['_SPARKLAUNCH_ENVIRONMENTENTRY']._serialized_start=293
-  _globals['_SPARKLAUNCH_ENVIRONMENTENTRY']._serialized_end=343
-  _globals['_CONTAINERSPEC']._serialized_start=346
-  _globals['_CONTAINERSPEC']._serialized_end=652
-  _globals['_CONTAINEREND']._serialized_start=654
-  _globals['_CONTAINEREND']._serialized_end=737
-  _globals['_CONTAINERSTATUS']._serialized_start=740
-  _globals['_CONTAINERSTATUS']._serialized_end=1249
-  _globals['_CONTAINERUSAGE']._serialized_start=1251
-  _globals['_CONTAINERUSAGE']._serialized_end=1327
-  _globals['_PROGRESS']._serialized_start=1330
-  _globals['_PROGRESS']._serialized_end=1588
-  _globals['_STAGEPROGRESS']._serialized_start=1591
-  _globals['_STAGEPROGRESS']._serialized_end=1767
+  _globals['_SPARKLAUNCH']._serialized_end=359
+  _globals['_SPARKLAUNCH_ENVIRONMENTENTRY']._serialized_start=309
+  _globals['_SPARKLAUNCH_ENVIRONMENTENTRY']._serialized_end=359
+  _globals['_CONTAINERSPEC']._serialized_start=362
+  _globals['_CONTAINERSPEC']._serialized_end=668
+  _globals['_CONTAINEREND']._serialized_start=670
+  _globals['_CONTAINEREND']._serialized_end=753
+  _globals['_CONTAINERSTATUS']._serialized_start=756
+  _globals['_CONTAINERSTATUS']._serialized_end=1265
+  _globals['_CONTAINERUSAGE']._serialized_start=1267
+  _globals['_CONTAINERUSAGE']._serialized_end=1343
+  _globals['_PROGRESS']._serialized_start=1346
+  _globals['_PROGRESS']._serialized_end=1604
+  _globals['_STAGEPROGRESS']._serialized_start=1607
+  _globals['_STAGEPROGRESS']._serialized_end=1783
 # @@protoc_insertion_point(module_scope)
