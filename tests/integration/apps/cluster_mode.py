@@ -7,9 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
 import helper  # type: ignore[import-not-found]  # comes with --py-files
+from pyspark.sql import SparkSession
 
 way = sys.argv[1]
 spark = SparkSession.builder.getOrCreate()
