@@ -17,7 +17,7 @@ from pathlib import Path
 from hrm.config import AgentSettings
 from hrm.core.model import ContainerSpec
 from hrm.errors import LaunchFailed
-from hrm.spark.conf import conf_dir
+from hrm.spark.conf import DRIVER_ENVIRONMENT, conf_dir
 from hrm.spark.launch import Java, Launch, Spark, gpu_environment
 
 __all__ = ["DOCUMENT_FILE", "driver_launch", "files_dir", "forget_old_files"]
@@ -27,7 +27,7 @@ _INHERITED = (
     *("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH"),
     *("HRM_HOME", "PYTHONPATH", "SPARK_LOCAL_IP", "HADOOP_CONF_DIR", "SPARK_DIST_CLASSPATH"),
 )
-_ENVIRONMENT_SETTING = "spark.hrm.driverEnv."
+_ENVIRONMENT_SETTING = DRIVER_ENVIRONMENT.removesuffix("NAME")
 
 
 def files_dir(settings: AgentSettings) -> Path:

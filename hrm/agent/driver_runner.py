@@ -197,6 +197,8 @@ class Runner:
         conf = {key: value for key, value in document["conf"] if key not in _NOT_FROM_THE_CLIENT}
         conf["spark.driver.host"] = document["host"]
         conf.setdefault("spark.ui.port", "0")  # several drivers may be on one node
+        # An application that leaves its context running ends with its main program all the same.
+        conf.setdefault("spark.submit.callSystemExitOnMainExit", "true")
         conf.setdefault("spark.driver.memory", f"{document['heap_mib']}m")
         options = conf.get("spark.driver.extraJavaOptions", "")
         own = f"-Djava.io.tmpdir={self._dir / 'tmp'}"

@@ -29,7 +29,6 @@ __all__ = ["app", "run_submit"]
 INTERRUPTED = 130
 TAIL_BYTES = 8_192
 TAIL_LINES = 20
-WAIT_SETTING = "spark.hrm.submit.waitAppCompletion"
 HELP = """\
 Usage: hrm submit [options] APP [APP's arguments]
        hrm submit --status ID | --kill ID [--master hrm://HOST:PORT]
@@ -99,7 +98,7 @@ def run_submit(arguments: Sequence[str]) -> int:
         submission = client.submit(spec, files)
         submission_id = submission.submission_id
         console.note(f"HRM: submitted {submission_id} to hrm://{client.target}")
-        if options.conf.get(WAIT_SETTING, "true").lower() == "false":
+        if not options.waits:
             sys.stdout.write(submission_id + "\n")
             return 0
         try:

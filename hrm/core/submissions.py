@@ -95,8 +95,8 @@ class SubmissionsCore:
     def handle(self, event: m.Event) -> list[m.Command]:
         """Take in one fact; answers what is to be done, in order."""
         self._handlers[type(event)](event)
-        out, self._out = self._out, []
-        return out
+        out, self._out = list(dict.fromkeys(self._out)), []
+        return sorted(out, key=_who_hears_last)
 
     def live(self) -> list[Entry]:
         return [x for x in self.entries.values() if not x.record.state.ended]
@@ -426,3 +426,10 @@ class SubmissionsCore:
         if entry.record.state in (S.KILLING, S.WAITING_TO_RESTART):
             return f"it was given up ({entry.record.message})"
         return f"driver {entry.record.attempt} has taken its place"
+
+
+def _who_hears_last(command: m.Command) -> int:
+    """Watchers and callers are told when all that they may look at then is done."""
+    if isinstance(command, m.Changed):
+        return 1
+    return 2 if isinstance(command, m.Committed | m.GrantLease | m.RefuseCall) else 0

@@ -8,7 +8,10 @@ from pathlib import Path
 import hrm
 from hrm.errors import InvalidConfig
 
-__all__ = ["conf_dir", "properties_text"]
+__all__ = ["DRIVER_ENVIRONMENT", "conf_dir", "properties_text"]
+
+DRIVER_ENVIRONMENT = "spark.hrm.driverEnv.NAME"
+"""In cluster deploy mode: the variable NAME of the driver's environment."""
 
 _ESCAPED = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 _ESCAPED_IN_KEY = _ESCAPED | {":": "\\:", "=": "\\=", " ": "\\ ", "#": "\\#", "!": "\\!"}

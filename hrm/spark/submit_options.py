@@ -81,6 +81,11 @@ class Options:
     kill: str = ""
     warnings: tuple[str, ...] = ()
 
+    @property
+    def waits(self) -> bool:
+        """Does whoever submits wait for the end?"""
+        return self.conf.get("spark.hrm.submit.waitAppCompletion", "true").lower() != "false"
+
     def shell(self) -> str:
         """The interactive program that this would start; empty where it is an application."""
         if self.main_class in SHELL_CLASSES:

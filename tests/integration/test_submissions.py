@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,8 @@ def test_python_drivers_on_nodes_end_as_they_end(
         assert [c["executor_id"] for c in holder["containers"]] == ["1"]
         assert "SUM 328350 from a file" in driver_log(cluster, name)
         assert "CONF two words = 2 app" in driver_log(cluster, name)
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        assert f"PYTHON {version}" in driver_log(cluster, name), "which nodes compare with theirs"
     failed = submission(cluster, "fails")
     assert failed is not None
     assert (failed["state"], failed["exit_code"]) == ("SUBMISSION_STATE_FAILED", 7)
@@ -149,7 +152,7 @@ def _compiled(directory: Path) -> Path:
     return jar
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def masters(cluster: Cluster) -> Iterator[Callable[[], None]]:
     """``masters()``: the cluster's master dies by kill -9, and another takes over."""
     started: list[subprocess.Popen[bytes]] = []

@@ -121,8 +121,7 @@ async def test_what_nobody_needs_goes_after_a_while(store: FileStore, directory:
     other = hashlib.sha256(b"other").hexdigest()
     await store.put(other, 5, "other", 0, b"oth")
     assert store.clean({DIGEST}, 60.0) == 0
-    for path in directory.iterdir():
-        os.utime(path, (1.0, 1.0))
+    _age(directory)
     assert store.clean({DIGEST}, 60.0) == 1, "the part that never became whole"
     store.require([DIGEST])
     os.utime(directory / DIGEST, (1.0, 1.0))
@@ -131,3 +130,8 @@ async def test_what_nobody_needs_goes_after_a_while(store: FileStore, directory:
     os.utime(directory / DIGEST, (1.0, 1.0))
     assert store.clean(set(), 60.0) == 1
     assert store.held_bytes == 0
+
+
+def _age(directory: Path) -> None:
+    for path in directory.iterdir():
+        os.utime(path, (1.0, 1.0))

@@ -88,7 +88,14 @@ def test_shells_are_known(given: list[str], shell: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "mib"),
-    [("2g", 2048), ("512m", 512), ("1024", 1024), ("1048576k", 1024), ("3GB", 3072), ("1t", 1 << 20)],
+    [
+        ("2g", 2048),
+        ("512m", 512),
+        ("1024", 1024),
+        ("1048576k", 1024),
+        ("3GB", 3072),
+        ("1t", 1 << 20),
+    ],
 )
 def test_sizes(text: str, mib: int) -> None:
     assert memory_mib(text, "spark.driver.memory") == mib

@@ -14,6 +14,8 @@ way = sys.argv[1]
 spark = SparkSession.builder.getOrCreate()
 total = spark.sparkContext.parallelize(range(100), 4).map(helper.square).sum()
 print("SUM", total, Path(sys.argv[2]).read_text().strip(), flush=True)
+workers = spark.sparkContext.parallelize([0], 1)
+print("PYTHON", workers.map(lambda _: os.environ.get("HRM_DRIVER_PYTHON")).first(), flush=True)
 print("CONF", spark.conf.get("spark.test.words"), Path.cwd().name, flush=True)
 if way == "stop":
     spark.stop()
