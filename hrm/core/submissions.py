@@ -387,8 +387,8 @@ class SubmissionsCore:
         self._out.append(release)
 
     def _end_linked(self, entry: Entry, state: S, message: str) -> None:
-        if entry.record.application_ids:
-            application_id = entry.record.application_ids[-1]
+        """All of them: a driver may have started others. Those that have ended are left alone."""
+        for application_id in entry.record.application_ids:
             end = m.EndLinked(application_id=application_id, state=state, message=message)
             self._out.append(end)
 

@@ -287,11 +287,11 @@ class Client:
             HrmError: the master does not know it, or was away for ``WATCH_RETRY_LIMIT_S``.
         """
         request = pb.GetSubmissionRequest(submission_id=submission_id)
-        heard_s = time.monotonic()
+        heard_s, away = time.monotonic(), False
         while True:
             try:
                 for submission in self._stub.Watch(request):
-                    heard_s = time.monotonic()
+                    heard_s, away = time.monotonic(), False
                     yield submission
                     if submission.state in ENDED:
                         return
@@ -301,6 +301,9 @@ class Client:
                     raise error from broken
                 if time.monotonic() - heard_s > WATCH_RETRY_LIMIT_S:
                     raise error from broken
+                if not away:
+                    self._tell(f"still waiting: {error.message}")
+                away = True
             time.sleep(RETRY_S)
 
     def _once(self, method: str, request: Any) -> Any:
