@@ -245,7 +245,7 @@ class MasterSettings(_Settings):
     )
     files_keep_s: float = Field(
         default=3_600.0,
-        ge=0,
+        ge=60,
         description="time that files are kept which no live submission needs",
     )
 

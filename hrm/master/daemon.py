@@ -143,6 +143,7 @@ async def _serve(settings: MasterSettings, token: str, store: SqliteStore) -> in
         error = await stopped
     finally:
         ticking.cancel()
+        await asyncio.gather(ticking, return_exceptions=True)
         await server.stop(STOP_GRACE_S)
         (settings.state_dir / "address").unlink(missing_ok=True)
     if error is not None:

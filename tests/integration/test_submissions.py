@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from hrm.spark.launch import find_java, find_spark
-from tests.integration.conftest import APPS, BIN, Cluster, Submitted, executors_of
+from tests.integration.conftest import APPS, BIN, Cluster, Submitted, command_of, executors_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]
 
@@ -76,12 +76,13 @@ def driver_log(cluster: Cluster, name: str, stream: str = "stdout") -> str:
     return log
 
 
-def drivers_of(submission_id: str) -> list[psutil.Process]:
+def drivers_of(cluster: Cluster, submission_id: str) -> list[psutil.Process]:
     """The driver JVMs of a submission."""
     found = []
     for process in psutil.process_iter(["cmdline", "environ"]):
         environment, command = process.info["environ"] or {}, process.info["cmdline"] or [""]
         ours = environment.get("HRM_SUBMISSION_ID") == submission_id
+        ours = ours and str(cluster.state) in environment.get("SPARK_LOCAL_DIRS", "")
         if (
             ours
             and command[0].endswith("java")
@@ -91,13 +92,21 @@ def drivers_of(submission_id: str) -> list[psutil.Process]:
     return found
 
 
+def executors(cluster: Cluster, application_id: str) -> list[psutil.Process]:
+    """Those of this cluster: others on the machine name their applications alike."""
+    ours = str(cluster.state)
+    return [process for process in executors_of(application_id) if ours in command_of(process)]
+
+
 def test_python_drivers_on_nodes_end_as_they_end(
     cluster: Cluster, helpers: tuple[str, str], eventually: Callable[..., Any]
 ) -> None:
     module, data = helpers
     files = ("--py-files", module, "--files", data, str(APPS / "cluster_mode.py"))
     stops = submit(cluster, "stops", *files, "stop", "data.txt")
-    leaves = submit(cluster, "leaves", *files, "no-stop", "data.txt")
+    # Older Sparks do not know this setting, and wait for the last thread that is no daemon.
+    alone = ("--conf", "spark.submit.callSystemExitOnMainExit=false")
+    leaves = submit(cluster, "leaves", *alone, *files, "no-stop", "data.txt")
     assert stops.wait(240) == 0, stops.output()
     assert leaves.wait(240) == 0, leaves.output()
     fails = submit(cluster, "fails", *files, "7", "data.txt")
@@ -111,7 +120,7 @@ def test_python_drivers_on_nodes_end_as_they_end(
         app = cluster.ask("app", "show", application_id)
         assert app["submission_id"] == found["submission_id"]
         assert app["state"] == "APPLICATION_STATE_SUCCEEDED", app["message"]
-        eventually(lambda a=application_id: not executors_of(a), 20.0, "no executor is left")
+        eventually(lambda a=application_id: not executors(cluster, a), 20.0, "no executor is left")
         holder = cluster.ask("app", "show", found["submission_id"])
         assert holder["state"] == "APPLICATION_STATE_SUCCEEDED"
         assert [c["executor_id"] for c in holder["containers"]] == ["1"]
@@ -203,13 +212,13 @@ def test_a_supervised_stream_outlives_its_driver_and_the_master(
     found = submission(cluster, "counting")
     assert found is not None
     submission_id = found["submission_id"]
-    (first,) = drivers_of(submission_id)
+    (first,) = drivers_of(cluster, submission_id)
     os.kill(first.pid, signal.SIGKILL)
     eventually(lambda: len(noted(2)) >= 2, 180.0, "another driver goes on")
-    assert len(drivers_of(submission_id)) == 1
+    assert len(drivers_of(cluster, submission_id)) == 1
     assert noted(2)[0] in (noted(1)[-1], noted(1)[-1] + 1), "from where the checkpoint was"
 
-    (second,) = drivers_of(submission_id)
+    (second,) = drivers_of(cluster, submission_id)
     masters()
     eventually(
         lambda: cluster.run("status", "--master", cluster.address).returncode == 0, 30.0, "it is up"
@@ -222,7 +231,7 @@ def test_a_supervised_stream_outlives_its_driver_and_the_master(
         return again is not None and again["node"] != "" and again["attempt"] == 2
 
     eventually(is_known, 60.0, "the new master has heard of it")
-    assert [p.pid for p in drivers_of(submission_id)] == [second.pid]
+    assert [p.pid for p in drivers_of(cluster, submission_id)] == [second.pid]
     asked = _spark_submit(cluster, "--status", submission_id)
     assert re.search(rf"{submission_id} RUNNING on node-\d, driver 2, application app-", asked)
     application_id = submission(cluster, "counting")["application_ids"][-1]  # type: ignore[index]
@@ -231,8 +240,8 @@ def test_a_supervised_stream_outlives_its_driver_and_the_master(
     assert f"{submission_id} KILLED" in _spark_submit(cluster, "--kill", submission_id)
     assert app.wait(60) != 0
     assert "KILLED" in app.output()
-    eventually(lambda: not drivers_of(submission_id), 30.0, "no driver is left")
-    eventually(lambda: not executors_of(application_id), 30.0, "no executor is left")
+    eventually(lambda: not drivers_of(cluster, submission_id), 30.0, "no driver is left")
+    eventually(lambda: not executors(cluster, application_id), 30.0, "no executor is left")
     linked = cluster.ask("app", "show", application_id)
     assert linked["state"] == "APPLICATION_STATE_KILLED"
     eventually(lambda: cluster.free_vcores() == 6, 20.0, "all cores are free again")

@@ -3,7 +3,7 @@ package org.apache.spark.scheduler.cluster.hrm
 import java.net.InetAddress
 import java.security.SecureRandom
 import java.util.{Base64, LinkedHashMap => JMap}
-import java.util.concurrent.{CountDownLatch, RejectedExecutionException}
+import java.util.concurrent.{CountDownLatch, FutureTask, RejectedExecutionException}
 import java.util.concurrent.{ScheduledExecutorService, TimeUnit}
 
 import com.fasterxml.jackson.databind.ObjectMapper
@@ -71,7 +71,7 @@ private[hrm] final class AppMasterSupervisor(
     val token = newToken()
     val gateway = new GatewayServer.GatewayServerBuilder(bridge)
       .javaAddress(InetAddress.getLoopbackAddress).javaPort(0).authToken(token).build()
-    gateway.start()
+    startGateway(gateway)
     startedNs = System.nanoTime()
     try {
       val process = AppMasterProcess.start(conf)
@@ -155,6 +155,18 @@ private[hrm] object AppMasterSupervisor {
       gateway.shutdown()
       process.closeStdin()
     }
+  }
+
+  /**
+   * On a daemon thread, whose own threads are daemons, too: a program that ends without stopping
+   * its context must not be kept alive by us.
+   */
+  private def startGateway(gateway: GatewayServer): Unit = {
+    val starting = new FutureTask[Unit](() => gateway.start())
+    val thread = new Thread(starting, "hrm-gateway")
+    thread.setDaemon(true)
+    thread.start()
+    starting.get()
   }
 
   private def newToken(): String = {
