@@ -103,7 +103,7 @@ def nodes_table(nodes: Iterable[admin_pb2.Node]) -> RenderableType:
         ">WAITING S/B", ">CPU", "ISOLATION", "SPARK", ">HEARD",
     )  # fmt: skip
     for node in listed:
-        shown = [escape(node.name), _state(common_pb2.NodeState.Name(node.state), "NODE_STATE_")]
+        shown = [escape(node.name), _node_state(node)]
         tail = [
             f"{node.usage.cpu_percent:.0f}%",
             escape(node.isolation),
@@ -126,6 +126,15 @@ def nodes_table(nodes: Iterable[admin_pb2.Node]) -> RenderableType:
         if not node.resource_units:
             table.add_row(*shown, *["-"] * (5 + with_gpus), *tail)
     return table
+
+
+def _node_state(node: admin_pb2.Node) -> str:
+    state = _state(common_pb2.NodeState.Name(node.state), "NODE_STATE_")
+    if node.excluded_for_s > 0:
+        return f"{state}, [red]excluded[/] for {age(node.excluded_for_s)}: {escape(node.exclusion)}"
+    if node.excluded_applications:
+        return f"{state}, [yellow]excluded[/] for {node.excluded_applications} of its applications"
+    return state
 
 
 def applications_table(applications: Iterable[admin_pb2.Application]) -> RenderableType:
