@@ -2,8 +2,9 @@
 
 The command is ``hrm.agent.driver_runner``, which starts the node's own spark-submit in client mode:
 from there on a driver on a node is like one at a user's terminal, with its AppMaster beside it. All
-that the runner must know is in one file of the work directory, mode 0700; it holds the
-application's configuration, and so its secrets, and goes with the work directory.
+that the runner must know is in one file of the container, and so is the cluster's token, for the
+AppMaster and the runner: a driver that runs as its submitter cannot read the agent's. Both go with
+the container; the first holds the application's configuration, and so its secrets.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from pathlib import Path
 from hrm.config import AgentSettings
 from hrm.core.model import ContainerSpec
 from hrm.errors import LaunchFailed
+from hrm.rpc import read_token
 from hrm.spark.conf import DRIVER_ENVIRONMENT, conf_dir
 from hrm.spark.launch import Java, Launch, Spark, gpu_environment
 
 __all__ = ["DOCUMENT_FILE", "driver_launch", "files_dir", "forget_old_files"]
 
 DOCUMENT_FILE = "driver.json"
+TOKEN_FILE = "token"  # noqa: S105 - a name
 _INHERITED = (
     *("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH"),
     *("HRM_HOME", "PYTHONPATH", "SPARK_LOCAL_IP", "HADOOP_CONF_DIR", "SPARK_DIST_CLASSPATH"),
@@ -42,6 +45,7 @@ def driver_launch(
 
     Raises:
         LaunchFailed: its document cannot be read, or this Spark has no spark-submit.
+        HrmError: the agent's own token cannot be read.
     """
     try:
         document = json.loads(spec.launch.driver)
@@ -57,10 +61,9 @@ def driver_launch(
     document |= {
         "attempt": int(spec.executor_id),
         "master": settings.master,
-        "token_file": str(settings.token_file.absolute()),
+        "token_file": str(work_dir.absolute() / TOKEN_FILE),
         "host": settings.host,
         "spark_submit": str(program),
-        "work_dir": str(work_dir.absolute()),
         "cache_dir": str(files_dir(settings).absolute()),
         "heap_mib": spec.heap_mib,
     }
@@ -86,7 +89,7 @@ def driver_launch(
     if java.home is not None:
         environment["JAVA_HOME"] = str(java.home)
     argv = (sys.executable, "-P", "-m", "hrm.agent.driver_runner", str(work_dir / DOCUMENT_FILE))
-    files = {DOCUMENT_FILE: json.dumps(document)}
+    files = {DOCUMENT_FILE: json.dumps(document), TOKEN_FILE: read_token(settings.token_file)}
     return Launch(argv=argv, environment=environment, files=files)
 
 

@@ -144,7 +144,7 @@ class Runner:
 
     def __init__(self, document: dict[str, Any]) -> None:
         self._document = document
-        self._dir = Path(document["work_dir"])
+        self._dir = Path.cwd()
         self._app_dir = self._dir / APPLICATION_DIR
         self._driver: subprocess.Popen[bytes] | None = None
 
@@ -158,7 +158,9 @@ class Runner:
         master = document["master"]
         _become_subreaper()
         signal.signal(signal.SIGTERM, lambda *_: None)  # the driver has it, too, and answers it
-        with rpc.sync_channel(master, rpc.read_token(Path(document["token_file"]))) as channel:
+        token_file = Path(document["token_file"])
+        token_file.chmod(0o600)
+        with rpc.sync_channel(master, rpc.read_token(token_file)) as channel:
             stub = submission_pb2_grpc.SubmissionServiceStub(channel)
             self._bring_files(stub)
             conf = self._conf()
@@ -201,7 +203,7 @@ class Runner:
         conf.setdefault("spark.submit.callSystemExitOnMainExit", "true")
         conf.setdefault("spark.driver.memory", f"{document['heap_mib']}m")
         options = conf.get("spark.driver.extraJavaOptions", "")
-        own = f"-Djava.io.tmpdir={self._dir / 'tmp'}"
+        own = f"-Djava.io.tmpdir={os.environ.get('TMPDIR', self._dir)}"
         conf["spark.driver.extraJavaOptions"] = f"{own} {options}".strip()
         main = next(each for each in document["resources"] if each["role"] == "main")
         if (main["name"] or main["uri"]).endswith(".py"):
@@ -216,6 +218,8 @@ class Runner:
         command = spark_submit_arguments(self._document, self._app_dir, properties)
         tied = [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid()), *command]
         environment = {**os.environ, "HRM_DRIVER_EXIT_FILE": str(self._dir / EXIT_FILE)}
+        if not os.access(environment.get("HRM_HOME", ""), os.W_OK):
+            environment.pop("HRM_HOME", None)  # the agent's, and the driver runs as somebody else
         self._driver = subprocess.Popen(
             tied, cwd=self._app_dir, env=environment, stdin=subprocess.DEVNULL
         )

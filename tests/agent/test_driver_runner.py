@@ -75,12 +75,11 @@ class Node:
         (self.work_dir / "tmp").mkdir(parents=True)
         token = directory / "token"
         token.write_text("secret\n")
-        token.chmod(0o600)
         self.program = directory / "spark-submit"
         self.document: dict[str, Any] = {
             "submission_id": "driver-1", "attempt": 2, "name": "app", "master": f"127.0.0.1:{port}",
             "token_file": str(token), "host": "127.0.0.1", "spark_submit": str(self.program),
-            "work_dir": str(self.work_dir), "cache_dir": str(directory / "cache"), "heap_mib": 512,
+            "cache_dir": str(directory / "cache"), "heap_mib": 512,
             "main_class": "a.B", "arguments": ["one", "two words"], "options": [],
             "conf": [["spark.x", "y z"], ["spark.driver.host", "the-client"]],
             "resources": [
@@ -99,6 +98,7 @@ class Node:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "hrm.agent.driver_runner", str(path)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            cwd=self.work_dir,
         )  # fmt: skip
 
     def run(self, script: str) -> tuple[int, str, str]:
@@ -315,7 +315,12 @@ def test_the_container_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         launch=LaunchContext(driver=json.dumps(document)),
     )
     java = Java(command=Path("/jdk/bin/java"), home=Path("/jdk"), version="17")
-    settings = AgentSettings(work_dir=tmp_path / "agent", host="10.0.0.7", master="10.0.0.1:7480")
+    token = tmp_path / "cluster-token"
+    token.write_text("secret")
+    token.chmod(0o600)
+    settings = AgentSettings(
+        work_dir=tmp_path / "agent", host="10.0.0.7", master="10.0.0.1:7480", token_file=token
+    )
 
     def launch() -> Any:
         return driver_launch(spec, spark=spark, java=java, settings=settings, work_dir=tmp_path)
@@ -328,6 +333,8 @@ def test_the_container_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert made.argv[-3:] == ("-m", "hrm.agent.driver_runner", str(tmp_path / "driver.json"))
     told = json.loads(made.files["driver.json"])
     assert (told["attempt"], told["master"], told["host"]) == (2, "10.0.0.1:7480", "10.0.0.7")
+    assert told["token_file"] == str(tmp_path / "token") == made.environment["HRM_TOKEN_FILE"]
+    assert made.files["token"] == "secret"
     assert made.environment["REGION"] == "north"
     assert made.environment["HRM_SUBMISSION_ATTEMPT"] == "2"
     assert made.environment["CUDA_VISIBLE_DEVICES"] == ""

@@ -85,12 +85,12 @@ def test_a_driver_runs_to_its_end() -> None:
     master = Master()
     assert kinds(master.submit) == [m.PersistSubmission, m.RequestDriver, m.Committed]
     master.driver(m.DriverLaunched, node="n1")
-    assert master.state is S.LAUNCHING
+    seen = [master.state]
     assert master.lease() == m.GrantLease(call_id=7, lease_s=0.0, renew_s=BOUNDS.renew_s)
-    assert master.state is S.RUNNING
+    seen.append(master.state)
     master.driver(m.DriverLinked, application_id="app-1")
     ended = master.end(exit_code=0, message="")
-    assert master.state is S.FINISHED
+    assert [*seen, master.state] == [S.LAUNCHING, S.RUNNING, S.FINISHED]
     assert (master.record.exit_code, master.record.application_ids) == (0, ("app-1",))
     assert [x.state for x in ended if isinstance(x, m.EndLinked | m.EndHolder)] == [S.FINISHED] * 2
 

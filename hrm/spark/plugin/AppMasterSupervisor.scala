@@ -7,7 +7,7 @@ import java.util.concurrent.{CountDownLatch, FutureTask, RejectedExecutionExcept
 import java.util.concurrent.{ScheduledExecutorService, TimeUnit}
 
 import com.fasterxml.jackson.databind.ObjectMapper
-import py4j.GatewayServer
+import py4j.{CallbackClient, GatewayServer}
 
 import org.apache.spark.SparkConf
 import org.apache.spark.internal.Logging
@@ -69,8 +69,11 @@ private[hrm] final class AppMasterSupervisor(
   private def launch(): Unit = if (!stopped) {
     val bridge = new DriverBridge(events.newGeneration(), events, listener)
     val token = newToken()
+    val loopback = InetAddress.getLoopbackAddress
+    // Java never calls Python here; a client that did would keep a thread for its connections.
+    val silent = new CallbackClient(GatewayServer.DEFAULT_PYTHON_PORT, loopback, 0, TimeUnit.SECONDS)
     val gateway = new GatewayServer.GatewayServerBuilder(bridge)
-      .javaAddress(InetAddress.getLoopbackAddress).javaPort(0).authToken(token).build()
+      .javaAddress(loopback).javaPort(0).callbackClient(silent).authToken(token).build()
     startGateway(gateway)
     startedNs = System.nanoTime()
     try {
