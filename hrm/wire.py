@@ -59,6 +59,7 @@ __all__ = [
     "from_usage",
     "to_binding",
     "to_class",
+    "to_document",
     "to_gang_min",
     "to_launch",
     "to_name",
@@ -79,6 +80,7 @@ GPU_INDEX_MAX = 1023
 HOSTS_MAX = 32
 NAME_LENGTH_MAX = 253
 TEXT_LENGTH_MAX = 65_536
+DOCUMENT_LENGTH_MAX = 4 * 1024 * 1024
 INT32_MAX = 2**31 - 1
 COUNT_MAX = 2**63 - 1
 
@@ -122,6 +124,13 @@ def to_name(value: str, field: str) -> str:
 def to_text(value: str, field: str) -> str:
     if len(value) > TEXT_LENGTH_MAX:
         raise InvalidRequest(f"{field} has {len(value)} characters; at most {TEXT_LENGTH_MAX}")
+    return value
+
+
+def to_document(value: str, field: str) -> str:
+    """JSON that another part of HRM wrote."""
+    if len(value) > DOCUMENT_LENGTH_MAX:
+        raise InvalidRequest(f"{field} has {len(value)} characters; at most {DOCUMENT_LENGTH_MAX}")
     return value
 
 
@@ -193,6 +202,7 @@ def to_launch(message: common.SparkLaunch) -> LaunchContext:
         java_options=tuple(message.java_options),
         extra_class_path=tuple(message.extra_class_path),
         decommissions=message.decommissions,
+        driver=to_document(message.driver, "launch.driver"),
     )
 
 
@@ -204,6 +214,7 @@ def from_launch(value: LaunchContext) -> common.SparkLaunch:
         java_options=value.java_options,
         extra_class_path=value.extra_class_path,
         decommissions=value.decommissions,
+        driver=value.driver,
     )
 
 

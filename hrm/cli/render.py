@@ -193,6 +193,9 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
         "starts with": f"{app.gang_min} executors together" if app.gang_min > 1 else "any executor",
         "streams": escape(", ".join(progress.streaming_queries) or "-"),
     }
+    if app.submission_id:
+        driver = f"{app.submission_attempt} of {app.submission_id}"
+        rows["driver"] = escape(f"{driver}; hrm submission logs {app.submission_id}")
     facts = Table.grid(padding=(0, 2))
     for name, value in rows.items():
         facts.add_row(f"[bold]{name}[/]", value)

@@ -279,6 +279,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             containers_pending=len(app.in_state(ContainerState.PENDING)),
             mean_wait_s=app.waited_s / app.waits if app.waits else 0.0,
             gang_min=record.gang_min,
+            submission_id=record.submission_id,
+            submission_attempt=record.submission_attempt,
         )
         if app.progress is not None:
             message.progress.CopyFrom(wire.from_progress(app.progress))
