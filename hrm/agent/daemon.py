@@ -28,6 +28,7 @@ import structlog
 from hrm import rpc, wire
 from hrm.agent import isolation as isolating
 from hrm.agent import shim
+from hrm.agent.archives import ArchiveKeeper
 from hrm.agent.containers import Containers, Ended, StopOrder
 from hrm.agent.link import Link
 from hrm.agent.logs import LogPages, Logs, LogService
@@ -80,7 +81,9 @@ class Agent:
         token: str,
         command_of: CommandOf,
         spark_versions: tuple[str, ...],
+        archives: ArchiveKeeper | None = None,
     ) -> None:
+        self._archives = archives
         self._settings = settings
         self._machine = machine
         self._token = token
@@ -152,6 +155,9 @@ class Agent:
             if self._pipelines is not None:
                 await self._pipelines.start()
                 stack.push_async_callback(self._pipelines.close)
+            if self._archives is not None:
+                self._archives.start()
+                stack.push_async_callback(self._archives.close)
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._loop.add_signal_handler(number, self._told_to_end)
                 stack.callback(self._loop.remove_signal_handler, number)
@@ -324,7 +330,12 @@ class Agent:
     def _heartbeat(self, command: c.SendHeartbeat) -> node_pb2.NodeHeartbeat:
         usage = wire.from_usage(self._sample.node) if self._sample else None
         statuses = (wire.from_status(self._dressed(status)) for status in command.statuses)
-        return node_pb2.NodeHeartbeat(usage=usage, containers=statuses)
+        shortcuts = self._archives.report() if self._archives is not None else ()
+        return node_pb2.NodeHeartbeat(
+            usage=usage,
+            containers=statuses,
+            shortcuts=[wire.from_shortcut(shortcut) for shortcut in shortcuts],
+        )
 
     def _dressed(self, status: ContainerStatus) -> ContainerStatus:
         """With what the core does not know: usage and the logs' addresses."""
@@ -524,13 +535,13 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
     try:
         token = rpc.read_token(settings.token_file)
         with Machine.prepare(settings) as machine:
+            archives: ArchiveKeeper | None = None
+            versions: tuple[str, ...] = ()
             if command_of is None:
-                command_of, versions = _spark_commands(settings)
-            else:
-                versions = ()
+                command_of, versions, archives = _spark_commands(settings)
             for name, why in machine.isolation.passed_over.items():
                 _log.info("isolation passed over", driver=name, why=why)
-            agent = Agent(settings, machine, token, command_of, versions)
+            agent = Agent(settings, machine, token, command_of, versions, archives)
             await agent.live()
     except HrmError as error:
         print(f"hrm agent: {error.message}", file=sys.stderr, flush=True)
@@ -538,8 +549,11 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
     return 0
 
 
-def _spark_commands(settings: AgentSettings) -> tuple[CommandOf, tuple[str, ...]]:
+def _spark_commands(
+    settings: AgentSettings,
+) -> tuple[CommandOf, tuple[str, ...], ArchiveKeeper]:
     spark, java = find_spark(settings.spark_home), find_java(settings.java_home)
+    archives = ArchiveKeeper(settings, spark, java)
 
     def command_of(
         spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str, gpu: Gpu | None
@@ -553,9 +567,10 @@ def _spark_commands(settings: AgentSettings) -> tuple[CommandOf, tuple[str, ...]
             stdout_url=stdout,
             stderr_url=stderr,
             gpu=gpu,
+            archive=archives.choose(spec),
         )
 
-    return command_of, (spark.version,)
+    return command_of, (spark.version,), archives
 
 
 def _batch_that_waits_first(status: ContainerStatus) -> tuple[bool, bool]:

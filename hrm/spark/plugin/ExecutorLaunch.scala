@@ -100,7 +100,7 @@ private[hrm] object ExecutorLaunch {
     if (decommissions(conf) && !conf.contains(Decommission)) Seq(s"-D$Decommission=true") else Nil
 
   /** {{APP_ID}} and {{EXECUTOR_ID}} stay as they are: the node knows what to put there. */
-  private def javaOptions(conf: SparkConf): JList[String] = strings(
+  def javaOptions(conf: SparkConf): JList[String] = strings(
     Utils.sparkJavaOpts(conf, SparkConf.isExecutorStartupConf _) ++
       decommissioning(conf) ++
       Utils.splitCommandString(JavaModuleOptions.defaultModuleOptions()) ++
