@@ -155,6 +155,37 @@ class MasterSettings(_Settings):
         gt=0,
         description="time an AppMaster has to come back before its application fails",
     )
+    node_failures: int = Field(
+        default=2,
+        ge=0,
+        le=1_000,
+        description="containers of an application that fail quickly on a node before it is "
+        "excluded for that application; 0: no node is ever excluded",
+    )
+    node_failure_run_s: float = Field(
+        default=60.0,
+        gt=0,
+        le=3600,
+        description="a container that ends badly before it has run this long fails quickly",
+    )
+    node_failure_window_s: float = Field(
+        default=600.0, gt=0, le=86_400, description="such a failure older than this is forgotten"
+    )
+    node_failing_applications: int = Field(
+        default=3,
+        ge=1,
+        le=1_000,
+        description="applications for which a node is excluded before it is for all",
+    )
+    node_exclusion_s: float = Field(
+        default=60.0,
+        gt=0,
+        le=86_400,
+        description="first time that a node is excluded; doubles while it goes on failing",
+    )
+    node_exclusion_max_s: float = Field(
+        default=1800.0, gt=0, le=86_400, description="longest time that a node is excluded"
+    )
     lease_timeout_s: float = Field(
         default=2.0, gt=0, description="longest hold of the stream lease"
     )
@@ -202,6 +233,13 @@ class MasterSettings(_Settings):
         "name, user and resource profile",
     )
 
+    events_kept: int = Field(
+        default=200_000, ge=1_000, description="events that `hrm events` still knows"
+    )
+    events_keep_s: float = Field(
+        default=7 * 86_400.0, gt=0, description="age at which they are dropped"
+    )
+
     pipeline_policy: str = Field(
         default="ect",
         min_length=1,
@@ -233,6 +271,8 @@ class DeclaredGpu(BaseModel):
     memory_mib: int = Field(ge=1, le=1 << 30)
     numa: int = Field(default=-1, ge=-1, le=1023)
     name: str = Field(default="", max_length=100)
+    device: Path | None = None
+    """A character device that stands for it: closed to containers that do not hold the GPU."""
 
 
 class AgentSettings(_Settings):
@@ -340,6 +380,21 @@ class AgentSettings(_Settings):
     )
     cpu_limit: Literal["shares", "quota"] = Field(
         default="shares", description="shares: limited when others want the cores; quota: always"
+    )
+    run_as: Literal["off", "submitter"] = Field(
+        default="submitter",
+        description="submitter: containers run as the user who submitted, where the agent is "
+        "root; off: as the agent (`hrm up` sets it, because its cluster is one user's)",
+    )
+    run_as_uid_min: int = Field(
+        default=1000, ge=1, description="least uid that containers run with; lower ones are refused"
+    )
+    run_as_banned: str = Field(
+        default="root", description="users whose containers are refused, with ',' between"
+    )
+    run_as_fallback: str = Field(
+        default="",
+        description="the user for submitters who do not exist on the node; empty: they are refused",
     )
     spark_home: Path | None = Field(
         default=None, description="Spark of the executors; empty: pyspark's"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -79,6 +79,7 @@ MEMORY_MIB_MAX = 1 << 40
 RUN_LIMIT_MAX = 1_000_000
 GANG_MAX = 100_000
 GPU_INDEX_MAX = 1023
+HOSTS_MAX = 32
 NAME_LENGTH_MAX = 253
 TEXT_LENGTH_MAX = 65_536
 INT32_MAX = 2**31 - 1
@@ -216,8 +217,12 @@ def to_request(
     heap_mib: int,
     expected_duration_s: float,
     gpus: int = 0,
+    hosts: Sequence[str] = (),
+    locality_wait_s: float = 0.0,
 ) -> ContainerRequest:
     """Fields of application_pb2.ContainerRequest."""
+    if len(hosts) > HOSTS_MAX:
+        raise InvalidRequest(f"hosts are {len(hosts)}; name at most {HOSTS_MAX}, the best first")
     request = ContainerRequest(
         executor_id=to_name(executor_id, "executor_id"),
         resource_profile_id=_profile(resource_profile_id),
@@ -225,6 +230,8 @@ def to_request(
         heap_mib=_whole(heap_mib, "heap_mib", 0, MEMORY_MIB_MAX),
         expected_duration_s=_amount(expected_duration_s, "expected_duration_s"),
         gpus=_whole(gpus, "gpus", 0, GPU_INDEX_MAX),
+        hosts=tuple(to_text(host, "hosts") for host in hosts),
+        locality_wait_s=_amount(locality_wait_s, "locality_wait_s"),
     )
     if request.heap_mib > request.resources.memory_mib:
         raise InvalidRequest(
@@ -247,6 +254,7 @@ def to_spec(message: common.ContainerSpec) -> ContainerSpec:
         heap_mib=_whole(message.heap_mib, "heap_mib", 0, MEMORY_MIB_MAX),
         expected_duration_s=_amount(message.expected_duration_s, "expected_duration_s"),
         launch=to_launch(message.launch),
+        user=to_text(message.user, "user"),
     )
 
 
@@ -262,6 +270,7 @@ def from_spec(value: ContainerSpec) -> common.ContainerSpec:
         heap_mib=value.heap_mib,
         expected_duration_s=value.expected_duration_s,
         launch=from_launch(value.launch),
+        user=value.user,
     )
 
 

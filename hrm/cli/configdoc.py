@@ -47,6 +47,17 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
         "`1h`",
         "a failure older than this no longer counts",
     ),
+    "spark.hrm.executor.retry.delay": (
+        "`100ms`",
+        "pause before executors that ended by themselves are replaced; doubles while their "
+        "replacements end, too",
+    ),
+    "spark.hrm.executor.retry.delayMax": ("`10s`", "the longest such pause"),
+    "spark.hrm.locality.wait": (
+        "`3s`",
+        "how long an executor may wait for room on a host that has data of waiting tasks, as "
+        "dynamic allocation tells; 0: it is preferred and not waited for",
+    ),
     "spark.hrm.executor.gpu.memory": (
         "the whole GPU",
         "device memory of an executor that has `spark.executor.resource.gpu.amount=1`, in MiB or "

@@ -104,7 +104,7 @@ def nodes_table(nodes: Iterable[admin_pb2.Node]) -> RenderableType:
         ">WAITING S/B", ">CPU", "ISOLATION", "SPARK", ">HEARD",
     )  # fmt: skip
     for node in listed:
-        shown = [escape(node.name), _state(common_pb2.NodeState.Name(node.state), "NODE_STATE_")]
+        shown = [escape(node.name), _node_state(node)]
         tail = [
             f"{node.usage.cpu_percent:.0f}%",
             escape(node.isolation),
@@ -145,6 +145,15 @@ def node_view(node: admin_pb2.Node) -> RenderableType:
         )
     units = nodes_table([node])
     return Group(units, "", table) if node.shortcuts else units
+
+
+def _node_state(node: admin_pb2.Node) -> str:
+    state = _state(common_pb2.NodeState.Name(node.state), "NODE_STATE_")
+    if node.excluded_for_s > 0:
+        return f"{state}, [red]excluded[/] for {age(node.excluded_for_s)}: {escape(node.exclusion)}"
+    if node.excluded_applications:
+        return f"{state}, [yellow]excluded[/] for {node.excluded_applications} of its applications"
+    return state
 
 
 def applications_table(applications: Iterable[admin_pb2.Application]) -> RenderableType:

@@ -225,7 +225,8 @@ class ContainerRequest:
     """One container an application asks for. The AppMaster names it, so asking twice is harmless.
 
     ``expected_duration_s``: estimated run time; 0 where unknown. ``gpus``: 0 or 1; one GPU with no
-    device memory named in ``resources`` is a whole GPU, alone.
+    device memory named in ``resources`` is a whole GPU, alone. ``hosts``: where its data lies, the
+    most of it first; ``near``: the nodes that these are; see ``hrm.core.locality``.
     """
 
     executor_id: str
@@ -234,12 +235,15 @@ class ContainerRequest:
     heap_mib: int = 0
     expected_duration_s: float = 0.0
     gpus: int = 0
+    hosts: tuple[str, ...] = ()
+    locality_wait_s: float = 0.0
+    near: tuple[NodeName, ...] = ()
 
 
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
-    """All that a node needs to know of a container."""
+    """All that a node needs to know of a container. ``user``: who submitted, as they say."""
 
     container_id: ContainerId
     application_id: ApplicationId
@@ -251,6 +255,7 @@ class ContainerSpec:
     heap_mib: int = 0
     expected_duration_s: float = 0.0
     launch: LaunchContext = NO_LAUNCH
+    user: str = ""
 
 
 @quick

@@ -169,6 +169,8 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
                         x.heap_mib,
                         x.expected_duration_s,
                         x.gpus,
+                        x.hosts,
+                        x.locality_wait_s,
                     )
                     for x in update.request.containers
                 )

@@ -67,6 +67,9 @@ class AppMaster:
             limits=AppMasterLimits(
                 failures_max=int(introduction["max_failures"]),
                 failures_window_s=_window_s(introduction["failures_validity_ms"]),
+                locality_wait_s=float(introduction["locality_wait_ms"]) / 1000,
+                backoff_s=float(introduction["retry_delay_ms"]) / 1000,
+                backoff_max_s=float(introduction["retry_delay_max_ms"]) / 1000,
             )
         )
         self.core.adopt({i: int(p) for i, p in introduction["executors"].items()})
