@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 import structlog
@@ -72,17 +73,21 @@ class ArchiveKeeper:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def choose(self, spec: ContainerSpec) -> str:
-        """The archive for this executor; empty: none, and the report says why."""
+    def choose(self, spec: ContainerSpec, *, other_user: bool = False) -> str:
+        """The archive for this executor; empty: none, and the report says why. ``other_user``: it
+        does not run as the agent's."""
         if not self._settings.class_archive:
             return ""
         why = self._archives.problem("executor")
         why = why or obstacle(spec.launch.java_options, spec.heap_mib or spec.resources.memory_mib)
+        path = self._archives.path("executor")
+        if not why and other_user and not _public(Path(path)):
+            why = f"its user cannot read {path}"
         if why:
             self._count.missing(why)
             return ""
         self._count.used += 1
-        return self._archives.path("executor")
+        return path
 
     def report(self) -> tuple[Shortcut, ...]:
         """For ``hrm node show``."""
@@ -164,6 +169,15 @@ class ArchiveKeeper:
                 async with asyncio.timeout(_END_LIMIT_S):
                     await process.wait()
                     return
+
+
+def _public(path: Path) -> bool:
+    """Whether everybody can read the file. Java without its archive is worse off than without."""
+    try:
+        passable = all(place.stat().st_mode & 0o001 for place in path.parents)
+        return passable and bool(path.stat().st_mode & 0o004)
+    except OSError:
+        return False
 
 
 def _problem(said: bytes, status: int | None) -> str:

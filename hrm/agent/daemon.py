@@ -28,7 +28,6 @@ import structlog
 from hrm import rpc, wire
 from hrm.agent import isolation as isolating
 from hrm.agent import shim
-from hrm.agent.archives import ArchiveKeeper
 from hrm.agent.containers import Containers, Ended, StopOrder
 from hrm.agent.link import Link
 from hrm.agent.logs import LogPages, Logs, LogService
@@ -36,6 +35,7 @@ from hrm.agent.machine import Machine, auto_binding, describe, ending, keep_bind
 from hrm.agent.own_log import configure_logging
 from hrm.agent.pipeline_gpus import GpuService
 from hrm.agent.pipeline_runtime import PipelineRuntime
+from hrm.agent.shortcuts import Shortcuts
 from hrm.agent.tracker import Sample, Tracker
 from hrm.config import AgentSettings
 from hrm.core import commands as c
@@ -81,9 +81,9 @@ class Agent:
         token: str,
         command_of: CommandOf,
         spark_versions: tuple[str, ...],
-        archives: ArchiveKeeper | None = None,
+        shortcuts: Shortcuts | None = None,
     ) -> None:
-        self._archives = archives
+        self._shortcuts = shortcuts
         self._settings = settings
         self._machine = machine
         self._token = token
@@ -107,6 +107,7 @@ class Agent:
             on_end=self._container_ended,
             environment={} if self._socket is None else {SOCKET_VARIABLE: str(self._socket)},
             account_of=machine.run_as.account_of,
+            warm=shortcuts.warm if shortcuts is not None else None,
         )
         self._tracker = Tracker(settings.usage_interval_s, self._sampled)
         self._logs = Logs(self._containers.dir, token, self._is_over)
@@ -156,9 +157,9 @@ class Agent:
             if self._pipelines is not None:
                 await self._pipelines.start()
                 stack.push_async_callback(self._pipelines.close)
-            if self._archives is not None:
-                self._archives.start()
-                stack.push_async_callback(self._archives.close)
+            if self._shortcuts is not None:
+                self._shortcuts.start()
+                stack.push_async_callback(self._shortcuts.close)
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._loop.add_signal_handler(number, self._told_to_end)
                 stack.callback(self._loop.remove_signal_handler, number)
@@ -331,7 +332,7 @@ class Agent:
     def _heartbeat(self, command: c.SendHeartbeat) -> node_pb2.NodeHeartbeat:
         usage = wire.from_usage(self._sample.node) if self._sample else None
         statuses = (wire.from_status(self._dressed(status)) for status in command.statuses)
-        shortcuts = self._archives.report() if self._archives is not None else ()
+        shortcuts = self._shortcuts.report() if self._shortcuts is not None else ()
         return node_pb2.NodeHeartbeat(
             usage=usage,
             containers=statuses,
@@ -538,13 +539,13 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
     try:
         token = rpc.read_token(settings.token_file)
         with Machine.prepare(settings) as machine:
-            archives: ArchiveKeeper | None = None
+            shortcuts: Shortcuts | None = None
             versions: tuple[str, ...] = ()
             if command_of is None:
-                command_of, versions, archives = _spark_commands(settings)
+                command_of, versions, shortcuts = _spark_commands(settings, machine)
             for name, why in machine.isolation.passed_over.items():
                 _log.info("isolation passed over", driver=name, why=why)
-            agent = Agent(settings, machine, token, command_of, versions, archives)
+            agent = Agent(settings, machine, token, command_of, versions, shortcuts)
             await agent.live()
     except HrmError as error:
         print(f"hrm agent: {error.message}", file=sys.stderr, flush=True)
@@ -553,14 +554,15 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
 
 
 def _spark_commands(
-    settings: AgentSettings,
-) -> tuple[CommandOf, tuple[str, ...], ArchiveKeeper]:
+    settings: AgentSettings, machine: Machine
+) -> tuple[CommandOf, tuple[str, ...], Shortcuts]:
     spark, java = find_spark(settings.spark_home), find_java(settings.java_home)
-    archives = ArchiveKeeper(settings, spark, java)
+    shortcuts = Shortcuts(settings, spark, java)
 
     def command_of(
         spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str, gpu: Gpu | None
     ) -> Launch:
+        other_user = machine.run_as.account_of(spec.user) is not None
         return executor_launch(
             spec,
             spark=spark,
@@ -570,10 +572,10 @@ def _spark_commands(
             stdout_url=stdout,
             stderr_url=stderr,
             gpu=gpu,
-            archive=archives.choose(spec),
+            archive=shortcuts.archives.choose(spec, other_user=other_user),
         )
 
-    return command_of, (spark.version,), archives
+    return command_of, (spark.version,), shortcuts
 
 
 def _batch_that_waits_first(status: ContainerStatus) -> tuple[bool, bool]:
