@@ -448,6 +448,28 @@ class AgentSettings(_Settings):
     java_home: Path | None = Field(
         default=None, description="Java of the executors; empty: $JAVA_HOME, else java on the PATH"
     )
+    class_archive: bool = Field(
+        default=True,
+        description="make an archive of Spark's classes in the background, once for a Spark and a "
+        "Java, from which executors and drivers start faster",
+    )
+    archive_dir: Path = Field(
+        default_factory=lambda: hrm_home() / "archives",
+        description="where it is kept; agents of a machine should share it",
+    )
+    archive_limit_s: float = Field(
+        default=600.0, gt=0, le=86_400, description="longest time that making it may take"
+    )
+    archive_attempts: int = Field(
+        default=3, ge=1, le=100, description="failed attempts after which nobody tries again"
+    )
+    warm_executors: int = Field(
+        default=0,
+        ge=0,
+        le=2,
+        description="started JVMs kept ready for the next executors, for each heap size in use; "
+        "their memory counts as used",
+    )
 
     pipeline_cores: int = Field(
         default=0,
@@ -471,7 +493,7 @@ class AgentSettings(_Settings):
         default="pats",
         min_length=1,
         description="what gives subtasks of pipelines cores and GPUs: random, mct, min-min, pats "
-        "or iawp",
+        "or iawp; learned ones begin in shadow, beside pats",
     )
     pipeline_path: str = Field(
         default="",

@@ -27,6 +27,7 @@ __all__ = [
     "cluster_view",
     "explanation_view",
     "memory",
+    "node_view",
     "nodes_table",
 ]
 
@@ -126,6 +127,24 @@ def nodes_table(nodes: Iterable[admin_pb2.Node]) -> RenderableType:
         if not node.resource_units:
             table.add_row(*shown, *["-"] * (5 + with_gpus), *tail)
     return table
+
+
+def node_view(node: admin_pb2.Node) -> RenderableType:
+    """``hrm node show``: its units, and its shortcuts to running executors."""
+    table = _table("SHORTCUT", "STATE", ">USED", ">MISSED", "NOTE")
+    for shortcut in node.shortcuts:
+        notes = [shortcut.note]
+        if shortcut.why_missed:
+            notes.append(f"last missed because of: {shortcut.why_missed}")
+        counts = (shortcut.used, shortcut.missed)
+        table.add_row(
+            escape(shortcut.name),
+            _state(shortcut.state, ""),
+            *map(str, counts),
+            escape("; ".join(filter(None, notes)) or "-"),
+        )
+    units = nodes_table([node])
+    return Group(units, "", table) if node.shortcuts else units
 
 
 def _node_state(node: admin_pb2.Node) -> str:

@@ -24,6 +24,7 @@ from hrm.core.model import (
     NodeName,
     Progress,
     ResourceUnit,
+    Shortcut,
     Usage,
     WorkloadClass,
 )
@@ -108,6 +109,7 @@ class NodeReported(Event):
     sequence: int
     containers: tuple[ContainerStatus, ...]
     usage: Usage | None = None
+    shortcuts: tuple[Shortcut, ...] = ()
 
 
 @quick

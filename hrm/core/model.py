@@ -36,6 +36,7 @@ __all__ = [
     "ResourceUnit",
     "ResourceUnitId",
     "Resources",
+    "Shortcut",
     "StageProgress",
     "Usage",
     "WorkloadClass",
@@ -282,6 +283,24 @@ class Usage:
     processes: int = 0
     memory_total_mib: int = 0
     load_1m: float = 0.0
+
+
+@quick
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortcut:
+    """A way by which a node starts executors faster, such as an archive of classes.
+
+    ``state`` is one of off, waiting, building, ready, failed; ``note`` says more. ``used`` counts
+    the starts since the agent's own that took it, ``missed`` those that could not, and
+    ``why_missed`` is the latest reason.
+    """
+
+    name: str
+    state: str
+    note: str = ""
+    used: int = 0
+    missed: int = 0
+    why_missed: str = ""
 
 
 @quick

@@ -371,6 +371,7 @@ def _node(ledger: Ledger, node: Node, now: float) -> pb.Node:
         registered_at_s=node.registered_at_s,
         last_heard_s_ago=max(0.0, now - node.last_heard_s),
         platform=node.platform,
+        shortcuts=[wire.from_shortcut(shortcut) for shortcut in node.shortcuts],
     )
     book = ledger.exclusions
     for exclusion in book.of_all(now):
