@@ -27,6 +27,7 @@ __all__ = [
     "cluster_view",
     "explanation_view",
     "memory",
+    "node_view",
     "nodes_table",
 ]
 
@@ -126,6 +127,25 @@ def nodes_table(nodes: Iterable[admin_pb2.Node]) -> RenderableType:
         if not node.resource_units:
             table.add_row(*shown, *["-"] * (5 + with_gpus), *tail)
     return table
+
+
+def node_view(node: admin_pb2.Node) -> RenderableType:
+    """``hrm node show``: its units, its disk, how it keeps its containers apart."""
+    facts = _node_facts(node)
+    units = nodes_table([node])
+    return Group(units, "", facts) if facts.row_count else units
+
+
+def _node_facts(node: admin_pb2.Node) -> Table:
+    facts = Table.grid(padding=(0, 2))
+    usage = node.usage
+    if usage.disk_used_mib or usage.disk_free_mib:
+        disk = f"containers use {memory(usage.disk_used_mib)}, {memory(usage.disk_free_mib)} free"
+        facts.add_row("[bold]disk[/]", disk)
+    for remark in node.remarks:
+        name, separator, text = remark.partition(": ")
+        facts.add_row(f"[bold]{escape(name)}[/]" if separator else "", escape(text or remark))
+    return facts
 
 
 def applications_table(applications: Iterable[admin_pb2.Application]) -> RenderableType:

@@ -138,6 +138,7 @@ class Node:
     connected: bool = True
     containers: dict[ContainerId, Container] = field(default_factory=dict)
     usage: Usage | None = None
+    remarks: tuple[str, ...] = ()
 
     @property
     def state(self) -> NodeState:

@@ -329,6 +329,7 @@ def _node(ledger: Ledger, node: Node, now: float) -> pb.Node:
         registered_at_s=node.registered_at_s,
         last_heard_s_ago=max(0.0, now - node.last_heard_s),
         platform=node.platform,
+        remarks=node.remarks,
     )
     if node.usage is not None:
         message.usage.CopyFrom(wire.from_usage(node.usage))
