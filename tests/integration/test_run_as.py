@@ -17,12 +17,12 @@ from tests.integration.conftest import APPS, BIN, Cluster, executors_of
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(not may_switch(), reason="only root can become another user"),
 ]
 
 USER = "nobody"
-WAIT_S = 90.0
+WAIT_S = 240.0  # the plugin is compiled first
 
 
 @pytest.fixture
@@ -34,6 +34,7 @@ def node(
     open_dir.chmod(0o711)
     cluster = Cluster(tmp_path, _plugins)
     cluster.up("--nodes", "1", "--cores", "1", "--memory", "1g")
+    log = (tmp_path / "agent.log").open("wb")
     agent = subprocess.Popen(
         [
             str(BIN / "hrm"), "agent", "--name", "shared", "--master", cluster.address,
@@ -42,8 +43,8 @@ def node(
         ],
         env=cluster.environment,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
     )  # fmt: skip
     try:
         eventually(lambda: len(cluster.ask("nodes")["nodes"]) == 2, 30.0, "the node is there")
@@ -54,6 +55,7 @@ def node(
         agent.terminate()
         agent.wait(60)
         cluster.down()
+        log.close()
         shutil.rmtree(open_dir)
 
 
