@@ -155,6 +155,37 @@ class MasterSettings(_Settings):
         gt=0,
         description="time an AppMaster has to come back before its application fails",
     )
+    node_failures: int = Field(
+        default=2,
+        ge=0,
+        le=1_000,
+        description="containers of an application that fail quickly on a node before it is "
+        "excluded for that application; 0: no node is ever excluded",
+    )
+    node_failure_run_s: float = Field(
+        default=60.0,
+        gt=0,
+        le=3600,
+        description="a container that ends badly before it has run this long fails quickly",
+    )
+    node_failure_window_s: float = Field(
+        default=600.0, gt=0, le=86_400, description="such a failure older than this is forgotten"
+    )
+    node_failing_applications: int = Field(
+        default=3,
+        ge=1,
+        le=1_000,
+        description="applications for which a node is excluded before it is for all",
+    )
+    node_exclusion_s: float = Field(
+        default=60.0,
+        gt=0,
+        le=86_400,
+        description="first time that a node is excluded; doubles while it goes on failing",
+    )
+    node_exclusion_max_s: float = Field(
+        default=1800.0, gt=0, le=86_400, description="longest time that a node is excluded"
+    )
     lease_timeout_s: float = Field(
         default=2.0, gt=0, description="longest hold of the stream lease"
     )
@@ -200,6 +231,59 @@ class MasterSettings(_Settings):
         ge=0,
         description="mean run times kept for recurring applications, one for each application "
         "name, user and resource profile",
+    )
+
+    submissions_limit: int = Field(
+        default=1_000, ge=1, description="live submissions (cluster deploy mode)"
+    )
+    ended_submissions_kept: int = Field(
+        default=1_000, ge=0, description="ended submissions that `hrm submissions --all` knows"
+    )
+    driver_lease_s: float = Field(
+        default=60.0,
+        ge=2,
+        le=86_400,
+        description="how long a supervised driver runs on while no master can be reached; where "
+        "its node is lost, no other is started before this has passed",
+    )
+    driver_restart_delay_s: float = Field(
+        default=1.0,
+        gt=0,
+        description="wait before a supervised driver starts again; doubles with each restart "
+        "within driver_restart_window_s",
+    )
+    driver_restart_delay_max_s: float = Field(default=60.0, gt=0, description="longest such wait")
+    driver_restarts_max: int = Field(
+        default=10,
+        ge=0,
+        le=1_000,
+        description="restarts of a supervised driver within driver_restart_window_s",
+    )
+    driver_restart_window_s: float = Field(
+        default=3_600.0, gt=0, description="age at which a restart is forgotten"
+    )
+    driver_launches_max: int = Field(
+        default=3,
+        ge=1,
+        le=100,
+        description="containers for a driver that may be lost before one has started",
+    )
+    file_mib_max: int = Field(
+        default=1024, ge=1, description="largest file that a submission may send"
+    )
+    files_held_mib: int = Field(
+        default=16_384, ge=1, description="disk for the files of submissions"
+    )
+    files_keep_s: float = Field(
+        default=3_600.0,
+        ge=60,
+        description="time that files are kept which no live submission needs",
+    )
+    events_kept: int = Field(
+        default=200_000, ge=1_000, description="events that `hrm events` still knows"
+    )
+    events_keep_s: float = Field(
+        default=7 * 86_400.0, gt=0, description="age at which they are dropped"
     )
 
     pipeline_policy: str = Field(
@@ -411,7 +495,7 @@ class AgentSettings(_Settings):
         default="pats",
         min_length=1,
         description="what gives subtasks of pipelines cores and GPUs: random, mct, min-min, pats "
-        "or iawp",
+        "or iawp; learned ones begin in shadow, beside pats",
     )
     pipeline_path: str = Field(
         default="",

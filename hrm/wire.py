@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -58,6 +59,7 @@ __all__ = [
     "from_usage",
     "to_binding",
     "to_class",
+    "to_document",
     "to_gang_min",
     "to_launch",
     "to_name",
@@ -75,8 +77,10 @@ MEMORY_MIB_MAX = 1 << 40
 RUN_LIMIT_MAX = 1_000_000
 GANG_MAX = 100_000
 GPU_INDEX_MAX = 1023
+HOSTS_MAX = 32
 NAME_LENGTH_MAX = 253
 TEXT_LENGTH_MAX = 65_536
+DOCUMENT_LENGTH_MAX = 4 * 1024 * 1024
 INT32_MAX = 2**31 - 1
 COUNT_MAX = 2**63 - 1
 
@@ -120,6 +124,13 @@ def to_name(value: str, field: str) -> str:
 def to_text(value: str, field: str) -> str:
     if len(value) > TEXT_LENGTH_MAX:
         raise InvalidRequest(f"{field} has {len(value)} characters; at most {TEXT_LENGTH_MAX}")
+    return value
+
+
+def to_document(value: str, field: str) -> str:
+    """JSON that another part of HRM wrote."""
+    if len(value) > DOCUMENT_LENGTH_MAX:
+        raise InvalidRequest(f"{field} has {len(value)} characters; at most {DOCUMENT_LENGTH_MAX}")
     return value
 
 
@@ -191,6 +202,7 @@ def to_launch(message: common.SparkLaunch) -> LaunchContext:
         java_options=tuple(message.java_options),
         extra_class_path=tuple(message.extra_class_path),
         decommissions=message.decommissions,
+        driver=to_document(message.driver, "launch.driver"),
     )
 
 
@@ -202,6 +214,7 @@ def from_launch(value: LaunchContext) -> common.SparkLaunch:
         java_options=value.java_options,
         extra_class_path=value.extra_class_path,
         decommissions=value.decommissions,
+        driver=value.driver,
     )
 
 
@@ -212,8 +225,12 @@ def to_request(
     heap_mib: int,
     expected_duration_s: float,
     gpus: int = 0,
+    hosts: Sequence[str] = (),
+    locality_wait_s: float = 0.0,
 ) -> ContainerRequest:
     """Fields of application_pb2.ContainerRequest."""
+    if len(hosts) > HOSTS_MAX:
+        raise InvalidRequest(f"hosts are {len(hosts)}; name at most {HOSTS_MAX}, the best first")
     request = ContainerRequest(
         executor_id=to_name(executor_id, "executor_id"),
         resource_profile_id=_profile(resource_profile_id),
@@ -221,6 +238,8 @@ def to_request(
         heap_mib=_whole(heap_mib, "heap_mib", 0, MEMORY_MIB_MAX),
         expected_duration_s=_amount(expected_duration_s, "expected_duration_s"),
         gpus=_whole(gpus, "gpus", 0, GPU_INDEX_MAX),
+        hosts=tuple(to_text(host, "hosts") for host in hosts),
+        locality_wait_s=_amount(locality_wait_s, "locality_wait_s"),
     )
     if request.heap_mib > request.resources.memory_mib:
         raise InvalidRequest(

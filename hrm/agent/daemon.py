@@ -30,6 +30,7 @@ from hrm.agent import isolation as isolating
 from hrm.agent import shim
 from hrm.agent.containers import Containers, Ended, StopOrder
 from hrm.agent.disk import DiskWatch
+from hrm.agent.driver import driver_launch, files_dir, forget_old_files
 from hrm.agent.link import Link
 from hrm.agent.logs import LogPages, Logs, LogService
 from hrm.agent.machine import Machine, auto_binding, describe, ending, keep_binding
@@ -300,6 +301,8 @@ class Agent:
                 _log.warning("cannot remove old work directories", why=str(error))
             if removed:
                 _log.info("removed old work directories", count=removed)
+            files = files_dir(self._settings)
+            await asyncio.to_thread(forget_old_files, files, keep_s, time.time())
             await asyncio.sleep(period_s)
 
     # --- events in, commands out --------------------------------------------------------------
@@ -570,6 +573,8 @@ def _spark_commands(settings: AgentSettings) -> tuple[CommandOf, tuple[str, ...]
     def command_of(
         spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str, gpu: Gpu | None
     ) -> Launch:
+        if spec.launch.driver:
+            return driver_launch(spec, spark=spark, java=java, settings=settings, work_dir=work_dir)
         return executor_launch(
             spec,
             spark=spark,

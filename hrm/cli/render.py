@@ -104,7 +104,7 @@ def nodes_table(nodes: Iterable[admin_pb2.Node]) -> RenderableType:
         ">WAITING S/B", ">CPU", "ISOLATION", "SPARK", ">HEARD",
     )  # fmt: skip
     for node in listed:
-        shown = [escape(node.name), _state(common_pb2.NodeState.Name(node.state), "NODE_STATE_")]
+        shown = [escape(node.name), _node_state(node)]
         tail = [
             f"{node.usage.cpu_percent:.0f}%",
             escape(node.isolation),
@@ -146,6 +146,15 @@ def _node_facts(node: admin_pb2.Node) -> Table:
         name, separator, text = remark.partition(": ")
         facts.add_row(f"[bold]{escape(name)}[/]" if separator else "", escape(text or remark))
     return facts
+
+
+def _node_state(node: admin_pb2.Node) -> str:
+    state = _state(common_pb2.NodeState.Name(node.state), "NODE_STATE_")
+    if node.excluded_for_s > 0:
+        return f"{state}, [red]excluded[/] for {age(node.excluded_for_s)}: {escape(node.exclusion)}"
+    if node.excluded_applications:
+        return f"{state}, [yellow]excluded[/] for {node.excluded_applications} of its applications"
+    return state
 
 
 def applications_table(applications: Iterable[admin_pb2.Application]) -> RenderableType:
@@ -204,6 +213,9 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
         "starts with": f"{app.gang_min} executors together" if app.gang_min > 1 else "any executor",
         "streams": escape(", ".join(progress.streaming_queries) or "-"),
     }
+    if app.submission_id:
+        driver = f"{app.submission_attempt} of {app.submission_id}"
+        rows["driver"] = escape(f"{driver}; hrm submission logs {app.submission_id}")
     facts = Table.grid(padding=(0, 2))
     for name, value in rows.items():
         facts.add_row(f"[bold]{name}[/]", value)

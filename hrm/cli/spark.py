@@ -21,10 +21,10 @@ from typing import Annotated
 
 import typer
 
-import hrm
 from hrm import address, errors
 from hrm.cli import console
 from hrm.cli.console import Output
+from hrm.spark.conf import conf_dir
 
 __all__ = ["app", "conf_dir", "has_master", "spark_environment", "spark_submit"]
 
@@ -76,17 +76,6 @@ def spark_submit_command(context: typer.Context) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(program, [str(program), *arguments], {**os.environ, **variables})  # noqa: S606
-
-
-def conf_dir() -> Path:
-    """HRM's ``SPARK_CONF_DIR``: in a checkout ``spark-conf``, else the package's copy of it."""
-    package = Path(hrm.__file__).resolve().parent
-    for candidate in (package.parent / "spark-conf", package / "spark" / "conf"):
-        if (candidate / "spark-env.sh").is_file():
-            return candidate
-    raise errors.InvalidConfig(
-        f"HRM's spark-env.sh is missing from {package}; install HRM again: pip install hrm-spark"
-    )
 
 
 def spark_submit() -> Path:

@@ -16,6 +16,7 @@ from typing import NewType
 from hrm.core.quick import quick
 
 __all__ = [
+    "DRIVER_PREFIX",
     "NOTHING",
     "NO_LAUNCH",
     "ApplicationId",
@@ -39,7 +40,10 @@ __all__ = [
     "Usage",
     "WorkloadClass",
     "container_id_of",
+    "is_driver",
 ]
+
+DRIVER_PREFIX = "driver-"
 
 ApplicationId = NewType("ApplicationId", str)
 ContainerId = NewType("ContainerId", str)
@@ -206,7 +210,7 @@ class LaunchContext:
     stored and never printed.
 
     ``decommissions``: on SIGPWR they finish their tasks, hand their data over and end; others just
-    end.
+    end. ``driver``: not empty where this is no executor but a driver; what its node must know.
     """
 
     driver_url: str = ""
@@ -215,6 +219,7 @@ class LaunchContext:
     java_options: tuple[str, ...] = ()
     extra_class_path: tuple[str, ...] = ()
     decommissions: bool = False
+    driver: str = field(default="", repr=False)
 
 
 NO_LAUNCH = LaunchContext()
@@ -226,7 +231,8 @@ class ContainerRequest:
     """One container an application asks for. The AppMaster names it, so asking twice is harmless.
 
     ``expected_duration_s``: estimated run time; 0 where unknown. ``gpus``: 0 or 1; one GPU with no
-    device memory named in ``resources`` is a whole GPU, alone.
+    device memory named in ``resources`` is a whole GPU, alone. ``hosts``: where its data lies, the
+    most of it first; ``near``: the nodes that these are; see ``hrm.core.locality``.
     """
 
     executor_id: str
@@ -235,6 +241,9 @@ class ContainerRequest:
     heap_mib: int = 0
     expected_duration_s: float = 0.0
     gpus: int = 0
+    hosts: tuple[str, ...] = ()
+    locality_wait_s: float = 0.0
+    near: tuple[NodeName, ...] = ()
 
 
 @quick
@@ -337,6 +346,11 @@ class Progress:
     mean_task_s: float = 0.0
     streaming_queries: tuple[str, ...] = ()
     stages: tuple[StageProgress, ...] = ()
+
+
+def is_driver(application_id: ApplicationId) -> bool:
+    """Is this what holds the driver of a submission? It is named after it (Standalone's form)."""
+    return application_id.startswith(DRIVER_PREFIX)
 
 
 def container_id_of(application_id: ApplicationId, executor_id: str) -> ContainerId:

@@ -201,6 +201,7 @@ def executor_launch(
             f"{spark.version} at {spark.home}: install the driver's version and name it with "
             f"--spark-home, or submit with {spark.version}"
         )
+    _check_python(dict(launch.environment))
     heap_mib = spec.heap_mib or spec.resources.memory_mib
     if not 0 < heap_mib <= spec.resources.memory_mib:
         raise LaunchFailed(
@@ -236,6 +237,21 @@ def executor_launch(
     if stderr_url:
         environment["SPARK_LOG_URL_STDERR"] = stderr_url
     return Launch(argv=argv, environment=environment, files=files)
+
+
+def _check_python(environment: dict[str, str]) -> None:
+    """Where the driver ran on a node with that node's Python, this node's must be like it.
+
+    Raises:
+        LaunchFailed: it is not, with both versions.
+    """
+    wanted = environment.get("HRM_DRIVER_PYTHON")
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if wanted and wanted != here:
+        raise LaunchFailed(
+            f"the driver runs Python {wanted}, and this node has Python {here}; run the agents "
+            f"with one version, or name a Python that all nodes have with spark.pyspark.python"
+        )
 
 
 def gpu_environment(spec: ContainerSpec, gpu: Gpu | None) -> dict[str, str]:
