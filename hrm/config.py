@@ -442,6 +442,30 @@ class AgentSettings(_Settings):
         default="",
         description="the user for submitters who do not exist on the node; empty: they are refused",
     )
+    disk_limit_mib: int = Field(
+        default=0,
+        ge=0,
+        description="disk that a container may use in its work directory, logs included; one over "
+        "it is ended; 0: as much as there is",
+    )
+    disk_node_limit_mib: int = Field(
+        default=0,
+        ge=0,
+        description="disk that all running containers of the node may use together; whoever uses "
+        "most is ended; 0: as much as there is",
+    )
+    disk_interval_s: float = Field(
+        default=30.0, gt=0, description="between two measurements of the disk that containers use"
+    )
+    mps: Literal["auto", "off"] = Field(
+        default="auto",
+        description="containers that share a GPU do so through CUDA MPS, which holds them to their "
+        "share; auto: where NVIDIA's driver offers it",
+    )
+    gpu_memory_watch: bool = Field(
+        default=True,
+        description="end containers whose processes use more device memory than they hold",
+    )
     spark_home: Path | None = Field(
         default=None, description="Spark of the executors; empty: pyspark's"
     )

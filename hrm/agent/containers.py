@@ -253,7 +253,7 @@ class Containers:
             (directory / name).mkdir(mode=0o700, exist_ok=True)
             _hand_over(directory / name, account)
         for name, text in launch.files.items():
-            (directory / name).write_text(text)
+            _write_private(directory / name, text)
             _hand_over(directory / name, account)
         bare = replace(spec, launch=LaunchContext(decommissions=spec.launch.decommissions))
         record = {
@@ -497,6 +497,13 @@ def _open_up(directory: Path, account: Account | None) -> None:
     if account is not None:
         directory.chmod(0o711)
         directory.parent.chmod(0o711)
+
+
+def _write_private(path: Path, text: str) -> None:
+    """A new file that is closed to others from its first byte on: it may hold a secret."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
 
 
 def _hand_over(path: Path, account: Account | None) -> None:

@@ -29,10 +29,12 @@ from hrm import rpc, wire
 from hrm.agent import isolation as isolating
 from hrm.agent import shim
 from hrm.agent.containers import Containers, Ended, StopOrder
+from hrm.agent.disk import DiskWatch
 from hrm.agent.driver import driver_launch, files_dir, forget_old_files
 from hrm.agent.link import Link
 from hrm.agent.logs import LogPages, Logs, LogService
 from hrm.agent.machine import Machine, auto_binding, describe, ending, keep_binding
+from hrm.agent.mps import Mps
 from hrm.agent.own_log import configure_logging
 from hrm.agent.pipeline_gpus import GpuService
 from hrm.agent.pipeline_runtime import PipelineRuntime
@@ -110,7 +112,18 @@ class Agent:
             account_of=machine.run_as.account_of,
             warm=shortcuts.warm if shortcuts is not None else None,
         )
-        self._tracker = Tracker(settings.usage_interval_s, self._sampled)
+        self._tracker = Tracker(
+            settings.usage_interval_s,
+            self._sampled,
+            disk=DiskWatch(
+                self._containers.dir,
+                interval_s=settings.disk_interval_s,
+                limit_mib=settings.disk_limit_mib,
+                node_limit_mib=settings.disk_node_limit_mib,
+            ),
+            device_memory=machine.device_memory,
+        )
+        self._mps = Mps(settings.mps, settings.work_dir, machine.hardware.gpus)
         self._logs = Logs(self._containers.dir, token, self._is_over)
         self._sample: Sample | None = None
         self._starting: dict[str, asyncio.Task[None]] = {}
@@ -154,6 +167,7 @@ class Agent:
             self._tracker.start()
             stack.push_async_callback(asyncio.to_thread, self._tracker.stop)
             stack.push_async_callback(self._containers.close)
+            await asyncio.to_thread(self._mps.start)
             await self._adopt()
             if self._pipelines is not None:
                 await self._pipelines.start()
@@ -174,6 +188,8 @@ class Agent:
             finally:
                 self._ending.set()
                 await self._end_containers()
+                if await self._containers.drain(0.0):
+                    await asyncio.to_thread(self._mps.stop)
                 await self._link.close(_FLUSH_LIMIT_S)
                 for task in (cleaning, linked, told):
                     task.cancel()
@@ -371,6 +387,8 @@ class Agent:
             )
             held = unit.gpu if spec.resources.gpu_memory_mib else None
             closed = self._machine.gpu_devices.closed(held)
+            shared = self._mps.environment(held, spec.resources.gpu_memory_mib)
+            launch = replace(launch, environment={**launch.environment, **shared})
             await self._containers.start(spec, launch, unit.cpus, closed)
         except Exception as error:
             if not isinstance(error, HrmError):
@@ -391,6 +409,7 @@ class Agent:
                 self._containers.isolation_of(spec.container_id),
                 limit_mib=spec.resources.memory_mib,
                 heap_mib=spec.heap_mib,
+                gpu_limit_mib=spec.resources.gpu_memory_mib,
             )
 
     def _stop(self, command: c.StopProcess) -> None:
@@ -441,7 +460,10 @@ class Agent:
         for breach in sample.breaches:
             container_id = ContainerId(breach.container_id)
             event = e.ContainerOverLimit(
-                now=time.time(), container_id=container_id, message=breach.message
+                now=time.time(),
+                container_id=container_id,
+                message=breach.message,
+                cause=breach.cause,
             )
             self._deliver(event)
         if not self._ending.is_set():
@@ -463,6 +485,7 @@ class Agent:
             isolation=machine.isolation.driver.name,
             spark_versions=self._spark_versions,
             platform=settings.platform,
+            remarks=[*machine.remarks, *filter(None, [self._mps.remark])],
         )
 
     def _connected(self, epoch: int, first: bool) -> None:
