@@ -481,6 +481,7 @@ class Agent:
                 reason=stop.reason,
                 grace_s=stop.grace_s,
                 only_if_waiting=stop.only_if_waiting,
+                decommission=stop.decommission,
             )
             self._deliver(event)
         elif kind == "acknowledge":

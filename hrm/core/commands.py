@@ -82,6 +82,7 @@ class StopContainer:
     reason: str
     grace_s: float
     only_if_waiting: bool = False
+    decommission: bool = False
 
 
 @quick

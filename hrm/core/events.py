@@ -216,9 +216,13 @@ class KillRequested(Event):
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainRequested(Event):
+    """``move_within_s``: what runs there hands over its data within so long, and ends; 0: it goes
+    on to its own end."""
+
     call_id: int
     nodes: tuple[NodeName, ...]
     undo: bool = False
+    move_within_s: float = 0.0
 
 
 @quick
@@ -338,6 +342,7 @@ class StopReceived(Event):
     reason: str
     grace_s: float
     only_if_waiting: bool = False
+    decommission: bool = False
 
 
 @quick

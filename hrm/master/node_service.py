@@ -206,6 +206,7 @@ def _message(epoch: int, message: c.NodeMessage | c.Notice | StateChanged) -> pb
                 reason=message.reason,
                 grace_s=message.grace_s,
                 only_if_waiting=message.only_if_waiting,
+                decommission=message.decommission,
             )
             return pb.MasterMessage(epoch=epoch, stop=stop)
         case c.AcknowledgeEnded():

@@ -138,18 +138,20 @@ class NodeRegistered(_message.Message):
     def __init__(self, heartbeat_interval_s: _Optional[float] = ...) -> None: ...
 
 class StopContainer(_message.Message):
-    __slots__ = ("container_id", "cause", "reason", "grace_s", "only_if_waiting")
+    __slots__ = ("container_id", "cause", "reason", "grace_s", "only_if_waiting", "decommission")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     GRACE_S_FIELD_NUMBER: _ClassVar[int]
     ONLY_IF_WAITING_FIELD_NUMBER: _ClassVar[int]
+    DECOMMISSION_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     cause: _common_pb2.EndCause
     reason: str
     grace_s: float
     only_if_waiting: bool
-    def __init__(self, container_id: _Optional[str] = ..., cause: _Optional[_Union[_common_pb2.EndCause, str]] = ..., reason: _Optional[str] = ..., grace_s: _Optional[float] = ..., only_if_waiting: bool = ...) -> None: ...
+    decommission: bool
+    def __init__(self, container_id: _Optional[str] = ..., cause: _Optional[_Union[_common_pb2.EndCause, str]] = ..., reason: _Optional[str] = ..., grace_s: _Optional[float] = ..., only_if_waiting: bool = ..., decommission: bool = ...) -> None: ...
 
 class AcknowledgeEnded(_message.Message):
     __slots__ = ("container_ids",)
