@@ -415,7 +415,7 @@ class AgentSettings(_Settings):
     )
 
     reconnect_delay_max_s: float = Field(
-        default=5.0, gt=0, description="longest back-off between attempts to reach the master"
+        default=2.0, gt=0, description="longest back-off between attempts to reach the master"
     )
     usage_interval_s: float = Field(
         default=1.0, gt=0, le=60, description="how often containers are measured"

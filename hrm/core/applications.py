@@ -111,7 +111,7 @@ class Applications:
         app = self._live(event.application_id)
         if app is None:
             return
-        doubtful = app.is_doubtful(event.now)
+        doubtful = app.is_doubtful(event.now) if event.again is None else event.again
         app.doubtful_until_s = 0.0
         if self.nodes.absent and doubtful:
             self._give_up(app, event)
@@ -128,7 +128,7 @@ class Applications:
             if why:
                 refused[request.resource_profile_id, why].append(request.executor_id)
             else:
-                self.placing.request(app, request, event.now)
+                self.placing.request(app, request, event.now, is_new=event.again is False)
         for (profile_id, why), executor_ids in refused.items():
             notice = c.RequestRefused(
                 executor_ids=tuple(executor_ids), resource_profile_id=profile_id, message=why

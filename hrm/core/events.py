@@ -168,8 +168,11 @@ class ApplicationDetached(Event):
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainersRequested(Event):
+    """``again``: asked for before, of this master or an earlier one; None: perhaps."""
+
     application_id: ApplicationId
     requests: tuple[ContainerRequest, ...]
+    again: bool | None = None
 
 
 @quick

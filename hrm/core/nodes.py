@@ -185,6 +185,9 @@ class Nodes:
             if not app.recovered:
                 continue
             for container in app.in_state(ContainerState.PENDING):
+                if not container.held:
+                    continue
+                container.held = False
                 if absent:
                     self._end(container, ContainerEnd(cause=EndCause.LOST, message=message), now)
                 else:
@@ -411,9 +414,9 @@ class Nodes:
             self.ledger.send(node, message)
         if container.state is not before:
             self.ledger.tell(container)
-        if node.name in self.moving and container.state is ContainerState.RUNNING:
-            if now - container.sent_at_s >= self.ledger.bounds.resend_delay_s:
-                self._decommission(node, container, now)
+        overdue = now - container.sent_at_s >= self.ledger.bounds.resend_delay_s
+        if overdue and node.name in self.moving and container.state is ContainerState.RUNNING:
+            self._decommission(node, container, now)
 
     def _started(
         self, app: Application, container: Container, status: ContainerStatus, now: float

@@ -96,7 +96,9 @@ def update(command: messages.Command) -> application_pb2.ApplicationUpdate | Non
     match command:
         case messages.RequestContainers():
             return application_pb2.ApplicationUpdate(
-                request=application_pb2.RequestContainers(containers=map(_ask, command.asks))
+                request=application_pb2.RequestContainers(
+                    containers=map(_ask, command.asks), again=command.again
+                )
             )
         case messages.ReleaseContainers():
             return application_pb2.ApplicationUpdate(
