@@ -372,6 +372,20 @@ class AgentSettings(_Settings):
     cpu_limit: Literal["shares", "quota"] = Field(
         default="shares", description="shares: limited when others want the cores; quota: always"
     )
+    shuffle_service: bool = Field(
+        default=False,
+        description="run Spark's external shuffle service on this host, for applications that set "
+        "spark.shuffle.service.enabled; one agent of a host can",
+    )
+    shuffle_service_port: int = Field(
+        default=7337,
+        ge=1,
+        le=65535,
+        description="its port, the same on all nodes: spark.shuffle.service.port",
+    )
+    shuffle_service_memory_mib: int = Field(
+        default=1024, ge=128, le=1 << 20, description="its heap, beside what the node offers"
+    )
     spark_home: Path | None = Field(
         default=None, description="Spark of the executors; empty: pyspark's"
     )

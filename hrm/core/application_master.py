@@ -134,7 +134,7 @@ class AppMasterCore:
         ended: set once, when the application has finished or failed; nothing is asked for after.
         given_up: executors reported dead whose end the master has not confirmed; none is in
             ``containers`` unless it is being stopped.
-        took_over: another AppMaster was there before, and may have asked for what this one asks for.
+        took_over: another AppMaster was there before, and may have asked for what this one does.
         epoch: of the master that the latest session was with; None: there was none yet.
     """
 

@@ -23,6 +23,7 @@ from hrm.core.model import (
     ContainerRequest,
     ContainerState,
     EndCause,
+    NodeState,
     Resources,
     WorkloadClass,
     container_id_of,
@@ -232,6 +233,11 @@ class Applications:
         cause = EndCause.RELEASED if natural else EndCause.KILLED
         for container in list(app.containers.values()):
             self._stop(container, cause, f"application {state.value}", now)
+        if app.launch.shuffle_service:
+            for node in self.ledger.nodes.values():
+                if node.state is not NodeState.LOST:
+                    drop = c.DropShuffleFiles(application_id=app.application_id)
+                    self.ledger.send(node, drop)
         app.session = None
         app.detached_at_s = None
         notice = c.EndApplication(state=state, message=message)

@@ -198,6 +198,9 @@ class ResourceUnit:
         return Resources(0, 0, resources.gpu_memory_mib) if self.pool else resources
 
 
+SHUFFLE_SERVICE_OPTION = "-Dspark.shuffle.service.enabled=true"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchContext:
     """How the executors of one application start. Opaque to the core; holds a secret, so never
@@ -213,6 +216,11 @@ class LaunchContext:
     java_options: tuple[str, ...] = ()
     extra_class_path: tuple[str, ...] = ()
     decommissions: bool = False
+
+    @property
+    def shuffle_service(self) -> bool:
+        """Do they want a shuffle service on their node?"""
+        return SHUFFLE_SERVICE_OPTION in self.java_options
 
 
 NO_LAUNCH = LaunchContext()

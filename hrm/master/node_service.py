@@ -218,6 +218,9 @@ def _message(epoch: int, message: c.NodeMessage | c.Notice | StateChanged) -> pb
                 workload_class=wire.WORKLOAD_CLASS[message.workload_class],
             )
             return pb.MasterMessage(epoch=epoch, set_class=change)
+        case c.DropShuffleFiles():
+            drop = pb.DropShuffleFiles(application_id=message.application_id)
+            return pb.MasterMessage(epoch=epoch, drop_shuffle_files=drop)
         case c.RebindUnits():
             return pb.MasterMessage(epoch=epoch, rebind=wire.from_binding(message))
     raise AssertionError(f"{type(message).__name__} is not for nodes")

@@ -114,7 +114,7 @@ class NodeUsage(_message.Message):
     def __init__(self, cpu_percent: _Optional[float] = ..., memory_used_mib: _Optional[int] = ..., memory_total_mib: _Optional[int] = ..., load_1m: _Optional[float] = ...) -> None: ...
 
 class MasterMessage(_message.Message):
-    __slots__ = ("epoch", "registered", "assign", "stop", "acknowledge", "set_class", "rebind")
+    __slots__ = ("epoch", "registered", "assign", "stop", "acknowledge", "set_class", "rebind", "drop_shuffle_files")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     ASSIGN_FIELD_NUMBER: _ClassVar[int]
@@ -122,6 +122,7 @@ class MasterMessage(_message.Message):
     ACKNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
     SET_CLASS_FIELD_NUMBER: _ClassVar[int]
     REBIND_FIELD_NUMBER: _ClassVar[int]
+    DROP_SHUFFLE_FILES_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     registered: NodeRegistered
     assign: _common_pb2.ContainerSpec
@@ -129,7 +130,8 @@ class MasterMessage(_message.Message):
     acknowledge: AcknowledgeEnded
     set_class: SetContainerClass
     rebind: RebindUnits
-    def __init__(self, epoch: _Optional[int] = ..., registered: _Optional[_Union[NodeRegistered, _Mapping]] = ..., assign: _Optional[_Union[_common_pb2.ContainerSpec, _Mapping]] = ..., stop: _Optional[_Union[StopContainer, _Mapping]] = ..., acknowledge: _Optional[_Union[AcknowledgeEnded, _Mapping]] = ..., set_class: _Optional[_Union[SetContainerClass, _Mapping]] = ..., rebind: _Optional[_Union[RebindUnits, _Mapping]] = ...) -> None: ...
+    drop_shuffle_files: DropShuffleFiles
+    def __init__(self, epoch: _Optional[int] = ..., registered: _Optional[_Union[NodeRegistered, _Mapping]] = ..., assign: _Optional[_Union[_common_pb2.ContainerSpec, _Mapping]] = ..., stop: _Optional[_Union[StopContainer, _Mapping]] = ..., acknowledge: _Optional[_Union[AcknowledgeEnded, _Mapping]] = ..., set_class: _Optional[_Union[SetContainerClass, _Mapping]] = ..., rebind: _Optional[_Union[RebindUnits, _Mapping]] = ..., drop_shuffle_files: _Optional[_Union[DropShuffleFiles, _Mapping]] = ...) -> None: ...
 
 class NodeRegistered(_message.Message):
     __slots__ = ("heartbeat_interval_s",)
@@ -158,6 +160,12 @@ class AcknowledgeEnded(_message.Message):
     CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
     container_ids: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, container_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DropShuffleFiles(_message.Message):
+    __slots__ = ("application_id",)
+    APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
+    application_id: str
+    def __init__(self, application_id: _Optional[str] = ...) -> None: ...
 
 class SetContainerClass(_message.Message):
     __slots__ = ("container_id", "workload_class")

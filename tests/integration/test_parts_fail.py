@@ -32,12 +32,12 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def rounds(output: str) -> int:
-    return max(map(int, re.findall(r"^ROUND (\d+)$", output, re.MULTILINE)), default=0)
+def answers(output: str) -> int:
+    return max(map(int, re.findall(r"^ANSWER (\d+)$", output, re.MULTILINE)), default=0)
 
 
 class Load:
-    """The queries, running; ``goes_on`` waits for a round that began after now."""
+    """The queries, running; ``goes_on`` waits for a query that began after now."""
 
     def __init__(self, cluster: Cluster, tables: Path, stop: Path, eventually: Eventually) -> None:
         self._eventually = eventually
@@ -51,11 +51,11 @@ class Load:
         )  # fmt: skip
 
     def goes_on(self, what: str) -> None:
-        seen = rounds(self.submitted.output())
+        seen = answers(self.submitted.output())
 
         def further() -> bool:
             assert self.submitted.process.poll() is None, self.submitted.output()[-4000:]
-            return rounds(self.submitted.output()) >= seen + 2
+            return answers(self.submitted.output()) >= seen + 2
 
         self._eventually(further, 400.0, f"queries go on, {what}")
 
@@ -100,7 +100,7 @@ def test_sql_under_load_notices_nothing(
 ) -> None:
     """The master by kill -9, with an executor dead meanwhile; then all agents, one by one."""
     load = Load(cluster, tables, tmp_path / "stop", eventually)
-    eventually(lambda: rounds(load.submitted.output()) > 0, 400.0, "the first round")
+    eventually(lambda: answers(load.submitted.output()) > 0, 400.0, "the first answers")
     first = load.running()
     assert {c["node"] for c in first} == {"node-1", "node-2"}
     _without_the_master(cluster, load, started, eventually)
