@@ -233,6 +233,13 @@ class MasterSettings(_Settings):
         "name, user and resource profile",
     )
 
+    events_kept: int = Field(
+        default=200_000, ge=1_000, description="events that `hrm events` still knows"
+    )
+    events_keep_s: float = Field(
+        default=7 * 86_400.0, gt=0, description="age at which they are dropped"
+    )
+
     pipeline_policy: str = Field(
         default="ect",
         min_length=1,
@@ -264,6 +271,8 @@ class DeclaredGpu(BaseModel):
     memory_mib: int = Field(ge=1, le=1 << 30)
     numa: int = Field(default=-1, ge=-1, le=1023)
     name: str = Field(default="", max_length=100)
+    device: Path | None = None
+    """A character device that stands for it: closed to containers that do not hold the GPU."""
 
 
 class AgentSettings(_Settings):
@@ -385,6 +394,21 @@ class AgentSettings(_Settings):
     )
     shuffle_service_memory_mib: int = Field(
         default=1024, ge=128, le=1 << 20, description="its heap, beside what the node offers"
+    )
+    run_as: Literal["off", "submitter"] = Field(
+        default="submitter",
+        description="submitter: containers run as the user who submitted, where the agent is "
+        "root; off: as the agent (`hrm up` sets it, because its cluster is one user's)",
+    )
+    run_as_uid_min: int = Field(
+        default=1000, ge=1, description="least uid that containers run with; lower ones are refused"
+    )
+    run_as_banned: str = Field(
+        default="root", description="users whose containers are refused, with ',' between"
+    )
+    run_as_fallback: str = Field(
+        default="",
+        description="the user for submitters who do not exist on the node; empty: they are refused",
     )
     spark_home: Path | None = Field(
         default=None, description="Spark of the executors; empty: pyspark's"

@@ -251,6 +251,7 @@ def to_spec(message: common.ContainerSpec) -> ContainerSpec:
         heap_mib=_whole(message.heap_mib, "heap_mib", 0, MEMORY_MIB_MAX),
         expected_duration_s=_amount(message.expected_duration_s, "expected_duration_s"),
         launch=to_launch(message.launch),
+        user=to_text(message.user, "user"),
     )
 
 
@@ -266,6 +267,7 @@ def from_spec(value: ContainerSpec) -> common.ContainerSpec:
         heap_mib=value.heap_mib,
         expected_duration_s=value.expected_duration_s,
         launch=from_launch(value.launch),
+        user=value.user,
     )
 
 

@@ -120,6 +120,7 @@ class Cluster:
                 node.name,
                 *("agent", "--master", self.address, "--name", node.name),
                 *("--work-dir", str(self.directory / node.name), "--isolation", "none"),
+                *("--run-as", "off"),
                 *("--token-file", str(self.token_file), "--platform", node.gpu.lower()),
                 # More than the machine has, so that nothing is pinned: both share its cores.
                 *("--cores", str(node.cores + (os.cpu_count() or 1) + 1)),

@@ -107,6 +107,7 @@ class Agent:
             log_files_max=settings.log_files_max,
             on_end=self._container_ended,
             environment={} if self._socket is None else {SOCKET_VARIABLE: str(self._socket)},
+            account_of=machine.run_as.account_of,
         )
         self._tracker = Tracker(settings.usage_interval_s, self._sampled)
         self._logs = Logs(self._containers.dir, token, self._is_over)
@@ -363,9 +364,12 @@ class Agent:
                 self._logs.url(container_id, "stderr"),
                 unit.gpu,
             )
+            held = unit.gpu if spec.resources.gpu_memory_mib else None
+            closed = self._machine.gpu_devices.closed(held)
             if self._shuffle is not None and self._shuffle.serves(spec):
-                launch = self._shuffle.prepare(spec, launch)
-            await self._containers.start(spec, launch, unit.cpus)
+                account = self._machine.run_as.account_of(spec.user)
+                launch = self._shuffle.prepare(spec, launch, account)
+            await self._containers.start(spec, launch, unit.cpus, closed)
         except Exception as error:
             if not isinstance(error, HrmError):
                 _log.exception("launching failed", container=container_id)

@@ -22,6 +22,12 @@ are to finish their tasks, hand over their blocks, and end. Orphans come to the 
 their subreaper, whatever sessions they opened. When the shim itself is killed, the kernel kills the
 command (parent-death signal) and the agent the rest.
 
+With an ``account`` the command, and it alone, becomes that user: between fork and exec it gives up
+its groups, its ids, every capability and the way back (``no_new_privs``). The shim stays who it
+was, so nobody but the agent's user can signal it; and the directory with the files above belongs
+to the agent's user, or the container could put a link in the place of one. What the command may
+write lies one level below.
+
 This file runs by itself (``python -I -S shim.py spec.json``): standard library only, one thread,
 about 8 MiB. It stays outside of the container's cgroups, so the container's limits never hit it.
 """
@@ -30,7 +36,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import json
+import operator
 import os
 import selectors
 import signal
@@ -58,6 +66,12 @@ STOP_FILE = "stop.json"
 EXIT_FILE = "exit.json"
 
 _PR_SET_PDEATHSIG = 1
+_PR_CAPBSET_DROP = 24
+_PR_SET_NO_NEW_PRIVS = 38
+_PR_CAP_AMBIENT = 47
+_PR_CAP_AMBIENT_CLEAR_ALL = 4
+_CAPABILITIES_MAX = 64
+_UMASK = 0o077
 _PR_SET_CHILD_SUBREAPER = 36
 _CHUNK_BYTES = 65_536
 _REAP_LIMIT_S = 10.0
@@ -129,14 +143,20 @@ def rotated(path: Path, number: int) -> Path:
 class Log:
     """An append-only file that becomes ``name.1`` when full; at most ``files_max`` older ones."""
 
-    def __init__(self, path: Path, bytes_max: int, files_max: int) -> None:
+    def __init__(
+        self, path: Path, bytes_max: int, files_max: int, account: dict[str, Any] | None = None
+    ) -> None:
+        """``account``: whose file it shall be; None: ours."""
         self._path = path
         self._bytes_max = bytes_max
         self._files_max = files_max
+        self._account = account
         self._open()
 
     def _open(self) -> None:
         self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        if self._account is not None:
+            os.fchown(self._fd, self._account["uid"], self._account["gid"])
         self._size = os.fstat(self._fd).st_size
 
     def write(self, data: bytes) -> None:
@@ -158,6 +178,34 @@ class Log:
                 rotated(self._path, number).replace(rotated(self._path, number + 1))
         os.close(self._fd)
         self._open()
+
+
+def _become(account: dict[str, Any], libc: ctypes.CDLL) -> None:
+    """Turn this process into one of the account's, with no way back.
+
+    Raises:
+        OSError: the kernel refused a step, or something of what we were is left.
+    """
+    for capability in range(_CAPABILITIES_MAX):
+        if libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+            break  # the first number that this kernel does not have
+    libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    os.setgroups(account["groups"])
+    os.setresgid(*[account["gid"]] * 3)
+    os.setresuid(*[account["uid"]] * 3)
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "no_new_privs is not to be had")
+    os.umask(_UMASK)
+    left = _capabilities()
+    if left or os.getresuid() != (account["uid"],) * 3 or os.getresgid() != (account["gid"],) * 3:
+        raise OSError(0, f"the kernel left capabilities {left:#x} or other ids")
+
+
+def _capabilities() -> int:
+    """All that this process has, or could have after an exec."""
+    sets = ("CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:")
+    lines = (x.split() for x in Path("/proc/self/status").read_text().splitlines())
+    return functools.reduce(operator.or_, (int(x[1], 16) for x in lines if x[0] in sets), 0)
 
 
 class Shim:
@@ -215,7 +263,10 @@ class Shim:
             os.close(write)
             os.set_blocking(read, False)
             self._logs[read] = Log(
-                self._dir / name, self._spec["log_bytes_max"], self._spec["log_files_max"]
+                self._dir / name,
+                self._spec["log_bytes_max"],
+                self._spec["log_files_max"],
+                self._spec.get("account"),
             )
             self._selector.register(read, selectors.EVENT_READ)
         with os.fdopen(report) as file:
@@ -230,14 +281,18 @@ class Shim:
         step = "prepare"
         try:
             os.setsid()
-            libc = ctypes.CDLL(None)
-            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != shim:
-                os._exit(127)
+            libc = ctypes.CDLL(None, use_errno=True)
             for path in self._spec["cgroup_files"]:
                 step = f"join the cgroup {path}"
                 Path(path).write_text("0")
+            if (account := self._spec.get("account")) is not None:
+                step = f"become uid {account['uid']}"
+                _become(account, libc)
             step = "prepare"
+            # Only now: the kernel forgets it when ids change.
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != shim:
+                os._exit(127)
             null = os.open(os.devnull, os.O_RDONLY)
             for source, target in ((null, 0), (stdout, 1), (stderr, 2)):
                 os.dup2(source, target)

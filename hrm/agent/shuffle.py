@@ -33,6 +33,7 @@ from pathlib import Path
 
 import structlog
 
+from hrm.agent.run_as import Account
 from hrm.core.model import ApplicationId, ContainerSpec
 from hrm.errors import InvalidConfig
 from hrm.spark.build import BuildError, plugin_jar
@@ -100,12 +101,21 @@ class ShuffleService:
         wanted = spec.launch.shuffle_service and _names_a_place(spec.application_id)
         return wanted and bool(_secret_of(spec))
 
-    def prepare(self, spec: ContainerSpec, launch: Launch) -> Launch:
-        """Let the service know the application; the launch with a place for files that stay."""
+    def prepare(
+        self, spec: ContainerSpec, launch: Launch, account: Account | None = None
+    ) -> Launch:
+        """Let the service know the application; the launch with a place for files that stay.
+
+        ``account``: as whom the executor runs, if not as the agent; the service reads as the agent.
+        """
         self._secrets[spec.application_id] = _secret_of(spec)
         self._say("know", spec.application_id, self._secrets[spec.application_id])
         place = self._directory / spec.application_id / spec.container_id
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if account is not None:
+            for above in (place.parent, self._directory):
+                above.chmod(0o711)
+            os.chown(place, account.uid, account.gid)
         places = {"SPARK_LOCAL_DIRS": str(place), "SPARK_EXECUTOR_DIRS": str(place)}
         return replace(launch, environment={**launch.environment, **places})
 

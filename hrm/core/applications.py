@@ -266,6 +266,7 @@ class Applications:
         )
         app = self.ledger.new_application(record, self.placing.choose_scheduler())
         app.detached_at_s = event.now
+        app.life.begin(event.now, f"submitted by {event.user} as {event.name}")
         self.ledger.out.append(c.PersistApplication(record=record))
         return app
 

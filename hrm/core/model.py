@@ -250,7 +250,7 @@ class ContainerRequest:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
-    """All that a node needs to know of a container."""
+    """All that a node needs to know of a container. ``user``: who submitted, as they say."""
 
     container_id: ContainerId
     application_id: ApplicationId
@@ -262,6 +262,7 @@ class ContainerSpec:
     heap_mib: int = 0
     expected_duration_s: float = 0.0
     launch: LaunchContext = NO_LAUNCH
+    user: str = ""
 
 
 @quick

@@ -218,6 +218,8 @@ class Nodes:
         for unit in event.units:
             self.ledger.state.add(event.node, UnitQueue(unit))
             self.ledger.bound_waiting(unit.unit_id)
+        if old is None:
+            node.life.begin(event.now, "registered")
         self._into_service(node, event.now, "registered")
         return node
 

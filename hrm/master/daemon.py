@@ -26,6 +26,8 @@ from hrm.core.model import NodeName, NodeState
 from hrm.errors import HrmError, InvalidConfig
 from hrm.master.admin_service import AdminService
 from hrm.master.application_service import ApplicationService
+from hrm.master.events import Journal
+from hrm.master.events_service import EventService
 from hrm.master.interpreter import Interpreter
 from hrm.master.node_service import NodeService
 from hrm.master.pipeline_service import PipelineService
@@ -39,6 +41,8 @@ from hrm.v1 import (
     admin_pb2_grpc,
     application_pb2,
     application_pb2_grpc,
+    events_pb2,
+    events_pb2_grpc,
     node_pb2,
     node_pb2_grpc,
     pipeline_pb2,
@@ -84,19 +88,31 @@ async def run(settings: MasterSettings) -> int:
     with _locked(settings.state_dir / "lock"):
         store = SqliteStore(settings.state_dir / "hrm.sqlite")
         try:
-            return await _serve(settings, token, store)
+            epoch = store.next_epoch()
+            journal = Journal(
+                settings.state_dir / "events.sqlite",
+                epoch,
+                kept=settings.events_kept,
+                keep_s=settings.events_keep_s,
+            )
+            try:
+                return await _serve(settings, token, store, journal, epoch)
+            finally:
+                journal.close()
         finally:
             store.close()
 
 
-async def _serve(settings: MasterSettings, token: str, store: SqliteStore) -> int:
+async def _serve(
+    settings: MasterSettings, token: str, store: SqliteStore, journal: Journal, epoch: int
+) -> int:
     server = grpc.aio.server(interceptors=[rpc.TokenInterceptor(token)], options=rpc.SERVER_OPTIONS)
     port = _bind(server, settings)
     address = f"{settings.host}:{port}"
     bounds = bounds_of(settings)
     loop = asyncio.get_running_loop()
     core = MasterCore(
-        epoch=store.next_epoch(),
+        epoch=epoch,
         policies=[
             policies.load(settings.placement_policy, index) for index in range(settings.schedulers)
         ],
@@ -106,14 +122,17 @@ async def _serve(settings: MasterSettings, token: str, store: SqliteStore) -> in
         drained_nodes=store.drains(),
         run_times=store.run_times(),
         now=time.time(),
+        watch=journal.watch,
     )
-    master = Interpreter(core, store)
+    journal.took(None)
+    master = Interpreter(core, store, journal)
     state_dir = settings.state_dir
     hosts = Hosts(load_modes(state_dir), keep=lambda modes: save_modes(state_dir, modes))
     pipelines = PipelineTasks(
         settings,
         policy=pipeline_policy(settings, hosts, seed=core.epoch),
         stop=lambda error: _finish(master.stopped, error),
+        epoch=core.epoch,
     )
     await _add_services(server, master, pipelines, hosts, settings, address, token)
     stopped = master.stopped
@@ -171,7 +190,9 @@ async def _add_services(
     token: str,
 ) -> None:
     interval_s = settings.heartbeat_interval_s
+    assert master.journal is not None
     admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(master, address, token), server)
+    events_pb2_grpc.add_EventServiceServicer_to_server(EventService(master.journal), server)
     application_pb2_grpc.add_ApplicationServiceServicer_to_server(
         ApplicationService(master, interval_s), server
     )
@@ -181,11 +202,12 @@ async def _add_services(
         PipelineService(pipelines, interval_s), server
     )
     policy_pb2_grpc.add_PolicyServiceServicer_to_server(
-        PolicyService(hosts, settings.state_dir), server
+        PolicyService(hosts, pipelines.policies, settings.state_dir), server
     )
     names = [
         admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
         application_pb2.DESCRIPTOR.services_by_name["ApplicationService"].full_name,
+        events_pb2.DESCRIPTOR.services_by_name["EventService"].full_name,
         node_pb2.DESCRIPTOR.services_by_name["NodeService"].full_name,
         pipeline_pb2.DESCRIPTOR.services_by_name["PipelineService"].full_name,
         policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].full_name,
