@@ -545,3 +545,5 @@ def node_event(message: c.NodeMessage, now: float, epoch: int) -> e.NodeEvent:
                 container_id=message.container_id,
                 workload_class=message.workload_class,
             )
+        case c.DropShuffleFiles():
+            raise AssertionError("the live agent alone has a shuffle service")

@@ -196,7 +196,8 @@ def test_a_drained_node_hands_over_cached_and_shuffle_blocks(
         found = cluster.application("keeper")
         assert found is not None
         (same,) = [c for c in found["containers"] if c["container_id"] == there["container_id"]]
-        return same.get("end")
+        end: dict[str, Any] | None = same.get("end")
+        return end
 
     began_s = time.monotonic()
     ended = eventually(end, 120.0, "its executor has handed over and ended")

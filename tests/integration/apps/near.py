@@ -6,17 +6,19 @@ allocation has let all executors go.
 
 import sys
 import time
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.appName("near").getOrCreate()
-jvm, context = spark._jvm, spark.sparkContext._jsc.sc()
+jvm: Any = spark._jvm
+context = spark.sparkContext._jsc.sc()
 python = jvm.org.apache.spark.api.python.PythonUtils
 any_class = getattr(getattr(jvm.scala.reflect, "ClassTag$"), "MODULE$").Any()
 
 
-def executors():  # type: ignore[no-untyped-def]
-    return context.getExecutorMemoryStatus().size() - 1
+def executors() -> int:
+    return int(context.getExecutorMemoryStatus().size()) - 1
 
 
 for host in sys.argv[1:]:

@@ -19,7 +19,7 @@ texts = [(queries / f"{name}.sql").read_text() for name in NAMES]
 texts = [text.replace("{fraction}", f"{0.0001 / scale:.10f}") for text in texts]
 
 
-def answer(text):  # type: ignore[no-untyped-def]
+def answer(text: str) -> list[tuple[object, ...]]:
     return [tuple(row) for row in spark.sql(text).collect()]
 
 

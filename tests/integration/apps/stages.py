@@ -8,7 +8,12 @@ import sys
 import time
 from pathlib import Path
 
-from pyspark.resource import ExecutorResourceRequests, ResourceProfileBuilder, TaskResourceRequests
+from pyspark.resource import (
+    ExecutorResourceRequests,
+    ResourceProfile,
+    ResourceProfileBuilder,
+    TaskResourceRequests,
+)
 from pyspark.sql import SparkSession
 
 kind = sys.argv[1]
@@ -23,14 +28,14 @@ if kind == "gpu":
 profile = ResourceProfileBuilder().require(executor).require(task).build
 
 
-def slow(x):  # type: ignore[no-untyped-def]
+def slow(x: int) -> int:
     time.sleep(1.5)
     return x
 
 
-def total(tasks, profile=None):  # type: ignore[no-untyped-def]
+def total(tasks: int, profile: ResourceProfile | None = None) -> int:
     rdd = context.parallelize(range(10), tasks)
-    return (rdd.withResources(profile) if profile else rdd).map(slow).sum()
+    return int((rdd.withResources(profile) if profile else rdd).map(slow).sum())
 
 
 print("PLAIN", total(1), flush=True)
