@@ -25,6 +25,14 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
         "the first executors that start together or wait together, at most as many as Spark asks "
         "for at first; to queue at a node is to wait. 0: each by itself",
     ),
+    "spark.hrm.submit.waitAppCompletion": (
+        "`true`",
+        "in cluster deploy mode: spark-submit waits for the driver and ends with its exit status",
+    ),
+    "spark.hrm.driverEnv.NAME": (
+        "",
+        "in cluster deploy mode: the variable NAME of the driver's environment",
+    ),
     "spark.hrm.tenant": ("", "whose share the application uses"),
     "spark.hrm.token.file": (
         "`$HRM_TOKEN_FILE`, else `$HRM_HOME/token`",

@@ -29,6 +29,7 @@ from hrm.core.model import (
     Progress,
     ResourceUnit,
     ResourceUnitId,
+    Shortcut,
     Usage,
     WorkloadClass,
     container_id_of,
@@ -140,6 +141,7 @@ class Node:
     connected: bool = True
     containers: dict[ContainerId, Container] = field(default_factory=dict)
     usage: Usage | None = None
+    shortcuts: tuple[Shortcut, ...] = ()
 
     @property
     def state(self) -> NodeState:

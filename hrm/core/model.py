@@ -16,6 +16,7 @@ from typing import NewType
 from hrm.core.quick import quick
 
 __all__ = [
+    "DRIVER_PREFIX",
     "NOTHING",
     "NO_LAUNCH",
     "ApplicationId",
@@ -35,11 +36,15 @@ __all__ = [
     "ResourceUnit",
     "ResourceUnitId",
     "Resources",
+    "Shortcut",
     "StageProgress",
     "Usage",
     "WorkloadClass",
     "container_id_of",
+    "is_driver",
 ]
+
+DRIVER_PREFIX = "driver-"
 
 ApplicationId = NewType("ApplicationId", str)
 ContainerId = NewType("ContainerId", str)
@@ -207,7 +212,7 @@ class LaunchContext:
     stored and never printed.
 
     ``decommissions``: on SIGPWR they finish their tasks, hand their data over and end; others just
-    end.
+    end. ``driver``: not empty where this is no executor but a driver; what its node must know.
     """
 
     driver_url: str = ""
@@ -216,6 +221,7 @@ class LaunchContext:
     java_options: tuple[str, ...] = ()
     extra_class_path: tuple[str, ...] = ()
     decommissions: bool = False
+    driver: str = field(default="", repr=False)
 
     @property
     def shuffle_service(self) -> bool:
@@ -289,6 +295,24 @@ class Usage:
 
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Shortcut:
+    """A way by which a node starts executors faster, such as an archive of classes.
+
+    ``state`` is one of off, waiting, building, ready, failed; ``note`` says more. ``used`` counts
+    the starts since the agent's own that took it, ``missed`` those that could not, and
+    ``why_missed`` is the latest reason.
+    """
+
+    name: str
+    state: str
+    note: str = ""
+    used: int = 0
+    missed: int = 0
+    why_missed: str = ""
+
+
+@quick
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerStatus:
     """What a node reports, and what the master tells, about one container.
 
@@ -341,6 +365,11 @@ class Progress:
     mean_task_s: float = 0.0
     streaming_queries: tuple[str, ...] = ()
     stages: tuple[StageProgress, ...] = ()
+
+
+def is_driver(application_id: ApplicationId) -> bool:
+    """Is this what holds the driver of a submission? It is named after it (Standalone's form)."""
+    return application_id.startswith(DRIVER_PREFIX)
 
 
 def container_id_of(application_id: ApplicationId, executor_id: str) -> ContainerId:

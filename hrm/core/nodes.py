@@ -100,6 +100,7 @@ class Nodes:
         if node is None:
             return
         node.usage = event.usage
+        node.shortcuts = event.shortcuts
         self._reconcile(node, event.containers, event.now, registration=False)
 
     def container_reported(self, event: e.ContainerReported) -> None:

@@ -291,6 +291,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             containers_pending=len(app.in_state(ContainerState.PENDING)),
             mean_wait_s=app.waited_s / app.waits if app.waits else 0.0,
             gang_min=record.gang_min,
+            submission_id=record.submission_id,
+            submission_attempt=record.submission_attempt,
         )
         if app.progress is not None:
             message.progress.CopyFrom(wire.from_progress(app.progress))
@@ -381,6 +383,7 @@ def _node(ledger: Ledger, node: Node, now: float) -> pb.Node:
         registered_at_s=node.registered_at_s,
         last_heard_s_ago=max(0.0, now - node.last_heard_s),
         platform=node.platform,
+        shortcuts=[wire.from_shortcut(shortcut) for shortcut in node.shortcuts],
     )
     book = ledger.exclusions
     for exclusion in book.of_all(now):
