@@ -427,6 +427,20 @@ class AgentSettings(_Settings):
     cpu_limit: Literal["shares", "quota"] = Field(
         default="shares", description="shares: limited when others want the cores; quota: always"
     )
+    shuffle_service: bool = Field(
+        default=False,
+        description="run Spark's external shuffle service on this host, for applications that set "
+        "spark.shuffle.service.enabled; one agent of a host can",
+    )
+    shuffle_service_port: int = Field(
+        default=7337,
+        ge=1,
+        le=65535,
+        description="its port, the same on all nodes: spark.shuffle.service.port",
+    )
+    shuffle_service_memory_mib: int = Field(
+        default=1024, ge=128, le=1 << 20, description="its heap, beside what the node offers"
+    )
     run_as: Literal["off", "submitter"] = Field(
         default="submitter",
         description="submitter: containers run as the user who submitted, where the agent is "
@@ -531,7 +545,7 @@ class AgentSettings(_Settings):
     )
 
     reconnect_delay_max_s: float = Field(
-        default=5.0, gt=0, description="longest back-off between attempts to reach the master"
+        default=2.0, gt=0, description="longest back-off between attempts to reach the master"
     )
     usage_interval_s: float = Field(
         default=1.0, gt=0, le=60, description="how often containers are measured"

@@ -39,11 +39,13 @@ from hrm.agent.own_log import configure_logging
 from hrm.agent.pipeline_gpus import GpuService
 from hrm.agent.pipeline_runtime import PipelineRuntime
 from hrm.agent.shortcuts import Shortcuts
+from hrm.agent.shuffle import ShuffleService
 from hrm.agent.tracker import Sample, Tracker
 from hrm.config import AgentSettings
 from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.model import (
+    ApplicationId,
     ContainerEnd,
     ContainerId,
     ContainerSpec,
@@ -85,9 +87,11 @@ class Agent:
         command_of: CommandOf,
         spark_versions: tuple[str, ...],
         shortcuts: Shortcuts | None = None,
+        shuffle: ShuffleService | None = None,
     ) -> None:
         self._shortcuts = shortcuts
         self._settings = settings
+        self._shuffle = shuffle
         self._machine = machine
         self._token = token
         self._command_of = command_of
@@ -178,6 +182,9 @@ class Agent:
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._loop.add_signal_handler(number, self._told_to_end)
                 stack.callback(self._loop.remove_signal_handler, number)
+            if self._shuffle is not None:
+                serving = asyncio.create_task(self._shuffle.run())
+                stack.push_async_callback(_cancelled, serving)
             cleaning = asyncio.create_task(self._clean_up())
             linked = asyncio.create_task(self._link.run())
             told = asyncio.create_task(self._ending.wait())
@@ -306,6 +313,9 @@ class Agent:
             except OSError as error:
                 removed = 0
                 _log.warning("cannot remove old work directories", why=str(error))
+            if self._shuffle is not None:
+                live = {x.spec.application_id for x in self._core.containers.values()}
+                await asyncio.to_thread(self._shuffle.forget_old, keep_s, live, time.time())
             if removed:
                 _log.info("removed old work directories", count=removed)
             files = files_dir(self._settings)
@@ -389,6 +399,9 @@ class Agent:
             closed = self._machine.gpu_devices.closed(held)
             shared = self._mps.environment(held, spec.resources.gpu_memory_mib)
             launch = replace(launch, environment={**launch.environment, **shared})
+            if self._shuffle is not None and self._shuffle.serves(spec):
+                account = self._machine.run_as.account_of(spec.user)
+                launch = self._shuffle.prepare(spec, launch, account)
             await self._containers.start(spec, launch, unit.cpus, closed)
         except Exception as error:
             if not isinstance(error, HrmError):
@@ -522,6 +535,7 @@ class Agent:
                 reason=stop.reason,
                 grace_s=stop.grace_s,
                 only_if_waiting=stop.only_if_waiting,
+                decommission=stop.decommission,
             )
             self._deliver(event)
         elif kind == "acknowledge":
@@ -530,6 +544,9 @@ class Agent:
                 for container_id in ids:
                     self._containers.acknowledge(container_id)
             self._deliver(e.EndsAcknowledged(now=now, epoch=epoch, container_ids=ids))
+        elif kind == "drop_shuffle_files":
+            if self._shuffle is not None and epoch >= self._core.epoch:
+                self._shuffle.forget(ApplicationId(message.drop_shuffle_files.application_id))
         elif kind == "rebind":
             rebind = message.rebind
             wish = wire.to_binding(rebind)
@@ -571,12 +588,30 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
                 command_of, versions, shortcuts = _spark_commands(settings, machine)
             for name, why in machine.isolation.passed_over.items():
                 _log.info("isolation passed over", driver=name, why=why)
-            agent = Agent(settings, machine, token, command_of, versions, shortcuts)
+            shuffle = _shuffle_service(settings)
+            agent = Agent(settings, machine, token, command_of, versions, shortcuts, shuffle)
             await agent.live()
     except HrmError as error:
         print(f"hrm agent: {error.message}", file=sys.stderr, flush=True)
         return 1
     return 0
+
+
+def _shuffle_service(settings: AgentSettings) -> ShuffleService | None:
+    if not settings.shuffle_service:
+        return None
+    return ShuffleService(
+        directory=settings.work_dir.absolute() / "shuffle",
+        port=settings.shuffle_service_port,
+        memory_mib=settings.shuffle_service_memory_mib,
+        spark=find_spark(settings.spark_home),
+        java=find_java(settings.java_home),
+    )
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def _spark_commands(

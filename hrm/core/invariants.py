@@ -184,9 +184,10 @@ def _jobs(core: MasterCore) -> list[str]:
     ledger = core.ledger
     for app in ledger.live_applications():
         job = core.placing.schedulers[app.scheduler].jobs.get(app.application_id)
-        wanted = {x.container_id for x in app.in_state(ContainerState.PENDING)}
-        if ledger.recovering and app.recovered:
-            continue
+        pending = app.in_state(ContainerState.PENDING)
+        wanted = {x.container_id for x in pending if not x.held}
+        if len(wanted) < len(pending) and not (ledger.recovering and app.recovered):
+            found.append(f"{app.application_id} is held back, and no node is waited for")
         queued = set() if job is None else set(job.pending)
         if wanted != queued:
             found.append(

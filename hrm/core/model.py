@@ -205,6 +205,9 @@ class ResourceUnit:
         return Resources(0, 0, resources.gpu_memory_mib) if self.pool else resources
 
 
+SHUFFLE_SERVICE_OPTION = "-Dspark.shuffle.service.enabled=true"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchContext:
     """How the executors of one application start. Opaque to the core; holds a secret, so never
@@ -221,6 +224,11 @@ class LaunchContext:
     extra_class_path: tuple[str, ...] = ()
     decommissions: bool = False
     driver: str = field(default="", repr=False)
+
+    @property
+    def shuffle_service(self) -> bool:
+        """Do they want a shuffle service on their node?"""
+        return SHUFFLE_SERVICE_OPTION in self.java_options
 
 
 NO_LAUNCH = LaunchContext()

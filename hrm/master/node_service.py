@@ -210,6 +210,7 @@ def _message(epoch: int, message: c.NodeMessage | c.Notice | StateChanged) -> pb
                 reason=message.reason,
                 grace_s=message.grace_s,
                 only_if_waiting=message.only_if_waiting,
+                decommission=message.decommission,
             )
             return pb.MasterMessage(epoch=epoch, stop=stop)
         case c.AcknowledgeEnded():
@@ -221,6 +222,9 @@ def _message(epoch: int, message: c.NodeMessage | c.Notice | StateChanged) -> pb
                 workload_class=wire.WORKLOAD_CLASS[message.workload_class],
             )
             return pb.MasterMessage(epoch=epoch, set_class=change)
+        case c.DropShuffleFiles():
+            drop = pb.DropShuffleFiles(application_id=message.application_id)
+            return pb.MasterMessage(epoch=epoch, drop_shuffle_files=drop)
         case c.RebindUnits():
             return pb.MasterMessage(epoch=epoch, rebind=wire.from_binding(message))
     raise AssertionError(f"{type(message).__name__} is not for nodes")

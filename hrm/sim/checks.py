@@ -157,7 +157,8 @@ class Oracle:
                 f"{core.name} honours {type(event).__name__} of epoch {epoch}, it follows "
                 f"{newest_epoch}"
             )
-        self.found += needless_evictions(core, commands)
+        if not isinstance(event, e.StopReceived):
+            self.found += needless_evictions(core, commands)
         if isinstance(event, e.UsageMeasured) and commands and core.target is not None:
             self._streams_held_up(core)
         for unit_id, queue in core.units.items():

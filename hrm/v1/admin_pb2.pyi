@@ -251,12 +251,14 @@ class KillApplicationRequest(_message.Message):
     def __init__(self, application_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class DrainNodesRequest(_message.Message):
-    __slots__ = ("names", "undo")
+    __slots__ = ("names", "undo", "move_within_s")
     NAMES_FIELD_NUMBER: _ClassVar[int]
     UNDO_FIELD_NUMBER: _ClassVar[int]
+    MOVE_WITHIN_S_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
     undo: bool
-    def __init__(self, names: _Optional[_Iterable[str]] = ..., undo: bool = ...) -> None: ...
+    move_within_s: float
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., undo: bool = ..., move_within_s: _Optional[float] = ...) -> None: ...
 
 class BindNodeRequest(_message.Message):
     __slots__ = ("name", "mode", "bound_cores", "reserve_cores")
