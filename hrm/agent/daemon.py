@@ -29,12 +29,14 @@ from hrm import rpc, wire
 from hrm.agent import isolation as isolating
 from hrm.agent import shim
 from hrm.agent.containers import Containers, Ended, StopOrder
+from hrm.agent.driver import driver_launch, files_dir, forget_old_files
 from hrm.agent.link import Link
 from hrm.agent.logs import LogPages, Logs, LogService
 from hrm.agent.machine import Machine, auto_binding, describe, ending, keep_binding
 from hrm.agent.own_log import configure_logging
 from hrm.agent.pipeline_gpus import GpuService
 from hrm.agent.pipeline_runtime import PipelineRuntime
+from hrm.agent.shortcuts import Shortcuts
 from hrm.agent.tracker import Sample, Tracker
 from hrm.config import AgentSettings
 from hrm.core import commands as c
@@ -80,7 +82,9 @@ class Agent:
         token: str,
         command_of: CommandOf,
         spark_versions: tuple[str, ...],
+        shortcuts: Shortcuts | None = None,
     ) -> None:
+        self._shortcuts = shortcuts
         self._settings = settings
         self._machine = machine
         self._token = token
@@ -103,6 +107,8 @@ class Agent:
             log_files_max=settings.log_files_max,
             on_end=self._container_ended,
             environment={} if self._socket is None else {SOCKET_VARIABLE: str(self._socket)},
+            account_of=machine.run_as.account_of,
+            warm=shortcuts.warm if shortcuts is not None else None,
         )
         self._tracker = Tracker(settings.usage_interval_s, self._sampled)
         self._logs = Logs(self._containers.dir, token, self._is_over)
@@ -152,6 +158,9 @@ class Agent:
             if self._pipelines is not None:
                 await self._pipelines.start()
                 stack.push_async_callback(self._pipelines.close)
+            if self._shortcuts is not None:
+                self._shortcuts.start()
+                stack.push_async_callback(self._shortcuts.close)
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._loop.add_signal_handler(number, self._told_to_end)
                 stack.callback(self._loop.remove_signal_handler, number)
@@ -283,6 +292,8 @@ class Agent:
                 _log.warning("cannot remove old work directories", why=str(error))
             if removed:
                 _log.info("removed old work directories", count=removed)
+            files = files_dir(self._settings)
+            await asyncio.to_thread(forget_old_files, files, keep_s, time.time())
             await asyncio.sleep(period_s)
 
     # --- events in, commands out --------------------------------------------------------------
@@ -324,7 +335,12 @@ class Agent:
     def _heartbeat(self, command: c.SendHeartbeat) -> node_pb2.NodeHeartbeat:
         usage = wire.from_usage(self._sample.node) if self._sample else None
         statuses = (wire.from_status(self._dressed(status)) for status in command.statuses)
-        return node_pb2.NodeHeartbeat(usage=usage, containers=statuses)
+        shortcuts = self._shortcuts.report() if self._shortcuts is not None else ()
+        return node_pb2.NodeHeartbeat(
+            usage=usage,
+            containers=statuses,
+            shortcuts=[wire.from_shortcut(shortcut) for shortcut in shortcuts],
+        )
 
     def _dressed(self, status: ContainerStatus) -> ContainerStatus:
         """With what the core does not know: usage and the logs' addresses."""
@@ -353,7 +369,9 @@ class Agent:
                 self._logs.url(container_id, "stderr"),
                 unit.gpu,
             )
-            await self._containers.start(spec, launch, unit.cpus)
+            held = unit.gpu if spec.resources.gpu_memory_mib else None
+            closed = self._machine.gpu_devices.closed(held)
+            await self._containers.start(spec, launch, unit.cpus, closed)
         except Exception as error:
             if not isinstance(error, HrmError):
                 _log.exception("launching failed", container=container_id)
@@ -524,13 +542,13 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
     try:
         token = rpc.read_token(settings.token_file)
         with Machine.prepare(settings) as machine:
+            shortcuts: Shortcuts | None = None
+            versions: tuple[str, ...] = ()
             if command_of is None:
-                command_of, versions = _spark_commands(settings)
-            else:
-                versions = ()
+                command_of, versions, shortcuts = _spark_commands(settings, machine)
             for name, why in machine.isolation.passed_over.items():
                 _log.info("isolation passed over", driver=name, why=why)
-            agent = Agent(settings, machine, token, command_of, versions)
+            agent = Agent(settings, machine, token, command_of, versions, shortcuts)
             await agent.live()
     except HrmError as error:
         print(f"hrm agent: {error.message}", file=sys.stderr, flush=True)
@@ -538,12 +556,18 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
     return 0
 
 
-def _spark_commands(settings: AgentSettings) -> tuple[CommandOf, tuple[str, ...]]:
+def _spark_commands(
+    settings: AgentSettings, machine: Machine
+) -> tuple[CommandOf, tuple[str, ...], Shortcuts]:
     spark, java = find_spark(settings.spark_home), find_java(settings.java_home)
+    shortcuts = Shortcuts(settings, spark, java)
 
     def command_of(
         spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str, gpu: Gpu | None
     ) -> Launch:
+        if spec.launch.driver:
+            return driver_launch(spec, spark=spark, java=java, settings=settings, work_dir=work_dir)
+        other_user = machine.run_as.account_of(spec.user) is not None
         return executor_launch(
             spec,
             spark=spark,
@@ -553,9 +577,10 @@ def _spark_commands(settings: AgentSettings) -> tuple[CommandOf, tuple[str, ...]
             stdout_url=stdout,
             stderr_url=stderr,
             gpu=gpu,
+            archive=shortcuts.archives.choose(spec, other_user=other_user),
         )
 
-    return command_of, (spark.version,)
+    return command_of, (spark.version,), shortcuts
 
 
 def _batch_that_waits_first(status: ContainerStatus) -> tuple[bool, bool]:

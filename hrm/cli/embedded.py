@@ -334,6 +334,8 @@ def _kill_trees(roots: list[tuple[int, int]]) -> None:
 
 
 def _start(cluster: Cluster, schedulers: int, progress: Progress) -> None:
+    from hrm.config import AgentSettings, load
+
     directory = cluster.directory
     shared = ["--token-file", str(cluster.token), "--host", cluster.host]
     children = {}
@@ -348,6 +350,9 @@ def _start(cluster: Cluster, schedulers: int, progress: Progress) -> None:
         lambda: "the master does not answer",
     )
     names = [f"node-{number}" for number in range(1, cluster.nodes + 1)]
+    if "run_as" not in load(AgentSettings).model_fields_set:
+        # Everything of an embedded cluster is its user's: there is nobody else to run as.
+        shared += ["--run-as", "off"]
     for name in names:
         agent = ["agent", "--master", cluster.address, "--name", name, "--port", "0",
                  "--log-port", "0", "--work-dir", str(directory / "nodes" / name),

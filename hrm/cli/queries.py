@@ -39,7 +39,9 @@ class Mode(enum.Enum):
 
 app = typer.Typer(no_args_is_help=True)
 app_group = typer.Typer(no_args_is_help=True, help="Look at one application, or end it.")
-node_group = typer.Typer(no_args_is_help=True, help="Take nodes out of service, cut them anew.")
+node_group = typer.Typer(
+    no_args_is_help=True, help="Look at a node, take it out of service, cut it anew."
+)
 app.add_typer(app_group, name="app")
 app.add_typer(node_group, name="node")
 
@@ -203,6 +205,24 @@ def app_logs(
         except KeyboardInterrupt:
             call.cancel()
             raise typer.Exit(130) from None
+
+
+@node_group.command("show")
+def node_show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="`hrm nodes` lists them.")],
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+    timeout: TimeoutOption = TIMEOUT_S,
+) -> None:
+    """Show one node: its resource units, and by which shortcuts its executors start faster."""
+    from hrm.v1.admin_pb2 import ListNodesRequest
+
+    with client.connect(master, timeout) as connection:
+        answer = connection.stub.ListNodes(ListNodesRequest(), timeout=timeout)
+    found = next((node for node in answer.nodes if node.name == name), None)
+    if found is None:
+        raise errors.NotFound(f"no node is called {name}; hrm nodes lists them")
+    _show(found, output, lambda render: render.node_view(found))
 
 
 @node_group.command("drain")

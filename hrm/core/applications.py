@@ -239,9 +239,11 @@ class Applications:
         self.ledger.out.append(command)
 
     def _new(self, event: e.ApplicationRegistered) -> Application:
-        self.count += 1
-        day = datetime.fromtimestamp(event.now, UTC).strftime("%Y%m%d")
-        application_id = ApplicationId(f"app-{day}-{self.ledger.epoch}-{self.count:04d}")
+        application_id = event.new_id
+        if application_id is None:
+            self.count += 1
+            day = datetime.fromtimestamp(event.now, UTC).strftime("%Y%m%d")
+            application_id = ApplicationId(f"app-{day}-{self.ledger.epoch}-{self.count:04d}")
         evidence = "declared by spark.hrm.class" if event.declared_class else ""
         record = ApplicationRecord(
             application_id=application_id,
@@ -257,9 +259,12 @@ class Applications:
             web_url=event.web_url,
             submitted_at_s=event.now,
             gang_min=event.gang_min,
+            submission_id=event.submission_id,
+            submission_attempt=event.submission_attempt,
         )
         app = self.ledger.new_application(record, self.placing.choose_scheduler())
         app.detached_at_s = event.now
+        app.life.begin(event.now, f"submitted by {event.user} as {event.name}")
         self.ledger.out.append(c.PersistApplication(record=record))
         return app
 

@@ -24,6 +24,7 @@ from hrm.core.model import (
     NodeName,
     Progress,
     ResourceUnit,
+    Shortcut,
     Usage,
     WorkloadClass,
 )
@@ -108,6 +109,7 @@ class NodeReported(Event):
     sequence: int
     containers: tuple[ContainerStatus, ...]
     usage: Usage | None = None
+    shortcuts: tuple[Shortcut, ...] = ()
 
 
 @quick
@@ -131,7 +133,11 @@ class NodeDisconnected(Event):
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationRegistered(Event):
-    """``application_id`` is empty for a new application."""
+    """``application_id`` is empty for a new application; ``new_id`` is then the id that it gets,
+    where the master itself wants one for the driver of a submission.
+
+    ``submission_id`` and ``submission_attempt``: whose driver registers, in cluster mode.
+    """
 
     call_id: int
     application_id: ApplicationId
@@ -145,6 +151,9 @@ class ApplicationRegistered(Event):
     declared_class: WorkloadClass | None = None
     launch: LaunchContext = NO_LAUNCH
     gang_min: int = 0
+    new_id: ApplicationId | None = None
+    submission_id: str = ""
+    submission_attempt: int = 0
 
 
 @quick

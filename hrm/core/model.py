@@ -16,6 +16,7 @@ from typing import NewType
 from hrm.core.quick import quick
 
 __all__ = [
+    "DRIVER_PREFIX",
     "NOTHING",
     "NO_LAUNCH",
     "ApplicationId",
@@ -35,11 +36,15 @@ __all__ = [
     "ResourceUnit",
     "ResourceUnitId",
     "Resources",
+    "Shortcut",
     "StageProgress",
     "Usage",
     "WorkloadClass",
     "container_id_of",
+    "is_driver",
 ]
+
+DRIVER_PREFIX = "driver-"
 
 ApplicationId = NewType("ApplicationId", str)
 ContainerId = NewType("ContainerId", str)
@@ -204,7 +209,7 @@ class LaunchContext:
     stored and never printed.
 
     ``decommissions``: on SIGPWR they finish their tasks, hand their data over and end; others just
-    end.
+    end. ``driver``: not empty where this is no executor but a driver; what its node must know.
     """
 
     driver_url: str = ""
@@ -213,6 +218,7 @@ class LaunchContext:
     java_options: tuple[str, ...] = ()
     extra_class_path: tuple[str, ...] = ()
     decommissions: bool = False
+    driver: str = field(default="", repr=False)
 
 
 NO_LAUNCH = LaunchContext()
@@ -224,7 +230,8 @@ class ContainerRequest:
     """One container an application asks for. The AppMaster names it, so asking twice is harmless.
 
     ``expected_duration_s``: estimated run time; 0 where unknown. ``gpus``: 0 or 1; one GPU with no
-    device memory named in ``resources`` is a whole GPU, alone.
+    device memory named in ``resources`` is a whole GPU, alone. ``hosts``: where its data lies, the
+    most of it first; ``near``: the nodes that these are; see ``hrm.core.locality``.
     """
 
     executor_id: str
@@ -233,12 +240,15 @@ class ContainerRequest:
     heap_mib: int = 0
     expected_duration_s: float = 0.0
     gpus: int = 0
+    hosts: tuple[str, ...] = ()
+    locality_wait_s: float = 0.0
+    near: tuple[NodeName, ...] = ()
 
 
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
-    """All that a node needs to know of a container."""
+    """All that a node needs to know of a container. ``user``: who submitted, as they say."""
 
     container_id: ContainerId
     application_id: ApplicationId
@@ -250,6 +260,7 @@ class ContainerSpec:
     heap_mib: int = 0
     expected_duration_s: float = 0.0
     launch: LaunchContext = NO_LAUNCH
+    user: str = ""
 
 
 @quick
@@ -272,6 +283,24 @@ class Usage:
     processes: int = 0
     memory_total_mib: int = 0
     load_1m: float = 0.0
+
+
+@quick
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortcut:
+    """A way by which a node starts executors faster, such as an archive of classes.
+
+    ``state`` is one of off, waiting, building, ready, failed; ``note`` says more. ``used`` counts
+    the starts since the agent's own that took it, ``missed`` those that could not, and
+    ``why_missed`` is the latest reason.
+    """
+
+    name: str
+    state: str
+    note: str = ""
+    used: int = 0
+    missed: int = 0
+    why_missed: str = ""
 
 
 @quick
@@ -328,6 +357,11 @@ class Progress:
     mean_task_s: float = 0.0
     streaming_queries: tuple[str, ...] = ()
     stages: tuple[StageProgress, ...] = ()
+
+
+def is_driver(application_id: ApplicationId) -> bool:
+    """Is this what holds the driver of a submission? It is named after it (Standalone's form)."""
+    return application_id.startswith(DRIVER_PREFIX)
 
 
 def container_id_of(application_id: ApplicationId, executor_id: str) -> ContainerId:

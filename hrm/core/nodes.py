@@ -19,9 +19,11 @@ from collections.abc import Iterable
 
 from hrm.core import commands as c
 from hrm.core import events as e
+from hrm.core.exclusion import is_failure
 from hrm.core.feasibility import demand_vector, fits
 from hrm.core.ledger import Application, Container, Ledger, Node
 from hrm.core.model import (
+    ApplicationId,
     ApplicationState,
     ContainerEnd,
     ContainerId,
@@ -75,6 +77,7 @@ class Nodes:
                 self.ledger.out.append(refusal)
                 return
             self._lose(node, event.now, "another agent took its name")
+            self.ledger.exclusions.pardon(event.node)
         is_new = node is None or node.state is NodeState.LOST
         if is_new and event.node not in self.awaited and event.node not in self.absent:
             self.ledger.out.append(c.RememberNode(node=event.node))
@@ -95,6 +98,7 @@ class Nodes:
         if node is None:
             return
         node.usage = event.usage
+        node.shortcuts = event.shortcuts
         self._reconcile(node, event.containers, event.now, registration=False)
 
     def container_reported(self, event: e.ContainerReported) -> None:
@@ -120,6 +124,7 @@ class Nodes:
         for name in event.nodes:
             if event.undo:
                 self._undo_drain(name, event.now)
+                self.ledger.exclusions.pardon(name)
             else:
                 self._drain(self.ledger.nodes[name], event.now)
         self.ledger.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
@@ -127,6 +132,8 @@ class Nodes:
     def tick(self, now: float) -> None:
         if now > self._look_at_s:
             self._look(now)
+        if self.ledger.exclusions.open:
+            self._judge(now)
         if self.absent and not any(app.is_doubtful(now) for app in self.ledger.live_applications()):
             for name in sorted(self.absent):
                 self.ledger.out.append(c.ForgetNode(node=NodeName(name)))
@@ -204,6 +211,8 @@ class Nodes:
         for unit in event.units:
             self.ledger.state.add(event.node, UnitQueue(unit))
             self.ledger.bound_waiting(unit.unit_id)
+        if old is None:
+            node.life.begin(event.now, "registered")
         self._into_service(node, event.now, "registered")
         return node
 
@@ -320,8 +329,37 @@ class Nodes:
         if container is not None and container.node in (None, node.name):
             if container.state is ContainerState.PENDING:
                 self.placing.withdraw(container)
-            self._end(container, status.end or ContainerEnd(cause=EndCause.LOST), now)
+            end = status.end or ContainerEnd(cause=EndCause.LOST)
+            is_excluded = self._failed_quickly(node, container, end, now)
+            self._end(container, end, now)
+            if is_excluded:
+                self._turn_away(node, now, container.application_id)
         self.ledger.send(node, c.AcknowledgeEnded(container_ids=(status.container_id,)))
+
+    def _failed_quickly(
+        self, node: Node, container: Container, end: ContainerEnd, now: float
+    ) -> bool:
+        """Count it against the node if it did; true: that excludes it for the application."""
+        if container.state is ContainerState.STOPPING or not is_failure(end):
+            return False
+        ran_s = now - container.started_at_s if container.started_at_s else 0.0
+        if ran_s >= self.ledger.bounds.node_failure_run_s:
+            return False
+        return self.ledger.exclusions.failed(container.application_id, node.name, end, now)
+
+    def _judge(self, now: float) -> None:
+        """Exclude for all the nodes that many applications have excluded."""
+        alive = sum(node.state is NodeState.ALIVE for node in self.ledger.nodes.values())
+        for name in self.ledger.exclusions.tick(now, self._in_order, alive):
+            node = self.ledger.nodes.get(name)
+            if node is not None and node.state is not NodeState.LOST:
+                self._turn_away(node, now)
+
+    def _in_order(self, application_id: ApplicationId) -> bool:
+        app = self.ledger.applications.get(application_id)
+        if app is None:
+            return False
+        return app.session is not None or app.life.state is ApplicationState.SUCCEEDED
 
     def _may_adopt(self, app: Application, status: ContainerStatus) -> bool:
         """Unknown containers of a live application belong to an earlier master's grants."""
@@ -489,14 +527,29 @@ class Nodes:
             self._set_open(node, True)
             self.placing.room_appeared(now)
 
-    def _turn_away(self, node: Node, now: float) -> None:
-        """Who has not started on a node under drain waits elsewhere."""
+    def _turn_away(
+        self, node: Node, now: float, application_id: ApplicationId | None = None
+    ) -> None:
+        """Who has not started on a node under drain, or that is excluded, waits elsewhere.
+
+        ``application_id``: of whom alone; None: of all.
+        """
+        drained = node.state is NodeState.DRAINING
+        reason = f"{node.name} is {'drained' if drained else 'excluded, see hrm app why'}"
         for container in list(node.containers.values()):
-            if container.state in (ContainerState.ASSIGNED, ContainerState.WAITING):
-                reason = f"{node.name} is drained"
+            if container.state not in (ContainerState.ASSIGNED, ContainerState.WAITING):
+                continue
+            if application_id is not None and container.application_id != application_id:
+                continue
+            if drained or self._may_go_elsewhere(container, now):
                 self.send_stop(
                     node, container, EndCause.PREEMPTED, reason, now, only_if_waiting=True
                 )
+
+    def _may_go_elsewhere(self, container: Container, now: float) -> bool:
+        avoided = self.ledger.exclusions.avoided(container.application_id, now)
+        demand = demand_vector(container.request.resources)
+        return self.ledger.state.has_room_beside(avoided, demand)
 
     def _set_open(self, node: Node, is_open: bool) -> None:
         for unit in node.units:

@@ -128,6 +128,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
                         sequence=message.sequence,
                         containers=tuple(wire.to_status(x) for x in message.heartbeat.containers),
                         usage=wire.to_usage(message.heartbeat.usage),
+                        shortcuts=wire.to_shortcuts(message.heartbeat.shortcuts),
                     )
                 )
             elif kind == "container":

@@ -40,7 +40,7 @@ _ORPHAN_S = 0.8
 _RECONNECT_S = 0.1
 _RECONNECT_MAX_S = 2.0
 _MASTER_TIMEOUT_S = 40.0
-_LIMITS = AppMasterLimits(backoff_max_s=2.0, settled_s=5.0, confirm_s=4.0)
+_LIMITS = AppMasterLimits(backoff_max_s=2.0, settled_s=5.0, confirm_s=4.0, locality_wait_s=1.5)
 
 _PHASES = {
     ContainerState.PENDING: am.Phase.REQUESTED,
@@ -111,6 +111,8 @@ class Driver:
                 memory_mib=resources.memory_mib,
                 gpu_memory_mib=resources.gpu_memory_mib,
                 gpus=self.plan.gpus,
+                hosts=self.plan.hosts,
+                local_executors=self.plan.local_executors,
             ),
         )
 
@@ -307,6 +309,8 @@ class _AppMaster:
             heap_mib=target.heap_mib,
             expected_duration_s=self.driver.plan.duration_hint_s,
             gpus=target.gpus,
+            hosts=ask.hosts,
+            locality_wait_s=ask.locality_wait_s,
         )
 
     # --- the master -----------------------------------------------------------------------------

@@ -75,6 +75,8 @@ def targets(items: list[dict[str, Any]]) -> tuple[messages.ProfileTarget, ...]:
             gpu_memory_mib=int(item["gpu_memory_mib"]) if item.get("gpus") else 0,
             gpus=int(item.get("gpus", 0)),
             unknown_resources=tuple(item.get("unknown_resources", ())),
+            hosts=tuple(item.get("hosts", ())),
+            local_executors=int(item.get("local_executors", 0)),
         )
         for item in items
     )
@@ -134,6 +136,8 @@ def _ask(ask: messages.ContainerAsk) -> application_pb2.ContainerRequest:
         ),
         heap_mib=min(target.heap_mib, _INT32_MAX),
         gpus=target.gpus,
+        hosts=ask.hosts,
+        locality_wait_s=ask.locality_wait_s,
     )
 
 

@@ -221,9 +221,18 @@ class VirtualCluster:
         application_id: ApplicationId,
         executors: Iterable[int],
         resources: Resources = SMALL,
+        hosts: tuple[str, ...] = (),
+        locality_wait_s: float = 3.0,
     ) -> None:
+        """Ask for containers; ``hosts``: where their data lies."""
         requests = tuple(
-            ContainerRequest(executor_id=str(x), resource_profile_id=0, resources=resources)
+            ContainerRequest(
+                executor_id=str(x),
+                resource_profile_id=0,
+                resources=resources,
+                hosts=hosts,
+                locality_wait_s=locality_wait_s,
+            )
             for x in executors
         )
         self.tell_master(

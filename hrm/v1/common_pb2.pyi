@@ -93,7 +93,7 @@ class Resources(_message.Message):
     def __init__(self, vcores: _Optional[int] = ..., memory_mib: _Optional[int] = ..., gpu_memory_mib: _Optional[int] = ...) -> None: ...
 
 class SparkLaunch(_message.Message):
-    __slots__ = ("driver_url", "spark_version", "environment", "java_options", "extra_class_path", "decommissions")
+    __slots__ = ("driver_url", "spark_version", "environment", "java_options", "extra_class_path", "decommissions", "driver")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -107,16 +107,18 @@ class SparkLaunch(_message.Message):
     JAVA_OPTIONS_FIELD_NUMBER: _ClassVar[int]
     EXTRA_CLASS_PATH_FIELD_NUMBER: _ClassVar[int]
     DECOMMISSIONS_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_FIELD_NUMBER: _ClassVar[int]
     driver_url: str
     spark_version: str
     environment: _containers.ScalarMap[str, str]
     java_options: _containers.RepeatedScalarFieldContainer[str]
     extra_class_path: _containers.RepeatedScalarFieldContainer[str]
     decommissions: bool
-    def __init__(self, driver_url: _Optional[str] = ..., spark_version: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., java_options: _Optional[_Iterable[str]] = ..., extra_class_path: _Optional[_Iterable[str]] = ..., decommissions: bool = ...) -> None: ...
+    driver: str
+    def __init__(self, driver_url: _Optional[str] = ..., spark_version: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., java_options: _Optional[_Iterable[str]] = ..., extra_class_path: _Optional[_Iterable[str]] = ..., decommissions: bool = ..., driver: _Optional[str] = ...) -> None: ...
 
 class ContainerSpec(_message.Message):
-    __slots__ = ("container_id", "application_id", "executor_id", "resource_profile_id", "workload_class", "resources", "expected_duration_s", "launch", "resource_unit_id", "heap_mib")
+    __slots__ = ("container_id", "application_id", "executor_id", "resource_profile_id", "workload_class", "resources", "expected_duration_s", "launch", "resource_unit_id", "heap_mib", "user")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     EXECUTOR_ID_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +129,7 @@ class ContainerSpec(_message.Message):
     LAUNCH_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_UNIT_ID_FIELD_NUMBER: _ClassVar[int]
     HEAP_MIB_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     application_id: str
     executor_id: str
@@ -137,7 +140,8 @@ class ContainerSpec(_message.Message):
     launch: SparkLaunch
     resource_unit_id: str
     heap_mib: int
-    def __init__(self, container_id: _Optional[str] = ..., application_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., workload_class: _Optional[_Union[WorkloadClass, str]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., expected_duration_s: _Optional[float] = ..., launch: _Optional[_Union[SparkLaunch, _Mapping]] = ..., resource_unit_id: _Optional[str] = ..., heap_mib: _Optional[int] = ...) -> None: ...
+    user: str
+    def __init__(self, container_id: _Optional[str] = ..., application_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., workload_class: _Optional[_Union[WorkloadClass, str]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., expected_duration_s: _Optional[float] = ..., launch: _Optional[_Union[SparkLaunch, _Mapping]] = ..., resource_unit_id: _Optional[str] = ..., heap_mib: _Optional[int] = ..., user: _Optional[str] = ...) -> None: ...
 
 class ContainerEnd(_message.Message):
     __slots__ = ("cause", "exit_code", "message")

@@ -94,12 +94,30 @@ class RegisterNode(_message.Message):
     def __init__(self, name: _Optional[str] = ..., identity: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., endpoint: _Optional[str] = ..., resource_units: _Optional[_Iterable[_Union[ResourceUnit, _Mapping]]] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., isolation: _Optional[str] = ..., spark_versions: _Optional[_Iterable[str]] = ..., platform: _Optional[str] = ...) -> None: ...
 
 class NodeHeartbeat(_message.Message):
-    __slots__ = ("usage", "containers")
+    __slots__ = ("usage", "containers", "shortcuts")
     USAGE_FIELD_NUMBER: _ClassVar[int]
     CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    SHORTCUTS_FIELD_NUMBER: _ClassVar[int]
     usage: NodeUsage
     containers: _containers.RepeatedCompositeFieldContainer[_common_pb2.ContainerStatus]
-    def __init__(self, usage: _Optional[_Union[NodeUsage, _Mapping]] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ...) -> None: ...
+    shortcuts: _containers.RepeatedCompositeFieldContainer[Shortcut]
+    def __init__(self, usage: _Optional[_Union[NodeUsage, _Mapping]] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., shortcuts: _Optional[_Iterable[_Union[Shortcut, _Mapping]]] = ...) -> None: ...
+
+class Shortcut(_message.Message):
+    __slots__ = ("name", "state", "note", "used", "missed", "why_missed")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    MISSED_FIELD_NUMBER: _ClassVar[int]
+    WHY_MISSED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    state: str
+    note: str
+    used: int
+    missed: int
+    why_missed: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., note: _Optional[str] = ..., used: _Optional[int] = ..., missed: _Optional[int] = ..., why_missed: _Optional[str] = ...) -> None: ...
 
 class NodeUsage(_message.Message):
     __slots__ = ("cpu_percent", "memory_used_mib", "memory_total_mib", "load_1m")

@@ -79,6 +79,17 @@ async def test_old_directories_are_removed(hands: Hands, tmp_path: Path) -> None
     assert [path.name for path in hands.containers.dir.iterdir()] == ["c2"]
 
 
+async def test_what_a_container_wrote_goes_with_it(hands: Hands, tmp_path: Path) -> None:
+    deep = f"mkdir -p {'d/' * 1500}"
+    script = f"echo kept; echo x > jar; echo x > local/block; echo x > hs_err_pid1.log; {deep}"
+    await hands.containers.start(spec_of("c1"), shell(script))
+    _, ended = await hands.end()
+    assert ended.exit_code == 0, ended.last_line
+    left = {path.name for path in (tmp_path / "containers/c1").iterdir()}
+    logs = {"stdout", "stderr", "shim.log", "hs_err_pid1.log"}
+    assert left == logs | {"container.json", "process.json", "exit.json"}
+
+
 async def test_a_failed_start_is_an_end_on_record(hands: Hands, tmp_path: Path) -> None:
     with pytest.raises(LaunchFailed, match="cannot execute nothing: No such file"):
         await hands.containers.start(spec_of("c1"), Launch(argv=("nothing",), environment={}))

@@ -95,6 +95,18 @@ def test_a_declared_gpu_is_never_shown_as_a_real_one(declared: bool) -> None:
     assert "Fast One" in shown and "gpu0 (draining)" in shown
 
 
+def test_an_excluded_node_is_shown_with_the_reason() -> None:
+    for_all, for_some = gpu_node(declared=False), gpu_node(declared=False)
+    for_all.excluded_for_s, for_all.exclusion = 75.0, "executors of 3 applications failed there"
+    for_some.excluded_applications = 2
+    console = Console(width=300)
+    with console.capture() as captured:
+        console.print(render.nodes_table([for_all, for_some]))
+    shown = captured.get()
+    assert "excluded for 1m15s: executors of 3 applications failed there" in shown
+    assert "excluded for 2 of its applications" in shown
+
+
 def test_logs_pass_bytes_on_as_they_are(hrm: Run, master: FakeMaster) -> None:
     master.log.append(b"\xff\n")
     result = hrm(

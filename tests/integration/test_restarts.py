@@ -85,6 +85,7 @@ def test_a_running_application_survives_its_master_and_its_agents(
     started(
         *("agent", "--name", "node-1", "--master", address, "--cores", "2", "--memory-mib", "3072"),
         *("--work-dir", str(state / "nodes" / "node-1"), "--token-file", str(state / "token")),
+        *("--run-as", "off"),
     )
 
     def whole() -> bool:

@@ -115,7 +115,7 @@ def test_a_dead_executor_is_replaced_and_the_answer_is_right(
     assert app.wait() == 0, app.output()
     assert SUM_OF_SQUARES in app.output()
     after = cluster.ask("app", "show", shown["application_id"])
-    # The others leave as the application ends, by themselves (status 0) or because they are told to.
+    # The others leave as the application ends, by themselves (status 0) or because they must.
     ends = [c["end"] for c in after["containers"] if c["end"]["cause"] == "END_CAUSE_EXITED"]
     assert [end["exit_code"] for end in ends].count(137) == 1, ends
     assert len(after["containers"]) == 3

@@ -16,6 +16,7 @@ import org.apache.spark.util.Utils
 private[hrm] object ExecutorLaunch {
   private val GpuMemory = "spark.hrm.executor.gpu.memory"
   private val LibraryPath = "LD_LIBRARY_PATH"
+  private val UserFirst = "spark.executor.userClassPathFirst"
   private val Decommission = "spark.decommission.enabled"
 
   def describe(sc: SparkContext, driverUrl: String): JMap[String, Any] = {
@@ -100,9 +101,11 @@ private[hrm] object ExecutorLaunch {
     if (decommissions(conf) && !conf.contains(Decommission)) Seq(s"-D$Decommission=true") else Nil
 
   /** {{APP_ID}} and {{EXECUTOR_ID}} stay as they are: the node knows what to put there. */
-  private def javaOptions(conf: SparkConf): JList[String] = strings(
+  def javaOptions(conf: SparkConf): JList[String] = strings(
     Utils.sparkJavaOpts(conf, SparkConf.isExecutorStartupConf _) ++
       decommissioning(conf) ++
+      // Executors hear of it later anyway; the node must know before it takes a JVM that has started.
+      conf.getOption(UserFirst).filter(_ != "false").map(value => s"-D$UserFirst=$value") ++
       Utils.splitCommandString(JavaModuleOptions.defaultModuleOptions()) ++
       conf.get(config.EXECUTOR_JAVA_OPTIONS).toSeq.flatMap(o => Utils.splitCommandString(o)))
 

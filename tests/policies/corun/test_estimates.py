@@ -17,7 +17,6 @@ from hrm.policies.corun.estimates import DEFAULT_S_PER_MB, ROWS_MAX
 from hrm.policies.corun.metrics import (
     COLUMN,
     DEFAULTS,
-    METRICS,
     scaled_size,
     scaled_speedup,
     speedup_of,
@@ -114,25 +113,12 @@ def test_versions_that_do_not_exist_are_not_asked_for() -> None:
     assert (cpu.run_s(ROW, Device.GPU), cpu.speedup(ROW)) == (math.inf, 0.0)
     assert not cpu.gpu_features(ROW).any()
     assert cpu.gpu_memory_mib(ROW) == 0
-    assert cpu.to_profile(ROW, np.random.default_rng(0)) == ("cpu", "memory")
     with pytest.raises(InvalidRequest, match=r"'edges'.*'sm'"):
         cpu.observe(ROW, "sm", 0.5)
     gpu = declared("edges", Device.GPU)
     assert (gpu.run_s(ROW, Device.CPU), gpu.speedup(ROW)) == (math.inf, math.inf)
     with pytest.raises(InvalidRequest, match="'cpu'"):
         gpu.observe(ROW, "cpu", 0.5)
-
-
-def test_two_unmeasured_cells_are_profiled_and_then_none() -> None:
-    estimates = stdm()
-    drawn = {estimates.to_profile(ROW, np.random.default_rng(seed)) for seed in range(60)}
-    assert all(len(set(pair)) == 2 for pair in drawn)
-    assert {metric for pair in drawn for metric in pair} == set(METRICS) - {"size"}
-    estimates.observe(ROW, "sm", 0.4)
-    more = [estimates.to_profile(ROW, np.random.default_rng(seed)) for seed in range(60)]
-    assert all("sm" not in pair and len(pair) == 2 for pair in more)
-    estimates.observe(ROW, "l2", 0.4)
-    assert estimates.to_profile(ROW, np.random.default_rng(0)) == ()
 
 
 def test_a_new_kind_is_told_from_its_measured_cells() -> None:
@@ -265,3 +251,20 @@ def test_a_damaged_file_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="no number"):
         load_estimates(path, estimates)
     assert not estimates.entries
+
+
+def test_memory_is_kept_in_mebibytes_whatever_the_node_has_now(tmp_path: Path) -> None:
+    before = Stdm(memory_mib=1000.0, gpu_memory_mib={"P4": 8000.0})
+    before.observe(ROW, "memory", 250.0)
+    before.observe(ROW, "gpu_memory", 2000.0)
+    save_estimates(tmp_path / "stdm.npz", before)
+    after = Stdm(memory_mib=4000.0, gpu_memory_mib={"P4": 16000.0})
+    load_estimates(tmp_path / "stdm.npz", after)
+    assert after.memory_mib(ROW) == pytest.approx(250.0)
+    assert after.gpu_memory_mib(ROW) == pytest.approx(2000.0)
+    before._memory_mib = math.nan
+    save_estimates(tmp_path / "stdm.npz", before)
+    fresh = Stdm(memory_mib=1000.0)
+    with pytest.raises(InvalidRequest, match="scale of memory"):
+        load_estimates(tmp_path / "stdm.npz", fresh)
+    assert not fresh.entries
