@@ -17,7 +17,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PROTO := $(wildcard proto/hrm/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint proto-check test-unit test-spark test-extra format proto docs weights clean
+.PHONY: help venv demo test lint proto-check test-unit test-spark test-extra test-matrix examples format proto docs weights clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,16 @@ test-spark: $(READY) ## tests that run a real Spark on a real cluster (some minu
 
 test-extra: $(READY) ## long tests: the benchmarks' applications, the plugin against a fake master
 	$(BIN)/python -m pytest -ra -m "spark and extra" --durations=5
+
+# An environment of its own for each, in .venv-matrix; a Spark is some 450 MB to install. WHOLE=1 runs
+# all integration tests, VERSIONS="4.0 4.3" some versions.
+VERSIONS ?= 3.5 4.0 4.1 4.3
+test-matrix: ## the core of the integration tests on several versions of Spark
+	@.ci/ensure-java
+	PYTHON=$(PYTHON) .ci/test-matrix $(if $(WHOLE),--whole) $(VERSIONS)
+
+examples: $(READY) ## Spark's own Python examples on a cluster of HRM, into a table (an hour)
+	$(BIN)/python -m benchmarks.examples --at-once 2
 
 format: $(READY) ## put the code into the project's format
 	$(BIN)/ruff check --fix .

@@ -567,7 +567,12 @@ class AgentSettings(_Settings):
         default=5, ge=1, le=100, description="rotated files kept beside the newest"
     )
     work_keep_s: float = Field(
-        default=86_400.0, ge=0, description="time an ended container's work directory is kept"
+        default=86_400.0, ge=0, description="time an ended container's logs are kept"
+    )
+    logs_mib_max: int = Field(
+        default=10_240,
+        ge=0,
+        description="logs kept on the node in all; the oldest of ended containers go first",
     )
 
     @field_validator("gpus", mode="before")

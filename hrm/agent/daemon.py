@@ -306,18 +306,21 @@ class Agent:
 
     async def _clean_up(self) -> None:
         keep_s = self._settings.work_keep_s
+        bytes_max = self._settings.logs_mib_max << 20
         period_s = min(_CLEANUP_PERIOD_S, max(1.0, keep_s))
         while True:
             try:
-                removed = await asyncio.to_thread(self._containers.forget_old, keep_s, time.time())
+                swept = await asyncio.to_thread(
+                    self._containers.forget_old, keep_s, time.time(), bytes_max
+                )
             except OSError as error:
-                removed = 0
                 _log.warning("cannot remove old work directories", why=str(error))
+            else:
+                if swept.old or swept.too_much:
+                    _log.info("removed logs", old=swept.old, too_much=swept.too_much)
             if self._shuffle is not None:
                 live = {x.spec.application_id for x in self._core.containers.values()}
                 await asyncio.to_thread(self._shuffle.forget_old, keep_s, live, time.time())
-            if removed:
-                _log.info("removed old work directories", count=removed)
             files = files_dir(self._settings)
             await asyncio.to_thread(forget_old_files, files, keep_s, time.time())
             await asyncio.sleep(period_s)

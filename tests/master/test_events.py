@@ -32,6 +32,7 @@ from tests.master.test_services import (
 )
 
 EVERYTHING = Wish()
+NOW = 1_000.0
 
 
 @pytest.fixture
@@ -155,7 +156,7 @@ async def test_wishes_choose(journals: Callable[..., Journal]) -> None:
     say(journal, NodeState.LOST, name="n2")
     app = Lifecycle("application", "app-1", APPLICATION, ApplicationState.SUBMITTED, journal.watch)
     app.move(ApplicationState.KILLED, time.time(), "why not")
-    journal.took(e.KillRequested(now=0.0, call_id=1, application_id=None))  # type: ignore[arg-type]
+    journal.took(e.KillRequested(now=0.0, call_id=1, application_id=ApplicationId("app-1")))
     await journal.flush()
 
     async def chosen(wish: Wish) -> list[str]:
@@ -171,8 +172,6 @@ def test_who_watches_changes_nothing() -> None:
     """The core answers the same, and each move is told once, as it is made."""
 
     def fed(core: MasterCore) -> list[Any]:
-        from tests.core.test_counted_work import NOW
-
         registered = e.ApplicationRegistered(
             now=NOW,
             call_id=1,
