@@ -8,6 +8,10 @@ for in this order:
 2. the predictor (``predictors``), from the cells that are known by now;
 3. ``metrics.DEFAULTS``, as long as nobody has measured this column of any row.
 
+Which rows are profiled is not asked here: the node's core measures the first seconds of the next run
+of a row with fewer than two known metrics (``hrm.core.pipeline.dispatch``), and tells what came of
+it.
+
 Durations are not predicted from other kinds' metrics where there is a better way: the same kind's
 at other sizes, else the other device's over the speed-up that the most similar rows have, else a
 rate over the size that is typical of the device, at first ``DEFAULT_S_PER_MB``.
@@ -47,7 +51,6 @@ DEFAULT_S_PER_MB = {Device.CPU: 0.04, Device.GPU: 0.01}
 ROWS_MAX = 4096
 """The row that was not touched for longest makes room for one more."""
 
-PROFILED_CELLS = 2
 _BOTH = frozenset(Device)
 _GPU_FEATURES = [COLUMN[name] for name in CO_RUN_FEATURES]
 _PEAKS = ("memory", "gpu_memory")
@@ -120,21 +123,6 @@ class Stdm:
                 self._forget_predictions(spec.kind)
             if spec.gpu_memory_mib:
                 self.declared_mib[spec.kind] = spec.gpu_memory_mib
-
-    def to_profile(self, row: Row, rng: np.random.Generator) -> tuple[str, ...]:
-        """Two random metrics to measure of this row; none if two are known already."""
-        entry = self.entries.get(row)
-        known = np.zeros(len(METRICS), bool) if entry is None else np.isfinite(entry.values)
-        if known.sum() >= PROFILED_CELLS:
-            return ()
-        devices = self._versions(row)
-        free = [
-            name
-            for name in METRICS
-            if name != "size" and applies(name, devices) and not known[COLUMN[name]]
-        ]
-        drawn = rng.permutation(len(free))[:PROFILED_CELLS]
-        return tuple(free[index] for index in sorted(drawn))
 
     def observe(self, row: Row, metric: str, value: float) -> None:
         """A measured ``metric``: memory in MiB, ``speedup`` a ratio, all else a share 0..1.

@@ -114,25 +114,12 @@ def test_versions_that_do_not_exist_are_not_asked_for() -> None:
     assert (cpu.run_s(ROW, Device.GPU), cpu.speedup(ROW)) == (math.inf, 0.0)
     assert not cpu.gpu_features(ROW).any()
     assert cpu.gpu_memory_mib(ROW) == 0
-    assert cpu.to_profile(ROW, np.random.default_rng(0)) == ("cpu", "memory")
     with pytest.raises(InvalidRequest, match=r"'edges'.*'sm'"):
         cpu.observe(ROW, "sm", 0.5)
     gpu = declared("edges", Device.GPU)
     assert (gpu.run_s(ROW, Device.CPU), gpu.speedup(ROW)) == (math.inf, math.inf)
     with pytest.raises(InvalidRequest, match="'cpu'"):
         gpu.observe(ROW, "cpu", 0.5)
-
-
-def test_two_unmeasured_cells_are_profiled_and_then_none() -> None:
-    estimates = stdm()
-    drawn = {estimates.to_profile(ROW, np.random.default_rng(seed)) for seed in range(60)}
-    assert all(len(set(pair)) == 2 for pair in drawn)
-    assert {metric for pair in drawn for metric in pair} == set(METRICS) - {"size"}
-    estimates.observe(ROW, "sm", 0.4)
-    more = [estimates.to_profile(ROW, np.random.default_rng(seed)) for seed in range(60)]
-    assert all("sm" not in pair and len(pair) == 2 for pair in more)
-    estimates.observe(ROW, "l2", 0.4)
-    assert estimates.to_profile(ROW, np.random.default_rng(0)) == ()
 
 
 def test_a_new_kind_is_told_from_its_measured_cells() -> None:
