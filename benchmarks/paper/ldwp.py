@@ -1,13 +1,17 @@
-"""LDWP + IAWP: figures 3 and 5 to 13 of the paper, in the simulator, beside the best heuristics.
+"""LDWP + IAWP: figures 5 to 13 of the paper, in the simulator, beside the best heuristics.
 
     python -m benchmarks.paper.ldwp [--quick] [--json FILE] [--seeds 10] [--processes 1]
+                                    [--runs FILE]
 
 The cluster of table 4 (``hrm.sim.pipelines``) runs the production cores under pairs of policies,
 ``cluster+node``. Seeds are split: learned weights come from 0 to 99, the best heuristic pair and
 IAWP's variant are chosen on 100 to 119, what is reported was measured on 1000 to 1019 with frozen
-weights. Every throughput stands beside what arrived and beside the fluid bound.
+weights. Every throughput stands beside what arrived and beside the fluid bound. At the paper's
+rates a good policy serves all that arrives; what each can do at most is measured beyond them.
 
-Figure 4 (the error of the NCF) is ``python -m benchmarks.paper.ncf``.
+``--runs FILE`` keeps every run in FILE as soon as it is over: the same command goes on where it was
+stopped. Figures 3 and 13 with learning are ``python -m benchmarks.paper.ldwp_learning``, figure 4
+(the error of the NCF) is ``python -m benchmarks.paper.ncf``.
 """
 
 from __future__ import annotations
@@ -23,14 +27,14 @@ from benchmarks import common
 from benchmarks.common import CONSOLE
 from benchmarks.paper.ldwp_plots import draw_all
 from benchmarks.paper.ldwp_report import document_of, report
-from benchmarks.paper.ldwp_runs import Job, Run, Setting, bound_of, run_all
+from benchmarks.paper.ldwp_runs import TEST_FIRST, Job, Run, Setting, bound_of, run_all
 from hrm.errors import NotFound
 from hrm.policies import models
 from hrm.policies.models import Model
 
 __all__ = ["main"]
 
-VALIDATION_FIRST, TEST_FIRST = 100, 1_000
+VALIDATION_FIRST = 100
 
 RANDOM = "random+random"
 BASELINES = (
@@ -47,16 +51,20 @@ LEARNED = ("ldwp", "ldwp-set")
 CLUSTER_POLICIES = ("random", "least-loaded", "min-wait", "demand", "ect")
 NODE_POLICIES = ("random", "mct", "min-min", "pats")
 SIZES_MB = (10.0, 20.0, 60.0, 120.0, 200.0, 400.0)
+SATURATION_RATES = (90.0, 120.0)
+"""The fluid bound itself, and beyond it; not of the paper."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How much is run. ``validation``: seeds of a choice; ``main``: tasks of a run at the highest
-    rate and where nodes come and go; ``other``: of all other runs, with wider intervals for it."""
+    rate and where nodes come and go; ``full``: where more arrives than can be done; ``other``: of
+    all other runs, with wider intervals for it."""
 
     seeds: int
     validation: int
     main: int
+    full: int
     other: int
     sizes: int
     rates: tuple[float, ...]
@@ -64,8 +72,10 @@ class Plan:
     worlds: tuple[str, ...]
 
 
-FULL = Plan(10, 2, 1_500, 600, 60, (10, 20, 30, 40, 50, 60), (4, 7, 10), ("overload", "none"))
-QUICK = Plan(2, 1, 300, 200, 30, (30, 60), (6,), ("none",))
+FULL = Plan(
+    10, 2, 1_500, 1_000, 600, 60, (10, 20, 30, 40, 50, 60), (4, 7, 10), ("overload", "none")
+)
+QUICK = Plan(2, 1, 300, 0, 200, 30, (30, 60), (6,), ("none",))
 
 
 @dataclass(slots=True)
@@ -107,7 +117,7 @@ def _validate(plan: Plan, given: argparse.Namespace, learned: Sequence[str]) -> 
     jobs = [Job(setting, seed, (pair,), given.profiles, given.weights)
             for seed in seeds for pair in pairs]  # fmt: skip
     scores: dict[str, list[float]] = {}
-    for run in run_all(jobs, processes=given.processes, said=CONSOLE.print):
+    for run in run_all(jobs, processes=given.processes, said=CONSOLE.print, kept=given.runs):
         scores.setdefault(run.pair, []).append(run.values["throughput"])
     means = {pair: sum(values) / len(values) for pair, values in scores.items()}
     best = max(BASELINES, key=lambda pair: means[pair])
@@ -123,6 +133,9 @@ def _settings(plan: Plan, chosen: Chosen) -> list[tuple[Setting, tuple[str, ...]
         tasks = plan.main if rate == plan.rates[-1] else plan.other
         pairs = chosen.main if rate >= 50 else core
         found.append((Setting(name="rates", x=rate, rate_per_min=rate, tasks=tasks), pairs))
+    for rate in SATURATION_RATES if plan.full else ():
+        setting = Setting(name="saturation", x=rate, rate_per_min=rate, tasks=plan.full)
+        found.append((setting, core))
     for nodes in plan.nodes:
         setting = Setting(name="nodes", x=nodes, rate_per_min=50, nodes=nodes, tasks=plan.other)
         found.append((setting, core))
@@ -157,11 +170,11 @@ def _measure(plan: Plan, given: argparse.Namespace, chosen: Chosen) -> list[Run]
     count = given.seeds or plan.seeds
     jobs = [
         Job(setting, TEST_FIRST + number, pairs, given.profiles, given.weights)
-        for setting, pairs in _settings(plan, chosen)
         for number in range(count)
+        for setting, pairs in _settings(plan, chosen)
     ]
     CONSOLE.print(f"{len(jobs)} jobs, {sum(len(job.pairs) for job in jobs)} runs")
-    return list(run_all(jobs, processes=given.processes, said=CONSOLE.print))
+    return list(run_all(jobs, processes=given.processes, said=CONSOLE.print, kept=given.runs))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -173,6 +186,7 @@ def _parser() -> argparse.ArgumentParser:
     common.add_common_arguments(parser)
     parser.add_argument("--seeds", type=int, default=0, help="test seeds of each point")
     parser.add_argument("--processes", type=int, default=1, help="runs at a time")
+    parser.add_argument("--runs", type=Path, help="keep runs in this file, and go on from it")
     parser.add_argument("--profiles", type=Path, help="a table of subtask profiles")
     parser.add_argument("--weights", type=Path, help="a directory of models beside HRM's own")
     return parser
