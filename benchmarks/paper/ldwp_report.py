@@ -12,14 +12,14 @@ from benchmarks.paper.ldwp_compare import Paired, holm, paired, ship
 from benchmarks.paper.ldwp_runs import JOIN_S, LEAVE_S, Run
 from hrm.sim.experiments.metrics import Interval, interval
 
-__all__ = ["cell", "changes", "changes_table", "document_of", "report"]
+__all__ = ["SHIP_SETTINGS", "cell", "changes", "changes_table", "document_of", "report"]
 
 SHIP_SETTINGS = ("rates", "nodes", "world overload", "world none")
 TARGET_THROUGHPUT, TARGET_GPU_POINTS = 0.269, 0.147
 PUBLISHED = {
     "rates": "paper, figures 7 and 8: equal at 10/min; +27.9 % at 60/min; worker 1 +41.0 %",
     "saturation": (
-        "Beyond the paper's rates: 90 a minute is the fluid bound, and at 120 no policy can keep "
+        "Beyond the paper's rates: 90 a minute is the fluid bound, so at 120 no policy can keep "
         "up. `tasks/min` counts tasks, so who prefers short ones has more of them (`min-min`) and "
         "may pass the fluid bound of the whole mix, while long ones wait: `all over all time` "
         "counts everything until the last has ended"
