@@ -60,16 +60,19 @@ class Plan:
     """How much is run.
 
     ``seeds``: of what the ship rule counts; ``fewer``: of the rest, which explains it.
-    ``validation``: seeds of a choice, with ``choice`` tasks each; ``main``: tasks of a run at the
-    highest rate; ``changes``: where nodes come and go; ``full``: where more arrives than can be
-    done; ``other``: of all other runs; ``sizes``: of figure 12.
+    ``validation``: seeds of a choice, with ``choice`` tasks each; ``span_min``: how long tasks
+    arrive at the paper's rates, ``main_min`` at the highest, at least ``least`` tasks. Tasks of a
+    run: ``changes`` where nodes come and go, ``full`` where more arrives than can be done,
+    ``sizes`` of figure 12, ``other`` of all the rest.
     """
 
     seeds: int
     fewer: int
     validation: int
     choice: int
-    main: int
+    span_min: float
+    main_min: float
+    least: int
     changes: int
     full: int
     other: int
@@ -80,12 +83,12 @@ class Plan:
 
 
 FULL = Plan(
-    seeds=10, fewer=5, validation=2, choice=600, main=1_000, changes=1_350, full=800, other=450,
-    sizes=60, rates=(10, 20, 30, 40, 50, 60), nodes=(4, 7, 10), worlds=("overload", "none"),
+    seeds=10, fewer=4, validation=2, choice=600, span_min=10.0, main_min=15.0, least=150,
+    changes=1_350, full=600, other=450, sizes=60, rates=(10, 20, 30, 40, 50, 60), nodes=(4, 7, 10), worlds=("overload", "none"),
 )  # fmt: skip
 QUICK = Plan(
-    seeds=2, fewer=2, validation=1, choice=200, main=300, changes=0, full=0, other=200,
-    sizes=30, rates=(30, 60), nodes=(6,), worlds=("none",),
+    seeds=2, fewer=2, validation=1, choice=200, span_min=5.0, main_min=5.0, least=100,
+    changes=0, full=0, other=200, sizes=30, rates=(30, 60), nodes=(6,), worlds=("none",),
 )  # fmt: skip
 
 
@@ -141,7 +144,8 @@ def _settings(plan: Plan, chosen: Chosen) -> list[tuple[Setting, tuple[str, ...]
     core = chosen.core
     found = []
     for rate in plan.rates:
-        tasks = plan.main if rate == plan.rates[-1] else plan.other
+        minutes = plan.main_min if rate == plan.rates[-1] else plan.span_min
+        tasks = max(plan.least, round(minutes * rate))
         pairs = chosen.main if rate >= 50 else core
         found.append((Setting(name="rates", x=rate, rate_per_min=rate, tasks=tasks), pairs))
     if plan.full:
