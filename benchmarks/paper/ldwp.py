@@ -84,7 +84,8 @@ class Plan:
 
 FULL = Plan(
     seeds=10, fewer=4, validation=2, choice=600, span_min=10.0, main_min=15.0, least=150,
-    changes=1_350, full=600, other=450, sizes=60, rates=(10, 20, 30, 40, 50, 60), nodes=(4, 7, 10), worlds=("overload", "none"),
+    changes=1_350, full=600, other=450, sizes=60, rates=(10, 20, 30, 40, 50, 60),
+    nodes=(4, 7, 10), worlds=("overload", "none"),
 )  # fmt: skip
 QUICK = Plan(
     seeds=2, fewer=2, validation=1, choice=200, span_min=5.0, main_min=5.0, least=100,
