@@ -83,7 +83,7 @@ class Plan:
 
 
 FULL = Plan(
-    seeds=10, fewer=4, validation=2, choice=600, span_min=10.0, main_min=15.0, least=150,
+    seeds=10, fewer=3, validation=2, choice=600, span_min=10.0, main_min=15.0, least=150,
     changes=1_350, full=600, other=450, sizes=60, rates=(10, 20, 30, 40, 50, 60),
     nodes=(4, 7, 10), worlds=("overload", "none"),
 )  # fmt: skip
