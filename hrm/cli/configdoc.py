@@ -25,6 +25,14 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
         "the first executors that start together or wait together, at most as many as Spark asks "
         "for at first; to queue at a node is to wait. 0: each by itself",
     ),
+    "spark.hrm.submit.waitAppCompletion": (
+        "`true`",
+        "in cluster deploy mode: spark-submit waits for the driver and ends with its exit status",
+    ),
+    "spark.hrm.driverEnv.NAME": (
+        "",
+        "in cluster deploy mode: the variable NAME of the driver's environment",
+    ),
     "spark.hrm.tenant": ("", "whose share the application uses"),
     "spark.hrm.token.file": (
         "`$HRM_TOKEN_FILE`, else `$HRM_HOME/token`",
@@ -85,6 +93,7 @@ _ENVIRONMENT = {
     "HRM_CONFIG": ("", "the configuration file; it must exist if this is set"),
     "HRM_MASTER": ("", "`host:port` that `hrm status` and its like ask"),
     "HRM_TOKEN_FILE": ("`$HRM_HOME/token`", "the cluster's secret, for clients and AppMasters"),
+    "HRM_ARCHIVE": ("`on`", "`off`: drivers start without the archive of Spark's classes"),
     "HRM_EVENT_LOG": ("", "`0`: `hrm up` leaves Spark's event logs off, as --no-event-log does"),
     "HRM_EVENT_LOG_DIR": (
         "set by `hrm env`",

@@ -35,6 +35,8 @@ from hrm.master.pipeline_tasks import PipelineTasks, pipeline_policy
 from hrm.master.policy_service import PolicyService, load_modes, save_modes
 from hrm.master.scheduler_service import SharedStateService
 from hrm.master.store import SqliteStore
+from hrm.master.submission_service import SubmissionService
+from hrm.master.submissions import Submissions
 from hrm.policies.host import Hosts
 from hrm.v1 import (
     admin_pb2,
@@ -51,6 +53,8 @@ from hrm.v1 import (
     policy_pb2_grpc,
     scheduler_pb2,
     scheduler_pb2_grpc,
+    submission_pb2,
+    submission_pb2_grpc,
 )
 
 __all__ = ["bounds_of", "collect_seldom", "run"]
@@ -134,7 +138,9 @@ async def _serve(
         stop=lambda error: _finish(master.stopped, error),
         epoch=core.epoch,
     )
+    submissions = Submissions(master, settings)
     await _add_services(server, master, pipelines, hosts, settings, address, token)
+    _add_applications(server, master, submissions, settings)
     stopped = master.stopped
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, _finish, stopped)
@@ -147,11 +153,16 @@ async def _serve(
         node = core.ledger.nodes.get(name)
         return node is not None and node.state is NodeState.DRAINING
 
-    ticking = asyncio.gather(master.tick_forever(TICK_INTERVAL_S), pipelines.tick_forever(draining))
+    ticking = asyncio.gather(
+        master.tick_forever(TICK_INTERVAL_S),
+        pipelines.tick_forever(draining),
+        submissions.run(TICK_INTERVAL_S),
+    )
     try:
         error = await stopped
     finally:
         ticking.cancel()
+        await asyncio.gather(ticking, return_exceptions=True)
         await server.stop(STOP_GRACE_S)
         (settings.state_dir / "address").unlink(missing_ok=True)
     if error is not None:
@@ -193,9 +204,6 @@ async def _add_services(
     assert master.journal is not None
     admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(master, address, token), server)
     events_pb2_grpc.add_EventServiceServicer_to_server(EventService(master.journal), server)
-    application_pb2_grpc.add_ApplicationServiceServicer_to_server(
-        ApplicationService(master, interval_s), server
-    )
     node_pb2_grpc.add_NodeServiceServicer_to_server(NodeService(master, interval_s), server)
     scheduler_pb2_grpc.add_SharedStateServiceServicer_to_server(SharedStateService(master), server)
     pipeline_pb2_grpc.add_PipelineServiceServicer_to_server(
@@ -212,12 +220,31 @@ async def _add_services(
         pipeline_pb2.DESCRIPTOR.services_by_name["PipelineService"].full_name,
         policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].full_name,
         scheduler_pb2.DESCRIPTOR.services_by_name["SharedStateService"].full_name,
+        submission_pb2.DESCRIPTOR.services_by_name["SubmissionService"].full_name,
     ]
     checker = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checker, server)
     for name in names:
         await checker.set(name, health_pb2.HealthCheckResponse.SERVING)
     reflection.enable_server_reflection([*names, HEALTH, reflection.SERVICE_NAME], server)
+
+
+def _add_applications(
+    server: grpc.aio.Server,
+    master: Interpreter,
+    submissions: Submissions,
+    settings: MasterSettings,
+) -> None:
+    applications = ApplicationService(
+        master,
+        settings.heartbeat_interval_s,
+        may_register=submissions.may_register,
+        registered=submissions.registered,
+    )
+    application_pb2_grpc.add_ApplicationServiceServicer_to_server(applications, server)
+    submission_pb2_grpc.add_SubmissionServiceServicer_to_server(
+        SubmissionService(submissions), server
+    )
 
 
 @contextlib.contextmanager

@@ -107,6 +107,17 @@ async def test_the_record_has_no_secret(hands: Hands, tmp_path: Path) -> None:
     assert json.loads(record)["spec"]["containerId"] == SPEC.container_id
 
 
+async def test_files_of_a_launch_are_private_from_the_start(hands: Hands, tmp_path: Path) -> None:
+    command = replace(shell(FOREVER), files={"token": "s3cret"})
+    before = os.umask(0)
+    try:
+        await hands.containers.start(spec_of("c1"), command)
+    finally:
+        os.umask(before)
+    path = tmp_path / "containers/c1/token"
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("s3cret", 0o600)
+
+
 async def test_an_order_to_stop_outlives_the_agent(hands: Hands, tmp_path: Path) -> None:
     await hands.containers.start(spec_of("c1"), shell(FOREVER))
     order = StopOrder(cause=EndCause.RELEASED, reason="idle")

@@ -62,6 +62,8 @@ def example_node() -> admin_pb2.Node:
         isolation="cgroup1",
         spark_versions=["4.3.0"],
         last_heard_s_ago=0.4,
+        remarks=["run as: containers run as root (run_as = off)"],
+        usage=node_pb2.NodeUsage(disk_used_mib=3 << 10, disk_free_mib=40 << 10),
     )
 
 

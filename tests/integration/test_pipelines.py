@@ -90,6 +90,7 @@ class PipelineCluster:
             cores=cores + 1,
             memory_mib=4096,
             isolation="none",
+            run_as="off",
             pipeline_cores=cores,
             pipeline_memory_mib=2048,
             pipeline_gpus=gpus,

@@ -48,6 +48,8 @@ BUDGET_S = 0.010
 """Of one call: it decides on all that is ready, as a burst of tasks does for the master."""
 BOUNDS = HostBounds(budget_s=BUDGET_S, pending_max=10_000)
 SLICE_S = 30.0
+START_S = 0.1
+"""What a start may cost beside the function: without it the ratios of short ones are noise."""
 OUTSIDE_MAX = 0.1
 SAMPLES_MISSED_MAX = 3
 SCHEMA = hashlib.sha256(repr((METRICS, CO_RUN_FEATURES)).encode()).hexdigest()[:16]
@@ -168,7 +170,7 @@ class HostedPolicy:
                 if math.isnan(backlog_s):
                     backlog_s = _backlog_s(view)
                 own_s = min(view.estimates.run_s(one.row, device) for device in one.devices)
-                before = (one.since, view.now - one.since + max(own_s, backlog_s))
+                before = (one.since, view.now - one.since + START_S + max(own_s, backlog_s))
             self._expected[one.key] = before
 
     def _fall_back(self, view: NodeView) -> Answer[_Plan]:

@@ -236,7 +236,7 @@ def test_what_was_waited_for_counts_from_when_it_was_ready() -> None:
     many = [subtask("track", task=f"t{number}") for number in range(10)]
     ready = [replace(one, since=100.0) for one in many]
     (start,) = policy.dispatch(node_view(ready, Known({"track": 4.0}), now=100.0, idle=[0]))
-    policy.ended(timing(start, 39.0), 140.0)
+    policy.ended(timing(start, 39.1), 140.0)
     assert policy.host.status(140.0).reference_p95 == pytest.approx(1.0)
 
 
