@@ -329,8 +329,8 @@ class WarmPool:
     async def _calm(self) -> None:
         """Let the executors that have just been asked for start first, within a limit."""
         latest = time.monotonic() + CALM_LIMIT_S
-        while (wait_s := min(self._asked_at_s + self._calm_s, latest) - time.monotonic()) > 0:
-            await asyncio.sleep(wait_s)  # meanwhile others may be asked for
+        while (wait_s := min(self._asked_at_s + self._calm_s, latest) - time.monotonic()) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(wait_s)  # meanwhile others may have been asked for
 
     async def _drop(self, jvms: list[WarmJvm]) -> None:
         for jvm in tuple(jvms):
