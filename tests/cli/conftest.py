@@ -62,6 +62,16 @@ def example_node() -> admin_pb2.Node:
         isolation="cgroup1",
         spark_versions=["4.3.0"],
         last_heard_s_ago=0.4,
+        shortcuts=[
+            node_pb2.Shortcut(
+                name="executor-archive",
+                state="ready",
+                note="/archives/[x]",  # square brackets are markup to rich
+                used=12,
+                missed=3,
+                why_missed="the Java option -XX:+UseZGC",
+            )
+        ],
     )
 
 
