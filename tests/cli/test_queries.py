@@ -83,6 +83,15 @@ def test_kill_passes_the_reason_on(hrm: Run, master: FakeMaster) -> None:
     assert "too big" in result.stdout
 
 
+def test_a_node_is_shown_with_its_shortcuts(hrm: Run, master: FakeMaster) -> None:
+    shown = hrm("node", "show", "node-1").stdout
+    row = next(line for line in shown.splitlines() if "executor-archive" in line)
+    assert row.split()[:4] == ["executor-archive", "ready", "12", "3"]
+    assert "/archives/[x]; last missed because of: the Java option -XX:+UseZGC" in row
+    document = json.loads(hrm("node", "show", "node-1", "--output", "json").stdout)
+    assert (document["name"], document["shortcuts"][0]["used"]) == ("node-1", 12)
+
+
 def test_drain_and_back(hrm: Run, master: FakeMaster) -> None:
     assert "draining" in hrm("node", "drain", "node-1").stdout
     assert "alive" in hrm("node", "drain", "node-1", "--undo").stdout
@@ -192,6 +201,7 @@ def test_unknown_application(hrm: Run, master: FakeMaster) -> None:
 def test_unknown_node(hrm: Run, master: FakeMaster) -> None:
     said = _one_line(hrm("node", "drain", "node-1", "node-9"))
     assert said == "error: no node node-9; hrm nodes lists them\n"
+    assert _one_line(hrm("node", "show", "node-9")) == said
 
 
 def test_nobody_listens(hrm: Run, master: FakeMaster) -> None:
