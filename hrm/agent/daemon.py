@@ -557,6 +557,8 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
                 command_of, versions = _spark_commands(settings)
             else:
                 versions = ()
+            for remark in machine.remarks:
+                _log.info("how containers are kept apart", what=remark)
             for name, why in machine.isolation.passed_over.items():
                 _log.info("isolation passed over", driver=name, why=why)
             agent = Agent(settings, machine, token, command_of, versions)
