@@ -427,6 +427,20 @@ class AgentSettings(_Settings):
     cpu_limit: Literal["shares", "quota"] = Field(
         default="shares", description="shares: limited when others want the cores; quota: always"
     )
+    shuffle_service: bool = Field(
+        default=False,
+        description="run Spark's external shuffle service on this host, for applications that set "
+        "spark.shuffle.service.enabled; one agent of a host can",
+    )
+    shuffle_service_port: int = Field(
+        default=7337,
+        ge=1,
+        le=65535,
+        description="its port, the same on all nodes: spark.shuffle.service.port",
+    )
+    shuffle_service_memory_mib: int = Field(
+        default=1024, ge=128, le=1 << 20, description="its heap, beside what the node offers"
+    )
     run_as: Literal["off", "submitter"] = Field(
         default="submitter",
         description="submitter: containers run as the user who submitted, where the agent is "
@@ -472,6 +486,28 @@ class AgentSettings(_Settings):
     java_home: Path | None = Field(
         default=None, description="Java of the executors; empty: $JAVA_HOME, else java on the PATH"
     )
+    class_archive: bool = Field(
+        default=True,
+        description="make an archive of Spark's classes in the background, once for a Spark and a "
+        "Java, from which executors and drivers start faster",
+    )
+    archive_dir: Path = Field(
+        default_factory=lambda: hrm_home() / "archives",
+        description="where it is kept; agents of a machine should share it",
+    )
+    archive_limit_s: float = Field(
+        default=600.0, gt=0, le=86_400, description="longest time that making it may take"
+    )
+    archive_attempts: int = Field(
+        default=3, ge=1, le=100, description="failed attempts after which nobody tries again"
+    )
+    warm_executors: int = Field(
+        default=0,
+        ge=0,
+        le=2,
+        description="started JVMs kept ready for the next executors, for each heap size in use; "
+        "their memory counts as used",
+    )
 
     pipeline_cores: int = Field(
         default=0,
@@ -509,7 +545,7 @@ class AgentSettings(_Settings):
     )
 
     reconnect_delay_max_s: float = Field(
-        default=5.0, gt=0, description="longest back-off between attempts to reach the master"
+        default=2.0, gt=0, description="longest back-off between attempts to reach the master"
     )
     usage_interval_s: float = Field(
         default=1.0, gt=0, le=60, description="how often containers are measured"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -33,6 +33,7 @@ from hrm.core.model import (
     Resources,
     ResourceUnit,
     ResourceUnitId,
+    Shortcut,
     StageProgress,
     Usage,
     WorkloadClass,
@@ -53,6 +54,7 @@ __all__ = [
     "from_launch",
     "from_progress",
     "from_resources",
+    "from_shortcut",
     "from_spec",
     "from_status",
     "from_unit",
@@ -66,6 +68,7 @@ __all__ = [
     "to_progress",
     "to_request",
     "to_resources",
+    "to_shortcuts",
     "to_spec",
     "to_status",
     "to_unit",
@@ -381,6 +384,31 @@ def from_usage(value: Usage) -> node.NodeUsage:
         load_1m=value.load_1m,
         disk_used_mib=value.disk_mib,
         disk_free_mib=value.disk_free_mib,
+    )
+
+
+def to_shortcuts(messages: Iterable[node.Shortcut]) -> tuple[Shortcut, ...]:
+    return tuple(
+        Shortcut(
+            name=to_name(message.name, "shortcuts.name"),
+            state=to_name(message.state, "shortcuts.state"),
+            note=to_text(message.note, "shortcuts.note"),
+            used=_whole(message.used, "shortcuts.used", 0, INT32_MAX),
+            missed=_whole(message.missed, "shortcuts.missed", 0, INT32_MAX),
+            why_missed=to_text(message.why_missed, "shortcuts.why_missed"),
+        )
+        for message in messages
+    )
+
+
+def from_shortcut(value: Shortcut) -> node.Shortcut:
+    return node.Shortcut(
+        name=value.name,
+        state=value.state,
+        note=value.note,
+        used=value.used,
+        missed=value.missed,
+        why_missed=value.why_missed,
     )
 
 

@@ -2,7 +2,7 @@
 # Makes a stock Spark understand masters of the form hrm://host:port.
 #
 # Point SPARK_CONF_DIR at this directory. Spark's launcher sources this file in its own shell, so it
-# may rewrite the launcher's arguments. It does five things, for hrm:// masters alone:
+# may rewrite the launcher's arguments. It does six things, for hrm:// masters alone:
 #
 #   1. hrm://host:port becomes spark+hrm://host:port, the form that spark-submit lets pass;
 #   2. the plugin is compiled for this Spark, once, and put on the driver's class path;
@@ -10,7 +10,9 @@
 #      It is handed to Java in an argument file that is unlinked before Java starts: it stands
 #      neither in an argument list, nor in the environment, nor on the disk when something fails;
 #   4. the AppMaster's Python starts now, to import while the driver's JVM starts;
-#   5. what spark-submit would ignore without a word is not: --num-executors becomes the setting that
+#   5. where there is an archive of Spark's classes, made by an agent of this machine or by
+#      `hrm env --archive`, the driver starts with it (HRM_ARCHIVE=off: it does not);
+#   6. what spark-submit would ignore without a word is not: --num-executors becomes the setting that
 #      HRM obeys, and a limit on all cores is warned of.
 #
 # In cluster deploy mode, and for --status and --kill, none of that is needed here: the arguments go
@@ -205,6 +207,10 @@ _hrm_secret() {
     _hrm_fail "cannot read 32 random bytes from /dev/urandom"
   file="$(umask 077 && mktemp)" || _hrm_fail "cannot make a file in ${TMPDIR:-/tmp}; set TMPDIR"
   printf '%s\n' -Dspark.authenticate=true "-Dspark.authenticate.secret=$secret" > "$file"
+  if [ "${HRM_ARCHIVE:-on}" != off ]; then
+    SPARK_DIST_CLASSPATH="$SPARK_DIST_CLASSPATH" "$HRM_PYTHON" -I -S "$HRM_SPARK_DIR/archive.py" \
+      "$SPARK_HOME" "${SPARK_CONF_DIR:-}" "$@" >> "$file" || : # a driver starts without as well
+  fi
   exec {descriptor}< "$file"
   rm -f "$file"
   HRM_ARGUMENT_FILE="@/proc/self/fd/$descriptor"
@@ -230,7 +236,7 @@ if [ "${1:-}" = org.apache.spark.deploy.SparkSubmit ] && [ "${2:-}" != pyspark-s
     _hrm_start_appmaster
     HRM_PLUGIN_JAR="$("$HRM_PYTHON" -I -S "$HRM_SPARK_DIR/build.py" "$SPARK_HOME")" || exit 1
     SPARK_DIST_CLASSPATH="$HRM_PLUGIN_JAR${SPARK_DIST_CLASSPATH:+:$SPARK_DIST_CLASSPATH}"
-    _hrm_secret
+    _hrm_secret "$@"
     export HRM_PYTHON HRM_APPMASTER_PID HRM_APPMASTER_FD HRM_PLUGIN_JAR HRM_ARGUMENT_FILE
     export SPARK_DIST_CLASSPATH SPARK_SUBMIT_OPTS
   fi

@@ -23,6 +23,13 @@ def _plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("plugins")
 
 
+@pytest.fixture(scope="session")
+def _archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where they keep class-data archives; ``HRM_TEST_ARCHIVES`` names one for many runs."""
+    kept = os.environ.get("HRM_TEST_ARCHIVES")
+    return Path(kept) if kept else tmp_path_factory.mktemp("archives")
+
+
 @pytest.fixture(autouse=True)
 def _own_home(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _plugins: Path
@@ -33,6 +40,7 @@ def _own_home(
             monkeypatch.delenv(name)
     home = tmp_path / "hrm-home"
     monkeypatch.setenv("HRM_HOME", str(home))
+    monkeypatch.setenv("HRM_AGENT_CLASS_ARCHIVE", "false")
     if request.node.get_closest_marker("spark"):
         home.mkdir()
         (home / "plugins").symlink_to(_plugins)

@@ -51,6 +51,7 @@ from hrm.agent import shim
 from hrm.agent.isolation import DRIVERS, Device, Isolation, Limits
 from hrm.agent.logs import STREAMS
 from hrm.agent.run_as import Account
+from hrm.agent.warm import WarmJvm, WarmPool
 from hrm.core.model import ContainerSpec, EndCause, LaunchContext
 from hrm.errors import HrmError, LaunchFailed
 from hrm.spark.launch import Launch
@@ -133,10 +134,12 @@ class Containers:
         on_end: Callable[[str, Ended], None],
         environment: Mapping[str, str] | None = None,
         account_of: Callable[[str], Account | None] = lambda _user: None,
+        warm: WarmPool | None = None,
     ) -> None:
         """``rebuild`` makes the driver of that name, for containers that an earlier run began.
         ``environment``: what every container gets beside its own variables. ``account_of``: as
-        whom the containers of a user run, None: as the agent; it may refuse with LaunchFailed."""
+        whom the containers of a user run, None: as the agent; it may refuse with LaunchFailed.
+        ``warm``: JVMs that have started already, for containers that they fit."""
         self.dir = work_dir / "containers"
         self._isolation = isolation
         self._drivers = {isolation.name: isolation}
@@ -146,6 +149,7 @@ class Containers:
         self._on_end = on_end
         self._environment = dict(environment or {})
         self._account_of = account_of
+        self._warm = warm
         self._running: dict[str, _Running] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -180,16 +184,37 @@ class Containers:
         Raises:
             LaunchFailed: with the reason; nothing is left running.
         """
-        container_id = spec.container_id
-        directory = self.work_dir(container_id)
         limits = Limits(
             vcores=spec.resources.vcores,
             memory_mib=spec.resources.memory_mib,
             cpus=cpus,
             closed=closed,
         )
+        jvm = self._reserve(spec, launch)
+        if jvm is not None:
+            try:
+                return await self._begin(spec, launch, limits, jvm)
+            except LaunchFailed as error:
+                await asyncio.to_thread(jvm.end)
+                _log.warning("a warm JVM was of no use", why=error.message)
+        return await self._begin(spec, launch, limits, None)
+
+    def _reserve(self, spec: ContainerSpec, launch: Launch) -> WarmJvm | None:
+        if self._warm is None:
+            return None
         try:
-            process = await asyncio.to_thread(self._spawn, directory, spec, launch, limits)
+            other_user = self._account_of(spec.user) is not None
+        except LaunchFailed:
+            return None  # said where the container is started
+        return self._warm.reserve(launch, spec.resources.memory_mib, other_user=other_user)
+
+    async def _begin(
+        self, spec: ContainerSpec, launch: Launch, limits: Limits, jvm: WarmJvm | None
+    ) -> float:
+        container_id = spec.container_id
+        directory = self.work_dir(container_id)
+        try:
+            process = await asyncio.to_thread(self._spawn, directory, spec, launch, limits, jvm)
         except (OSError, LaunchFailed) as error:
             await asyncio.to_thread(self._not_started, container_id, directory, str(error))
             raise LaunchFailed(f"cannot start {container_id}: {error}") from error
@@ -207,9 +232,18 @@ class Containers:
         return float(report["started_at_s"])
 
     def _spawn(
-        self, directory: Path, spec: ContainerSpec, launch: Launch, limits: Limits
+        self,
+        directory: Path,
+        spec: ContainerSpec,
+        launch: Launch,
+        limits: Limits,
+        jvm: WarmJvm | None,
     ) -> subprocess.Popen[bytes]:
         account = self._account_of(spec.user)
+        if jvm is not None:
+            jvm.move(directory)
+            # Memory that it has touched stays on the agent's account, whatever group it joins.
+            limits = replace(limits, memory_mib=limits.memory_mib - jvm.memory_mib)
         _open_up(directory, account)
         stale = (shim.PROCESS_FILE, shim.STOP_FILE, shim.EXIT_FILE, ACKNOWLEDGED_FILE)
         for name in stale:
@@ -243,6 +277,8 @@ class Containers:
             "log_files_max": self._log_files_max,
             "grace_s": _SHIM_GRACE_S,
         }
+        if jvm is not None:
+            return jvm.hand_over(document)
         shim.write_json(directory / shim.SPEC_FILE, document)
         with (directory / "shim.log").open("ab") as log:
             return subprocess.Popen(

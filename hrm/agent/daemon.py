@@ -38,11 +38,14 @@ from hrm.agent.mps import Mps
 from hrm.agent.own_log import configure_logging
 from hrm.agent.pipeline_gpus import GpuService
 from hrm.agent.pipeline_runtime import PipelineRuntime
+from hrm.agent.shortcuts import Shortcuts
+from hrm.agent.shuffle import ShuffleService
 from hrm.agent.tracker import Sample, Tracker
 from hrm.config import AgentSettings
 from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.model import (
+    ApplicationId,
     ContainerEnd,
     ContainerId,
     ContainerSpec,
@@ -83,8 +86,12 @@ class Agent:
         token: str,
         command_of: CommandOf,
         spark_versions: tuple[str, ...],
+        shortcuts: Shortcuts | None = None,
+        shuffle: ShuffleService | None = None,
     ) -> None:
+        self._shortcuts = shortcuts
         self._settings = settings
+        self._shuffle = shuffle
         self._machine = machine
         self._token = token
         self._command_of = command_of
@@ -107,6 +114,7 @@ class Agent:
             on_end=self._container_ended,
             environment={} if self._socket is None else {SOCKET_VARIABLE: str(self._socket)},
             account_of=machine.run_as.account_of,
+            warm=shortcuts.warm if shortcuts is not None else None,
         )
         self._tracker = Tracker(
             settings.usage_interval_s,
@@ -168,9 +176,15 @@ class Agent:
             if self._pipelines is not None:
                 await self._pipelines.start()
                 stack.push_async_callback(self._pipelines.close)
+            if self._shortcuts is not None:
+                self._shortcuts.start()
+                stack.push_async_callback(self._shortcuts.close)
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._loop.add_signal_handler(number, self._told_to_end)
                 stack.callback(self._loop.remove_signal_handler, number)
+            if self._shuffle is not None:
+                serving = asyncio.create_task(self._shuffle.run())
+                stack.push_async_callback(_cancelled, serving)
             cleaning = asyncio.create_task(self._clean_up())
             linked = asyncio.create_task(self._link.run())
             told = asyncio.create_task(self._ending.wait())
@@ -299,6 +313,9 @@ class Agent:
             except OSError as error:
                 removed = 0
                 _log.warning("cannot remove old work directories", why=str(error))
+            if self._shuffle is not None:
+                live = {x.spec.application_id for x in self._core.containers.values()}
+                await asyncio.to_thread(self._shuffle.forget_old, keep_s, live, time.time())
             if removed:
                 _log.info("removed old work directories", count=removed)
             files = files_dir(self._settings)
@@ -344,7 +361,12 @@ class Agent:
     def _heartbeat(self, command: c.SendHeartbeat) -> node_pb2.NodeHeartbeat:
         usage = wire.from_usage(self._sample.node) if self._sample else None
         statuses = (wire.from_status(self._dressed(status)) for status in command.statuses)
-        return node_pb2.NodeHeartbeat(usage=usage, containers=statuses)
+        shortcuts = self._shortcuts.report() if self._shortcuts is not None else ()
+        return node_pb2.NodeHeartbeat(
+            usage=usage,
+            containers=statuses,
+            shortcuts=[wire.from_shortcut(shortcut) for shortcut in shortcuts],
+        )
 
     def _dressed(self, status: ContainerStatus) -> ContainerStatus:
         """With what the core does not know: usage and the logs' addresses."""
@@ -377,6 +399,9 @@ class Agent:
             closed = self._machine.gpu_devices.closed(held)
             shared = self._mps.environment(held, spec.resources.gpu_memory_mib)
             launch = replace(launch, environment={**launch.environment, **shared})
+            if self._shuffle is not None and self._shuffle.serves(spec):
+                account = self._machine.run_as.account_of(spec.user)
+                launch = self._shuffle.prepare(spec, launch, account)
             await self._containers.start(spec, launch, unit.cpus, closed)
         except Exception as error:
             if not isinstance(error, HrmError):
@@ -510,6 +535,7 @@ class Agent:
                 reason=stop.reason,
                 grace_s=stop.grace_s,
                 only_if_waiting=stop.only_if_waiting,
+                decommission=stop.decommission,
             )
             self._deliver(event)
         elif kind == "acknowledge":
@@ -518,6 +544,9 @@ class Agent:
                 for container_id in ids:
                     self._containers.acknowledge(container_id)
             self._deliver(e.EndsAcknowledged(now=now, epoch=epoch, container_ids=ids))
+        elif kind == "drop_shuffle_files":
+            if self._shuffle is not None and epoch >= self._core.epoch:
+                self._shuffle.forget(ApplicationId(message.drop_shuffle_files.application_id))
         elif kind == "rebind":
             rebind = message.rebind
             wish = wire.to_binding(rebind)
@@ -553,15 +582,16 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
     try:
         token = rpc.read_token(settings.token_file)
         with Machine.prepare(settings) as machine:
+            shortcuts: Shortcuts | None = None
+            versions: tuple[str, ...] = ()
             if command_of is None:
-                command_of, versions = _spark_commands(settings)
-            else:
-                versions = ()
+                command_of, versions, shortcuts = _spark_commands(settings, machine)
             for remark in machine.remarks:
                 _log.info("how containers are kept apart", what=remark)
             for name, why in machine.isolation.passed_over.items():
                 _log.info("isolation passed over", driver=name, why=why)
-            agent = Agent(settings, machine, token, command_of, versions)
+            shuffle = _shuffle_service(settings)
+            agent = Agent(settings, machine, token, command_of, versions, shortcuts, shuffle)
             await agent.live()
     except HrmError as error:
         print(f"hrm agent: {error.message}", file=sys.stderr, flush=True)
@@ -569,14 +599,35 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
     return 0
 
 
-def _spark_commands(settings: AgentSettings) -> tuple[CommandOf, tuple[str, ...]]:
+def _shuffle_service(settings: AgentSettings) -> ShuffleService | None:
+    if not settings.shuffle_service:
+        return None
+    return ShuffleService(
+        directory=settings.work_dir.absolute() / "shuffle",
+        port=settings.shuffle_service_port,
+        memory_mib=settings.shuffle_service_memory_mib,
+        spark=find_spark(settings.spark_home),
+        java=find_java(settings.java_home),
+    )
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _spark_commands(
+    settings: AgentSettings, machine: Machine
+) -> tuple[CommandOf, tuple[str, ...], Shortcuts]:
     spark, java = find_spark(settings.spark_home), find_java(settings.java_home)
+    shortcuts = Shortcuts(settings, spark, java)
 
     def command_of(
         spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str, gpu: Gpu | None
     ) -> Launch:
         if spec.launch.driver:
             return driver_launch(spec, spark=spark, java=java, settings=settings, work_dir=work_dir)
+        other_user = machine.run_as.account_of(spec.user) is not None
         return executor_launch(
             spec,
             spark=spark,
@@ -586,9 +637,10 @@ def _spark_commands(settings: AgentSettings) -> tuple[CommandOf, tuple[str, ...]
             stdout_url=stdout,
             stderr_url=stderr,
             gpu=gpu,
+            archive=shortcuts.archives.choose(spec, other_user=other_user),
         )
 
-    return command_of, (spark.version,)
+    return command_of, (spark.version,), shortcuts
 
 
 def _batch_that_waits_first(status: ContainerStatus) -> tuple[bool, bool]:

@@ -33,6 +33,7 @@ from hrm.agent.isolation import Detection, detect
 from hrm.agent.pipeline_share import PipelineShare, set_aside
 from hrm.agent.run_as import RunAs
 from hrm.agent.tracker import memory_message
+from hrm.agent.warm import reserved_mib
 from hrm.config import AgentSettings
 from hrm.core.auto_binding import AutoBindingRules
 from hrm.core.binding import Binding, BindingMode, Hardware, cut
@@ -265,6 +266,7 @@ def _offer(settings: AgentSettings) -> Hardware:
     cores = len(os.sched_getaffinity(0))
     total_mib = psutil.virtual_memory().total // _MIB
     memory_mib = settings.memory_mib or total_mib - max(_RESERVE_MIB, total_mib // 10)
+    memory_mib -= reserved_mib(settings)
     if memory_mib <= 0:
         raise InvalidConfig(
             f"this machine has {total_mib} MiB, too little to leave {_RESERVE_MIB} MiB to itself; "

@@ -28,6 +28,11 @@ was, so nobody but the agent's user can signal it; and the directory with the fi
 to the agent's user, or the container could put a link in the place of one. What the command may
 write lies one level below.
 
+A shim may start its command before it is known for whom (``waits``: see ``hrm.agent.warm``). Then
+the agent's order comes as one line of JSON on the shim's standard input: the work directory, which
+has been moved to its place by then, the groups to put the command into, and what to write to the
+command's own input. The end of input without an order, as when the agent dies, ends everything.
+
 This file runs by itself (``python -I -S shim.py spec.json``): standard library only, one thread,
 about 8 MiB. It stays outside of the container's cgroups, so the container's limits never hit it.
 """
@@ -71,6 +76,7 @@ _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
 _CAPABILITIES_MAX = 64
+_NICE = 10
 _UMASK = 0o077
 _PR_SET_CHILD_SUBREAPER = 36
 _CHUNK_BYTES = 65_536
@@ -153,6 +159,12 @@ class Log:
         self._account = account
         self._open()
 
+    def begin_anew(self, path: Path) -> None:
+        """The file has moved to ``path``, and what it holds is of no interest."""
+        self._path = path
+        os.ftruncate(self._fd, 0)
+        self._size = 0
+
     def _open(self) -> None:
         self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         if self._account is not None:
@@ -201,6 +213,13 @@ def _become(account: dict[str, Any], libc: ctypes.CDLL) -> None:
         raise OSError(0, f"the kernel left capabilities {left:#x} or other ids")
 
 
+def _hurry(pid: int) -> None:
+    """Give a process that was to be in nobody's way our own priority."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, int(task.name), os.getpriority(os.PRIO_PROCESS, 0))
+
+
 def _capabilities() -> int:
     """All that this process has, or could have after an exec."""
     sets = ("CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:")
@@ -221,6 +240,9 @@ class Shim:
         self._kill_at: float | None = None
         self._stopped = False
         self._killed = False
+        self._waits = bool(spec.get("waits"))
+        self._order = b""
+        self._input = os.pipe2(os.O_CLOEXEC) if self._waits else None
         self._wakeup, self._wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def run(self) -> None:
@@ -229,6 +251,10 @@ class Shim:
         if problem is not None:
             self._write_exit(error=problem)
             self._report({"error": problem})
+            return
+        if self._waits and not self._await_order():
+            self._end_everything()
+            self._report({"error": "it had ended before anybody wanted it"})
             return
         self._report(self._write_process())
         while self._status is None:
@@ -293,7 +319,9 @@ class Shim:
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != shim:
                 os._exit(127)
-            null = os.open(os.devnull, os.O_RDONLY)
+            null = self._input[0] if self._input else os.open(os.devnull, os.O_RDONLY)
+            if self._waits and os.geteuid() == 0:  # others could not take it back
+                os.nice(_NICE)
             for source, target in ((null, 0), (stdout, 1), (stderr, 2)):
                 os.dup2(source, target)
             signal.set_wakeup_fd(-1)
@@ -317,6 +345,37 @@ class Shim:
             with contextlib.suppress(OSError):
                 os.write(report, f"cannot {step}: {reason}".encode())
         os._exit(127)
+
+    def _await_order(self) -> bool:
+        """Make the command what the agent says it is; False: it never will be anything."""
+        assert self._input is not None
+        os.close(self._input[0])
+        os.set_blocking(0, False)
+        self._selector.register(0, selectors.EVENT_READ)
+        while self._status is None and self._waits and not self._order.endswith(b"\n"):
+            self._turn()
+        self._selector.unregister(0)
+        if self._status is not None or not self._order.endswith(b"\n"):
+            return False
+        order = json.loads(self._order)
+        self._order = b""
+        self._dir = Path(order["work_dir"])
+        self._spec.update(order)
+        for name, log in zip(("stdout", "stderr"), self._logs.values(), strict=False):
+            log.begin_anew(self._dir / name)
+        for path in order["cgroup_files"]:
+            Path(path).write_text(str(self._child))
+        _hurry(self._child)
+        data = order["input"].encode()
+        while data:
+            data = data[os.write(self._input[1], data) :]
+        os.close(self._input[1])
+        return True
+
+    def _listen(self) -> None:
+        data = os.read(0, _CHUNK_BYTES)
+        self._order += data
+        self._waits = bool(data)
 
     def _write_process(self) -> dict[str, Any]:
         document = {
@@ -346,6 +405,8 @@ class Shim:
                 for number in os.read(self._wakeup, 4096):
                     if number == signal.SIGTERM:
                         self._stop()
+            elif key.fd == 0:
+                self._listen()
             else:
                 self._pump(key.fd)
         self._reap()

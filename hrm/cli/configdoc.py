@@ -93,6 +93,7 @@ _ENVIRONMENT = {
     "HRM_CONFIG": ("", "the configuration file; it must exist if this is set"),
     "HRM_MASTER": ("", "`host:port` that `hrm status` and its like ask"),
     "HRM_TOKEN_FILE": ("`$HRM_HOME/token`", "the cluster's secret, for clients and AppMasters"),
+    "HRM_ARCHIVE": ("`on`", "`off`: drivers start without the archive of Spark's classes"),
     "HRM_PYTHON": ("set by `hrm env`", "the Python that has HRM, for Spark's start scripts"),
     "HRM_DEBUG": ("", "`1`: errors of the command line show their traceback"),
     "NO_COLOR": ("", "anything: no colours"),

@@ -130,10 +130,28 @@ def nodes_table(nodes: Iterable[admin_pb2.Node]) -> RenderableType:
 
 
 def node_view(node: admin_pb2.Node) -> RenderableType:
-    """``hrm node show``: its units, its disk, how it keeps its containers apart."""
-    facts = _node_facts(node)
-    units = nodes_table([node])
-    return Group(units, "", facts) if facts.row_count else units
+    """``hrm node show``: its units, disk, isolation, and its shortcuts to running executors."""
+    parts = [nodes_table([node])]
+    for more in (_node_facts(node), _shortcuts(node)):
+        if more.row_count:
+            parts += ["", more]
+    return Group(*parts)
+
+
+def _shortcuts(node: admin_pb2.Node) -> Table:
+    table = _table("SHORTCUT", "STATE", ">USED", ">MISSED", "NOTE")
+    for shortcut in node.shortcuts:
+        notes = [shortcut.note]
+        if shortcut.why_missed:
+            notes.append(f"last missed because of: {shortcut.why_missed}")
+        counts = (shortcut.used, shortcut.missed)
+        table.add_row(
+            escape(shortcut.name),
+            _state(shortcut.state, ""),
+            *map(str, counts),
+            escape("; ".join(filter(None, notes)) or "-"),
+        )
+    return table
 
 
 def _node_facts(node: admin_pb2.Node) -> Table:

@@ -50,9 +50,19 @@ def env(
     output: Annotated[
         Output, typer.Option("--output", "-o", help="Exports to evaluate, or JSON.")
     ] = Output.TABLE,
+    archive: Annotated[
+        bool,
+        typer.Option(
+            "--archive",
+            help="First make the archive of Spark's classes that drivers start faster with, where "
+            "there is none: for machines without an agent.",
+        ),
+    ] = False,
 ) -> None:
     """Print what to export so that spark-submit knows hrm://. Use: eval "$(hrm env)"."""
     variables = spark_environment()
+    if archive:
+        _make_archive()
     if output is Output.JSON:
         console.print_json(variables)
         return
@@ -76,6 +86,36 @@ def spark_submit_command(context: typer.Context) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(program, [str(program), *arguments], {**os.environ, **variables})  # noqa: S606
+
+
+def _make_archive() -> None:
+    """Make the archives, unless they are there; whatever failed before is tried again.
+
+    Raises:
+        AlreadyExists: somebody else is at it.
+        TrainingFailed: it did not work.
+    """
+    from hrm.spark.archive import KINDS, Archives
+    from hrm.spark.archive_training import train
+    from hrm.spark.launch import find_java, find_spark
+
+    home = address.state_home()
+    archives = Archives(
+        str(home / "archives"), str(find_java().command), str(find_spark(_submitted_spark()).home)
+    )
+    if any(map(archives.problem, KINDS)):
+        console.note("making the archive of Spark's classes, once; about half a minute …")
+    if not train(archives, plugins=home / "plugins", attempts_max=sys.maxsize):
+        raise errors.AlreadyExists(
+            f"somebody else makes the archive in {archives.directory}; wait until it is there"
+        )
+    console.note(f"drivers start with {archives.path('driver')}")
+
+
+def _submitted_spark() -> Path | None:
+    """The Spark of the ``spark-submit`` in use, where its place says which; None: pyspark's."""
+    beside = spark_submit().resolve().parent.parent
+    return beside if (beside / "jars").is_dir() else None
 
 
 def spark_submit() -> Path:

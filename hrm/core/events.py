@@ -24,6 +24,7 @@ from hrm.core.model import (
     NodeName,
     Progress,
     ResourceUnit,
+    Shortcut,
     Usage,
     WorkloadClass,
 )
@@ -109,6 +110,7 @@ class NodeReported(Event):
     sequence: int
     containers: tuple[ContainerStatus, ...]
     usage: Usage | None = None
+    shortcuts: tuple[Shortcut, ...] = ()
 
 
 @quick
@@ -176,8 +178,11 @@ class ApplicationDetached(Event):
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainersRequested(Event):
+    """``again``: asked for before, of this master or an earlier one; None: perhaps."""
+
     application_id: ApplicationId
     requests: tuple[ContainerRequest, ...]
+    again: bool | None = None
 
 
 @quick
@@ -224,9 +229,13 @@ class KillRequested(Event):
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainRequested(Event):
+    """``move_within_s``: what runs there hands over its data within so long, and ends; 0: it goes
+    on to its own end."""
+
     call_id: int
     nodes: tuple[NodeName, ...]
     undo: bool = False
+    move_within_s: float = 0.0
 
 
 @quick
@@ -346,6 +355,7 @@ class StopReceived(Event):
     reason: str
     grace_s: float
     only_if_waiting: bool = False
+    decommission: bool = False
 
 
 @quick

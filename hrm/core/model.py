@@ -36,6 +36,7 @@ __all__ = [
     "ResourceUnit",
     "ResourceUnitId",
     "Resources",
+    "Shortcut",
     "StageProgress",
     "Usage",
     "WorkloadClass",
@@ -204,6 +205,9 @@ class ResourceUnit:
         return Resources(0, 0, resources.gpu_memory_mib) if self.pool else resources
 
 
+SHUFFLE_SERVICE_OPTION = "-Dspark.shuffle.service.enabled=true"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchContext:
     """How the executors of one application start. Opaque to the core; holds a secret, so never
@@ -220,6 +224,11 @@ class LaunchContext:
     extra_class_path: tuple[str, ...] = ()
     decommissions: bool = False
     driver: str = field(default="", repr=False)
+
+    @property
+    def shuffle_service(self) -> bool:
+        """Do they want a shuffle service on their node?"""
+        return SHUFFLE_SERVICE_OPTION in self.java_options
 
 
 NO_LAUNCH = LaunchContext()
@@ -290,6 +299,24 @@ class Usage:
     disk_mib: int = 0
     disk_free_mib: int = 0
     gpu_memory_mib: int = 0
+
+
+@quick
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortcut:
+    """A way by which a node starts executors faster, such as an archive of classes.
+
+    ``state`` is one of off, waiting, building, ready, failed; ``note`` says more. ``used`` counts
+    the starts since the agent's own that took it, ``missed`` those that could not, and
+    ``why_missed`` is the latest reason.
+    """
+
+    name: str
+    state: str
+    note: str = ""
+    used: int = 0
+    missed: int = 0
+    why_missed: str = ""
 
 
 @quick

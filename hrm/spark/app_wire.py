@@ -103,9 +103,10 @@ def update(command: messages.Command) -> application_pb2.ApplicationUpdate | Non
     """What the master is told of ``command``; None: it is for Spark."""
     match command:
         case messages.RequestContainers():
-            return application_pb2.ApplicationUpdate(
-                request=application_pb2.RequestContainers(containers=map(_ask, command.asks))
-            )
+            request = application_pb2.RequestContainers(containers=map(_ask, command.asks))
+            if command.again is not None:
+                request.again = command.again
+            return application_pb2.ApplicationUpdate(request=request)
         case messages.ReleaseContainers():
             return application_pb2.ApplicationUpdate(
                 release=application_pb2.ReleaseContainers(

@@ -109,6 +109,12 @@ def test_a_declared_gpu_is_never_shown_as_a_real_one(declared: bool) -> None:
     assert "Fast One" in shown and "gpu0 (draining)" in shown
 
 
+def test_a_node_can_be_emptied(hrm: Run, master: FakeMaster) -> None:
+    assert hrm("node", "drain", "node-1", "--move", "30").exit_code == 0
+    assert master.requests[-1].move_within_s == 30.0
+    assert hrm("node", "drain", "node-1", "--move", "3601").exit_code == 2
+
+
 def test_an_excluded_node_is_shown_with_the_reason() -> None:
     for_all, for_some = gpu_node(declared=False), gpu_node(declared=False)
     for_all.excluded_for_s, for_all.exclusion = 75.0, "executors of 3 applications failed there"
