@@ -589,6 +589,8 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
             versions: tuple[str, ...] = ()
             if command_of is None:
                 command_of, versions, shortcuts = _spark_commands(settings, machine)
+            for remark in machine.remarks:
+                _log.info("how containers are kept apart", what=remark)
             for name, why in machine.isolation.passed_over.items():
                 _log.info("isolation passed over", driver=name, why=why)
             shuffle = _shuffle_service(settings)
