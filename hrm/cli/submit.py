@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 __all__ = ["app", "run_submit"]
 
 INTERRUPTED = 130
-TAIL_BYTES = 8_192
+TAIL_BYTES = 65_536
 TAIL_LINES = 20
+_INFORMS = re.compile(r"[\d/]+ [\d:]+ INFO ")
+"""What Spark says at level INFO: a driver that fails says a page of it as it goes."""
 HELP = """\
 Usage: hrm submit [options] APP [APP's arguments]
        hrm submit --status ID | --kill ID [--master hrm://HOST:PORT]
@@ -139,7 +142,7 @@ def _follow(client: Client, submission_id: str, channel: Any) -> int:
         if line != told:
             console.note(f"HRM: {line}")
         told = line
-    if last.state != pb.SUBMISSION_STATE_FINISHED:
+    if last.state == pb.SUBMISSION_STATE_FAILED and last.node:
         _tell_last_words(last, channel)
     return exit_status(last)
 
@@ -163,8 +166,10 @@ def _tell_last_words(submission: pb.Submission, channel: Any) -> None:
     except grpc.RpcError as error:
         console.note(f"HRM: the driver's log cannot be read: {error.details()}")
         return
-    console.note(f"HRM: the last lines of the driver's log on {submission.node or 'its node'}:")
-    for line in text.splitlines()[-TAIL_LINES:]:
+    console.note(f"HRM: the last lines of the driver's log on {submission.node}:")
+    lines = text.splitlines()
+    telling = [line for line in lines if not _INFORMS.match(line)] or lines
+    for line in telling[-TAIL_LINES:]:
         console.note(f"  {line}")
     console.note(f"HRM: all of it: hrm submission logs {submission.submission_id}")
 

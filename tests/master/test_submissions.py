@@ -83,9 +83,9 @@ class Agent:
 
 
 @asynccontextmanager
-async def agent(master: Running) -> AsyncIterator[Agent]:
+async def agent(master: Running, name: str = "n1") -> AsyncIterator[Agent]:
     call = master.nodes.Connect()
-    await call.write(node())
+    await call.write(node(name, f"identity-{name}"))
     yield Agent(call)
     call.cancel()
 
@@ -175,6 +175,23 @@ async def test_a_failed_driver_is_started_again_and_its_stale_self_shut_out(
         assert app.record.state.value == "killed"
         await one.say(second, ENDED, 143)
         await state_of(master, sent.submission_id, pb.SUBMISSION_STATE_KILLED)
+
+
+async def test_a_driver_that_is_lost_with_its_node_is_fenced(tmp_path: Path) -> None:
+    times = {"node_timeout_s": 1.0, "heartbeat_interval_s": 0.2, "driver_restart_delay_s": 0.1}
+    async with running(tmp_path, driver_lease_s=60, **times) as master:
+        async with agent(master) as one:
+            sent = await stub(master).Submit(submission(supervise=True))
+            await one.say(await one.assigned(), RUNNING)
+            await stub(master).Lease(lease(sent.submission_id))
+        async with agent(master, "n2") as other:
+            waiting = pb.SUBMISSION_STATE_WAITING_TO_RESTART
+            lost = await state_of(master, sent.submission_id, waiting)
+            assert lost.restart_at_s - lost.submitted_at_s > 60, "for its lease goes on"
+            with refused(grpc.StatusCode.ABORTED, "it was given up"):
+                await stub(master).Lease(lease(sent.submission_id))
+            await stub(master).Lease(lease(sent.submission_id, gone=True))
+            assert (await other.assigned()).executor_id == "2"
 
 
 async def test_to_kill_the_application_of_a_driver_ends_its_submission(master: Running) -> None:
