@@ -92,10 +92,19 @@ _PLANS: dict[str, Plan] = {
 }
 
 
+_ORDER = (".", "sql", "sql/streaming", "streaming", "ml", "mllib")
+
+
 def discover(root: Path) -> list[str]:
-    """The examples under ``root``, by relative path, the general ones first."""
+    """The examples under ``root``, by relative path: the general ones first, the many of machine
+    learning last."""
     found = [path.relative_to(root) for path in root.rglob("*.py") if path.name != "__init__.py"]
-    return [str(path) for path in sorted(found, key=lambda path: (len(path.parts), str(path)))]
+
+    def place(path: Path) -> tuple[int, str]:
+        folder = str(path.parent)
+        return (_ORDER.index(folder) if folder in _ORDER else len(_ORDER), str(path))
+
+    return [str(path) for path in sorted(found, key=place)]
 
 
 def plan_of(example: str) -> Plan:
