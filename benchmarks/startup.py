@@ -77,7 +77,7 @@ class Taken:
 
 
 class Started(Hrm):
-    """HRM whose archives and plugin are made once for several clusters."""
+    """HRM whose archives and plugin are kept for the clusters of later runs."""
 
     name = "archive"
     warm = 0
@@ -87,7 +87,7 @@ class Started(Hrm):
 
     def start(self) -> None:
         self.state_dir.mkdir(mode=0o700, parents=True)
-        for name, home in (("archives", self.directory.parent), ("plugins", hrm_home())):
+        for name, home in (("archives", common.cache_dir()), ("plugins", hrm_home())):
             (home / name).mkdir(parents=True, exist_ok=True)
             (self.state_dir / name).symlink_to(home / name)
         environment = {**self.environment(), "HRM_HOME": str(self.state_dir)}
