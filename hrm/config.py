@@ -427,6 +427,20 @@ class AgentSettings(_Settings):
     cpu_limit: Literal["shares", "quota"] = Field(
         default="shares", description="shares: limited when others want the cores; quota: always"
     )
+    shuffle_service: bool = Field(
+        default=False,
+        description="run Spark's external shuffle service on this host, for applications that set "
+        "spark.shuffle.service.enabled; one agent of a host can",
+    )
+    shuffle_service_port: int = Field(
+        default=7337,
+        ge=1,
+        le=65535,
+        description="its port, the same on all nodes: spark.shuffle.service.port",
+    )
+    shuffle_service_memory_mib: int = Field(
+        default=1024, ge=128, le=1 << 20, description="its heap, beside what the node offers"
+    )
     run_as: Literal["off", "submitter"] = Field(
         default="submitter",
         description="submitter: containers run as the user who submitted, where the agent is "
@@ -441,6 +455,30 @@ class AgentSettings(_Settings):
     run_as_fallback: str = Field(
         default="",
         description="the user for submitters who do not exist on the node; empty: they are refused",
+    )
+    disk_limit_mib: int = Field(
+        default=0,
+        ge=0,
+        description="disk that a container may use in its work directory, logs included; one over "
+        "it is ended; 0: as much as there is",
+    )
+    disk_node_limit_mib: int = Field(
+        default=0,
+        ge=0,
+        description="disk that all running containers of the node may use together; whoever uses "
+        "most is ended; 0: as much as there is",
+    )
+    disk_interval_s: float = Field(
+        default=30.0, gt=0, description="between two measurements of the disk that containers use"
+    )
+    mps: Literal["auto", "off"] = Field(
+        default="auto",
+        description="containers that share a GPU do so through CUDA MPS, which holds them to their "
+        "share; auto: where NVIDIA's driver offers it",
+    )
+    gpu_memory_watch: bool = Field(
+        default=True,
+        description="end containers whose processes use more device memory than they hold",
     )
     spark_home: Path | None = Field(
         default=None, description="Spark of the executors; empty: pyspark's"
@@ -507,7 +545,7 @@ class AgentSettings(_Settings):
     )
 
     reconnect_delay_max_s: float = Field(
-        default=5.0, gt=0, description="longest back-off between attempts to reach the master"
+        default=2.0, gt=0, description="longest back-off between attempts to reach the master"
     )
     usage_interval_s: float = Field(
         default=1.0, gt=0, le=60, description="how often containers are measured"
@@ -529,7 +567,12 @@ class AgentSettings(_Settings):
         default=5, ge=1, le=100, description="rotated files kept beside the newest"
     )
     work_keep_s: float = Field(
-        default=86_400.0, ge=0, description="time an ended container's work directory is kept"
+        default=86_400.0, ge=0, description="time an ended container's logs are kept"
+    )
+    logs_mib_max: int = Field(
+        default=10_240,
+        ge=0,
+        description="logs kept on the node in all; the oldest of ended containers go first",
     )
 
     @field_validator("gpus", mode="before")

@@ -221,7 +221,7 @@ def node_show(
         answer = connection.stub.ListNodes(ListNodesRequest(), timeout=timeout)
     found = next((node for node in answer.nodes if node.name == name), None)
     if found is None:
-        raise errors.NotFound(f"no node is called {name}; hrm nodes lists them")
+        raise errors.NotFound(f"no node {name}; hrm nodes lists them")
     _show(found, output, lambda render: render.node_view(found))
 
 
@@ -229,15 +229,25 @@ def node_show(
 def node_drain(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Nodes, by name.")],
     undo: Annotated[bool, typer.Option("--undo", help="Take them back into service.")] = False,
+    move: Annotated[
+        float,
+        typer.Option(
+            "--move",
+            metavar="SECONDS",
+            min=0.0,
+            max=3600.0,
+            help="What runs there hands over its data to others within so long, and ends.",
+        ),
+    ] = 0.0,
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
-    """Give nodes no new containers; those that run there go on to their end."""
+    """Give nodes no new containers; those that run there go on to their end, or move away."""
     from hrm.v1.admin_pb2 import DrainNodesRequest
 
     with _hint("hrm nodes lists them"), client.connect(master, timeout) as connection:
-        request = DrainNodesRequest(names=names, undo=undo)
+        request = DrainNodesRequest(names=names, undo=undo, move_within_s=move)
         answer = connection.stub.DrainNodes(request, timeout=timeout)
     _show(answer, output, lambda render: render.nodes_table(answer.nodes))
 

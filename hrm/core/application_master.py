@@ -27,6 +27,9 @@ compares the master's list with ours::
     listed, given up by us          released: Spark has been told that it is dead
     listed, not ours                adopted: the AppMaster before this one asked for it
 
+With each request it says whether it asks for the first time: what is surely new a master that has
+just started places at once, while what is asked for again may run on a node it has not heard yet.
+
 No IO, no clock, no protobuf: events carry ``now`` (seconds, monotonic), commands are data.
 """
 
@@ -131,6 +134,7 @@ class AppMasterCore:
         ended: set once, when the application has finished or failed; nothing is asked for after.
         given_up: executors reported dead whose end the master has not confirmed; none is in
             ``containers`` unless it is being stopped.
+        took_over: another AppMaster was there before, and may have asked for what this one does.
         epoch: of the master that the latest session was with; None: there was none yet.
     """
 
@@ -142,6 +146,7 @@ class AppMasterCore:
     attached: bool = False
     ended: bool = False
     given_up: set[str] = field(default_factory=set)
+    took_over: bool = False
     epoch: int | None = None
     _workload: ReportClass | None = None
     _finish: FinishApplication | None = None
@@ -263,7 +268,7 @@ class AppMasterCore:
             else:
                 self._give_up(container, "the master no longer knows it")
         if again:
-            self._commands.append(RequestContainers(asks=tuple(again)))
+            self._request(again, again=True)
         # Not those that their node decommissions: a release would cut that short.
         released = [i for i, c in self.containers.items() if c.released]
         self._say_release(released, "released before")
@@ -430,7 +435,11 @@ class AppMasterCore:
                     for index in range(missing)
                 )
         if asks:
-            self._commands.append(RequestContainers(asks=tuple(asks)))
+            self._request(asks, again=False)
+
+    def _request(self, asks: list[ContainerAsk], *, again: bool) -> None:
+        known = None if self.took_over else again
+        self._commands.append(RequestContainers(asks=tuple(asks), again=known))
 
     def _new_ask(self, target: ProfileTarget, now: float, *, local: bool) -> ContainerAsk:
         self.last_number += 1

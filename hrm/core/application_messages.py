@@ -195,9 +195,10 @@ class ContainerAsk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContainers:
-    """To the master."""
+    """To the master. ``again``: asked for before; None: perhaps, by another AppMaster."""
 
     asks: tuple[ContainerAsk, ...]
+    again: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

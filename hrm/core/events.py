@@ -97,6 +97,7 @@ class NodeRegistered(Event):
     isolation: str = ""
     spark_versions: tuple[str, ...] = ()
     platform: str = ""
+    remarks: tuple[str, ...] = ()
 
 
 @quick
@@ -177,8 +178,11 @@ class ApplicationDetached(Event):
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainersRequested(Event):
+    """``again``: asked for before, of this master or an earlier one; None: perhaps."""
+
     application_id: ApplicationId
     requests: tuple[ContainerRequest, ...]
+    again: bool | None = None
 
 
 @quick
@@ -225,9 +229,13 @@ class KillRequested(Event):
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainRequested(Event):
+    """``move_within_s``: what runs there hands over its data within so long, and ends; 0: it goes
+    on to its own end."""
+
     call_id: int
     nodes: tuple[NodeName, ...]
     undo: bool = False
+    move_within_s: float = 0.0
 
 
 @quick
@@ -347,6 +355,7 @@ class StopReceived(Event):
     reason: str
     grace_s: float
     only_if_waiting: bool = False
+    decommission: bool = False
 
 
 @quick
@@ -401,10 +410,11 @@ class ContainerAdopted(Event):
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerOverLimit(Event):
-    """The tracker saw a container use more than it holds."""
+    """A container was seen to use more than it holds; ``cause`` says of what."""
 
     container_id: ContainerId
     message: str
+    cause: EndCause = EndCause.MEMORY_LIMIT
 
 
 @quick

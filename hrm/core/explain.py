@@ -139,7 +139,7 @@ def _pending_line(ledger: Ledger, app: Application, pending: list[Container], no
     alive = [n for n in ledger.nodes.values() if n.state is NodeState.ALIVE]
     if not alive:
         return f"{since}: no node is alive; start one with hrm agent, or see hrm nodes"
-    if ledger.recovering and app.recovered:
+    if pending[0].held:
         return f"{since}: the master has restarted and waits for its nodes to come back"
     state = ledger.state
     could = state.open & fitting_rows(demand_vector(request), state.total)

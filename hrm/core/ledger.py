@@ -48,7 +48,7 @@ NO_UNIT = ResourceUnitId("")
 @dataclass(slots=True)
 class Container:
     """One container, from the request to the end. ``end`` is set iff it is ENDED; ``told_to_stop``:
-    by this master, not by its node."""
+    by this master, not by its node. ``held``: a node that is not back yet may be running it."""
 
     container_id: ContainerId
     application_id: ApplicationId
@@ -62,6 +62,7 @@ class Container:
     ended_at_s: float = 0.0
     sent_at_s: float = 0.0
     told_to_stop: bool = False
+    held: bool = False
     end: ContainerEnd | None = None
     stdout_url: str = ""
     stderr_url: str = ""
@@ -141,6 +142,7 @@ class Node:
     containers: dict[ContainerId, Container] = field(default_factory=dict)
     usage: Usage | None = None
     shortcuts: tuple[Shortcut, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def state(self) -> NodeState:
@@ -155,8 +157,8 @@ class Ledger:
         A container is in its application's ``containers`` iff it has not ended.
         It is in its node's ``containers`` iff it has a node and has not ended.
         A node that is not LOST has all and only its units in ``state``.
-        While ``recovering``, PENDING containers of recovered applications are with no scheduler:
-        a node that has not come back yet may be running them.
+        PENDING containers are with a scheduler iff they are not ``held``, which none is unless
+        ``recovering``: a node that has not come back yet may be running those.
 
     ``watch`` hears of every move of an application, container or node, and of new ones.
     """

@@ -117,6 +117,8 @@ class EndCause(enum.Enum):
     KILLED = "killed"
     LOST = "lost"
     PREEMPTED = "preempted"
+    DISK_LIMIT = "disk-limit"
+    GPU_MEMORY_LIMIT = "gpu-memory-limit"
 
 
 @quick
@@ -203,6 +205,9 @@ class ResourceUnit:
         return Resources(0, 0, resources.gpu_memory_mib) if self.pool else resources
 
 
+SHUFFLE_SERVICE_OPTION = "-Dspark.shuffle.service.enabled=true"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchContext:
     """How the executors of one application start. Opaque to the core; holds a secret, so never
@@ -219,6 +224,11 @@ class LaunchContext:
     extra_class_path: tuple[str, ...] = ()
     decommissions: bool = False
     driver: str = field(default="", repr=False)
+
+    @property
+    def shuffle_service(self) -> bool:
+        """Do they want a shuffle service on their node?"""
+        return SHUFFLE_SERVICE_OPTION in self.java_options
 
 
 NO_LAUNCH = LaunchContext()
@@ -276,13 +286,19 @@ class ContainerEnd:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a container or node uses: percent of one CPU, MiB, number of processes."""
+    """What a container or node uses: percent of one CPU, MiB, number of processes.
+
+    ``disk_mib``: of the work directory, logs included; ``disk_free_mib``: of a node, what is left.
+    """
 
     cpu_percent: float = 0.0
     memory_mib: int = 0
     processes: int = 0
     memory_total_mib: int = 0
     load_1m: float = 0.0
+    disk_mib: int = 0
+    disk_free_mib: int = 0
+    gpu_memory_mib: int = 0
 
 
 @quick

@@ -48,7 +48,8 @@ class Nodes:
     needs not be written down again.
 
     ``drained``: all and only the names under drain, in the order of the orders. A node of such a
-    name is DRAINING or LOST.
+    name is DRAINING or LOST. ``moving``: of these, those whose containers are to hand over their
+    data and end, and the time each has for that; asked of this master, and not written down.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Nodes:
         self.awaited = awaited
         self.absent: set[str] = set()
         self.drained = dict.fromkeys(drained)
+        self.moving: dict[NodeName, float] = {}
         self._look_at_s = 0.0
 
     def registered(self, event: e.NodeRegistered) -> None:
@@ -127,6 +129,9 @@ class Nodes:
                 self.ledger.exclusions.pardon(name)
             else:
                 self._drain(self.ledger.nodes[name], event.now)
+                if event.move_within_s:
+                    self.moving[name] = event.move_within_s
+                    self._move_away(self.ledger.nodes[name], event.now)
         self.ledger.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
 
     def tick(self, now: float) -> None:
@@ -181,6 +186,9 @@ class Nodes:
             if not app.recovered:
                 continue
             for container in app.in_state(ContainerState.PENDING):
+                if not container.held:
+                    continue
+                container.held = False
                 if absent:
                     self._end(container, ContainerEnd(cause=EndCause.LOST, message=message), now)
                 else:
@@ -202,6 +210,7 @@ class Nodes:
             isolation=event.isolation,
             spark_versions=event.spark_versions,
             platform=event.platform,
+            remarks=event.remarks,
             registered_at_s=event.now,
             last_heard_s=event.now,
             sequence=event.sequence,
@@ -409,6 +418,9 @@ class Nodes:
             self.ledger.send(node, message)
         if container.state is not before:
             self.ledger.tell(container)
+        overdue = now - container.sent_at_s >= self.ledger.bounds.resend_delay_s
+        if overdue and node.name in self.moving and container.state is ContainerState.RUNNING:
+            self._decommission(node, container, now)
 
     def _started(
         self, app: Application, container: Container, status: ContainerStatus, now: float
@@ -517,7 +529,25 @@ class Nodes:
         self._set_open(node, False)
         self._turn_away(node, now)
 
+    def _move_away(self, node: Node, now: float) -> None:
+        """What runs on a node under drain hands over its data, and ends."""
+        for container in node.containers.values():
+            if container.state is ContainerState.RUNNING:
+                self._decommission(node, container, now)
+
+    def _decommission(self, node: Node, container: Container, now: float) -> None:
+        container.sent_at_s = now
+        message = c.StopContainer(
+            container_id=container.container_id,
+            cause=EndCause.PREEMPTED,
+            reason=f"{node.name} is drained, and what runs there moves away",
+            grace_s=self.moving[node.name],
+            decommission=True,
+        )
+        self.ledger.send(node, message)
+
     def _undo_drain(self, name: NodeName, now: float) -> None:
+        self.moving.pop(name, None)
         if name in self.drained:
             del self.drained[name]
             self.ledger.out.append(c.ForgetDrain(node=name))

@@ -56,11 +56,19 @@ class Placing:
         its way: while no node is known, or not all of an earlier master's are back."""
         return admission.refusal(self.ledger, resources)
 
-    def request(self, app: Application, request: ContainerRequest, now: float) -> None:
-        """Book a new container and give it to the application's scheduler."""
+    def request(
+        self, app: Application, request: ContainerRequest, now: float, *, is_new: bool = False
+    ) -> None:
+        """Book a new container and give it to the application's scheduler.
+
+        ``is_new``: no earlier master was asked for it. Then it needs not wait until all nodes are
+        back, unless they decide where it may go.
+        """
         request = self.ledger.expected(app, request)
         container = self.ledger.new_container(app, request, now)
-        if not (self.ledger.recovering and app.recovered):
+        if self.ledger.recovering and app.recovered:
+            container.held = not is_new or bool(request.gpus) or gangs.missing(app) > 0
+        if not container.held:
             self.hand_over(app, container, now)
 
     def hand_over(self, app: Application, container: Container, now: float) -> None:

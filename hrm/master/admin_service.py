@@ -35,6 +35,7 @@ __all__ = ["AdminService"]
 
 LISTED_DEFAULT = 100
 LISTED_MAX = 10_000
+MOVE_WITHIN_MAX_S = 3600.0
 LOG_IDLE_TIMEOUT_S = 60.0
 LOG_FOLLOW_TIMEOUT_S = 24 * 3600.0
 
@@ -149,9 +150,20 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         try:
             if not names:
                 raise InvalidRequest("name at least one node; hrm nodes lists them")
+            move_within_s = request.move_within_s
+            if not 0 <= move_within_s <= MOVE_WITHIN_MAX_S:
+                raise InvalidRequest(
+                    f"move_within_s is {move_within_s}; it must be from 0 to {MOVE_WITHIN_MAX_S:g}"
+                )
+            if request.undo and move_within_s:
+                raise InvalidRequest("undo and move_within_s exclude each other")
             await self._master.call(
                 lambda call_id: e.DrainRequested(
-                    now=self._master.now(), call_id=call_id, nodes=names, undo=request.undo
+                    now=self._master.now(),
+                    call_id=call_id,
+                    nodes=names,
+                    undo=request.undo,
+                    move_within_s=move_within_s,
                 )
             )
         except HrmError as error:
@@ -372,6 +384,7 @@ def _node(ledger: Ledger, node: Node, now: float) -> pb.Node:
         last_heard_s_ago=max(0.0, now - node.last_heard_s),
         platform=node.platform,
         shortcuts=[wire.from_shortcut(shortcut) for shortcut in node.shortcuts],
+        remarks=node.remarks,
     )
     book = ledger.exclusions
     for exclusion in book.of_all(now):

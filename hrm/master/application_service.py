@@ -195,7 +195,10 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
                     for x in update.request.containers
                 )
                 return e.ContainersRequested(
-                    now=now, application_id=application_id, requests=requests
+                    now=now,
+                    application_id=application_id,
+                    requests=requests,
+                    again=update.request.again if update.request.HasField("again") else None,
                 )
             case "release":
                 return e.ContainersReleased(

@@ -86,6 +86,7 @@ class Driver:
         self.application_id = ApplicationId("")
         self.executors: dict[str, int] = {}
         self.outcome = ""
+        self.had_appmaster = False
         self.appmaster: _AppMaster | None = None
         self._target = plan.targets[0][1]
         self._class = ""
@@ -203,7 +204,8 @@ class _AppMaster:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.world = driver.world
-        self.core = AppMasterCore(limits=_LIMITS)
+        self.core = AppMasterCore(limits=_LIMITS, took_over=driver.had_appmaster)
+        driver.had_appmaster = True
         self.left = False
         self._application_id = driver.application_id
         self._stream: Stream | None = None
@@ -277,6 +279,7 @@ class _AppMaster:
                     now=0.0,
                     application_id=application_id,
                     requests=tuple(self._request(ask) for ask in command.asks),
+                    again=command.again,
                 )
             case am.ReleaseContainers():
                 message = e.ContainersReleased(

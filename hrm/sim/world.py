@@ -207,10 +207,14 @@ class World:
                 self._ask_drain(name, undo=True)
         self.clock.after(2.0, self._undo_drains)
 
-    def _ask_drain(self, name: NodeName, *, undo: bool) -> None:
+    def _ask_drain(self, name: NodeName, *, undo: bool, move_within_s: float = 0.0) -> None:
         self.master.call(
             lambda call_id: e.DrainRequested(
-                now=self.clock.now, call_id=call_id, nodes=(name,), undo=undo
+                now=self.clock.now,
+                call_id=call_id,
+                nodes=(name,),
+                undo=undo,
+                move_within_s=move_within_s,
             ),
             _heard,
         )
@@ -339,7 +343,8 @@ class World:
         if self.master.core is None:
             return False
         name = self._machine(fault).name
-        self._ask_drain(name, undo=False)
+        move_within_s = 4.0 * fault.size if fault.pick * len(self.machines) % 1.0 < 0.5 else 0.0
+        self._ask_drain(name, undo=False, move_within_s=move_within_s)
         self.clock.after(0.5 + 6.0 * fault.size, lambda: self._ask_drain(name, undo=True))
         return True
 

@@ -38,6 +38,14 @@ _CLASSES = {
 }
 
 
+_ITS_OWN_DOING = (
+    common_pb2.END_CAUSE_MEMORY_LIMIT,
+    common_pb2.END_CAUSE_LAUNCH_FAILED,
+    common_pb2.END_CAUSE_DISK_LIMIT,
+    common_pb2.END_CAUSE_GPU_MEMORY_LIMIT,
+)
+
+
 def seen(status: common_pb2.ContainerStatus) -> messages.ContainerSeen:
     """A container as the master tells it."""
     phase = _PHASES.get(status.state, messages.Phase.REQUESTED)
@@ -56,7 +64,7 @@ def seen(status: common_pb2.ContainerStatus) -> messages.ContainerSeen:
 def _blame(end: common_pb2.ContainerEnd) -> messages.Blame:
     if end.cause == common_pb2.END_CAUSE_NODE_LOST:
         return messages.Blame.NODE
-    if end.cause in (common_pb2.END_CAUSE_MEMORY_LIMIT, common_pb2.END_CAUSE_LAUNCH_FAILED):
+    if end.cause in _ITS_OWN_DOING:
         return messages.Blame.APPLICATION
     if end.cause == common_pb2.END_CAUSE_EXITED and end.exit_code != 0:
         return messages.Blame.APPLICATION
@@ -95,9 +103,10 @@ def update(command: messages.Command) -> application_pb2.ApplicationUpdate | Non
     """What the master is told of ``command``; None: it is for Spark."""
     match command:
         case messages.RequestContainers():
-            return application_pb2.ApplicationUpdate(
-                request=application_pb2.RequestContainers(containers=map(_ask, command.asks))
-            )
+            request = application_pb2.RequestContainers(containers=map(_ask, command.asks))
+            if command.again is not None:
+                request.again = command.again
+            return application_pb2.ApplicationUpdate(request=request)
         case messages.ReleaseContainers():
             return application_pb2.ApplicationUpdate(
                 release=application_pb2.ReleaseContainers(

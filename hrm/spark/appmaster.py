@@ -49,7 +49,7 @@ __all__ = ["AppMaster", "main"]
 
 UPDATES_MAX = 10_000
 RECONNECT_DELAY_S = 0.1
-RECONNECT_DELAY_MAX_S = 5.0
+RECONNECT_DELAY_MAX_S = 2.0
 REGISTER_TIMEOUT_S = 10.0
 GOODBYE_TIMEOUT_S = 2.0
 # The master's default for an application without a session (application_grace_s).
@@ -66,13 +66,14 @@ class AppMaster:
         self.hello = introduction
         self.application_id: str = introduction["application_id"]
         self.core = AppMasterCore(
+            took_over=bool(introduction["application_id"]),
             limits=AppMasterLimits(
                 failures_max=int(introduction["max_failures"]),
                 failures_window_s=_window_s(introduction["failures_validity_ms"]),
                 locality_wait_s=float(introduction["locality_wait_ms"]) / 1000,
                 backoff_s=float(introduction["retry_delay_ms"]) / 1000,
                 backoff_max_s=float(introduction["retry_delay_max_ms"]) / 1000,
-            )
+            ),
         )
         self.core.adopt({i: int(p) for i, p in introduction["executors"].items()})
         self._token = ""

@@ -525,6 +525,7 @@ def node_event(message: c.NodeMessage, now: float, epoch: int) -> e.NodeEvent:
                 reason=message.reason,
                 grace_s=message.grace_s,
                 only_if_waiting=message.only_if_waiting,
+                decommission=message.decommission,
             )
         case c.AcknowledgeEnded():
             return e.EndsAcknowledged(now=now, epoch=epoch, container_ids=message.container_ids)
@@ -544,3 +545,5 @@ def node_event(message: c.NodeMessage, now: float, epoch: int) -> e.NodeEvent:
                 container_id=message.container_id,
                 workload_class=message.workload_class,
             )
+        case c.DropShuffleFiles():
+            raise AssertionError("the live agent alone has a shuffle service")

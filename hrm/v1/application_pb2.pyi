@@ -98,10 +98,12 @@ class ContainerRequest(_message.Message):
     def __init__(self, executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., resources: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., heap_mib: _Optional[int] = ..., expected_duration_s: _Optional[float] = ..., gpus: _Optional[int] = ..., hosts: _Optional[_Iterable[str]] = ..., locality_wait_s: _Optional[float] = ...) -> None: ...
 
 class RequestContainers(_message.Message):
-    __slots__ = ("containers",)
+    __slots__ = ("containers", "again")
     CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
     containers: _containers.RepeatedCompositeFieldContainer[ContainerRequest]
-    def __init__(self, containers: _Optional[_Iterable[_Union[ContainerRequest, _Mapping]]] = ...) -> None: ...
+    again: bool
+    def __init__(self, containers: _Optional[_Iterable[_Union[ContainerRequest, _Mapping]]] = ..., again: bool = ...) -> None: ...
 
 class ReleaseContainers(_message.Message):
     __slots__ = ("executor_ids", "reason")

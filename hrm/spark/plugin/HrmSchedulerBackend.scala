@@ -54,6 +54,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   private val timer = ThreadUtils.newDaemonSingleThreadScheduledExecutor("hrm-backend")
   private val appMaster = new AppMasterSupervisor(conf, events, this, timer, () => introduction())
 
+  ExecutorLaunch.checkShuffleService(conf)
   StageProfiles.allow(sc.resourceProfileManager)
   ExecutorLaunch.prepareDecommissioning(conf)
   setTargets(Map(sc.resourceProfileManager.defaultResourceProfile -> initialExecutors))
