@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# Enough to use HRM and to see the demo; .ready adds what tests and benchmarks need.
+USABLE := $(VENV)/.usable
 
 # What a Spark driver binds to: a machine's host name does not always resolve.
 export SPARK_LOCAL_IP ?= 127.0.0.1
@@ -15,7 +17,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PROTO := $(wildcard proto/hrm/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint proto-check test-unit test-spark test-extra format proto docs weights clean
+.PHONY: help venv demo test lint proto-check test-unit test-spark test-extra test-matrix examples format proto docs weights clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,7 +26,7 @@ venv: $(READY) ## set up .venv and, where there is none, a Java 17+
 
 # pyspark is a source archive of 450 MB. pip keeps the wheel that it builds from it, so the second
 # environment on a machine takes seconds.
-$(READY): pyproject.toml constraints.txt
+$(USABLE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "error: $(PYTHON) is older than 3.11; name a newer one: make venv PYTHON=python3.12"; exit 1; }
 	@.ci/ensure-java
@@ -32,10 +34,15 @@ $(READY): pyproject.toml constraints.txt
 	  { echo "error: no venv module; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=24'
 	@echo "installing HRM and its dependencies into $(VENV); pyspark alone is 450 MB"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[spark]'
+	@touch $@
+
+$(READY): $(USABLE)
+	@echo "installing what tests and benchmarks need into $(VENV); PyTorch is the largest of it"
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[spark,bench,dev]'
 	@touch $@
 
-demo: $(READY) ## start a cluster, run WordCount and a streaming Top-K on it, show what happened
+demo: $(USABLE) ## start a cluster, run WordCount and a streaming Top-K on it, show what happened
 	$(BIN)/python -m benchmarks.demo
 
 test: lint proto-check test-unit test-spark ## everything that a change must pass
@@ -58,6 +65,16 @@ test-spark: $(READY) ## tests that run a real Spark on a real cluster (some minu
 
 test-extra: $(READY) ## long tests: the benchmarks' applications, the plugin against a fake master
 	$(BIN)/python -m pytest -ra -m "spark and extra" --durations=5
+
+# An environment of its own for each, in .venv-matrix; a Spark is some 450 MB to install. WHOLE=1 runs
+# all integration tests, VERSIONS="4.0 4.3" some versions.
+VERSIONS ?= 3.5 4.0 4.1 4.3
+test-matrix: ## the core of the integration tests on several versions of Spark
+	@.ci/ensure-java
+	PYTHON=$(PYTHON) .ci/test-matrix $(if $(WHOLE),--whole) $(VERSIONS)
+
+examples: $(READY) ## Spark's own Python examples on a cluster of HRM, into a table (an hour)
+	$(BIN)/python -m benchmarks.examples --at-once 2
 
 format: $(READY) ## put the code into the project's format
 	$(BIN)/ruff check --fix .

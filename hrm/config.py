@@ -155,6 +155,37 @@ class MasterSettings(_Settings):
         gt=0,
         description="time an AppMaster has to come back before its application fails",
     )
+    node_failures: int = Field(
+        default=2,
+        ge=0,
+        le=1_000,
+        description="containers of an application that fail quickly on a node before it is "
+        "excluded for that application; 0: no node is ever excluded",
+    )
+    node_failure_run_s: float = Field(
+        default=60.0,
+        gt=0,
+        le=3600,
+        description="a container that ends badly before it has run this long fails quickly",
+    )
+    node_failure_window_s: float = Field(
+        default=600.0, gt=0, le=86_400, description="such a failure older than this is forgotten"
+    )
+    node_failing_applications: int = Field(
+        default=3,
+        ge=1,
+        le=1_000,
+        description="applications for which a node is excluded before it is for all",
+    )
+    node_exclusion_s: float = Field(
+        default=60.0,
+        gt=0,
+        le=86_400,
+        description="first time that a node is excluded; doubles while it goes on failing",
+    )
+    node_exclusion_max_s: float = Field(
+        default=1800.0, gt=0, le=86_400, description="longest time that a node is excluded"
+    )
     lease_timeout_s: float = Field(
         default=2.0, gt=0, description="longest hold of the stream lease"
     )
@@ -202,6 +233,59 @@ class MasterSettings(_Settings):
         "name, user and resource profile",
     )
 
+    submissions_limit: int = Field(
+        default=1_000, ge=1, description="live submissions (cluster deploy mode)"
+    )
+    ended_submissions_kept: int = Field(
+        default=1_000, ge=0, description="ended submissions that `hrm submissions --all` knows"
+    )
+    driver_lease_s: float = Field(
+        default=60.0,
+        ge=2,
+        le=86_400,
+        description="how long a supervised driver runs on while no master can be reached; where "
+        "its node is lost, no other is started before this has passed",
+    )
+    driver_restart_delay_s: float = Field(
+        default=1.0,
+        gt=0,
+        description="wait before a supervised driver starts again; doubles with each restart "
+        "within driver_restart_window_s",
+    )
+    driver_restart_delay_max_s: float = Field(default=60.0, gt=0, description="longest such wait")
+    driver_restarts_max: int = Field(
+        default=10,
+        ge=0,
+        le=1_000,
+        description="restarts of a supervised driver within driver_restart_window_s",
+    )
+    driver_restart_window_s: float = Field(
+        default=3_600.0, gt=0, description="age at which a restart is forgotten"
+    )
+    driver_launches_max: int = Field(
+        default=3,
+        ge=1,
+        le=100,
+        description="containers for a driver that may be lost before one has started",
+    )
+    file_mib_max: int = Field(
+        default=1024, ge=1, description="largest file that a submission may send"
+    )
+    files_held_mib: int = Field(
+        default=16_384, ge=1, description="disk for the files of submissions"
+    )
+    files_keep_s: float = Field(
+        default=3_600.0,
+        ge=60,
+        description="time that files are kept which no live submission needs",
+    )
+    events_kept: int = Field(
+        default=200_000, ge=1_000, description="events that `hrm events` still knows"
+    )
+    events_keep_s: float = Field(
+        default=7 * 86_400.0, gt=0, description="age at which they are dropped"
+    )
+
     pipeline_policy: str = Field(
         default="ect",
         min_length=1,
@@ -233,6 +317,8 @@ class DeclaredGpu(BaseModel):
     memory_mib: int = Field(ge=1, le=1 << 30)
     numa: int = Field(default=-1, ge=-1, le=1023)
     name: str = Field(default="", max_length=100)
+    device: Path | None = None
+    """A character device that stands for it: closed to containers that do not hold the GPU."""
 
 
 class AgentSettings(_Settings):
@@ -341,11 +427,86 @@ class AgentSettings(_Settings):
     cpu_limit: Literal["shares", "quota"] = Field(
         default="shares", description="shares: limited when others want the cores; quota: always"
     )
+    shuffle_service: bool = Field(
+        default=False,
+        description="run Spark's external shuffle service on this host, for applications that set "
+        "spark.shuffle.service.enabled; one agent of a host can",
+    )
+    shuffle_service_port: int = Field(
+        default=7337,
+        ge=1,
+        le=65535,
+        description="its port, the same on all nodes: spark.shuffle.service.port",
+    )
+    shuffle_service_memory_mib: int = Field(
+        default=1024, ge=128, le=1 << 20, description="its heap, beside what the node offers"
+    )
+    run_as: Literal["off", "submitter"] = Field(
+        default="submitter",
+        description="submitter: containers run as the user who submitted, where the agent is "
+        "root; off: as the agent (`hrm up` sets it, because its cluster is one user's)",
+    )
+    run_as_uid_min: int = Field(
+        default=1000, ge=1, description="least uid that containers run with; lower ones are refused"
+    )
+    run_as_banned: str = Field(
+        default="root", description="users whose containers are refused, with ',' between"
+    )
+    run_as_fallback: str = Field(
+        default="",
+        description="the user for submitters who do not exist on the node; empty: they are refused",
+    )
+    disk_limit_mib: int = Field(
+        default=0,
+        ge=0,
+        description="disk that a container may use in its work directory, logs included; one over "
+        "it is ended; 0: as much as there is",
+    )
+    disk_node_limit_mib: int = Field(
+        default=0,
+        ge=0,
+        description="disk that all running containers of the node may use together; whoever uses "
+        "most is ended; 0: as much as there is",
+    )
+    disk_interval_s: float = Field(
+        default=30.0, gt=0, description="between two measurements of the disk that containers use"
+    )
+    mps: Literal["auto", "off"] = Field(
+        default="auto",
+        description="containers that share a GPU do so through CUDA MPS, which holds them to their "
+        "share; auto: where NVIDIA's driver offers it",
+    )
+    gpu_memory_watch: bool = Field(
+        default=True,
+        description="end containers whose processes use more device memory than they hold",
+    )
     spark_home: Path | None = Field(
         default=None, description="Spark of the executors; empty: pyspark's"
     )
     java_home: Path | None = Field(
         default=None, description="Java of the executors; empty: $JAVA_HOME, else java on the PATH"
+    )
+    class_archive: bool = Field(
+        default=True,
+        description="make an archive of Spark's classes in the background, once for a Spark and a "
+        "Java, from which executors and drivers start faster",
+    )
+    archive_dir: Path = Field(
+        default_factory=lambda: hrm_home() / "archives",
+        description="where it is kept; agents of a machine should share it",
+    )
+    archive_limit_s: float = Field(
+        default=600.0, gt=0, le=86_400, description="longest time that making it may take"
+    )
+    archive_attempts: int = Field(
+        default=3, ge=1, le=100, description="failed attempts after which nobody tries again"
+    )
+    warm_executors: int = Field(
+        default=0,
+        ge=0,
+        le=2,
+        description="started JVMs kept ready for the next executors, for each heap size in use; "
+        "their memory counts as used",
     )
 
     pipeline_cores: int = Field(
@@ -370,7 +531,7 @@ class AgentSettings(_Settings):
         default="pats",
         min_length=1,
         description="what gives subtasks of pipelines cores and GPUs: random, mct, min-min, pats "
-        "or iawp",
+        "or iawp; learned ones begin in shadow, beside pats",
     )
     pipeline_path: str = Field(
         default="",
@@ -384,7 +545,7 @@ class AgentSettings(_Settings):
     )
 
     reconnect_delay_max_s: float = Field(
-        default=5.0, gt=0, description="longest back-off between attempts to reach the master"
+        default=2.0, gt=0, description="longest back-off between attempts to reach the master"
     )
     usage_interval_s: float = Field(
         default=1.0, gt=0, le=60, description="how often containers are measured"
@@ -406,7 +567,12 @@ class AgentSettings(_Settings):
         default=5, ge=1, le=100, description="rotated files kept beside the newest"
     )
     work_keep_s: float = Field(
-        default=86_400.0, ge=0, description="time an ended container's work directory is kept"
+        default=86_400.0, ge=0, description="time an ended container's logs are kept"
+    )
+    logs_mib_max: int = Field(
+        default=10_240,
+        ge=0,
+        description="logs kept on the node in all; the oldest of ended containers go first",
     )
 
     @field_validator("gpus", mode="before")

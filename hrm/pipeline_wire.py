@@ -58,6 +58,8 @@ CHUNK_BYTES = 1 << 20
 FILES_BYTES_MAX = 4 << 20
 SUBTASKS_MAX = 100
 _LAST_BUCKET = len(SIZE_BUCKETS_MB)
+_TEXT_MAX = 500
+"""Of a reason in words; what is longer is cut."""
 _MOST = 1e9
 """What a wait without end is sent as."""
 _TASK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -242,6 +244,8 @@ def from_timing(timing: SubtaskTiming, node: str = "") -> pb.SubtaskTiming:
         co_runners=[_from_row(row) for row in timing.co_runners],
         message=timing.message,
         node=node,
+        placed_by=timing.placed_by,
+        fallback=timing.fallback[:_TEXT_MAX],
         **{name: getattr(timing, name) for name in _TIMING_NUMBERS},
     )
 
@@ -266,6 +270,8 @@ def to_timing(message: pb.SubtaskTiming, task_id: TaskId) -> SubtaskTiming:
         started_at=_number(message.started_at_s, "timing.started_at_s"),
         co_runners=tuple(_to_row(row) for row in message.co_runners),
         message=message.message,
+        placed_by=message.placed_by[:_TEXT_MAX],
+        fallback=message.fallback[:_TEXT_MAX],
         **numbers,
     )
 

@@ -180,6 +180,7 @@ def _from_entry(value: Entry) -> pb.QueueEntry:
         demand=value.demand,
         duration_s=value.duration_s,
         started_at_s=value.started_at_s,
+        passed=value.passed,
     )
 
 
@@ -193,6 +194,7 @@ def _to_entry(message: pb.QueueEntry) -> Entry:
         (demand[0], demand[1], demand[2], demand[3]),
         message.duration_s,
         message.started_at_s,
+        message.passed,
     )
 
 
@@ -209,9 +211,12 @@ def _from_job(value: JobImage) -> pb.JobImage:
                 resources=wire.from_resources(request.resources),
                 expected_duration_s=request.expected_duration_s,
                 requested_at_s=at_s,
+                near=request.near,
+                locality_wait_s=request.locality_wait_s,
             )
             for container_id, request, at_s in value.pending
         ],
+        avoid=value.avoid,
     )
 
 
@@ -229,9 +234,12 @@ def _to_job(message: pb.JobImage) -> JobImage:
                     resource_profile_id=x.resource_profile_id,
                     resources=wire.to_resources(x.resources, "resources"),
                     expected_duration_s=x.expected_duration_s,
+                    near=tuple(NodeName(node) for node in x.near),
+                    locality_wait_s=x.locality_wait_s,
                 ),
                 x.requested_at_s,
             )
             for x in message.pending
         ),
+        avoid=tuple(NodeName(x) for x in message.avoid),
     )

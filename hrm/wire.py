@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -32,6 +33,7 @@ from hrm.core.model import (
     Resources,
     ResourceUnit,
     ResourceUnitId,
+    Shortcut,
     StageProgress,
     Usage,
     WorkloadClass,
@@ -52,18 +54,21 @@ __all__ = [
     "from_launch",
     "from_progress",
     "from_resources",
+    "from_shortcut",
     "from_spec",
     "from_status",
     "from_unit",
     "from_usage",
     "to_binding",
     "to_class",
+    "to_document",
     "to_gang_min",
     "to_launch",
     "to_name",
     "to_progress",
     "to_request",
     "to_resources",
+    "to_shortcuts",
     "to_spec",
     "to_status",
     "to_unit",
@@ -75,8 +80,10 @@ MEMORY_MIB_MAX = 1 << 40
 RUN_LIMIT_MAX = 1_000_000
 GANG_MAX = 100_000
 GPU_INDEX_MAX = 1023
+HOSTS_MAX = 32
 NAME_LENGTH_MAX = 253
 TEXT_LENGTH_MAX = 65_536
+DOCUMENT_LENGTH_MAX = 4 * 1024 * 1024
 INT32_MAX = 2**31 - 1
 COUNT_MAX = 2**63 - 1
 
@@ -120,6 +127,13 @@ def to_name(value: str, field: str) -> str:
 def to_text(value: str, field: str) -> str:
     if len(value) > TEXT_LENGTH_MAX:
         raise InvalidRequest(f"{field} has {len(value)} characters; at most {TEXT_LENGTH_MAX}")
+    return value
+
+
+def to_document(value: str, field: str) -> str:
+    """JSON that another part of HRM wrote."""
+    if len(value) > DOCUMENT_LENGTH_MAX:
+        raise InvalidRequest(f"{field} has {len(value)} characters; at most {DOCUMENT_LENGTH_MAX}")
     return value
 
 
@@ -191,6 +205,7 @@ def to_launch(message: common.SparkLaunch) -> LaunchContext:
         java_options=tuple(message.java_options),
         extra_class_path=tuple(message.extra_class_path),
         decommissions=message.decommissions,
+        driver=to_document(message.driver, "launch.driver"),
     )
 
 
@@ -202,6 +217,7 @@ def from_launch(value: LaunchContext) -> common.SparkLaunch:
         java_options=value.java_options,
         extra_class_path=value.extra_class_path,
         decommissions=value.decommissions,
+        driver=value.driver,
     )
 
 
@@ -212,8 +228,12 @@ def to_request(
     heap_mib: int,
     expected_duration_s: float,
     gpus: int = 0,
+    hosts: Sequence[str] = (),
+    locality_wait_s: float = 0.0,
 ) -> ContainerRequest:
     """Fields of application_pb2.ContainerRequest."""
+    if len(hosts) > HOSTS_MAX:
+        raise InvalidRequest(f"hosts are {len(hosts)}; name at most {HOSTS_MAX}, the best first")
     request = ContainerRequest(
         executor_id=to_name(executor_id, "executor_id"),
         resource_profile_id=_profile(resource_profile_id),
@@ -221,6 +241,8 @@ def to_request(
         heap_mib=_whole(heap_mib, "heap_mib", 0, MEMORY_MIB_MAX),
         expected_duration_s=_amount(expected_duration_s, "expected_duration_s"),
         gpus=_whole(gpus, "gpus", 0, GPU_INDEX_MAX),
+        hosts=tuple(to_text(host, "hosts") for host in hosts),
+        locality_wait_s=_amount(locality_wait_s, "locality_wait_s"),
     )
     if request.heap_mib > request.resources.memory_mib:
         raise InvalidRequest(
@@ -243,6 +265,7 @@ def to_spec(message: common.ContainerSpec) -> ContainerSpec:
         heap_mib=_whole(message.heap_mib, "heap_mib", 0, MEMORY_MIB_MAX),
         expected_duration_s=_amount(message.expected_duration_s, "expected_duration_s"),
         launch=to_launch(message.launch),
+        user=to_text(message.user, "user"),
     )
 
 
@@ -258,6 +281,7 @@ def from_spec(value: ContainerSpec) -> common.ContainerSpec:
         heap_mib=value.heap_mib,
         expected_duration_s=value.expected_duration_s,
         launch=from_launch(value.launch),
+        user=value.user,
     )
 
 
@@ -337,6 +361,8 @@ def to_usage(message: node.NodeUsage) -> Usage:
             message.memory_total_mib, "usage.memory_total_mib", 0, MEMORY_MIB_MAX
         ),
         load_1m=_amount(message.load_1m, "usage.load_1m"),
+        disk_mib=_whole(message.disk_used_mib, "usage.disk_used_mib", 0, MEMORY_MIB_MAX),
+        disk_free_mib=_whole(message.disk_free_mib, "usage.disk_free_mib", 0, MEMORY_MIB_MAX),
     )
 
 
@@ -345,6 +371,8 @@ def _to_container_usage(message: common.ContainerUsage) -> Usage:
         cpu_percent=_amount(message.cpu_percent, "usage.cpu_percent"),
         memory_mib=_whole(message.memory_mib, "usage.memory_mib", 0, MEMORY_MIB_MAX),
         processes=_whole(message.processes, "usage.processes", 0, INT32_MAX),
+        disk_mib=_whole(message.disk_mib, "usage.disk_mib", 0, MEMORY_MIB_MAX),
+        gpu_memory_mib=_whole(message.gpu_memory_mib, "usage.gpu_memory_mib", 0, MEMORY_MIB_MAX),
     )
 
 
@@ -354,6 +382,33 @@ def from_usage(value: Usage) -> node.NodeUsage:
         memory_used_mib=value.memory_mib,
         memory_total_mib=value.memory_total_mib,
         load_1m=value.load_1m,
+        disk_used_mib=value.disk_mib,
+        disk_free_mib=value.disk_free_mib,
+    )
+
+
+def to_shortcuts(messages: Iterable[node.Shortcut]) -> tuple[Shortcut, ...]:
+    return tuple(
+        Shortcut(
+            name=to_name(message.name, "shortcuts.name"),
+            state=to_name(message.state, "shortcuts.state"),
+            note=to_text(message.note, "shortcuts.note"),
+            used=_whole(message.used, "shortcuts.used", 0, INT32_MAX),
+            missed=_whole(message.missed, "shortcuts.missed", 0, INT32_MAX),
+            why_missed=to_text(message.why_missed, "shortcuts.why_missed"),
+        )
+        for message in messages
+    )
+
+
+def from_shortcut(value: Shortcut) -> node.Shortcut:
+    return node.Shortcut(
+        name=value.name,
+        state=value.state,
+        note=value.note,
+        used=value.used,
+        missed=value.missed,
+        why_missed=value.why_missed,
     )
 
 
@@ -442,6 +497,8 @@ def from_status(value: ContainerStatus) -> common.ContainerStatus:
         message.usage.cpu_percent = value.usage.cpu_percent
         message.usage.memory_mib = value.usage.memory_mib
         message.usage.processes = value.usage.processes
+        message.usage.disk_mib = value.usage.disk_mib
+        message.usage.gpu_memory_mib = value.usage.gpu_memory_mib
     return message
 
 

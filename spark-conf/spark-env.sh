@@ -2,7 +2,7 @@
 # Makes a stock Spark understand masters of the form hrm://host:port.
 #
 # Point SPARK_CONF_DIR at this directory. Spark's launcher sources this file in its own shell, so it
-# may rewrite the launcher's arguments. It does five things, for hrm:// masters alone:
+# may rewrite the launcher's arguments. It does seven things, for hrm:// masters alone:
 #
 #   1. hrm://host:port becomes spark+hrm://host:port, the form that spark-submit lets pass;
 #   2. the plugin is compiled for this Spark, once, and put on the driver's class path;
@@ -10,8 +10,15 @@
 #      It is handed to Java in an argument file that is unlinked before Java starts: it stands
 #      neither in an argument list, nor in the environment, nor on the disk when something fails;
 #   4. the AppMaster's Python starts now, to import while the driver's JVM starts;
-#   5. what spark-submit would ignore without a word is not: --num-executors becomes the setting that
-#      HRM obeys, --deploy-mode cluster is refused, and a limit on all cores is warned of.
+#   5. where there is an archive of Spark's classes, made by an agent of this machine or by
+#      `hrm env --archive`, the driver starts with it (HRM_ARCHIVE=off: it does not);
+#   6. where HRM_EVENT_LOG_DIR names a directory, event logs are on and go there. These are Java
+#      properties, the weakest of Spark's settings: any of the application's own wins;
+#   7. what spark-submit would ignore without a word is not: --num-executors becomes the setting that
+#      HRM obeys, and a limit on all cores is warned of.
+#
+# In cluster deploy mode, and for --status and --kill, none of that is needed here: the arguments go
+# as they are to `hrm submit`, in place of a JVM.
 #
 # Python on executors: where you set PYSPARK_PYTHON (or spark.pyspark.python), it is used on every
 # node, as ever. Where you do not, executors use the Python that runs their node's agent, and the
@@ -58,8 +65,9 @@ _hrm_rewrite() {
   HRM_OTHER_MASTER=
   HRM_DEPLOY_MODE=
   HRM_CORES_MAX=
+  HRM_ASKS=
   shift
-  local properties="" option value
+  local properties="" defaults="" option value
   while [ $# -gt 0 ]; do
     option="$1"
     value="${2-}"
@@ -67,6 +75,7 @@ _hrm_rewrite() {
       --master=*) _hrm_take "--master=" "${option#--master=}" option ;;
       --conf=spark.master=*) _hrm_take "--conf=spark.master=" "${option#--conf=spark.master=}" option ;;
       --properties-file=*) properties="${option#--properties-file=}" ;;
+      --status=*|--kill=*) HRM_ASKS=1 ;;
       --*=*) ;;
       -v|--verbose|--supervise|--load-spark-defaults|-h|--help|--version|--usage-error) ;;
       -*)
@@ -75,6 +84,7 @@ _hrm_rewrite() {
           "--conf spark.master="*|"-c spark.master="*)
             _hrm_take "spark.master=" "${value#spark.master=}" value ;;
           "--properties-file "*) properties="$value" ;;
+          "--status "*|"--kill "*) HRM_ASKS=1 ;;
         esac
         shift
         if [ $# -eq 0 ]; then
@@ -90,8 +100,12 @@ _hrm_rewrite() {
     shift
   done
   HRM_ARGUMENTS+=("$@")
+  defaults="${properties:-${SPARK_CONF_DIR:-}/spark-defaults.conf}"
   if [ -z "$HRM_FOUND$HRM_OTHER_MASTER" ]; then
-    _hrm_default_master "${properties:-${SPARK_CONF_DIR:-}/spark-defaults.conf}"
+    _hrm_default_master "$defaults"
+  fi
+  if [ -n "$HRM_FOUND" ] && [ -z "$HRM_DEPLOY_MODE" ]; then
+    HRM_DEPLOY_MODE="$(_hrm_property spark.submit.deployMode "$defaults")"
   fi
   if [ -n "$HRM_FOUND" ]; then
     _hrm_judge
@@ -116,7 +130,8 @@ _hrm_adapt() {
 
 _hrm_judge() {
   if [ "$HRM_DEPLOY_MODE" = cluster ]; then
-    _hrm_fail "deploy mode cluster is not supported: the driver runs where spark-submit runs; leave --deploy-mode cluster out"
+    HRM_ASKS=1
+    return
   fi
   if [ -n "$HRM_CORES_MAX" ]; then
     echo "HRM: warning: $HRM_CORES_MAX has no effect here; set spark.executor.instances and spark.executor.cores instead" >&2
@@ -135,18 +150,25 @@ _hrm_take() {
 
 # A master in the defaults file: put in front, where everything else can still override it.
 _hrm_default_master() {
-  local line pattern='^[[:space:]]*spark\.master([[:space:]]*[=:][[:space:]]*|[[:space:]]+)([^[:space:]]+)[[:space:]]*$'
-  local value=""
-  [ -r "$1" ] || return 0
-  while IFS= read -r line || [ -n "$line" ]; do
-    if [[ "$line" =~ $pattern ]]; then
-      value="${BASH_REMATCH[2]}"
-    fi
-  done < "$1"
+  local value
+  value="$(_hrm_property spark.master "$1")"
   if [ -n "$value" ] && _hrm_is_master "$value"; then
     HRM_FOUND=1
     HRM_ARGUMENTS=("${HRM_ARGUMENTS[0]}" --master "spark+hrm://${value#*://}" "${HRM_ARGUMENTS[@]:1}")
   fi
+}
+
+# $1: a setting, $2: a properties file. Prints the value that it has there.
+_hrm_property() {
+  local line pattern value=""
+  pattern="^[[:space:]]*${1//./\\.}([[:space:]]*[=:][[:space:]]*|[[:space:]]+)([^[:space:]]+)[[:space:]]*\$"
+  [ -r "$2" ] || return 0
+  while IFS= read -r line || [ -n "$line" ]; do
+    if [[ "$line" =~ $pattern ]]; then
+      value="${BASH_REMATCH[2]}"
+    fi
+  done < "$2"
+  printf '%s' "$value"
 }
 
 # The Python that has hrm, in HRM_PYTHON; the directory of the package hrm.spark, in HRM_SPARK_DIR.
@@ -181,34 +203,61 @@ _hrm_start_appmaster() {
   HRM_APPMASTER_PID=$!
 }
 
+# The lines of Java's argument file that turn event logs on, if they are to be.
+_hrm_event_log() {
+  local directory="${HRM_EVENT_LOG_DIR:-}"
+  [ -n "$directory" ] || return 0
+  if [ ! -d "$directory" ] || [ ! -w "$directory" ]; then
+    echo "HRM: warning: no event log: HRM_EVENT_LOG_DIR is $directory, where no file can be written" >&2
+    return 0
+  fi
+  directory="${directory//\\/\\\\}"
+  printf '%s\n' -Dspark.eventLog.enabled=true "\"-Dspark.eventLog.dir=${directory//\"/\\\"}\""
+}
+
 _hrm_secret() {
   local file descriptor secret
   secret="$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')" && [ "${#secret}" -eq 64 ] ||
     _hrm_fail "cannot read 32 random bytes from /dev/urandom"
   file="$(umask 077 && mktemp)" || _hrm_fail "cannot make a file in ${TMPDIR:-/tmp}; set TMPDIR"
   printf '%s\n' -Dspark.authenticate=true "-Dspark.authenticate.secret=$secret" > "$file"
+  if [ "${HRM_ARCHIVE:-on}" != off ]; then
+    SPARK_DIST_CLASSPATH="$SPARK_DIST_CLASSPATH" "$HRM_PYTHON" -I -S "$HRM_SPARK_DIR/archive.py" \
+      "$SPARK_HOME" "${SPARK_CONF_DIR:-}" "$@" >> "$file" || : # a driver starts without as well
+  fi
+  _hrm_event_log >> "$file"
   exec {descriptor}< "$file"
   rm -f "$file"
   HRM_ARGUMENT_FILE="@/proc/self/fd/$descriptor"
   SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS:+$SPARK_SUBMIT_OPTS }$HRM_ARGUMENT_FILE"
 }
 
+# pyspark names its shell first; it would start Python before anybody looks at what follows.
+if [ "${1:-} ${2:-}" = "org.apache.spark.deploy.SparkSubmit pyspark-shell-main" ]; then
+  _hrm_rewrite "$1" "${@:3}"
+  if [ -n "$HRM_FOUND$HRM_ASKS" ] && [ "$HRM_DEPLOY_MODE" = cluster ]; then
+    _hrm_fail "deploy mode cluster cannot run pyspark-shell: its driver would be on a node, away from your terminal; leave --deploy-mode cluster out"
+  fi
+fi
 # A Python shell starts spark-submit once more, from a process without our open files: act there.
 if [ "${1:-}" = org.apache.spark.deploy.SparkSubmit ] && [ "${2:-}" != pyspark-shell-main ]; then
   _hrm_rewrite "$@"
   if [ -n "$HRM_FOUND" ]; then
-    set -- "${HRM_ARGUMENTS[@]}"
     _hrm_find_python
+    if [ -n "$HRM_ASKS" ]; then
+      exec "$HRM_PYTHON" -P -m hrm.cli submit "${@:2}"
+    fi
+    set -- "${HRM_ARGUMENTS[@]}"
     _hrm_start_appmaster
     HRM_PLUGIN_JAR="$("$HRM_PYTHON" -I -S "$HRM_SPARK_DIR/build.py" "$SPARK_HOME")" || exit 1
     SPARK_DIST_CLASSPATH="$HRM_PLUGIN_JAR${SPARK_DIST_CLASSPATH:+:$SPARK_DIST_CLASSPATH}"
-    _hrm_secret
+    _hrm_secret "$@"
     export HRM_PYTHON HRM_APPMASTER_PID HRM_APPMASTER_FD HRM_PLUGIN_JAR HRM_ARGUMENT_FILE
     export SPARK_DIST_CLASSPATH SPARK_SUBMIT_OPTS
   fi
-  unset HRM_ARGUMENTS HRM_FOUND HRM_OTHER_MASTER HRM_DEPLOY_MODE HRM_CORES_MAX HRM_SPARK_DIR
+  unset HRM_ARGUMENTS HRM_FOUND HRM_OTHER_MASTER HRM_DEPLOY_MODE HRM_CORES_MAX HRM_ASKS HRM_SPARK_DIR
 fi
 # A program that a driver starts may call spark-submit itself, and must come by here again.
 unset SPARK_ENV_LOADED
 unset -f _hrm_fail _hrm_is_master _hrm_rewrite _hrm_take _hrm_default_master _hrm_find_python
-unset -f _hrm_start_appmaster _hrm_secret _hrm_adapt _hrm_judge
+unset -f _hrm_start_appmaster _hrm_secret _hrm_event_log _hrm_adapt _hrm_judge _hrm_property

@@ -16,11 +16,22 @@ os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 T = TypeVar("T")
 
+PATIENCE = float(os.environ.get("HRM_TEST_PATIENCE", "1"))
+"""By how much limits of time are stretched, on a machine that is slow or busy. What is checked
+stays as it is."""
+
 
 @pytest.fixture(scope="session")
 def _plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the tests of one run keep the compiled plugin: once is enough."""
     return tmp_path_factory.mktemp("plugins")
+
+
+@pytest.fixture(scope="session")
+def _archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where they keep class-data archives; ``HRM_TEST_ARCHIVES`` names one for many runs."""
+    kept = os.environ.get("HRM_TEST_ARCHIVES")
+    return Path(kept) if kept else tmp_path_factory.mktemp("archives")
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +44,7 @@ def _own_home(
             monkeypatch.delenv(name)
     home = tmp_path / "hrm-home"
     monkeypatch.setenv("HRM_HOME", str(home))
+    monkeypatch.setenv("HRM_AGENT_CLASS_ARCHIVE", "false")
     if request.node.get_closest_marker("spark"):
         home.mkdir()
         (home / "plugins").symlink_to(_plugins)
@@ -43,7 +55,7 @@ def eventually() -> Callable[..., object]:
     """``eventually(condition, timeout_s)``: the first true value of ``condition``, or a failure."""
 
     def wait(condition: Callable[[], T], timeout_s: float = 10.0, what: str = "") -> T:
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + PATIENCE * timeout_s
         while not (value := condition()):
             if time.monotonic() > deadline:
                 pytest.fail(f"not within {timeout_s:g} s: {what or condition}")
@@ -69,8 +81,19 @@ def _missing_for_spark() -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of a real Spark say why they are skipped where there is none."""
-    marked = [item for item in items if item.get_closest_marker("spark")]
+    """Tests of a real Spark say why they are skipped where there is none.
+
+    They and the tests on real daemons share the machine with whatever else runs there: one that
+    fails is tried once more, and both tries stand in the summary (``RERUN``), to be looked into.
+    """
+    marked = {item for item in items if item.get_closest_marker("spark")}
+    for item in marked if PATIENCE != 1 else ():
+        limit = item.get_closest_marker("timeout")
+        limit_s = PATIENCE * (limit.args[0] if limit else 120.0)
+        item.add_marker(pytest.mark.timeout(limit_s), append=False)
+    for item in items:
+        if item in marked or "integration" in item.path.parts:
+            item.add_marker(pytest.mark.flaky(reruns=1))
     reason = _missing_for_spark() if marked else ""
     if reason:
         for item in marked:

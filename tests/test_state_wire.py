@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
 
 from hrm import state_wire
 from hrm.core.binding import Binding, BindingMode, Core, Hardware
-from hrm.core.model import Gpu, WorkloadClass
+from hrm.core.model import ContainerEnd, EndCause, Gpu, NodeName, WorkloadClass
 from hrm.core.remote import StateChanged
 from hrm.testing.remote import VirtualScheduler
 from hrm.testing.virtual import SMALL, VirtualCluster
@@ -25,8 +26,10 @@ class OverTheWire(VirtualScheduler):
     """Takes in every message as it comes out of its bytes."""
 
     received = 0
+    avoided: frozenset[tuple[NodeName, ...]] = frozenset()
 
     def receive(self, message: StateChanged) -> None:
+        self.avoided |= {job.avoid for job in message.jobs}
         sent = pb.StateChange.FromString(state_wire.from_change(message).SerializeToString())
         assert state_wire.to_change(sent) == message
         self.received += 1
@@ -44,7 +47,13 @@ def test_changes_survive_the_wire(mode: BindingMode) -> None:
         for resources in (on_gpu, SMALL)
         for workload_class in WorkloadClass
     ]
+    crash = ContainerEnd(cause=EndCause.EXITED, exit_code=1)
+    for app, node, _ in itertools.product(apps, ("g1", "g2"), range(2)):
+        cluster.master.ledger.exclusions.failed(app, NodeName(node), crash, cluster.now)
+    for app in apps:
+        cluster.request(app, [7], on_gpu)
     cluster.advance(3)
+    assert ("g1", "g2") in outside.avoided
     cluster.rebind("g1", mode=BindingMode.SHARED)
     for app in apps:
         cluster.finish(app)

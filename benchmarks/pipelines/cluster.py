@@ -87,7 +87,8 @@ class Run:
         on_victim: tasks that the killed agent had at that moment.
         again: tasks that were placed more than once.
         refusals: what node policies named and must not, or failed to name.
-        fallbacks: decisions of the cluster policy that another made in its place.
+        fallbacks: decisions of a learned policy, the cluster's or a living node's, that its
+            heuristic made in its place.
         wrong: answers that differ. ``failed``: tasks that ended without one. ``lost``: that did
             not end. ``repeated``: that did not end exactly once, at the client and the master.
         why: the first things that went wrong, in words.

@@ -30,8 +30,10 @@ from benchmarks.processes import (
     wait_until,
 )
 from hrm import rpc
+from hrm.master.node_policies import NodePolicies
 from hrm.master.policy_service import save_modes
 from hrm.pipeline import Client
+from hrm.policies import corun
 from hrm.policies.host import Mode
 from hrm.v1 import policy_pb2
 from hrm.v1.policy_pb2_grpc import PolicyServiceStub
@@ -58,7 +60,8 @@ LEARNED = ("ldwp", "ldwp-set")
 
 
 class Cluster:
-    """Both stages' policies are the daemons' own settings. ``close`` ends all processes."""
+    """Both stages' policies are the daemons' own settings, learned ones fully trusted; ``close``
+    ends all processes."""
 
     def __init__(self, directory: Path, cluster_policy: str, node_policy: str) -> None:
         self.directory = directory
@@ -66,10 +69,12 @@ class Cluster:
         self.node_policy = node_policy
         self._mark = new_mark()
         self._agents: dict[str, Started] = {}
+        state = directory / "master"
+        state.mkdir(parents=True)
         if cluster_policy in LEARNED:
-            state = directory / "master"
-            state.mkdir(parents=True)
             save_modes(state, {cluster_policy: Mode.ON})
+        if node_policy in corun.LEARNED:
+            NodePolicies(state, lambda _order: None).set_mode(node_policy, Mode.ON)
         self._master = self._start(
             "master",
             *("master", "--port", "0", "--state-dir", str(directory / "master")),
@@ -120,6 +125,7 @@ class Cluster:
                 node.name,
                 *("agent", "--master", self.address, "--name", node.name),
                 *("--work-dir", str(self.directory / node.name), "--isolation", "none"),
+                *("--run-as", "off"),
                 *("--token-file", str(self.token_file), "--platform", node.gpu.lower()),
                 # More than the machine has, so that nothing is pinned: both share its cores.
                 *("--cores", str(node.cores + (os.cpu_count() or 1) + 1)),
@@ -152,7 +158,7 @@ class Cluster:
         return total
 
     async def fallbacks(self) -> int:
-        """How often the host of a learned cluster policy let the heuristic decide."""
+        """How often the hosts of learned policies, nodes' included, let the heuristic decide."""
         async with rpc.channel(self.address, rpc.read_token(self.token_file)) as channel:
             shown = await PolicyServiceStub(channel).ShowPolicies(policy_pb2.ShowPoliciesRequest())
         return sum(sum(one.fallbacks.values()) for one in shown.policies)

@@ -3,9 +3,10 @@
 ``clients`` applications are on their way at any time. Each registers (written to SQLite and flushed
 to the disk before it is answered), attaches, asks for all its containers in one request, and is
 done when the nodes have been told of all of them; then the next one follows. Events and commands go
-through ``hrm.master.interpreter`` as in the daemon; only the streams end in this process. A commit
-is one container of which a node has been told; nobody is told anything before the writes that it
-rests on are on disk. The requests are made before the clock starts.
+through ``hrm.master.interpreter`` as in the daemon, and the journal of events watches; only the
+streams end in this process. A commit is one container of which a node has been told; nobody is told
+anything before the writes that it rests on are on disk. The requests are made before the clock
+starts.
 
 Between the repetitions, outside of the clock, the applications end, their containers with them, and
 the master forgets them.
@@ -50,6 +51,7 @@ from hrm.core.model import (
     NodeName,
 )
 from hrm.errors import HrmError
+from hrm.master.events import Journal
 from hrm.master.interpreter import Interpreter, Outbox
 from hrm.master.store import SqliteStore
 
@@ -94,13 +96,16 @@ class LocalMaster:
         self.bounds = Bounds(
             node_timeout_s=86_400.0, application_grace_s=86_400.0, ended_applications_kept=0
         )
+        epoch = self.store.next_epoch()
+        self.journal = Journal(store.with_suffix(".events"), epoch, kept=100_000, keep_s=86_400.0)
         core = MasterCore(
-            epoch=self.store.next_epoch(),
+            epoch=epoch,
             policies=[policies.load(policy, index) for index in range(schedulers)],
             bounds=self.bounds,
             now=time.time(),
+            watch=self.journal.watch,
         )
-        self.interpreter = Interpreter(core, self.store)
+        self.interpreter = Interpreter(core, self.store, self.journal)
         self.core = core
         self.granted: list[tuple[NodeName, ContainerId, ApplicationId]] = []
         self._waiting: dict[ApplicationId, tuple[int, asyncio.Future[Moment]]] = {}
@@ -214,6 +219,7 @@ class LocalMaster:
             raise self.interpreter.stopped.result() or HrmError("the master was stopped")
 
     def close(self) -> None:
+        self.journal.close()
         self.store.close()
 
 

@@ -9,8 +9,16 @@ stopped:
     stop.json        the order to stop, with cause and reason
     exit.json        how the command ended
     acknowledged     the master knows of the end; only the logs are of interest now
-    stdout, stderr   with their older parts, kept for ``work_keep_s`` after the end
-    local/, tmp/     Spark's scratch space, removed at the end
+    stdout, stderr   with their older parts, kept as ``hrm.agent.retention`` says
+    local/, tmp/     Spark's scratch space
+
+At the end all is removed but the logs and the records above: what a container fetched or wrote
+where it stood, too.
+
+The directory belongs to the agent's user, and the command runs in it. Where a container runs as
+somebody else (``run_as``), it runs in ``work/``; that, ``local/``, ``tmp/``, its logs and the files
+that it was given belong to that user and are closed to all others. The rest it can neither read
+nor replace.
 
 The end of a shim is noticed through its pidfd, which works for processes that are not our children
 and never confuses two processes that had one number.
@@ -40,8 +48,11 @@ from google.protobuf import json_format
 
 from hrm import wire
 from hrm.agent import shim
-from hrm.agent.isolation import DRIVERS, Isolation, Limits
+from hrm.agent.isolation import DRIVERS, Device, Isolation, Limits
 from hrm.agent.logs import STREAMS
+from hrm.agent.retention import ACKNOWLEDGED_FILE, Swept, sweep
+from hrm.agent.run_as import Account
+from hrm.agent.warm import WarmJvm, WarmPool
 from hrm.core.model import ContainerSpec, EndCause, LaunchContext
 from hrm.errors import HrmError, LaunchFailed
 from hrm.spark.launch import Launch
@@ -50,9 +61,15 @@ from hrm.v1 import common_pb2
 __all__ = ["Adopted", "Containers", "Ended", "StopOrder"]
 
 RECORD_FILE = "container.json"
-ACKNOWLEDGED_FILE = "acknowledged"
+HOME_DIR = "work"
+_SCRATCH = ("local", "tmp")
+_KEPT = {RECORD_FILE, ACKNOWLEDGED_FILE, "shim.log"} | {
+    *(shim.PROCESS_FILE, shim.STOP_FILE, shim.EXIT_FILE),
+}
+_CRASH_REPORT = "hs_err_pid*.log"
 _START_LIMIT_S = 30.0
 _FORCE_MARGIN_S = 20.0
+_REMOVE_LIMIT_S = 60.0
 _REMAINS_LIMIT_S = 5.0
 _REMAINS_PERIOD_S = 0.05
 _SHIM_GRACE_S = 5.0
@@ -116,9 +133,13 @@ class Containers:
         log_files_max: int,
         on_end: Callable[[str, Ended], None],
         environment: Mapping[str, str] | None = None,
+        account_of: Callable[[str], Account | None] = lambda _user: None,
+        warm: WarmPool | None = None,
     ) -> None:
         """``rebuild`` makes the driver of that name, for containers that an earlier run began.
-        ``environment``: what every container gets beside its own variables."""
+        ``environment``: what every container gets beside its own variables. ``account_of``: as
+        whom the containers of a user run, None: as the agent; it may refuse with LaunchFailed.
+        ``warm``: JVMs that have started already, for containers that they fit."""
         self.dir = work_dir / "containers"
         self._isolation = isolation
         self._drivers = {isolation.name: isolation}
@@ -127,6 +148,8 @@ class Containers:
         self._log_files_max = log_files_max
         self._on_end = on_end
         self._environment = dict(environment or {})
+        self._account_of = account_of
+        self._warm = warm
         self._running: dict[str, _Running] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -148,19 +171,50 @@ class Containers:
         entry = self._running.get(container_id)
         return None if entry is None else entry.shim_pid
 
-    async def start(self, spec: ContainerSpec, launch: Launch, cpus: tuple[int, ...] = ()) -> float:
-        """Start a container; answers when it started.
+    async def start(
+        self,
+        spec: ContainerSpec,
+        launch: Launch,
+        cpus: tuple[int, ...] = (),
+        closed: tuple[Device, ...] = (),
+    ) -> float:
+        """Start a container, held on ``cpus``, kept from the devices ``closed``; answers when it
+        started.
 
         Raises:
             LaunchFailed: with the reason; nothing is left running.
         """
+        limits = Limits(
+            vcores=spec.resources.vcores,
+            memory_mib=spec.resources.memory_mib,
+            cpus=cpus,
+            closed=closed,
+        )
+        jvm = self._reserve(spec, launch)
+        if jvm is not None:
+            try:
+                return await self._begin(spec, launch, limits, jvm)
+            except LaunchFailed as error:
+                await asyncio.to_thread(jvm.end)
+                _log.warning("a warm JVM was of no use", why=error.message)
+        return await self._begin(spec, launch, limits, None)
+
+    def _reserve(self, spec: ContainerSpec, launch: Launch) -> WarmJvm | None:
+        if self._warm is None:
+            return None
+        try:
+            other_user = self._account_of(spec.user) is not None
+        except LaunchFailed:
+            return None  # said where the container is started
+        return self._warm.reserve(launch, spec.resources.memory_mib, other_user=other_user)
+
+    async def _begin(
+        self, spec: ContainerSpec, launch: Launch, limits: Limits, jvm: WarmJvm | None
+    ) -> float:
         container_id = spec.container_id
         directory = self.work_dir(container_id)
-        limits = Limits(
-            vcores=spec.resources.vcores, memory_mib=spec.resources.memory_mib, cpus=cpus
-        )
         try:
-            process = await asyncio.to_thread(self._spawn, directory, spec, launch, limits)
+            process = await asyncio.to_thread(self._spawn, directory, spec, launch, limits, jvm)
         except (OSError, LaunchFailed) as error:
             await asyncio.to_thread(self._not_started, container_id, directory, str(error))
             raise LaunchFailed(f"cannot start {container_id}: {error}") from error
@@ -178,16 +232,29 @@ class Containers:
         return float(report["started_at_s"])
 
     def _spawn(
-        self, directory: Path, spec: ContainerSpec, launch: Launch, limits: Limits
+        self,
+        directory: Path,
+        spec: ContainerSpec,
+        launch: Launch,
+        limits: Limits,
+        jvm: WarmJvm | None,
     ) -> subprocess.Popen[bytes]:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        account = self._account_of(spec.user)
+        if jvm is not None:
+            jvm.move(directory)
+            # Memory that it has touched stays on the agent's account, whatever group it joins.
+            limits = replace(limits, memory_mib=limits.memory_mib - jvm.memory_mib)
+        _open_up(directory, account)
         stale = (shim.PROCESS_FILE, shim.STOP_FILE, shim.EXIT_FILE, ACKNOWLEDGED_FILE)
         for name in stale:
             (directory / name).unlink(missing_ok=True)
-        for name in ("local", "tmp"):
+        home = directory if account is None else directory / HOME_DIR
+        for name in _SCRATCH if account is None else (*_SCRATCH, HOME_DIR):
             (directory / name).mkdir(mode=0o700, exist_ok=True)
+            _hand_over(directory / name, account)
         for name, text in launch.files.items():
-            (directory / name).write_text(text)
+            _write_private(directory / name, text)
+            _hand_over(directory / name, account)
         bare = replace(spec, launch=LaunchContext(decommissions=spec.launch.decommissions))
         record = {
             "isolation": self._isolation.name,
@@ -197,14 +264,21 @@ class Containers:
         joined = self._isolation.create(spec.container_id, limits)
         document = {
             "work_dir": str(directory),
-            "cwd": str(directory),
+            "cwd": str(home),
             "argv": list(launch.argv),
-            "environment": {**self._environment, **launch.environment},
+            "environment": {
+                **self._environment,
+                **launch.environment,
+                **(account.environment(home) if account else {}),
+            },
+            "account": account.for_shim() if account else None,
             "cgroup_files": [str(path) for path in joined],
             "log_bytes_max": self._log_bytes_max,
             "log_files_max": self._log_files_max,
             "grace_s": _SHIM_GRACE_S,
         }
+        if jvm is not None:
+            return jvm.hand_over(document)
         shim.write_json(directory / shim.SPEC_FILE, document)
         with (directory / "shim.log").open("ab") as log:
             return subprocess.Popen(
@@ -217,6 +291,8 @@ class Containers:
             )
 
     def _not_started(self, container_id: str, directory: Path, problem: str) -> None:
+        # One that was refused has no directory yet, and its end is on record like any other.
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._clear(container_id, directory, self._isolation)
         if not (directory / shim.EXIT_FILE).exists():
             _write_exit(directory, problem)
@@ -281,14 +357,13 @@ class Containers:
         return ended
 
     def _clear(self, container_id: str, directory: Path, isolation: Isolation) -> None:
-        """Remove what outlives no container: processes, group, scratch space, secrets."""
+        """Remove what outlives no container: processes, group, files, secrets."""
         (directory / shim.SPEC_FILE).unlink(missing_ok=True)
         if not (directory / shim.EXIT_FILE).exists():
             _kill_marked(container_id)  # only a dead shim leaves processes
         if not isolation.remove(container_id):
             _log.error("a container's group cannot be removed", container=container_id)
-        for name in ("local", "tmp"):
-            shutil.rmtree(directory / name, ignore_errors=True)
+        _remove_all_but_records(directory)
 
     def stop(self, container_id: str, order: StopOrder, grace_s: float) -> None:
         """Tell a container to end; ``on_end`` follows. Unknown ones are left alone."""
@@ -404,16 +479,62 @@ class Containers:
                     _log.info("removing a leftover group", container=container_id)
                     driver.remove(container_id)
 
-    def forget_old(self, keep_s: float, now: float) -> int:
-        """Remove the directories of containers that ended ``keep_s`` ago; answers how many."""
-        removed = 0
-        for directory in sorted(self.dir.iterdir()):
-            with contextlib.suppress(OSError):
-                old = (directory / shim.EXIT_FILE).stat().st_mtime < now - keep_s
-                if old and directory.name not in self._running:
-                    shutil.rmtree(directory)
-                    removed += 1
-        return removed
+    def forget_old(self, keep_s: float, now: float, bytes_max: int = 1 << 62) -> Swept:
+        """Remove directories of containers that ended ``keep_s`` ago, and the oldest of those that
+        have ended while all together have more than ``bytes_max``."""
+        return sweep(
+            self.dir,
+            self._running.__contains__,
+            keep_s=keep_s,
+            bytes_max=bytes_max,
+            now=now,
+            remove=remove_tree,
+        )
+
+
+def _open_up(directory: Path, account: Account | None) -> None:
+    """Make a container's directory. Another user may pass through it, and no more than that."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if account is not None:
+        directory.chmod(0o711)
+        directory.parent.chmod(0o711)
+
+
+def _write_private(path: Path, text: str) -> None:
+    """A new file that is closed to others from its first byte on: it may hold a secret."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+
+
+def _hand_over(path: Path, account: Account | None) -> None:
+    if account is not None:
+        os.chown(path, account.uid, account.gid, follow_symlinks=False)
+        path.chmod(0o700 if path.is_dir() else 0o600)
+
+
+def _remove_all_but_records(directory: Path) -> None:
+    with contextlib.suppress(OSError):
+        for path in list(directory.iterdir()):
+            log = path.name.split(".")[0] in STREAMS or path.match(_CRASH_REPORT)
+            if path.name in _KEPT or log:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                remove_tree(path)
+            else:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory with all below it, which a container may have made as deep as it liked:
+    deeper than Python can follow. Follows no link; what is not there is no error."""
+    with contextlib.suppress(RecursionError):
+        shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        command = ["rm", "-rf", "--", str(path)]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(command, check=False, timeout=_REMOVE_LIMIT_S, stdin=subprocess.DEVNULL)
 
 
 def _read(path: Path) -> dict[str, Any]:

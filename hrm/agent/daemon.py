@@ -29,17 +29,23 @@ from hrm import rpc, wire
 from hrm.agent import isolation as isolating
 from hrm.agent import shim
 from hrm.agent.containers import Containers, Ended, StopOrder
+from hrm.agent.disk import DiskWatch
+from hrm.agent.driver import driver_launch, files_dir, forget_old_files
 from hrm.agent.link import Link
 from hrm.agent.logs import LogPages, Logs, LogService
 from hrm.agent.machine import Machine, auto_binding, describe, ending, keep_binding
+from hrm.agent.mps import Mps
 from hrm.agent.own_log import configure_logging
 from hrm.agent.pipeline_gpus import GpuService
 from hrm.agent.pipeline_runtime import PipelineRuntime
+from hrm.agent.shortcuts import Shortcuts
+from hrm.agent.shuffle import ShuffleService
 from hrm.agent.tracker import Sample, Tracker
 from hrm.config import AgentSettings
 from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.model import (
+    ApplicationId,
     ContainerEnd,
     ContainerId,
     ContainerSpec,
@@ -80,8 +86,12 @@ class Agent:
         token: str,
         command_of: CommandOf,
         spark_versions: tuple[str, ...],
+        shortcuts: Shortcuts | None = None,
+        shuffle: ShuffleService | None = None,
     ) -> None:
+        self._shortcuts = shortcuts
         self._settings = settings
+        self._shuffle = shuffle
         self._machine = machine
         self._token = token
         self._command_of = command_of
@@ -103,8 +113,21 @@ class Agent:
             log_files_max=settings.log_files_max,
             on_end=self._container_ended,
             environment={} if self._socket is None else {SOCKET_VARIABLE: str(self._socket)},
+            account_of=machine.run_as.account_of,
+            warm=shortcuts.warm if shortcuts is not None else None,
         )
-        self._tracker = Tracker(settings.usage_interval_s, self._sampled)
+        self._tracker = Tracker(
+            settings.usage_interval_s,
+            self._sampled,
+            disk=DiskWatch(
+                self._containers.dir,
+                interval_s=settings.disk_interval_s,
+                limit_mib=settings.disk_limit_mib,
+                node_limit_mib=settings.disk_node_limit_mib,
+            ),
+            device_memory=machine.device_memory,
+        )
+        self._mps = Mps(settings.mps, settings.work_dir, machine.hardware.gpus)
         self._logs = Logs(self._containers.dir, token, self._is_over)
         self._sample: Sample | None = None
         self._starting: dict[str, asyncio.Task[None]] = {}
@@ -148,13 +171,20 @@ class Agent:
             self._tracker.start()
             stack.push_async_callback(asyncio.to_thread, self._tracker.stop)
             stack.push_async_callback(self._containers.close)
+            await asyncio.to_thread(self._mps.start)
             await self._adopt()
             if self._pipelines is not None:
                 await self._pipelines.start()
                 stack.push_async_callback(self._pipelines.close)
+            if self._shortcuts is not None:
+                self._shortcuts.start()
+                stack.push_async_callback(self._shortcuts.close)
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._loop.add_signal_handler(number, self._told_to_end)
                 stack.callback(self._loop.remove_signal_handler, number)
+            if self._shuffle is not None:
+                serving = asyncio.create_task(self._shuffle.run())
+                stack.push_async_callback(_cancelled, serving)
             cleaning = asyncio.create_task(self._clean_up())
             linked = asyncio.create_task(self._link.run())
             told = asyncio.create_task(self._ending.wait())
@@ -165,6 +195,8 @@ class Agent:
             finally:
                 self._ending.set()
                 await self._end_containers()
+                if await self._containers.drain(0.0):
+                    await asyncio.to_thread(self._mps.stop)
                 await self._link.close(_FLUSH_LIMIT_S)
                 for task in (cleaning, linked, told):
                     task.cancel()
@@ -274,15 +306,23 @@ class Agent:
 
     async def _clean_up(self) -> None:
         keep_s = self._settings.work_keep_s
+        bytes_max = self._settings.logs_mib_max << 20
         period_s = min(_CLEANUP_PERIOD_S, max(1.0, keep_s))
         while True:
             try:
-                removed = await asyncio.to_thread(self._containers.forget_old, keep_s, time.time())
+                swept = await asyncio.to_thread(
+                    self._containers.forget_old, keep_s, time.time(), bytes_max
+                )
             except OSError as error:
-                removed = 0
                 _log.warning("cannot remove old work directories", why=str(error))
-            if removed:
-                _log.info("removed old work directories", count=removed)
+            else:
+                if swept.old or swept.too_much:
+                    _log.info("removed logs", old=swept.old, too_much=swept.too_much)
+            if self._shuffle is not None:
+                live = {x.spec.application_id for x in self._core.containers.values()}
+                await asyncio.to_thread(self._shuffle.forget_old, keep_s, live, time.time())
+            files = files_dir(self._settings)
+            await asyncio.to_thread(forget_old_files, files, keep_s, time.time())
             await asyncio.sleep(period_s)
 
     # --- events in, commands out --------------------------------------------------------------
@@ -324,7 +364,12 @@ class Agent:
     def _heartbeat(self, command: c.SendHeartbeat) -> node_pb2.NodeHeartbeat:
         usage = wire.from_usage(self._sample.node) if self._sample else None
         statuses = (wire.from_status(self._dressed(status)) for status in command.statuses)
-        return node_pb2.NodeHeartbeat(usage=usage, containers=statuses)
+        shortcuts = self._shortcuts.report() if self._shortcuts is not None else ()
+        return node_pb2.NodeHeartbeat(
+            usage=usage,
+            containers=statuses,
+            shortcuts=[wire.from_shortcut(shortcut) for shortcut in shortcuts],
+        )
 
     def _dressed(self, status: ContainerStatus) -> ContainerStatus:
         """With what the core does not know: usage and the logs' addresses."""
@@ -353,7 +398,14 @@ class Agent:
                 self._logs.url(container_id, "stderr"),
                 unit.gpu,
             )
-            await self._containers.start(spec, launch, unit.cpus)
+            held = unit.gpu if spec.resources.gpu_memory_mib else None
+            closed = self._machine.gpu_devices.closed(held)
+            shared = self._mps.environment(held, spec.resources.gpu_memory_mib)
+            launch = replace(launch, environment={**launch.environment, **shared})
+            if self._shuffle is not None and self._shuffle.serves(spec):
+                account = self._machine.run_as.account_of(spec.user)
+                launch = self._shuffle.prepare(spec, launch, account)
+            await self._containers.start(spec, launch, unit.cpus, closed)
         except Exception as error:
             if not isinstance(error, HrmError):
                 _log.exception("launching failed", container=container_id)
@@ -373,6 +425,7 @@ class Agent:
                 self._containers.isolation_of(spec.container_id),
                 limit_mib=spec.resources.memory_mib,
                 heap_mib=spec.heap_mib,
+                gpu_limit_mib=spec.resources.gpu_memory_mib,
             )
 
     def _stop(self, command: c.StopProcess) -> None:
@@ -423,7 +476,10 @@ class Agent:
         for breach in sample.breaches:
             container_id = ContainerId(breach.container_id)
             event = e.ContainerOverLimit(
-                now=time.time(), container_id=container_id, message=breach.message
+                now=time.time(),
+                container_id=container_id,
+                message=breach.message,
+                cause=breach.cause,
             )
             self._deliver(event)
         if not self._ending.is_set():
@@ -445,6 +501,7 @@ class Agent:
             isolation=machine.isolation.driver.name,
             spark_versions=self._spark_versions,
             platform=settings.platform,
+            remarks=[*machine.remarks, *filter(None, [self._mps.remark])],
         )
 
     def _connected(self, epoch: int, first: bool) -> None:
@@ -481,6 +538,7 @@ class Agent:
                 reason=stop.reason,
                 grace_s=stop.grace_s,
                 only_if_waiting=stop.only_if_waiting,
+                decommission=stop.decommission,
             )
             self._deliver(event)
         elif kind == "acknowledge":
@@ -489,6 +547,9 @@ class Agent:
                 for container_id in ids:
                     self._containers.acknowledge(container_id)
             self._deliver(e.EndsAcknowledged(now=now, epoch=epoch, container_ids=ids))
+        elif kind == "drop_shuffle_files":
+            if self._shuffle is not None and epoch >= self._core.epoch:
+                self._shuffle.forget(ApplicationId(message.drop_shuffle_files.application_id))
         elif kind == "rebind":
             rebind = message.rebind
             wish = wire.to_binding(rebind)
@@ -524,13 +585,16 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
     try:
         token = rpc.read_token(settings.token_file)
         with Machine.prepare(settings) as machine:
+            shortcuts: Shortcuts | None = None
+            versions: tuple[str, ...] = ()
             if command_of is None:
-                command_of, versions = _spark_commands(settings)
-            else:
-                versions = ()
+                command_of, versions, shortcuts = _spark_commands(settings, machine)
+            for remark in machine.remarks:
+                _log.info("how containers are kept apart", what=remark)
             for name, why in machine.isolation.passed_over.items():
                 _log.info("isolation passed over", driver=name, why=why)
-            agent = Agent(settings, machine, token, command_of, versions)
+            shuffle = _shuffle_service(settings)
+            agent = Agent(settings, machine, token, command_of, versions, shortcuts, shuffle)
             await agent.live()
     except HrmError as error:
         print(f"hrm agent: {error.message}", file=sys.stderr, flush=True)
@@ -538,12 +602,35 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
     return 0
 
 
-def _spark_commands(settings: AgentSettings) -> tuple[CommandOf, tuple[str, ...]]:
+def _shuffle_service(settings: AgentSettings) -> ShuffleService | None:
+    if not settings.shuffle_service:
+        return None
+    return ShuffleService(
+        directory=settings.work_dir.absolute() / "shuffle",
+        port=settings.shuffle_service_port,
+        memory_mib=settings.shuffle_service_memory_mib,
+        spark=find_spark(settings.spark_home),
+        java=find_java(settings.java_home),
+    )
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _spark_commands(
+    settings: AgentSettings, machine: Machine
+) -> tuple[CommandOf, tuple[str, ...], Shortcuts]:
     spark, java = find_spark(settings.spark_home), find_java(settings.java_home)
+    shortcuts = Shortcuts(settings, spark, java)
 
     def command_of(
         spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str, gpu: Gpu | None
     ) -> Launch:
+        if spec.launch.driver:
+            return driver_launch(spec, spark=spark, java=java, settings=settings, work_dir=work_dir)
+        other_user = machine.run_as.account_of(spec.user) is not None
         return executor_launch(
             spec,
             spark=spark,
@@ -553,9 +640,10 @@ def _spark_commands(settings: AgentSettings) -> tuple[CommandOf, tuple[str, ...]
             stdout_url=stdout,
             stderr_url=stderr,
             gpu=gpu,
+            archive=shortcuts.archives.choose(spec, other_user=other_user),
         )
 
-    return command_of, (spark.version,)
+    return command_of, (spark.version,), shortcuts
 
 
 def _batch_that_waits_first(status: ContainerStatus) -> tuple[bool, bool]:

@@ -20,15 +20,20 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pynvml
 import structlog
 
 from hrm.agent import shim
 from hrm.agent.containers import Ended, StopOrder
+from hrm.agent.device_memory import DeviceMemory, NvmlDeviceMemory
+from hrm.agent.gpu_devices import GpuDevices, find_gpu_devices
 from hrm.agent.hardware import cores as hardware_cores
 from hrm.agent.hardware import find_gpus, numa_distances
 from hrm.agent.isolation import Detection, detect
 from hrm.agent.pipeline_share import PipelineShare, set_aside
+from hrm.agent.run_as import RunAs
 from hrm.agent.tracker import memory_message
+from hrm.agent.warm import reserved_mib
 from hrm.config import AgentSettings
 from hrm.core.auto_binding import AutoBindingRules
 from hrm.core.binding import Binding, BindingMode, Hardware, cut
@@ -72,12 +77,26 @@ class Machine:
     binding: Binding
     units: tuple[ResourceUnit, ...]
     isolation: Detection
+    run_as: RunAs
+    gpu_devices: GpuDevices
+    device_memory: DeviceMemory | None = None
     pipelines: PipelineShare | None = None
 
     @property
     def capacity(self) -> Resources:
         """All that the node offers, shared cores counted once."""
         return sum((unit.own_capacity for unit in self.units), NOTHING)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What people should know of how this node keeps its containers apart."""
+        told = (
+            f"isolation: {self.isolation.explanation}",
+            f"run as: {self.run_as.remark}",
+            self.gpu_devices.remark(self.isolation.driver),
+            _memory_remark(self),
+        )
+        return tuple(remark for remark in told if remark)
 
     @staticmethod
     @contextlib.contextmanager
@@ -110,6 +129,9 @@ class Machine:
                     "makes it one",
                     binding=str(binding),
                 )
+            run_as = RunAs(settings)
+            asked_for = pipelines.gpus.values() if pipelines is not None else ()
+            gpu_devices = find_gpu_devices(hardware.gpus, settings.gpus, asked_for)
             yield Machine(
                 name=name,
                 identity=identity,
@@ -118,8 +140,32 @@ class Machine:
                 binding=binding,
                 units=units,
                 isolation=isolation,
+                run_as=run_as,
+                gpu_devices=gpu_devices,
+                device_memory=_watch_device_memory(settings, hardware),
                 pipelines=pipelines,
             )
+
+
+def _watch_device_memory(settings: AgentSettings, hardware: Hardware) -> DeviceMemory | None:
+    real = [gpu for gpu in hardware.gpus if not gpu.declared]
+    if not settings.gpu_memory_watch or not real:
+        return None
+    try:
+        return NvmlDeviceMemory(real)
+    except pynvml.NVMLError as error:
+        _log.warning("device memory is not watched", why=str(error))
+        return None
+
+
+def _memory_remark(machine: Machine) -> str:
+    if not machine.hardware.gpus:
+        return ""
+    if machine.device_memory is not None:
+        return "device memory: watched through NVML; a container over its share is ended"
+    if all(gpu.declared for gpu in machine.hardware.gpus):
+        return "device memory: counted only: the GPUs are declared, no device stands behind them"
+    return "device memory: counted only (gpu_memory_watch = false, or NVML does not answer)"
 
 
 def _host_name() -> str:
@@ -132,6 +178,7 @@ def _locked_identity(work_dir: Path) -> Iterator[str]:
     try:
         work_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = path.open("a+")
+        path.chmod(0o600)
     except OSError as error:
         raise InvalidConfig(
             f"cannot use the work directory {work_dir}: {error.strerror}; choose another with "
@@ -219,6 +266,7 @@ def _offer(settings: AgentSettings) -> Hardware:
     cores = len(os.sched_getaffinity(0))
     total_mib = psutil.virtual_memory().total // _MIB
     memory_mib = settings.memory_mib or total_mib - max(_RESERVE_MIB, total_mib // 10)
+    memory_mib -= reserved_mib(settings)
     if memory_mib <= 0:
         raise InvalidConfig(
             f"this machine has {total_mib} MiB, too little to leave {_RESERVE_MIB} MiB to itself; "

@@ -23,6 +23,8 @@ import structlog
 
 from hrm import pipeline_wire as pw
 from hrm.agent.pipeline_link import PipelineLink
+from hrm.agent.pipeline_memory import EstimatesFile
+from hrm.agent.pipeline_policy import AgentPolicies
 from hrm.agent.pipeline_profile import Profiler
 from hrm.agent.pipeline_samples import Sampler
 from hrm.agent.pipeline_share import PipelineShare
@@ -96,11 +98,17 @@ class PipelineRuntime:
         self._directory = settings.work_dir / "pipelines"
         capacity = share.capacity
         models = {gpu.model: gpu.memory_mib for gpu in capacity.gpus}
-        self.core = PipelineNode(
-            capacity,
-            corun.load(settings.pipeline_policy, rng=np.random.default_rng()),
-            ToldStdm(Stdm(memory_mib=capacity.memory_mib, gpu_memory_mib=models)),
+        self._stdm = Stdm(memory_mib=capacity.memory_mib, gpu_memory_mib=models)
+        policy = corun.load_hosted(
+            settings.pipeline_policy,
+            rng=np.random.default_rng(),
+            node=capacity.name,
+            estimates=self._stdm,
+            sampled_at=self._sampled_at,
         )
+        self.core = PipelineNode(capacity, policy, ToldStdm(self._stdm))
+        self._policies = AgentPolicies(settings.work_dir, policy)
+        self._estimates = EstimatesFile(settings.work_dir, self._stdm)
         self._workers = Workers(share, self._directory, settings.pipeline_path)
         self._sampler = Sampler(share)
         self._placed: dict[Attempt, _Placed] = {}
@@ -120,9 +128,19 @@ class PipelineRuntime:
             register=self._registration,
             on_up=self._connected,
             on_message=self._master_said,
-            load=lambda: pw.from_load(self.core.load(time.time())),
+            load=self._load,
             delay_max_s=settings.reconnect_delay_max_s,
         )
+
+    def _sampled_at(self) -> float | None:
+        sample = self.core.room.sample
+        return None if sample is None else sample.now
+
+    def _load(self) -> pb.PipelineLoad:
+        now = time.time()
+        load = pw.from_load(self.core.load(now))
+        load.policies.extend(self._policies.changed(now))
+        return load
 
     async def start(self) -> None:
         """Forget what a former agent left, and be there for the master."""
@@ -138,6 +156,7 @@ class PipelineRuntime:
             await asyncio.wait(self._runs, timeout=_STOP_LIMIT_S)
         await self._link.close(_FLUSH_LIMIT_S)
         await self._workers.close()
+        await self._estimates.close()
         self._tell_refusals()
         for task in [*self._tasks, *self._runs]:
             task.cancel()
@@ -160,6 +179,7 @@ class PipelineRuntime:
             sampled_s = now
             self._tell_refusals()
             self._workers.end_idle()
+            self._estimates.save_if_due()
             try:
                 sample = self._sampler.sample(now)
             except Exception:
@@ -289,6 +309,7 @@ class PipelineRuntime:
             self._deliver(event)
 
     def _report(self, command: m.ReportSubtask) -> None:
+        self._policies.ended(command.timing, time.time())
         run = pb.PipelineRun(
             attempt=pw.attempt_of(command.task_id, command.attempt),
             timing=pw.from_timing(command.timing),
@@ -336,11 +357,14 @@ class PipelineRuntime:
             if not task.claim
         ]
         ended = [pw.attempt_of(*attempt) for attempt in self._unacknowledged]
+        now = time.time()
+        load = pw.from_load(self.core.load(now))
+        load.policies.extend(self._policies.report(now))
         return pb.RegisterPipelineNode(
             capacity=pw.from_capacity(self.share.capacity),
             identity=self._identity,
             tasks=[*here, *ended],
-            load=pw.from_load(self.core.load(time.time())),
+            load=load,
         )
 
     def _forget_unplaced(self) -> None:
@@ -373,6 +397,8 @@ class PipelineRuntime:
             self._forget((pw.to_task_id(attempt.task_id), attempt.attempt))
         elif kind == "drain":
             self._deliver(m.DrainAsked(now=now, draining=message.drain))
+        elif kind == "policy":
+            self._policies.follow(message.policy)
 
     def _files_of(self, attempt: pb.PipelineAttempt) -> _Placed:
         key = (pw.to_task_id(attempt.task_id), attempt.attempt)

@@ -2,6 +2,7 @@
 
 A worker is kept for the next run on its core or GPU if that has the same code, and ended after a
 minute without one: imports are paid once, but what a library holds on a GPU is not held for ever.
+At most four wait on one GPU, whatever their code; the one that has waited longest makes room.
 To stop a run is to kill its worker's process group. A worker dies with its agent.
 """
 
@@ -23,12 +24,15 @@ import structlog
 
 import hrm
 from hrm.agent.pipeline_share import PipelineShare
+from hrm.core.pipeline.feasibility import CAPS
 from hrm.core.pipeline.model import Device
 from hrm.core.pipeline.node_messages import RunOutcome
 
 __all__ = ["RunResult", "Workers"]
 
 _IDLE_S = 60.0
+_IDLE_MAX = CAPS.co_runners_max
+"""Of one core or GPU."""
 _WAIT_S = 10.0
 _LOG_BYTES_MAX = 16 << 20
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -104,9 +108,17 @@ class Workers:
                 # One that was killed as it answered may be dying still.
                 if worker.process.returncode is None and not stopped:
                     worker.idle_since_s = time.monotonic()
-                    self._idle.append(worker)
+                    self._keep(worker)
                 else:
                     worker.kill()  # what it may have left in its group
+
+    def _keep(self, worker: _Worker) -> None:
+        """For the next run; ``_idle`` is in the order of waiting."""
+        self._idle.append(worker)
+        same = [one for one in self._idle if one.place == worker.place]
+        for surplus in same[:-_IDLE_MAX]:
+            self._idle.remove(surplus)
+            surplus.kill()
 
     def stop(self, run: int) -> None:
         """Kill the run's processes; ``run`` then answers as for any crash.

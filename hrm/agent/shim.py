@@ -22,6 +22,17 @@ are to finish their tasks, hand over their blocks, and end. Orphans come to the 
 their subreaper, whatever sessions they opened. When the shim itself is killed, the kernel kills the
 command (parent-death signal) and the agent the rest.
 
+With an ``account`` the command, and it alone, becomes that user: between fork and exec it gives up
+its groups, its ids, every capability and the way back (``no_new_privs``). The shim stays who it
+was, so nobody but the agent's user can signal it; and the directory with the files above belongs
+to the agent's user, or the container could put a link in the place of one. What the command may
+write lies one level below.
+
+A shim may start its command before it is known for whom (``waits``: see ``hrm.agent.warm``). Then
+the agent's order comes as one line of JSON on the shim's standard input: the work directory, which
+has been moved to its place by then, the groups to put the command into, and what to write to the
+command's own input. The end of input without an order, as when the agent dies, ends everything.
+
 This file runs by itself (``python -I -S shim.py spec.json``): standard library only, one thread,
 about 8 MiB. It stays outside of the container's cgroups, so the container's limits never hit it.
 """
@@ -30,7 +41,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import json
+import operator
 import os
 import selectors
 import signal
@@ -58,6 +71,13 @@ STOP_FILE = "stop.json"
 EXIT_FILE = "exit.json"
 
 _PR_SET_PDEATHSIG = 1
+_PR_CAPBSET_DROP = 24
+_PR_SET_NO_NEW_PRIVS = 38
+_PR_CAP_AMBIENT = 47
+_PR_CAP_AMBIENT_CLEAR_ALL = 4
+_CAPABILITIES_MAX = 64
+_NICE = 10
+_UMASK = 0o077
 _PR_SET_CHILD_SUBREAPER = 36
 _CHUNK_BYTES = 65_536
 _REAP_LIMIT_S = 10.0
@@ -129,14 +149,26 @@ def rotated(path: Path, number: int) -> Path:
 class Log:
     """An append-only file that becomes ``name.1`` when full; at most ``files_max`` older ones."""
 
-    def __init__(self, path: Path, bytes_max: int, files_max: int) -> None:
+    def __init__(
+        self, path: Path, bytes_max: int, files_max: int, account: dict[str, Any] | None = None
+    ) -> None:
+        """``account``: whose file it shall be; None: ours."""
         self._path = path
         self._bytes_max = bytes_max
         self._files_max = files_max
+        self._account = account
         self._open()
+
+    def begin_anew(self, path: Path) -> None:
+        """The file has moved to ``path``, and what it holds is of no interest."""
+        self._path = path
+        os.ftruncate(self._fd, 0)
+        self._size = 0
 
     def _open(self) -> None:
         self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        if self._account is not None:
+            os.fchown(self._fd, self._account["uid"], self._account["gid"])
         self._size = os.fstat(self._fd).st_size
 
     def write(self, data: bytes) -> None:
@@ -160,6 +192,41 @@ class Log:
         self._open()
 
 
+def _become(account: dict[str, Any], libc: ctypes.CDLL) -> None:
+    """Turn this process into one of the account's, with no way back.
+
+    Raises:
+        OSError: the kernel refused a step, or something of what we were is left.
+    """
+    for capability in range(_CAPABILITIES_MAX):
+        if libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+            break  # the first number that this kernel does not have
+    libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    os.setgroups(account["groups"])
+    os.setresgid(*[account["gid"]] * 3)
+    os.setresuid(*[account["uid"]] * 3)
+    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "no_new_privs is not to be had")
+    os.umask(_UMASK)
+    left = _capabilities()
+    if left or os.getresuid() != (account["uid"],) * 3 or os.getresgid() != (account["gid"],) * 3:
+        raise OSError(0, f"the kernel left capabilities {left:#x} or other ids")
+
+
+def _hurry(pid: int) -> None:
+    """Give a process that was to be in nobody's way our own priority."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, int(task.name), os.getpriority(os.PRIO_PROCESS, 0))
+
+
+def _capabilities() -> int:
+    """All that this process has, or could have after an exec."""
+    sets = ("CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:")
+    lines = (x.split() for x in Path("/proc/self/status").read_text().splitlines())
+    return functools.reduce(operator.or_, (int(x[1], 16) for x in lines if x[0] in sets), 0)
+
+
 class Shim:
     """One run of one container."""
 
@@ -173,6 +240,9 @@ class Shim:
         self._kill_at: float | None = None
         self._stopped = False
         self._killed = False
+        self._waits = bool(spec.get("waits"))
+        self._order = b""
+        self._input = os.pipe2(os.O_CLOEXEC) if self._waits else None
         self._wakeup, self._wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def run(self) -> None:
@@ -181,6 +251,10 @@ class Shim:
         if problem is not None:
             self._write_exit(error=problem)
             self._report({"error": problem})
+            return
+        if self._waits and not self._await_order():
+            self._end_everything()
+            self._report({"error": "it had ended before anybody wanted it"})
             return
         self._report(self._write_process())
         while self._status is None:
@@ -215,7 +289,10 @@ class Shim:
             os.close(write)
             os.set_blocking(read, False)
             self._logs[read] = Log(
-                self._dir / name, self._spec["log_bytes_max"], self._spec["log_files_max"]
+                self._dir / name,
+                self._spec["log_bytes_max"],
+                self._spec["log_files_max"],
+                self._spec.get("account"),
             )
             self._selector.register(read, selectors.EVENT_READ)
         with os.fdopen(report) as file:
@@ -230,15 +307,21 @@ class Shim:
         step = "prepare"
         try:
             os.setsid()
-            libc = ctypes.CDLL(None)
-            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != shim:
-                os._exit(127)
+            libc = ctypes.CDLL(None, use_errno=True)
             for path in self._spec["cgroup_files"]:
                 step = f"join the cgroup {path}"
                 Path(path).write_text("0")
+            if (account := self._spec.get("account")) is not None:
+                step = f"become uid {account['uid']}"
+                _become(account, libc)
             step = "prepare"
-            null = os.open(os.devnull, os.O_RDONLY)
+            # Only now: the kernel forgets it when ids change.
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != shim:
+                os._exit(127)
+            null = self._input[0] if self._input else os.open(os.devnull, os.O_RDONLY)
+            if self._waits and os.geteuid() == 0:  # others could not take it back
+                os.nice(_NICE)
             for source, target in ((null, 0), (stdout, 1), (stderr, 2)):
                 os.dup2(source, target)
             signal.set_wakeup_fd(-1)
@@ -262,6 +345,37 @@ class Shim:
             with contextlib.suppress(OSError):
                 os.write(report, f"cannot {step}: {reason}".encode())
         os._exit(127)
+
+    def _await_order(self) -> bool:
+        """Make the command what the agent says it is; False: it never will be anything."""
+        assert self._input is not None
+        os.close(self._input[0])
+        os.set_blocking(0, False)
+        self._selector.register(0, selectors.EVENT_READ)
+        while self._status is None and self._waits and not self._order.endswith(b"\n"):
+            self._turn()
+        self._selector.unregister(0)
+        if self._status is not None or not self._order.endswith(b"\n"):
+            return False
+        order = json.loads(self._order)
+        self._order = b""
+        self._dir = Path(order["work_dir"])
+        self._spec.update(order)
+        for name, log in zip(("stdout", "stderr"), self._logs.values(), strict=False):
+            log.begin_anew(self._dir / name)
+        for path in order["cgroup_files"]:
+            Path(path).write_text(str(self._child))
+        _hurry(self._child)
+        data = order["input"].encode()
+        while data:
+            data = data[os.write(self._input[1], data) :]
+        os.close(self._input[1])
+        return True
+
+    def _listen(self) -> None:
+        data = os.read(0, _CHUNK_BYTES)
+        self._order += data
+        self._waits = bool(data)
 
     def _write_process(self) -> dict[str, Any]:
         document = {
@@ -291,6 +405,8 @@ class Shim:
                 for number in os.read(self._wakeup, 4096):
                     if number == signal.SIGTERM:
                         self._stop()
+            elif key.fd == 0:
+                self._listen()
             else:
                 self._pump(key.fd)
         self._reap()

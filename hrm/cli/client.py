@@ -11,6 +11,7 @@ from hrm.address import default_master, token_file
 
 if TYPE_CHECKING:
     from hrm.v1.admin_pb2_grpc import AdminServiceStub
+    from hrm.v1.events_pb2_grpc import EventServiceStub
     from hrm.v1.policy_pb2_grpc import PolicyServiceStub
 
 __all__ = ["Master", "connect"]
@@ -23,6 +24,7 @@ class Master(NamedTuple):
     stub: AdminServiceStub
     policies: PolicyServiceStub
     timeout_s: float
+    events: EventServiceStub
 
 
 @contextmanager
@@ -38,6 +40,7 @@ def connect(
 
     from hrm import rpc
     from hrm.v1.admin_pb2_grpc import AdminServiceStub
+    from hrm.v1.events_pb2_grpc import EventServiceStub
     from hrm.v1.policy_pb2_grpc import PolicyServiceStub
 
     target = default_master(master)
@@ -45,6 +48,7 @@ def connect(
     with rpc.sync_channel(target, token) as channel:
         try:
             stub = AdminServiceStub(channel)
-            yield Master(target, stub, PolicyServiceStub(channel), timeout_s)
+            policies, events = PolicyServiceStub(channel), EventServiceStub(channel)
+            yield Master(target, stub, policies, timeout_s, events)
         except grpc.RpcError as error:
             raise rpc.error_from(error, target) from error

@@ -25,6 +25,14 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
         "the first executors that start together or wait together, at most as many as Spark asks "
         "for at first; to queue at a node is to wait. 0: each by itself",
     ),
+    "spark.hrm.submit.waitAppCompletion": (
+        "`true`",
+        "in cluster deploy mode: spark-submit waits for the driver and ends with its exit status",
+    ),
+    "spark.hrm.driverEnv.NAME": (
+        "",
+        "in cluster deploy mode: the variable NAME of the driver's environment",
+    ),
     "spark.hrm.tenant": ("", "whose share the application uses"),
     "spark.hrm.token.file": (
         "`$HRM_TOKEN_FILE`, else `$HRM_HOME/token`",
@@ -46,6 +54,17 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
     "spark.hrm.executor.failures.validityInterval": (
         "`1h`",
         "a failure older than this no longer counts",
+    ),
+    "spark.hrm.executor.retry.delay": (
+        "`100ms`",
+        "pause before executors that ended by themselves are replaced; doubles while their "
+        "replacements end, too",
+    ),
+    "spark.hrm.executor.retry.delayMax": ("`10s`", "the longest such pause"),
+    "spark.hrm.locality.wait": (
+        "`3s`",
+        "how long an executor may wait for room on a host that has data of waiting tasks, as "
+        "dynamic allocation tells; 0: it is preferred and not waited for",
     ),
     "spark.hrm.executor.gpu.memory": (
         "the whole GPU",
@@ -74,6 +93,12 @@ _ENVIRONMENT = {
     "HRM_CONFIG": ("", "the configuration file; it must exist if this is set"),
     "HRM_MASTER": ("", "`host:port` that `hrm status` and its like ask"),
     "HRM_TOKEN_FILE": ("`$HRM_HOME/token`", "the cluster's secret, for clients and AppMasters"),
+    "HRM_ARCHIVE": ("`on`", "`off`: drivers start without the archive of Spark's classes"),
+    "HRM_EVENT_LOG": ("", "`0`: `hrm up` leaves Spark's event logs off, as --no-event-log does"),
+    "HRM_EVENT_LOG_DIR": (
+        "set by `hrm env`",
+        "where applications write Spark's event logs; empty: nowhere",
+    ),
     "HRM_PYTHON": ("set by `hrm env`", "the Python that has HRM, for Spark's start scripts"),
     "HRM_DEBUG": ("", "`1`: errors of the command line show their traceback"),
     "NO_COLOR": ("", "anything: no colours"),

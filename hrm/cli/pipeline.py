@@ -13,7 +13,7 @@ import typer
 
 from hrm import errors
 from hrm.cli.console import Output, error_line, note, print_json, stdout
-from hrm.cli.queries import MasterOption, OutputOption
+from hrm.cli.queries import TIMEOUT_S, MasterOption, OutputOption, TimeoutOption
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -117,11 +117,12 @@ def list_tasks(
     everything: Annotated[bool, typer.Option("--all", help="Those that ended, too.")] = False,
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
+    timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
     """List pipeline tasks and the nodes that run them."""
     from hrm.pipeline.client import Client
 
-    with Client(master, patience_s=0.0) as client:
+    with Client(master, patience_s=0.0, call_timeout_s=timeout) as client:
         answer = client.tasks(everything=everything)
     if output is Output.JSON:
         from google.protobuf.json_format import MessageToDict
@@ -139,11 +140,12 @@ def list_tasks(
 def cancel(
     task_id: Annotated[str, typer.Argument(metavar="ID", help="`hrm pipeline list` has it.")],
     master: MasterOption = None,
+    timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
     """End a task; its running subtasks are stopped."""
     from hrm.pipeline.client import Client
 
-    with Client(master, patience_s=0.0) as client:
+    with Client(master, patience_s=0.0, call_timeout_s=timeout) as client:
         client.cancel(task_id, "cancelled with hrm pipeline cancel")
     note(f"cancelled {task_id}")
 
@@ -247,6 +249,8 @@ def _as_json(text: str, one: TaskResult) -> dict[str, Any]:
                 "ran_s": run.ran_s,
                 "outcome": run.outcome,
                 "message": run.message,
+                "placed_by": run.placed_by,
+                "fallback": run.fallback,
             }
             for run in one.runs
         ],
@@ -311,10 +315,18 @@ def _nodes_table(answer: pipeline_pb2.ListPipelineTasksResponse) -> Table:
 def _tasks_table(tasks: Iterable[pipeline_pb2.PipelineTaskInfo]) -> Table:
     from rich.markup import escape
 
-    table = _table("task", "pipeline", "MB", "node", "attempt", "state")
+    table = _table("task", "pipeline", "MB", "node", "attempt", "placed by", "steps by", "state")
     for task in tasks:
+        steps = sorted(task.runs_placed_by.items(), key=lambda item: (-item[1], item[0]))
+        steps_by = ", ".join(f"{who} {count}" for who, count in steps)
         table.add_row(
             escape(task.task_id), escape(task.pipeline), f"{task.size_mb:.1f}",
-            escape(task.node), str(task.attempt), escape(task.state),
+            escape(task.node), str(task.attempt), escape(_by(task.placed_by, task.fallback)),
+            escape(_by(steps_by, task.run_fallback)), escape(task.state),
         )  # fmt: skip
     return table
+
+
+def _by(who: str, fallback: str) -> str:
+    """Who decided, and the reason in a word if it was to be somebody else."""
+    return f"{who} ({fallback.partition(':')[0]})" if fallback else who

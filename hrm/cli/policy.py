@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
     from hrm.v1 import policy_pb2
 
-__all__ = ["app", "policies_view", "policy_view", "shadow_view"]
+__all__ = ["app", "policies_view", "policy_view", "shadow_view", "told_view"]
 
 app = typer.Typer(no_args_is_help=True)
 policy_group = typer.Typer(no_args_is_help=True, help="Learned policies: show, trust, train.")
 app.add_typer(policy_group, name="policy")
 
+NODES_SHOWN = 8
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="The policy's name; `hrm policy show` lists them.")
 ]
@@ -51,7 +52,7 @@ def show(
     hand."""
     answer = _shown(name, master, timeout, records=False)
     if not answer.policies and output is Output.TABLE:
-        console.note("this master has no learned policy in use")
+        console.note("no learned policy is in use, by the master or by a node")
     _print(answer, output, policies_view(answer))
 
 
@@ -64,7 +65,9 @@ def shadow(
 ) -> None:
     """Show what a policy would have done in its shadow, beside what was done."""
     answer = _shown(name, master, timeout, records=True)
-    if not any(policy.records for policy in answer.policies) and output is Output.TABLE:
+    if any(policy.kind == "node" for policy in answer.policies):
+        console.note(f"nodes report counters alone: hrm policy show {name}")
+    elif not any(policy.records for policy in answer.policies) and output is Output.TABLE:
         console.note(f"nothing yet; hrm policy set {name} shadow lets it answer beside")
     _print(answer, output, shadow_view(answer))
 
@@ -85,7 +88,7 @@ def set_mode(
     request = SetPolicyModeRequest(policy=name, mode=mode)
     with client.connect(master, timeout) as connection:
         answer = connection.policies.SetPolicyMode(request, timeout=timeout)
-    _print(answer, output, policy_view(answer))
+    _print(answer, output, told_view(answer) if answer.nodes else policy_view(answer))
 
 
 @policy_group.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -171,8 +174,9 @@ def policy_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
     """One policy: what it may, what it did, why it did not."""
     from rich.console import Group
 
+    where = f"node {escape(policy.node)}" if policy.node else policy.kind
     lines = [
-        f"[bold]{escape(policy.policy)}[/] ({policy.kind}) is {policy.mode}, with model "
+        f"[bold]{escape(policy.policy)}[/] ({where}) is {policy.mode}, with model "
         f"{escape(policy.model)}; else {policy.heuristic} decides",
         f"  asked {policy.asked}, of these decided {policy.learned}, in the shadow "
         f"{policy.shadowed} ({_share(policy.agreed, policy.shadowed)} agreed)",
@@ -198,6 +202,18 @@ def policy_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
         ago_s = max(0.0, time.time() - policy.rolled_back_at_s)
         lines.append(f"  [red]rolled back {ago_s:.0f} s ago[/]")
     return Group(*lines)
+
+
+def told_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
+    """What nodes were told; each follows by itself."""
+    count = len(policy.nodes)
+    shown = ", ".join(escape(name) for name in policy.nodes[:NODES_SHOWN])
+    more = f" and {count - NODES_SHOWN} more" if count > NODES_SHOWN else ""
+    return (
+        f"[bold]{escape(policy.policy)}[/] (node) is told to be '{policy.mode}' on "
+        f"{count} node{'' if count == 1 else 's'}: {shown}{more}\n"
+        f"  hrm policy show {escape(policy.policy)} says what each of them does"
+    )
 
 
 def shadow_view(answer: policy_pb2.ShowPoliciesResponse) -> RenderableType:

@@ -39,7 +39,9 @@ class Mode(enum.Enum):
 
 app = typer.Typer(no_args_is_help=True)
 app_group = typer.Typer(no_args_is_help=True, help="Look at one application, or end it.")
-node_group = typer.Typer(no_args_is_help=True, help="Take nodes out of service, cut them anew.")
+node_group = typer.Typer(
+    no_args_is_help=True, help="Look at a node, take it out of service, cut it anew."
+)
 app.add_typer(app_group, name="app")
 app.add_typer(node_group, name="node")
 
@@ -205,19 +207,47 @@ def app_logs(
             raise typer.Exit(130) from None
 
 
-@node_group.command("drain")
-def node_drain(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Nodes, by name.")],
-    undo: Annotated[bool, typer.Option("--undo", help="Take them back into service.")] = False,
+@node_group.command("show")
+def node_show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="`hrm nodes` lists them.")],
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
-    """Give nodes no new containers; those that run there go on to their end."""
+    """Show one node: its resource units, and by which shortcuts its executors start faster."""
+    from hrm.v1.admin_pb2 import ListNodesRequest
+
+    with client.connect(master, timeout) as connection:
+        answer = connection.stub.ListNodes(ListNodesRequest(), timeout=timeout)
+    found = next((node for node in answer.nodes if node.name == name), None)
+    if found is None:
+        raise errors.NotFound(f"no node {name}; hrm nodes lists them")
+    _show(found, output, lambda render: render.node_view(found))
+
+
+@node_group.command("drain")
+def node_drain(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Nodes, by name.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Take them back into service.")] = False,
+    move: Annotated[
+        float,
+        typer.Option(
+            "--move",
+            metavar="SECONDS",
+            min=0.0,
+            max=3600.0,
+            help="What runs there hands over its data to others within so long, and ends.",
+        ),
+    ] = 0.0,
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+    timeout: TimeoutOption = TIMEOUT_S,
+) -> None:
+    """Give nodes no new containers; those that run there go on to their end, or move away."""
     from hrm.v1.admin_pb2 import DrainNodesRequest
 
     with _hint("hrm nodes lists them"), client.connect(master, timeout) as connection:
-        request = DrainNodesRequest(names=names, undo=undo)
+        request = DrainNodesRequest(names=names, undo=undo, move_within_s=move)
         answer = connection.stub.DrainNodes(request, timeout=timeout)
     _show(answer, output, lambda render: render.nodes_table(answer.nodes))
 

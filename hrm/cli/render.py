@@ -27,6 +27,7 @@ __all__ = [
     "cluster_view",
     "explanation_view",
     "memory",
+    "node_view",
     "nodes_table",
 ]
 
@@ -103,7 +104,7 @@ def nodes_table(nodes: Iterable[admin_pb2.Node]) -> RenderableType:
         ">WAITING S/B", ">CPU", "ISOLATION", "SPARK", ">HEARD",
     )  # fmt: skip
     for node in listed:
-        shown = [escape(node.name), _state(common_pb2.NodeState.Name(node.state), "NODE_STATE_")]
+        shown = [escape(node.name), _node_state(node)]
         tail = [
             f"{node.usage.cpu_percent:.0f}%",
             escape(node.isolation),
@@ -126,6 +127,52 @@ def nodes_table(nodes: Iterable[admin_pb2.Node]) -> RenderableType:
         if not node.resource_units:
             table.add_row(*shown, *["-"] * (5 + with_gpus), *tail)
     return table
+
+
+def node_view(node: admin_pb2.Node) -> RenderableType:
+    """``hrm node show``: its units, disk, isolation, and its shortcuts to running executors."""
+    parts = [nodes_table([node])]
+    for more in (_node_facts(node), _shortcuts(node)):
+        if more.row_count:
+            parts += ["", more]
+    return Group(*parts)
+
+
+def _shortcuts(node: admin_pb2.Node) -> Table:
+    table = _table("SHORTCUT", "STATE", ">USED", ">MISSED", "NOTE")
+    for shortcut in node.shortcuts:
+        notes = [shortcut.note]
+        if shortcut.why_missed:
+            notes.append(f"last missed because of: {shortcut.why_missed}")
+        counts = (shortcut.used, shortcut.missed)
+        table.add_row(
+            escape(shortcut.name),
+            _state(shortcut.state, ""),
+            *map(str, counts),
+            escape("; ".join(filter(None, notes)) or "-"),
+        )
+    return table
+
+
+def _node_facts(node: admin_pb2.Node) -> Table:
+    facts = Table.grid(padding=(0, 2))
+    usage = node.usage
+    if usage.disk_used_mib or usage.disk_free_mib:
+        disk = f"containers use {memory(usage.disk_used_mib)}, {memory(usage.disk_free_mib)} free"
+        facts.add_row("[bold]disk[/]", disk)
+    for remark in node.remarks:
+        name, separator, text = remark.partition(": ")
+        facts.add_row(f"[bold]{escape(name)}[/]" if separator else "", escape(text or remark))
+    return facts
+
+
+def _node_state(node: admin_pb2.Node) -> str:
+    state = _state(common_pb2.NodeState.Name(node.state), "NODE_STATE_")
+    if node.excluded_for_s > 0:
+        return f"{state}, [red]excluded[/] for {age(node.excluded_for_s)}: {escape(node.exclusion)}"
+    if node.excluded_applications:
+        return f"{state}, [yellow]excluded[/] for {node.excluded_applications} of its applications"
+    return state
 
 
 def applications_table(applications: Iterable[admin_pb2.Application]) -> RenderableType:
@@ -184,6 +231,9 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
         "starts with": f"{app.gang_min} executors together" if app.gang_min > 1 else "any executor",
         "streams": escape(", ".join(progress.streaming_queries) or "-"),
     }
+    if app.submission_id:
+        driver = f"{app.submission_attempt} of {app.submission_id}"
+        rows["driver"] = escape(f"{driver}; hrm submission logs {app.submission_id}")
     facts = Table.grid(padding=(0, 2))
     for name, value in rows.items():
         facts.add_row(f"[bold]{name}[/]", value)

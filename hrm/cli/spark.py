@@ -1,9 +1,9 @@
 """``hrm env`` and ``hrm spark-submit``: a stock Spark that understands ``hrm://``.
 
 Spark reads ``$SPARK_CONF_DIR/spark-env.sh`` in the shell that starts it; HRM's copy of that file is
-all that an unmodified Spark needs. So the environment is four variables, and these two commands
-print them or set them. Somebody who has a ``SPARK_CONF_DIR`` of their own keeps it, and adds one
-line to its ``spark-env.sh``.
+all that an unmodified Spark needs. So the environment is five variables at most, and these two
+commands print them or set them. Somebody who has a ``SPARK_CONF_DIR`` of their own keeps it, and
+adds one line to its ``spark-env.sh``.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Annotated
 
 import typer
 
-import hrm
 from hrm import address, errors
 from hrm.cli import console
 from hrm.cli.console import Output
+from hrm.spark.conf import conf_dir
 
 __all__ = ["app", "conf_dir", "has_master", "spark_environment", "spark_submit"]
 
@@ -50,9 +50,19 @@ def env(
     output: Annotated[
         Output, typer.Option("--output", "-o", help="Exports to evaluate, or JSON.")
     ] = Output.TABLE,
+    archive: Annotated[
+        bool,
+        typer.Option(
+            "--archive",
+            help="First make the archive of Spark's classes that drivers start faster with, where "
+            "there is none: for machines without an agent.",
+        ),
+    ] = False,
 ) -> None:
     """Print what to export so that spark-submit knows hrm://. Use: eval "$(hrm env)"."""
     variables = spark_environment()
+    if archive:
+        _make_archive()
     if output is Output.JSON:
         console.print_json(variables)
         return
@@ -78,15 +88,34 @@ def spark_submit_command(context: typer.Context) -> None:
     os.execve(program, [str(program), *arguments], {**os.environ, **variables})  # noqa: S606
 
 
-def conf_dir() -> Path:
-    """HRM's ``SPARK_CONF_DIR``: in a checkout ``spark-conf``, else the package's copy of it."""
-    package = Path(hrm.__file__).resolve().parent
-    for candidate in (package.parent / "spark-conf", package / "spark" / "conf"):
-        if (candidate / "spark-env.sh").is_file():
-            return candidate
-    raise errors.InvalidConfig(
-        f"HRM's spark-env.sh is missing from {package}; install HRM again: pip install hrm-spark"
+def _make_archive() -> None:
+    """Make the archives, unless they are there; whatever failed before is tried again.
+
+    Raises:
+        AlreadyExists: somebody else is at it.
+        TrainingFailed: it did not work.
+    """
+    from hrm.spark.archive import KINDS, Archives
+    from hrm.spark.archive_training import train
+    from hrm.spark.launch import find_java, find_spark
+
+    home = address.state_home()
+    archives = Archives(
+        str(home / "archives"), str(find_java().command), str(find_spark(_submitted_spark()).home)
     )
+    if any(map(archives.problem, KINDS)):
+        console.note("making the archive of Spark's classes, once; about half a minute …")
+    if not train(archives, plugins=home / "plugins", attempts_max=sys.maxsize):
+        raise errors.AlreadyExists(
+            f"somebody else makes the archive in {archives.directory}; wait until it is there"
+        )
+    console.note(f"drivers start with {archives.path('driver')}")
+
+
+def _submitted_spark() -> Path | None:
+    """The Spark of the ``spark-submit`` in use, where its place says which; None: pyspark's."""
+    beside = spark_submit().resolve().parent.parent
+    return beside if (beside / "jars").is_dir() else None
 
 
 def spark_submit() -> Path:
@@ -126,12 +155,25 @@ def spark_environment() -> dict[str, str]:
     for directory in dict.fromkeys(map(str, reversed(binaries))):
         if directory not in path.split(os.pathsep):
             path = os.pathsep.join((directory, path))
-    return {
+    variables = {
         "SPARK_CONF_DIR": str(_chosen_conf_dir()),
         "HRM_PYTHON": sys.executable,
         "HRM_TOKEN_FILE": str(token.expanduser().absolute()),
         "PATH": path,
     }
+    event_logs = os.environ.get("HRM_EVENT_LOG_DIR", _event_logs_here())
+    return {**variables, "HRM_EVENT_LOG_DIR": event_logs} if event_logs else variables
+
+
+def _event_logs_here() -> str:
+    """Where the cluster of `hrm up` keeps Spark's event logs; empty: nowhere."""
+    from hrm.cli.embedded import Cluster
+
+    try:
+        cluster = Cluster.read(address.state_home())
+    except errors.InvalidConfig:
+        return ""  # whoever needs the cluster says so
+    return cluster.event_log_dir if cluster is not None else ""
 
 
 def has_master(arguments: Sequence[str]) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hrm.core.pipeline.subtasks import SUBTASK
+from hrm.core.submission_messages import SUBMISSION
 from hrm.core.transitions import APPLICATION, CONTAINER, NODE
 
 __all__ = ["diagram", "document"]
@@ -20,9 +21,9 @@ __all__ = ["diagram", "document"]
 _HEAD = """\
 # States
 
-Drawn from `hrm/core/transitions.py` and `hrm/core/pipeline/subtasks.py` by `make docs`. What a
-diagram does not show cannot happen: a core that is asked for it raises `InvalidTransition` with the
-entity's latest history.
+Drawn from `hrm/core/transitions.py`, `hrm/core/submission_messages.py` and
+`hrm/core/pipeline/subtasks.py` by `make docs`. What a diagram does not show cannot happen: a core
+that is asked for it raises `InvalidTransition` with the entity's latest history.
 """
 
 _PARTS: list[tuple[str, str, Mapping[Any, frozenset[Any]]]] = [
@@ -39,6 +40,13 @@ _PARTS: list[tuple[str, str, Mapping[Any, frozenset[Any]]]] = [
         CONTAINER,
     ),
     ("Node", "A lost node that registers again is alive.", NODE),
+    (
+        "Submission",
+        "An application in cluster deploy mode. Submitted: its driver waits for a place. "
+        "Launching: its node fetches files. One that is supervised, or never ran, waits to restart "
+        "after it has failed or is lost: until no former driver can live.",
+        SUBMISSION,
+    ),
     (
         "Subtask of a pipeline",
         "Ready: what it comes after is done, and it waits for a core or a GPU. A run that fails "

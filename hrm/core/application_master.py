@@ -13,9 +13,10 @@ names the executors that it can spare. A dead one still counts in Spark's total,
 by itself.
 
 An executor that ends badly by its own doing (not by a lost node, not because it was asked to go) is
-a failure. Ends hold back the profile's next request, 100 ms doubling to 10 s, and too many failures
-within a window end the application with the last one's exit code: a broken class path must not
-spin for ever.
+a failure. Ends hold back the profile's next request, 100 ms doubling to 10 s while replacements end
+as well; executors that end together, none of them a replacement, are one setback, not many. Too
+many failures within a window end the application with the last one's exit code: a broken class path
+must not spin for ever.
 
 While the session with the master is down nothing is sent and nothing is forgotten. Opening it again
 compares the master's list with ours::
@@ -25,6 +26,9 @@ compares the master's list with ours::
                                     one may not have heard its nodes yet: it gets time to confirm
     listed, given up by us          released: Spark has been told that it is dead
     listed, not ours                adopted: the AppMaster before this one asked for it
+
+With each request it says whether it asks for the first time: what is surely new a master that has
+just started places at once, while what is asked for again may run on a node it has not heard yet.
 
 No IO, no clock, no protobuf: events carry ``now`` (seconds, monotonic), commands are data.
 """
@@ -74,6 +78,11 @@ class AppMasterLimits:
             (``spark.hrm.executor.maxFailures``); 0: twice the highest target, at least 3.
         failures_window_s: age at which a failure is forgotten
             (``spark.hrm.executor.failures.validityInterval``).
+        backoff_s: first pause before executors that ended are replaced
+            (``spark.hrm.executor.retry.delay``).
+        backoff_max_s: the longest such pause (``spark.hrm.executor.retry.delayMax``).
+        locality_wait_s: how long an executor may wait for room near its data
+            (``spark.hrm.locality.wait``).
         settled_s: an executor that ran this long shows that its profile can run: the back-off
             begins anew.
         confirm_s: time that a master has to find a running executor again, when it is of a new
@@ -84,6 +93,7 @@ class AppMasterLimits:
     failures_window_s: float = 3600.0
     backoff_s: float = 0.1
     backoff_max_s: float = 10.0
+    locality_wait_s: float = 3.0
     settled_s: float = 60.0
     confirm_s: float = 30.0
 
@@ -94,16 +104,19 @@ class _Container:
     profile: int
     phase: Phase
     node: str = ""
+    asked_at_s: float = 0.0
     started_at_s: float = 0.0
     confirm_by_s: float | None = None
     released: bool = False
+    local: bool = False
 
 
 @dataclass(slots=True)
 class _Profile:
     target: ProfileTarget
     has_run: bool = False
-    consecutive_failures: int = 0
+    setbacks: int = 0
+    setback_at_s: float = float("-inf")
     retry_at_s: float = 0.0
 
 
@@ -121,6 +134,7 @@ class AppMasterCore:
         ended: set once, when the application has finished or failed; nothing is asked for after.
         given_up: executors reported dead whose end the master has not confirmed; none is in
             ``containers`` unless it is being stopped.
+        took_over: another AppMaster was there before, and may have asked for what this one does.
         epoch: of the master that the latest session was with; None: there was none yet.
     """
 
@@ -132,6 +146,7 @@ class AppMasterCore:
     attached: bool = False
     ended: bool = False
     given_up: set[str] = field(default_factory=set)
+    took_over: bool = False
     epoch: int | None = None
     _workload: ReportClass | None = None
     _finish: FinishApplication | None = None
@@ -247,13 +262,13 @@ class AppMasterCore:
             container = self.containers[executor_id]
             if container.phase is Phase.REQUESTED and container.profile in self.profiles:
                 target = self.profiles[container.profile].target
-                again.append(ContainerAsk(executor_id=executor_id, target=target))
+                again.append(self._ask(container, target))
             elif container.phase is Phase.RUNNING and not same_master:
                 container.confirm_by_s = event.now + self.limits.confirm_s
             else:
                 self._give_up(container, "the master no longer knows it")
         if again:
-            self._commands.append(RequestContainers(asks=tuple(again)))
+            self._request(again, again=True)
         # Not those that their node decommissions: a release would cut that short.
         released = [i for i, c in self.containers.items() if c.released]
         self._say_release(released, "released before")
@@ -285,7 +300,7 @@ class AppMasterCore:
             return
         self.last_number = max(self.last_number, _number(seen.executor_id))
         self.containers[seen.executor_id] = _Container(
-            seen.executor_id, seen.profile, seen.phase, seen.node, now
+            seen.executor_id, seen.profile, seen.phase, seen.node, now, now
         )
         if self.ended or seen.executor_id in self.given_up:
             self._release([seen.executor_id], "it has been given up")
@@ -312,7 +327,9 @@ class AppMasterCore:
             # Also after a clean exit that nobody asked for: what ends at once must not spin.
             ran_s = now - container.started_at_s if container.phase is Phase.RUNNING else 0.0
             settled = ran_s >= self.limits.settled_s
-            self._back_off(self.profiles[container.profile], now, afresh=settled)
+            profile = self.profiles[container.profile]
+            replacement = container.asked_at_s >= profile.setback_at_s
+            self._back_off(profile, now, afresh=settled, again=replacement)
         if failed:
             self._count_failure(container, seen, now)
 
@@ -330,9 +347,15 @@ class AppMasterCore:
                 f"see its log: hrm app logs APPLICATION --executor {container.executor_id}"
             )
 
-    def _back_off(self, profile: _Profile, now: float, *, afresh: bool) -> None:
-        profile.consecutive_failures = 1 if afresh else profile.consecutive_failures + 1
-        doubled = self.limits.backoff_s * 2.0 ** min(profile.consecutive_failures - 1, 30)
+    def _back_off(
+        self, profile: _Profile, now: float, *, afresh: bool = False, again: bool = True
+    ) -> None:
+        """Ask for no more for a while. ``afresh``: the pauses begin anew; ``again``: what failed
+        was asked for after the latest setback, so that the pause doubles."""
+        if afresh or again or not profile.setbacks:
+            profile.setbacks = 1 if afresh else profile.setbacks + 1
+            profile.setback_at_s = now
+        doubled = self.limits.backoff_s * 2.0 ** min(profile.setbacks - 1, 30)
         profile.retry_at_s = now + min(doubled, self.limits.backoff_max_s)
 
     def _refused(self, event: RequestsRefused) -> None:
@@ -346,7 +369,7 @@ class AppMasterCore:
             return
         if profile.has_run:
             # The cluster has shrunk: go on with the executors there are, and ask again later.
-            self._back_off(profile, event.now, afresh=False)
+            self._back_off(profile, event.now)
         elif profile.target.count > 0:
             self._fail(event.message)
 
@@ -406,15 +429,35 @@ class AppMasterCore:
                 spare.sort(key=_number)
                 self._release(spare[missing:], "Spark wants fewer executors")
             elif missing > 0 and now >= profile.retry_at_s:
-                asks.extend(self._new_ask(profile.target) for _ in range(missing))
+                local = profile.target.local_executors - sum(c.local for c in counted)
+                asks.extend(
+                    self._new_ask(profile.target, now, local=index < local)
+                    for index in range(missing)
+                )
         if asks:
-            self._commands.append(RequestContainers(asks=tuple(asks)))
+            self._request(asks, again=False)
 
-    def _new_ask(self, target: ProfileTarget) -> ContainerAsk:
+    def _request(self, asks: list[ContainerAsk], *, again: bool) -> None:
+        known = None if self.took_over else again
+        self._commands.append(RequestContainers(asks=tuple(asks), again=known))
+
+    def _new_ask(self, target: ProfileTarget, now: float, *, local: bool) -> ContainerAsk:
         self.last_number += 1
         executor_id = str(self.last_number)
-        self.containers[executor_id] = _Container(executor_id, target.profile, Phase.REQUESTED)
-        return ContainerAsk(executor_id=executor_id, target=target)
+        container = self.containers[executor_id] = _Container(
+            executor_id, target.profile, Phase.REQUESTED, asked_at_s=now, local=local
+        )
+        return self._ask(container, target)
+
+    def _ask(self, container: _Container, target: ProfileTarget) -> ContainerAsk:
+        if not (container.local and target.hosts):
+            return ContainerAsk(executor_id=container.executor_id, target=target)
+        return ContainerAsk(
+            executor_id=container.executor_id,
+            target=target,
+            hosts=target.hosts,
+            locality_wait_s=self.limits.locality_wait_s,
+        )
 
     def _release(self, executor_ids: Iterable[str], reason: str) -> None:
         """Stops counting them; they stay known until the master reports their end."""

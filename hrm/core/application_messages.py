@@ -66,7 +66,8 @@ class ProfileTarget:
     """Spark's wish for one resource profile.
 
     ``gpu_memory_mib`` is 0 for a whole GPU. ``unknown_resources`` are custom ones that HRM does not
-    manage.
+    manage. ``hosts``: where the blocks lie that its waiting tasks read, the most first;
+    ``local_executors``: how many executors such tasks would fill.
     """
 
     profile: int
@@ -77,6 +78,8 @@ class ProfileTarget:
     gpu_memory_mib: int = 0
     gpus: int = 0
     unknown_resources: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    local_executors: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,15 +185,20 @@ Event = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerAsk:
+    """``hosts``: where its data lies; it may wait for ``locality_wait_s`` for room there."""
+
     executor_id: str
     target: ProfileTarget
+    hosts: tuple[str, ...] = ()
+    locality_wait_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContainers:
-    """To the master."""
+    """To the master. ``again``: asked for before; None: perhaps, by another AppMaster."""
 
     asks: tuple[ContainerAsk, ...]
+    again: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

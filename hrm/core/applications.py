@@ -23,6 +23,7 @@ from hrm.core.model import (
     ContainerRequest,
     ContainerState,
     EndCause,
+    NodeState,
     Resources,
     WorkloadClass,
     container_id_of,
@@ -111,7 +112,7 @@ class Applications:
         app = self._live(event.application_id)
         if app is None:
             return
-        doubtful = app.is_doubtful(event.now)
+        doubtful = app.is_doubtful(event.now) if event.again is None else event.again
         app.doubtful_until_s = 0.0
         if self.nodes.absent and doubtful:
             self._give_up(app, event)
@@ -128,7 +129,7 @@ class Applications:
             if why:
                 refused[request.resource_profile_id, why].append(request.executor_id)
             else:
-                self.placing.request(app, request, event.now)
+                self.placing.request(app, request, event.now, is_new=event.again is False)
         for (profile_id, why), executor_ids in refused.items():
             notice = c.RequestRefused(
                 executor_ids=tuple(executor_ids), resource_profile_id=profile_id, message=why
@@ -232,6 +233,11 @@ class Applications:
         cause = EndCause.RELEASED if natural else EndCause.KILLED
         for container in list(app.containers.values()):
             self._stop(container, cause, f"application {state.value}", now)
+        if app.launch.shuffle_service:
+            for node in self.ledger.nodes.values():
+                if node.state is not NodeState.LOST:
+                    drop = c.DropShuffleFiles(application_id=app.application_id)
+                    self.ledger.send(node, drop)
         app.session = None
         app.detached_at_s = None
         notice = c.EndApplication(state=state, message=message)
@@ -239,9 +245,11 @@ class Applications:
         self.ledger.out.append(command)
 
     def _new(self, event: e.ApplicationRegistered) -> Application:
-        self.count += 1
-        day = datetime.fromtimestamp(event.now, UTC).strftime("%Y%m%d")
-        application_id = ApplicationId(f"app-{day}-{self.ledger.epoch}-{self.count:04d}")
+        application_id = event.new_id
+        if application_id is None:
+            self.count += 1
+            day = datetime.fromtimestamp(event.now, UTC).strftime("%Y%m%d")
+            application_id = ApplicationId(f"app-{day}-{self.ledger.epoch}-{self.count:04d}")
         evidence = "declared by spark.hrm.class" if event.declared_class else ""
         record = ApplicationRecord(
             application_id=application_id,
@@ -257,9 +265,12 @@ class Applications:
             web_url=event.web_url,
             submitted_at_s=event.now,
             gang_min=event.gang_min,
+            submission_id=event.submission_id,
+            submission_attempt=event.submission_attempt,
         )
         app = self.ledger.new_application(record, self.placing.choose_scheduler())
         app.detached_at_s = event.now
+        app.life.begin(event.now, f"submitted by {event.user} as {event.name}")
         self.ledger.out.append(c.PersistApplication(record=record))
         return app
 

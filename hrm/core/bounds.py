@@ -21,6 +21,12 @@ class Bounds:
     lease_scope: Literal["global", "candidates"] = "global"
     proposal_timeout_s: float = 5.0
     scheduler_timeout_s: float = 15.0
+    node_failures: int = 2
+    node_failure_run_s: float = 60.0
+    node_failure_window_s: float = 600.0
+    node_failing_applications: int = 3
+    node_exclusion_s: float = 60.0
+    node_exclusion_max_s: float = 1800.0
     rebind_timeout_s: float = 4.0
     retry_delay_s: float = 0.05
     retry_delay_max_s: float = 2.0

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from hrm.core.columns import Bools, Columns, Floats, Ints
 from hrm.core.estimate import simulate
 from hrm.core.feasibility import Vector, fits, fitting_rows, minus
-from hrm.core.model import ResourceUnitId, WorkloadClass
+from hrm.core.model import NodeName, ResourceUnitId, WorkloadClass
 from hrm.core.resource_unit import Entry, UnitImage, pooled_part
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class ClusterView(Columns):
         self.gpu_only = _sealed(state.gpu_only.copy())
         self.open = self._open = _sealed(state.open.copy())
         self._pool = state.pool.copy()
+        self._avoided: Bools | None = None
         self._allowed = self._open
         self._gpu_only_rows = bool(self.gpu_only.any())
         self._shape = state.shape
@@ -86,17 +87,34 @@ class ClusterView(Columns):
             self._table[rows] = table[rows]
             self._spent.clear()
         self._position = state.log_start + len(state.log)
+        self._avoided = None
         self.open = self._allowed = self._open
 
+    def avoid(self, nodes: frozenset[NodeName]) -> None:
+        """Close the rows of these nodes to every demand that an open row of another could hold."""
+        self._avoided = self._state.rows_of(nodes)
+
+    def open_only(self, nodes: Iterable[NodeName], demand: Vector) -> bool:
+        """Close the rows of all other nodes; ``open_to`` opens them again. False: none of those
+        left could ever hold ``demand``."""
+        self.open = _sealed(self.open & self._state.rows_of(frozenset(nodes)))
+        return bool((self.open & self.could_ever_fit(demand)).any())
+
     def open_to(self, demand: Vector) -> None:
-        """Close the rows that hold cores for a GPU to a demand without need of one; open others."""
+        """Close the rows that hold cores for a GPU to a demand without need of one, and those to be
+        avoided; open others."""
         self.open = self._allowed
-        if self._gpu_only_rows:
+        if self._gpu_only_rows or self._avoided is not None:
             self.open = _sealed(self._allowed & self._useful(demand))
 
     def _useful(self, demand: Vector) -> Bools:
-        """Rows that are not kept for containers of another kind than this."""
-        return np.ones_like(self.gpu_only) if demand[2] else ~self.gpu_only
+        """Rows that are not kept for containers of another kind than this, nor to be avoided."""
+        rows: Bools = np.ones_like(self.gpu_only) if demand[2] else ~self.gpu_only
+        if self._avoided is None:
+            return rows
+        rest = rows & ~self._avoided
+        others = rest & self._open & self.could_ever_fit(demand)
+        return rest if others.any() else rows
 
     @property
     def waiting(self) -> Ints:

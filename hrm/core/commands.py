@@ -34,6 +34,7 @@ __all__ = [
     "ContainerChanged",
     "Done",
     "DropScheduler",
+    "DropShuffleFiles",
     "EndApplication",
     "ForgetApplication",
     "ForgetDrain",
@@ -82,6 +83,7 @@ class StopContainer:
     reason: str
     grace_s: float
     only_if_waiting: bool = False
+    decommission: bool = False
 
 
 @quick
@@ -108,8 +110,21 @@ class RebindUnits:
     reserve_cores: int | None
 
 
+@quick
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropShuffleFiles:
+    """The application has ended: nobody reads what its executors left on the node."""
+
+    application_id: ApplicationId
+
+
 NodeMessage: TypeAlias = (
-    AssignContainer | StopContainer | AcknowledgeEnded | SetContainerClass | RebindUnits
+    AssignContainer
+    | StopContainer
+    | AcknowledgeEnded
+    | SetContainerClass
+    | RebindUnits
+    | DropShuffleFiles
 )
 
 

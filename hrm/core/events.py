@@ -24,6 +24,7 @@ from hrm.core.model import (
     NodeName,
     Progress,
     ResourceUnit,
+    Shortcut,
     Usage,
     WorkloadClass,
 )
@@ -96,6 +97,7 @@ class NodeRegistered(Event):
     isolation: str = ""
     spark_versions: tuple[str, ...] = ()
     platform: str = ""
+    remarks: tuple[str, ...] = ()
 
 
 @quick
@@ -108,6 +110,7 @@ class NodeReported(Event):
     sequence: int
     containers: tuple[ContainerStatus, ...]
     usage: Usage | None = None
+    shortcuts: tuple[Shortcut, ...] = ()
 
 
 @quick
@@ -131,7 +134,11 @@ class NodeDisconnected(Event):
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationRegistered(Event):
-    """``application_id`` is empty for a new application."""
+    """``application_id`` is empty for a new application; ``new_id`` is then the id that it gets,
+    where the master itself wants one for the driver of a submission.
+
+    ``submission_id`` and ``submission_attempt``: whose driver registers, in cluster mode.
+    """
 
     call_id: int
     application_id: ApplicationId
@@ -145,6 +152,9 @@ class ApplicationRegistered(Event):
     declared_class: WorkloadClass | None = None
     launch: LaunchContext = NO_LAUNCH
     gang_min: int = 0
+    new_id: ApplicationId | None = None
+    submission_id: str = ""
+    submission_attempt: int = 0
 
 
 @quick
@@ -168,8 +178,11 @@ class ApplicationDetached(Event):
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainersRequested(Event):
+    """``again``: asked for before, of this master or an earlier one; None: perhaps."""
+
     application_id: ApplicationId
     requests: tuple[ContainerRequest, ...]
+    again: bool | None = None
 
 
 @quick
@@ -216,9 +229,13 @@ class KillRequested(Event):
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainRequested(Event):
+    """``move_within_s``: what runs there hands over its data within so long, and ends; 0: it goes
+    on to its own end."""
+
     call_id: int
     nodes: tuple[NodeName, ...]
     undo: bool = False
+    move_within_s: float = 0.0
 
 
 @quick
@@ -338,6 +355,7 @@ class StopReceived(Event):
     reason: str
     grace_s: float
     only_if_waiting: bool = False
+    decommission: bool = False
 
 
 @quick
@@ -392,10 +410,11 @@ class ContainerAdopted(Event):
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerOverLimit(Event):
-    """The tracker saw a container use more than it holds."""
+    """A container was seen to use more than it holds; ``cause`` says of what."""
 
     container_id: ContainerId
     message: str
+    cause: EndCause = EndCause.MEMORY_LIMIT
 
 
 @quick

@@ -1,24 +1,33 @@
-"""Why is my application waiting? Why did it end? In words, from the books alone."""
+"""Why is my application waiting? Why did it end? In words.
+
+Why it waits is in the books, for that is how things are now. How it ended, what it lost and what it
+was refused is in its history, which is kept longer than the books are: an application that the
+master has forgotten is still told from there.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
-from hrm.core import gangs
+from hrm.core import gangs, locality
 from hrm.core.feasibility import could_hold, demand_vector, fits, fitting_rows, minus
+from hrm.core.history import Refused, StateEvent
 from hrm.core.ledger import Application, Container, Ledger
-from hrm.core.model import ApplicationState, ContainerState, EndCause, NodeState
+from hrm.core.model import ApplicationState, ContainerState, NodeState
 from hrm.core.resource_unit import pooled_part
 
-__all__ = ["explain"]
+__all__ = ["explain", "explain_past"]
 
 _DETAILS_MAX = 20
+_TROUBLES_MAX = 5
 
 
-def explain(ledger: Ledger, app: Application, now: float) -> tuple[str, list[str]]:
-    """One line, and the details behind it."""
-    details = [_class_line(app)]
-    details += _trouble(app)
+def explain(
+    ledger: Ledger, app: Application, now: float, history: Sequence[StateEvent] = ()
+) -> tuple[str, list[str]]:
+    """One line, and the details behind it. ``history``: the application's, oldest first."""
+    details = [_class_line(app), *_trouble(history), *_excluded(ledger, app, now)]
     state = app.life.state
     if state.ended:
         seconds = app.record.ended_at_s - app.record.submitted_at_s
@@ -34,8 +43,7 @@ def explain(ledger: Ledger, app: Application, now: float) -> tuple[str, list[str
     pending = app.in_state(ContainerState.PENDING)
     placed = app.in_state(ContainerState.ASSIGNED, ContainerState.WAITING)
     running = app.in_state(ContainerState.RUNNING)
-    for container in placed[:_DETAILS_MAX]:
-        details.append(_waiting_line(ledger, container))
+    details += [_waiting_line(ledger, container) for container in placed[:_DETAILS_MAX]]
     if pending:
         return _pending_line(ledger, app, pending, now), details
     if placed:
@@ -54,19 +62,57 @@ def _class_line(app: Application) -> str:
     return f"it is of class {app.record.workload_class.value}: {evidence}"
 
 
-def _trouble(app: Application) -> list[str]:
-    bad = [
-        x
-        for x in app.ended
-        if x.end is not None
-        and x.end.cause not in (EndCause.RELEASED, EndCause.KILLED)
-        and not (x.end.cause is EndCause.EXITED and x.end.exit_code == 0)
-    ]
-    counted = Counter((x.end.cause.value, x.end.message) for x in bad if x.end is not None)
-    return [
+def explain_past(history: Sequence[StateEvent]) -> tuple[str, list[str]]:
+    """The same of an application that is in no book any more; its history is not empty."""
+    ended = next((event for event in reversed(history) if event.ends_application), None)
+    if ended is None:
+        latest = history[-1]
+        return f"the master has forgotten it; it was last heard of as {latest.to_state}", []
+    began = next((event for event in history if event.kind == "application"), ended)
+    after = f" after {ended.at_s - began.at_s:.1f} s" if not began.from_state else ""
+    reason = f": {ended.reason}" if ended.reason else ""
+    details = [f"it was {began.reason}"] if not began.from_state and began.reason else []
+    return f"{ended.to_state}{after}{reason}", [*details, *_trouble(history)]
+
+
+def _trouble(history: Sequence[StateEvent]) -> list[str]:
+    counted = Counter((x.cause, x.reason) for x in history if x.ends_badly)
+    lines = [
         f"{count} container{'s' if count > 1 else ''} ended badly ({cause}): {message}"
-        for (cause, message), count in counted.most_common(5)
+        for (cause, message), count in counted.most_common(_TROUBLES_MAX)
     ]
+    refused = Counter(x.reason for x in history if x.to_state == Refused.REFUSED.value)
+    return [
+        *lines,
+        *(f"refused {message}" for message, _ in refused.most_common(_TROUBLES_MAX)),
+    ]
+
+
+def _excluded(ledger: Ledger, app: Application, now: float) -> list[str]:
+    """The nodes that it is kept from, for how long and why."""
+    if app.life.state.ended:
+        return []
+    book = ledger.exclusions
+    lines = [
+        f"{x.node} is excluded for {whom} for {x.until_s - now:.0f} s more: {x.why}"
+        for whom, found in (
+            ("every application", book.of_all(now)),
+            ("this application", book.of_application(app.application_id, now)),
+        )
+        for x in found
+    ]
+    if len(lines) > _DETAILS_MAX:
+        lines[_DETAILS_MAX:] = [f"{len(lines) - _DETAILS_MAX} more nodes are excluded"]
+    avoided = book.avoided(app.application_id, now)
+    demands = {demand_vector(x.request.resources) for x in app.containers.values()}
+    if avoided and not all(ledger.state.has_room_beside(avoided, x) for x in demands):
+        names = ", ".join(sorted(avoided)[:_DETAILS_MAX])
+        verb = "is" if len(avoided) == 1 else "are"
+        lines.append(
+            f"{names} {verb} used all the same: no other node could hold its containers; add one, "
+            f"or look at the logs of those that failed"
+        )
+    return lines
 
 
 def _waiting_line(ledger: Ledger, container: Container) -> str:
@@ -93,7 +139,7 @@ def _pending_line(ledger: Ledger, app: Application, pending: list[Container], no
     alive = [n for n in ledger.nodes.values() if n.state is NodeState.ALIVE]
     if not alive:
         return f"{since}: no node is alive; start one with hrm agent, or see hrm nodes"
-    if ledger.recovering and app.recovered:
+    if pending[0].held:
         return f"{since}: the master has restarted and waits for its nodes to come back"
     state = ledger.state
     could = state.open & fitting_rows(demand_vector(request), state.total)
@@ -105,6 +151,9 @@ def _pending_line(ledger: Ledger, app: Application, pending: list[Container], no
     if gang:
         tried = f"; the last try: {app.refusal}" if app.refusal else ""
         return f"{since}: {_gang_reason(ledger, app, pending, gang)}{tried}"
+    near = locality.waiting_line(pending[0].request, now - pending[0].requested_at_s)
+    if near:
+        return f"{since}: {near}"
     if app.refusal:
         return f"{since}: {app.refusal}"
     roomy = could & fitting_rows(demand_vector(request), state.free)

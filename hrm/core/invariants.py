@@ -48,6 +48,9 @@ def unit_violations(queue: UnitQueue) -> list[str]:
         found.append(f"{name} leaves {queue.stream_room} to streams, a recount says {stream_room}")
     places = Counter([*queue.running, *queue.stream_waiting, *queue.batch_waiting])
     found += [f"{x} is in {n} places of {name}" for x, n in places.items() if n > 1]
+    here = [x for x, owner in queue.line.items() if owner is queue]
+    if here != list(queue.batch_waiting):
+        found.append(f"{name} queues {[*queue.batch_waiting]}, in the pool's line are {here}")
     return found
 
 
@@ -184,9 +187,10 @@ def _jobs(core: MasterCore) -> list[str]:
     ledger = core.ledger
     for app in ledger.live_applications():
         job = core.placing.schedulers[app.scheduler].jobs.get(app.application_id)
-        wanted = {x.container_id for x in app.in_state(ContainerState.PENDING)}
-        if ledger.recovering and app.recovered:
-            continue
+        pending = app.in_state(ContainerState.PENDING)
+        wanted = {x.container_id for x in pending if not x.held}
+        if len(wanted) < len(pending) and not (ledger.recovering and app.recovered):
+            found.append(f"{app.application_id} is held back, and no node is waited for")
         queued = set() if job is None else set(job.pending)
         if wanted != queued:
             found.append(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from hrm.core import commands as c
 from hrm.core.bounds import Bounds
+from hrm.core.exclusion import Exclusions
 from hrm.core.model import (
     NO_LAUNCH,
     ApplicationId,
@@ -28,6 +29,7 @@ from hrm.core.model import (
     Progress,
     ResourceUnit,
     ResourceUnitId,
+    Shortcut,
     Usage,
     WorkloadClass,
     container_id_of,
@@ -35,7 +37,7 @@ from hrm.core.model import (
 from hrm.core.records import ApplicationRecord
 from hrm.core.run_times import FinishTimes, RunTimes, length_bound
 from hrm.core.shared_state import SharedState
-from hrm.core.transitions import APPLICATION, CONTAINER, NODE, Lifecycle
+from hrm.core.transitions import APPLICATION, CONTAINER, NODE, Lifecycle, Watch
 
 __all__ = ["Application", "Container", "Ledger", "Node"]
 
@@ -46,7 +48,7 @@ NO_UNIT = ResourceUnitId("")
 @dataclass(slots=True)
 class Container:
     """One container, from the request to the end. ``end`` is set iff it is ENDED; ``told_to_stop``:
-    by this master, not by its node."""
+    by this master, not by its node. ``held``: a node that is not back yet may be running it."""
 
     container_id: ContainerId
     application_id: ApplicationId
@@ -60,6 +62,7 @@ class Container:
     ended_at_s: float = 0.0
     sent_at_s: float = 0.0
     told_to_stop: bool = False
+    held: bool = False
     end: ContainerEnd | None = None
     stdout_url: str = ""
     stderr_url: str = ""
@@ -138,6 +141,8 @@ class Node:
     connected: bool = True
     containers: dict[ContainerId, Container] = field(default_factory=dict)
     usage: Usage | None = None
+    shortcuts: tuple[Shortcut, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def state(self) -> NodeState:
@@ -152,13 +157,16 @@ class Ledger:
         A container is in its application's ``containers`` iff it has not ended.
         It is in its node's ``containers`` iff it has a node and has not ended.
         A node that is not LOST has all and only its units in ``state``.
-        While ``recovering``, PENDING containers of recovered applications are with no scheduler:
-        a node that has not come back yet may be running them.
+        PENDING containers are with a scheduler iff they are not ``held``, which none is unless
+        ``recovering``: a node that has not come back yet may be running those.
+
+    ``watch`` hears of every move of an application, container or node, and of new ones.
     """
 
-    def __init__(self, epoch: int, bounds: Bounds) -> None:
+    def __init__(self, epoch: int, bounds: Bounds, watch: Watch | None = None) -> None:
         self.epoch = epoch
         self.bounds = bounds
+        self.watch = watch
         self.state = SharedState()
         self.applications: dict[ApplicationId, Application] = {}
         self.live: dict[ApplicationId, Application] = {}
@@ -169,6 +177,7 @@ class Ledger:
         self.recovering = False
         self.run_times = RunTimes(bounds.run_times_kept)
         self.finish_times = FinishTimes(bounds.default_duration_s)
+        self.exclusions = Exclusions(bounds)
 
     def live_applications(self) -> list[Application]:
         return list(self.live.values())
@@ -180,15 +189,20 @@ class Ledger:
     def new_container(self, app: Application, request: ContainerRequest, now: float) -> Container:
         application_id, executor_id = app.record.application_id, request.executor_id
         container_id = container_id_of(application_id, executor_id)
-        life = Lifecycle("container", container_id, CONTAINER, ContainerState.PENDING)
+        pending, watch = ContainerState.PENDING, self.watch
+        life = Lifecycle("container", container_id, CONTAINER, pending, watch)
         container = Container(container_id, application_id, request, life, now)
         app.containers[container_id] = container
+        if watch is not None:
+            life.owner = container
+            watch(("container", container_id, container, None, pending, now, "asked for"))
         if executor_id.isdecimal() and (number := int(executor_id)) > app.last_executor_number:
             app.last_executor_number = number
         return container
 
     def new_application(self, record: ApplicationRecord, scheduler: str) -> Application:
-        life = Lifecycle("application", record.application_id, APPLICATION, record.state)
+        name = record.application_id
+        life = Lifecycle("application", name, APPLICATION, record.state, self.watch)
         app = Application(
             record,
             life,
@@ -203,7 +217,7 @@ class Ledger:
         return app
 
     def new_node_life(self, name: NodeName) -> Lifecycle[NodeState]:
-        return Lifecycle("node", name, NODE, NodeState.ALIVE)
+        return Lifecycle("node", name, NODE, NodeState.ALIVE, self.watch)
 
     def move_application(
         self, app: Application, to: ApplicationState, now: float, why: str
@@ -229,6 +243,7 @@ class Ledger:
     def end_container(self, container: Container, end: ContainerEnd, now: float) -> None:
         """Take a container out of every book and tell its application."""
         container.life.move(ContainerState.ENDED, now, end.message or end.cause.value)
+        container.life.owner = None
         container.end = end
         container.ended_at_s = now
         container.usage = None
@@ -332,6 +347,7 @@ class Ledger:
             heap_mib=request.heap_mib,
             expected_duration_s=request.expected_duration_s,
             launch=app.launch,
+            user=app.record.user,
         )
 
     def refresh(self, unit_id: ResourceUnitId) -> None:

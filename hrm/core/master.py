@@ -22,6 +22,7 @@ from hrm.core.records import ApplicationRecord
 from hrm.core.remotes import Remotes
 from hrm.core.run_times import RunTime
 from hrm.core.scheduler import PlacementPolicy, Scheduler
+from hrm.core.transitions import Watch
 
 __all__ = ["MasterCore"]
 
@@ -37,6 +38,7 @@ class MasterCore:
             these are back, or the recovery window ends.
         drained_nodes: nodes that the store says an administrator has drained.
         run_times: mean run times that the store knows, the latest last.
+        watch: hears of every change of state, as it is made.
     """
 
     def __init__(
@@ -49,9 +51,10 @@ class MasterCore:
         drained_nodes: Iterable[NodeName] = (),
         run_times: Iterable[RunTime] = (),
         now: float = 0.0,
+        watch: Watch | None = None,
     ) -> None:
         bounds = bounds or Bounds()
-        self.ledger = Ledger(epoch, bounds)
+        self.ledger = Ledger(epoch, bounds, watch)
         self.negotiator = Negotiator(self.ledger.state, bounds)
         schedulers = [
             Scheduler(f"scheduler-{index + 1}", policy, bounds)

@@ -16,6 +16,7 @@ from typing import NewType
 from hrm.core.quick import quick
 
 __all__ = [
+    "DRIVER_PREFIX",
     "NOTHING",
     "NO_LAUNCH",
     "ApplicationId",
@@ -35,11 +36,15 @@ __all__ = [
     "ResourceUnit",
     "ResourceUnitId",
     "Resources",
+    "Shortcut",
     "StageProgress",
     "Usage",
     "WorkloadClass",
     "container_id_of",
+    "is_driver",
 ]
+
+DRIVER_PREFIX = "driver-"
 
 ApplicationId = NewType("ApplicationId", str)
 ContainerId = NewType("ContainerId", str)
@@ -112,6 +117,8 @@ class EndCause(enum.Enum):
     KILLED = "killed"
     LOST = "lost"
     PREEMPTED = "preempted"
+    DISK_LIMIT = "disk-limit"
+    GPU_MEMORY_LIMIT = "gpu-memory-limit"
 
 
 @quick
@@ -198,13 +205,16 @@ class ResourceUnit:
         return Resources(0, 0, resources.gpu_memory_mib) if self.pool else resources
 
 
+SHUFFLE_SERVICE_OPTION = "-Dspark.shuffle.service.enabled=true"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchContext:
     """How the executors of one application start. Opaque to the core; holds a secret, so never
     stored and never printed.
 
     ``decommissions``: on SIGPWR they finish their tasks, hand their data over and end; others just
-    end.
+    end. ``driver``: not empty where this is no executor but a driver; what its node must know.
     """
 
     driver_url: str = ""
@@ -213,6 +223,12 @@ class LaunchContext:
     java_options: tuple[str, ...] = ()
     extra_class_path: tuple[str, ...] = ()
     decommissions: bool = False
+    driver: str = field(default="", repr=False)
+
+    @property
+    def shuffle_service(self) -> bool:
+        """Do they want a shuffle service on their node?"""
+        return SHUFFLE_SERVICE_OPTION in self.java_options
 
 
 NO_LAUNCH = LaunchContext()
@@ -224,7 +240,8 @@ class ContainerRequest:
     """One container an application asks for. The AppMaster names it, so asking twice is harmless.
 
     ``expected_duration_s``: estimated run time; 0 where unknown. ``gpus``: 0 or 1; one GPU with no
-    device memory named in ``resources`` is a whole GPU, alone.
+    device memory named in ``resources`` is a whole GPU, alone. ``hosts``: where its data lies, the
+    most of it first; ``near``: the nodes that these are; see ``hrm.core.locality``.
     """
 
     executor_id: str
@@ -233,12 +250,15 @@ class ContainerRequest:
     heap_mib: int = 0
     expected_duration_s: float = 0.0
     gpus: int = 0
+    hosts: tuple[str, ...] = ()
+    locality_wait_s: float = 0.0
+    near: tuple[NodeName, ...] = ()
 
 
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
-    """All that a node needs to know of a container."""
+    """All that a node needs to know of a container. ``user``: who submitted, as they say."""
 
     container_id: ContainerId
     application_id: ApplicationId
@@ -250,6 +270,7 @@ class ContainerSpec:
     heap_mib: int = 0
     expected_duration_s: float = 0.0
     launch: LaunchContext = NO_LAUNCH
+    user: str = ""
 
 
 @quick
@@ -265,13 +286,37 @@ class ContainerEnd:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a container or node uses: percent of one CPU, MiB, number of processes."""
+    """What a container or node uses: percent of one CPU, MiB, number of processes.
+
+    ``disk_mib``: of the work directory, logs included; ``disk_free_mib``: of a node, what is left.
+    """
 
     cpu_percent: float = 0.0
     memory_mib: int = 0
     processes: int = 0
     memory_total_mib: int = 0
     load_1m: float = 0.0
+    disk_mib: int = 0
+    disk_free_mib: int = 0
+    gpu_memory_mib: int = 0
+
+
+@quick
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortcut:
+    """A way by which a node starts executors faster, such as an archive of classes.
+
+    ``state`` is one of off, waiting, building, ready, failed; ``note`` says more. ``used`` counts
+    the starts since the agent's own that took it, ``missed`` those that could not, and
+    ``why_missed`` is the latest reason.
+    """
+
+    name: str
+    state: str
+    note: str = ""
+    used: int = 0
+    missed: int = 0
+    why_missed: str = ""
 
 
 @quick
@@ -328,6 +373,11 @@ class Progress:
     mean_task_s: float = 0.0
     streaming_queries: tuple[str, ...] = ()
     stages: tuple[StageProgress, ...] = ()
+
+
+def is_driver(application_id: ApplicationId) -> bool:
+    """Is this what holds the driver of a submission? It is named after it (Standalone's form)."""
+    return application_id.startswith(DRIVER_PREFIX)
 
 
 def container_id_of(application_id: ApplicationId, executor_id: str) -> ContainerId:

@@ -188,22 +188,34 @@ class NodeCore:
             end = ContainerEnd(cause=event.cause, message=event.reason)
             self._end(container, end, event.now)
         elif state is ContainerState.RUNNING and not event.only_if_waiting:
-            self._stop_running(container, event.cause, event.reason, event.grace_s, event.now)
-        elif container.decommissioning and not event.only_if_waiting:
+            self._stop_running(
+                *(container, event.cause, event.reason, event.grace_s, event.now),
+                decommission=event.decommission,
+            )
+        elif container.decommissioning and not (event.only_if_waiting or event.decommission):
             self._hurry(container, event.cause, event.reason, event.grace_s)
         else:
             self._report(container)
 
     def _stop_running(
-        self, container: _Container, cause: EndCause, reason: str, grace_s: float, now: float
+        self,
+        container: _Container,
+        cause: EndCause,
+        reason: str,
+        grace_s: float,
+        now: float,
+        *,
+        decommission: bool = False,
     ) -> None:
         container.life.move(ContainerState.STOPPING, now, reason)
+        container.decommissioning = decommission
         self._out.append(
             c.StopProcess(
                 container_id=container.spec.container_id,
                 cause=cause,
                 reason=reason,
                 grace_s=grace_s,
+                decommission=decommission,
             )
         )
         self._report(container)
@@ -248,9 +260,9 @@ class NodeCore:
         if container is None:
             return
         if container.life.state is ContainerState.RUNNING:
-            self._stop_running(container, EndCause.MEMORY_LIMIT, event.message, 0.0, event.now)
+            self._stop_running(container, event.cause, event.message, 0.0, event.now)
         elif container.decommissioning:
-            self._hurry(container, EndCause.MEMORY_LIMIT, event.message, 0.0)
+            self._hurry(container, event.cause, event.message, 0.0)
 
     def _forget(self, event: e.EndsAcknowledged) -> None:
         for container_id in event.container_ids:

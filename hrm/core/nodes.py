@@ -19,9 +19,11 @@ from collections.abc import Iterable
 
 from hrm.core import commands as c
 from hrm.core import events as e
+from hrm.core.exclusion import is_failure
 from hrm.core.feasibility import demand_vector, fits
 from hrm.core.ledger import Application, Container, Ledger, Node
 from hrm.core.model import (
+    ApplicationId,
     ApplicationState,
     ContainerEnd,
     ContainerId,
@@ -46,7 +48,8 @@ class Nodes:
     needs not be written down again.
 
     ``drained``: all and only the names under drain, in the order of the orders. A node of such a
-    name is DRAINING or LOST.
+    name is DRAINING or LOST. ``moving``: of these, those whose containers are to hand over their
+    data and end, and the time each has for that; asked of this master, and not written down.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Nodes:
         self.awaited = awaited
         self.absent: set[str] = set()
         self.drained = dict.fromkeys(drained)
+        self.moving: dict[NodeName, float] = {}
         self._look_at_s = 0.0
 
     def registered(self, event: e.NodeRegistered) -> None:
@@ -75,6 +79,7 @@ class Nodes:
                 self.ledger.out.append(refusal)
                 return
             self._lose(node, event.now, "another agent took its name")
+            self.ledger.exclusions.pardon(event.node)
         is_new = node is None or node.state is NodeState.LOST
         if is_new and event.node not in self.awaited and event.node not in self.absent:
             self.ledger.out.append(c.RememberNode(node=event.node))
@@ -95,6 +100,7 @@ class Nodes:
         if node is None:
             return
         node.usage = event.usage
+        node.shortcuts = event.shortcuts
         self._reconcile(node, event.containers, event.now, registration=False)
 
     def container_reported(self, event: e.ContainerReported) -> None:
@@ -120,13 +126,19 @@ class Nodes:
         for name in event.nodes:
             if event.undo:
                 self._undo_drain(name, event.now)
+                self.ledger.exclusions.pardon(name)
             else:
                 self._drain(self.ledger.nodes[name], event.now)
+                if event.move_within_s:
+                    self.moving[name] = event.move_within_s
+                    self._move_away(self.ledger.nodes[name], event.now)
         self.ledger.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
 
     def tick(self, now: float) -> None:
         if now > self._look_at_s:
             self._look(now)
+        if self.ledger.exclusions.open:
+            self._judge(now)
         if self.absent and not any(app.is_doubtful(now) for app in self.ledger.live_applications()):
             for name in sorted(self.absent):
                 self.ledger.out.append(c.ForgetNode(node=NodeName(name)))
@@ -174,6 +186,9 @@ class Nodes:
             if not app.recovered:
                 continue
             for container in app.in_state(ContainerState.PENDING):
+                if not container.held:
+                    continue
+                container.held = False
                 if absent:
                     self._end(container, ContainerEnd(cause=EndCause.LOST, message=message), now)
                 else:
@@ -195,6 +210,7 @@ class Nodes:
             isolation=event.isolation,
             spark_versions=event.spark_versions,
             platform=event.platform,
+            remarks=event.remarks,
             registered_at_s=event.now,
             last_heard_s=event.now,
             sequence=event.sequence,
@@ -204,6 +220,8 @@ class Nodes:
         for unit in event.units:
             self.ledger.state.add(event.node, UnitQueue(unit))
             self.ledger.bound_waiting(unit.unit_id)
+        if old is None:
+            node.life.begin(event.now, "registered")
         self._into_service(node, event.now, "registered")
         return node
 
@@ -320,8 +338,37 @@ class Nodes:
         if container is not None and container.node in (None, node.name):
             if container.state is ContainerState.PENDING:
                 self.placing.withdraw(container)
-            self._end(container, status.end or ContainerEnd(cause=EndCause.LOST), now)
+            end = status.end or ContainerEnd(cause=EndCause.LOST)
+            is_excluded = self._failed_quickly(node, container, end, now)
+            self._end(container, end, now)
+            if is_excluded:
+                self._turn_away(node, now, container.application_id)
         self.ledger.send(node, c.AcknowledgeEnded(container_ids=(status.container_id,)))
+
+    def _failed_quickly(
+        self, node: Node, container: Container, end: ContainerEnd, now: float
+    ) -> bool:
+        """Count it against the node if it did; true: that excludes it for the application."""
+        if container.state is ContainerState.STOPPING or not is_failure(end):
+            return False
+        ran_s = now - container.started_at_s if container.started_at_s else 0.0
+        if ran_s >= self.ledger.bounds.node_failure_run_s:
+            return False
+        return self.ledger.exclusions.failed(container.application_id, node.name, end, now)
+
+    def _judge(self, now: float) -> None:
+        """Exclude for all the nodes that many applications have excluded."""
+        alive = sum(node.state is NodeState.ALIVE for node in self.ledger.nodes.values())
+        for name in self.ledger.exclusions.tick(now, self._in_order, alive):
+            node = self.ledger.nodes.get(name)
+            if node is not None and node.state is not NodeState.LOST:
+                self._turn_away(node, now)
+
+    def _in_order(self, application_id: ApplicationId) -> bool:
+        app = self.ledger.applications.get(application_id)
+        if app is None:
+            return False
+        return app.session is not None or app.life.state is ApplicationState.SUCCEEDED
 
     def _may_adopt(self, app: Application, status: ContainerStatus) -> bool:
         """Unknown containers of a live application belong to an earlier master's grants."""
@@ -371,6 +418,9 @@ class Nodes:
             self.ledger.send(node, message)
         if container.state is not before:
             self.ledger.tell(container)
+        overdue = now - container.sent_at_s >= self.ledger.bounds.resend_delay_s
+        if overdue and node.name in self.moving and container.state is ContainerState.RUNNING:
+            self._decommission(node, container, now)
 
     def _started(
         self, app: Application, container: Container, status: ContainerStatus, now: float
@@ -479,7 +529,25 @@ class Nodes:
         self._set_open(node, False)
         self._turn_away(node, now)
 
+    def _move_away(self, node: Node, now: float) -> None:
+        """What runs on a node under drain hands over its data, and ends."""
+        for container in node.containers.values():
+            if container.state is ContainerState.RUNNING:
+                self._decommission(node, container, now)
+
+    def _decommission(self, node: Node, container: Container, now: float) -> None:
+        container.sent_at_s = now
+        message = c.StopContainer(
+            container_id=container.container_id,
+            cause=EndCause.PREEMPTED,
+            reason=f"{node.name} is drained, and what runs there moves away",
+            grace_s=self.moving[node.name],
+            decommission=True,
+        )
+        self.ledger.send(node, message)
+
     def _undo_drain(self, name: NodeName, now: float) -> None:
+        self.moving.pop(name, None)
         if name in self.drained:
             del self.drained[name]
             self.ledger.out.append(c.ForgetDrain(node=name))
@@ -489,14 +557,29 @@ class Nodes:
             self._set_open(node, True)
             self.placing.room_appeared(now)
 
-    def _turn_away(self, node: Node, now: float) -> None:
-        """Who has not started on a node under drain waits elsewhere."""
+    def _turn_away(
+        self, node: Node, now: float, application_id: ApplicationId | None = None
+    ) -> None:
+        """Who has not started on a node under drain, or that is excluded, waits elsewhere.
+
+        ``application_id``: of whom alone; None: of all.
+        """
+        drained = node.state is NodeState.DRAINING
+        reason = f"{node.name} is {'drained' if drained else 'excluded, see hrm app why'}"
         for container in list(node.containers.values()):
-            if container.state in (ContainerState.ASSIGNED, ContainerState.WAITING):
-                reason = f"{node.name} is drained"
+            if container.state not in (ContainerState.ASSIGNED, ContainerState.WAITING):
+                continue
+            if application_id is not None and container.application_id != application_id:
+                continue
+            if drained or self._may_go_elsewhere(container, now):
                 self.send_stop(
                     node, container, EndCause.PREEMPTED, reason, now, only_if_waiting=True
                 )
+
+    def _may_go_elsewhere(self, container: Container, now: float) -> bool:
+        avoided = self.ledger.exclusions.avoided(container.application_id, now)
+        demand = demand_vector(container.request.resources)
+        return self.ledger.state.has_room_beside(avoided, demand)
 
     def _set_open(self, node: Node, is_open: bool) -> None:
         for unit in node.units:

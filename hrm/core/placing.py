@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from hrm.core import admission, gangs
+from hrm.core import admission, gangs, locality
 from hrm.core import commands as c
 from hrm.core.cluster_view import ClusterView
 from hrm.core.feasibility import demand_vector
@@ -26,7 +26,7 @@ from hrm.core.model import (
     ResourceUnitId,
     WorkloadClass,
 )
-from hrm.core.negotiator import Decision, Negotiator, Outcome, Proposal
+from hrm.core.negotiator import Claim, Decision, Negotiator, Outcome, Proposal
 from hrm.core.remote import RemoteScheduler
 from hrm.core.scheduler import Job, Scheduler
 from hrm.errors import NotFound, Unavailable
@@ -56,11 +56,19 @@ class Placing:
         its way: while no node is known, or not all of an earlier master's are back."""
         return admission.refusal(self.ledger, resources)
 
-    def request(self, app: Application, request: ContainerRequest, now: float) -> None:
-        """Book a new container and give it to the application's scheduler."""
+    def request(
+        self, app: Application, request: ContainerRequest, now: float, *, is_new: bool = False
+    ) -> None:
+        """Book a new container and give it to the application's scheduler.
+
+        ``is_new``: no earlier master was asked for it. Then it needs not wait until all nodes are
+        back, unless they decide where it may go.
+        """
         request = self.ledger.expected(app, request)
         container = self.ledger.new_container(app, request, now)
-        if not (self.ledger.recovering and app.recovered):
+        if self.ledger.recovering and app.recovered:
+            container.held = not is_new or bool(request.gpus) or gangs.missing(app) > 0
+        if not container.held:
             self.hand_over(app, container, now)
 
     def hand_over(self, app: Application, container: Container, now: float) -> None:
@@ -73,6 +81,8 @@ class Placing:
                 end = ContainerEnd(cause=EndCause.PREEMPTED, message=message)
                 self.ledger.end_container(container, end, now)
                 return
+        if container.request.hosts:
+            container.request = locality.resolve(self.ledger, container.request)
         scheduler = self.schedulers[app.scheduler]
         record = app.record
         scheduler.add(
@@ -136,6 +146,7 @@ class Placing:
             self._sleep(scheduler)
             return
         job.gang = gangs.missing(self.ledger.applications[job.application_id])
+        job.avoid = self.ledger.exclusions.avoided(job.application_id, now)
         view = self._view_of(scheduler)
         token = 0
         if job.workload_class is WorkloadClass.STREAM:
@@ -172,6 +183,7 @@ class Placing:
         wanted = tuple(x for x in proposal.claims if x.entry.container_id in pending)
         app = self.ledger.applications.get(proposal.application_id)
         gang = 0 if app is None else gangs.missing(app)
+        wanted = self._spared(proposal, wanted, gang, now)
         proposal = replace(proposal, claims=wanted, gang=gang)
         outcomes = self.negotiator.commit(proposal, now)
         if outcomes is None:
@@ -188,6 +200,24 @@ class Placing:
             self.ledger.out.append(c.Reply(call_id=scheduler.call_id, answer=answer))
             scheduler.call_id = 0
         self._sleep(scheduler)
+
+    def _spared(
+        self, proposal: Proposal, claims: tuple[Claim, ...], gang: int, now: float
+    ) -> tuple[Claim, ...]:
+        """The claims without those on nodes that were excluded while they were on their way."""
+        avoided = self.ledger.exclusions.avoided(proposal.application_id, now)
+        if not avoided:
+            return claims
+        state = self.ledger.state
+        kept = tuple(
+            claim
+            for claim in claims
+            if (row := state.rows.get(claim.unit_id)) is None
+            or state.node(row) not in avoided
+            or not state.has_room_beside(avoided, claim.entry.demand)
+        )
+        together = gang or proposal.workload_class is WorkloadClass.STREAM
+        return () if together and len(kept) < len(claims) else kept
 
     def tick(self, now: float) -> None:
         """End leases and proposals whose time is over."""
@@ -222,7 +252,10 @@ class Placing:
         if self.ledger.bounds.lease_scope == "global":
             return None
         demands = Counter(demand_vector(request.resources) for request in job.pending.values())
-        return self.ledger.state.view().candidates(demands)
+        view = self.ledger.state.view()
+        if job.avoid:
+            view.avoid(job.avoid)
+        return view.candidates(demands)
 
     def _settle(self, scheduler: Scheduler, job: Job, outcomes: list[Outcome], now: float) -> None:
         ledger, state = self.ledger, self.ledger.state
@@ -313,8 +346,9 @@ class Placing:
         """Tell a remote scheduler what has changed since the last time."""
         for application_id, job in scheduler.jobs.items():
             gang = gangs.missing(self.ledger.applications[application_id])
-            if gang != job.gang:
-                job.gang = gang
+            avoid = self.ledger.exclusions.avoided(application_id, now)
+            if gang != job.gang or avoid != job.avoid:
+                job.gang, job.avoid = gang, avoid
                 scheduler.changed_jobs[application_id] = None
         for message in scheduler.changes(now, all_of_them=all_of_them):
             self.ledger.out.append(

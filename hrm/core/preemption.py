@@ -6,6 +6,7 @@ never takes anybody's room, nor does a stream take a stream's.
 
 The victims are those that lose the least work: the ones started last. No more go than are needed,
 none where all of them would not be enough, and what is ending already counts as room that comes.
+Drivers never go: with one, all that its application has done would be lost.
 
 Which end a victim comes to is the node's business: it is decommissioned, so that Spark can move its
 blocks to other executors, and killed when that takes too long.
@@ -20,10 +21,12 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from hrm.core.feasibility import Vector, fits, minus, plus
-from hrm.core.model import ApplicationId, ContainerId, WorkloadClass
+from hrm.core.model import ApplicationId, ContainerId, WorkloadClass, is_driver
 from hrm.core.resource_unit import Entry, UnitQueue, pooled_part
 
 __all__ = ["Eviction", "evictions"]
+
+NOBODY = ApplicationId("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,7 @@ def _victims(
         if entry.workload_class is WorkloadClass.BATCH
         and entry.container_id not in room.taken
         and (own is None or owners.get(entry.container_id) != own)
+        and not is_driver(owners.get(entry.container_id, NOBODY))
     ]
     candidates.sort(key=lambda each: (now - each[1].started_at_s, each[1].container_id))
     free = room.of(unit)

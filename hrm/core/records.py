@@ -15,6 +15,7 @@ class ApplicationRecord:
 
     ``last_executor_number`` is the highest executor number seen when the record was written;
     ``gang_min`` how many of its first containers start together, 0 and 1: each by itself.
+    ``submission_id`` and ``submission_attempt`` tell whose driver registered it, in cluster mode.
     """
 
     application_id: ApplicationId
@@ -35,3 +36,5 @@ class ApplicationRecord:
     message: str = ""
     last_executor_number: int = 0
     gang_min: int = 0
+    submission_id: str = ""
+    submission_attempt: int = 0

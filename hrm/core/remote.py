@@ -68,6 +68,8 @@ class JobImage:
     gang: int = 0
     pending: tuple[tuple[ContainerId, ContainerRequest, float], ...] = ()
     """With the time of each request."""
+    avoid: tuple[NodeName, ...] = ()
+    """Nodes that are excluded for it, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +211,7 @@ class RemoteScheduler(Scheduler):
                 (container_id, request, job.requested_at_s.get(container_id, 0.0))
                 for container_id, request in job.pending.items()
             ),
+            avoid=tuple(sorted(job.avoid)),
         )
 
 

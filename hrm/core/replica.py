@@ -87,10 +87,13 @@ class Replica:
             job = jobs[image.application_id] = Job(image.application_id, image.workload_class)
         pending = {container_id: request for container_id, request, _ in image.pending}
         changed_class = job.workload_class is not image.workload_class
-        if changed_class or job.gang != image.gang or not pending.keys() <= job.pending.keys():
+        changed = changed_class or job.avoid != frozenset(image.avoid)
+        if changed or job.gang != image.gang or not pending.keys() <= job.pending.keys():
             job.not_before_s = min(job.not_before_s, now)
         job.workload_class = image.workload_class
         job.gang = image.gang
+        job.avoid = frozenset(image.avoid)
         job.pending = pending
         job.demands = {demand_vector(request.resources) for request in pending.values()}
+        job.near = any(request.near for request in pending.values())
         job.requested_at_s = {container_id: at_s for container_id, _, at_s in image.pending}

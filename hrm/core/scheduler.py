@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import operator
 import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -25,7 +26,14 @@ from hrm.core.bounds import Bounds
 from hrm.core.cluster_view import ClusterView
 from hrm.core.feasibility import Vector, demand_vector, fits
 from hrm.core.gpu_share import gpu_share
-from hrm.core.model import ApplicationId, ContainerId, ContainerRequest, Resources, WorkloadClass
+from hrm.core.model import (
+    ApplicationId,
+    ContainerId,
+    ContainerRequest,
+    NodeName,
+    Resources,
+    WorkloadClass,
+)
 from hrm.core.negotiator import Claim, Decision, Outcome, Proposal
 from hrm.core.resource_unit import Entry
 from hrm.errors import PolicyFault
@@ -74,7 +82,9 @@ class Job:
     ``gang`` is how many of ``pending``, the first, must be granted together and run at once;
     ``gpus_granted`` how many containers with device memory it was granted since it has been here.
     ``demands`` has those of all of ``pending``, and may have some of others that it waited for;
-    that of ``latest`` is among them.
+    that of ``latest`` is among them. ``avoid``: nodes that are excluded for it.
+    ``near``: some of ``pending`` may be near their data; ``held_until_s``: when the first of those
+    that wait for that in the latest round waits no more, infinite where none does.
     """
 
     application_id: ApplicationId
@@ -89,6 +99,9 @@ class Job:
     gpus_granted: int = 0
     demands: set[Vector] = field(default_factory=set)
     latest: Resources | None = None
+    avoid: frozenset[NodeName] = frozenset()
+    near: bool = False
+    held_until_s: float = math.inf
 
 
 _Members: TypeAlias = list[tuple[ContainerId, ContainerRequest]]
@@ -134,6 +147,8 @@ class Scheduler:
         if request.resources is not job.latest:
             job.latest = request.resources
             job.demands.add(demand_vector(request.resources))
+        if request.near:
+            job.near = True
         job.requested_at_s[container_id] = now
         if now < job.not_before_s:
             job.not_before_s = now
@@ -176,21 +191,21 @@ class Scheduler:
         """
         self.rounds += 1
         job.policy_fault = ""
+        job.held_until_s = math.inf
         claims: list[Claim] = []
         pending = job.pending
         wanted = dict(itertools.islice(pending.items(), job.gang)) if job.gang else pending
+        if job.avoid:
+            view.avoid(job.avoid)
         try:
             for demand, members in self._groups(wanted):
                 view.open_to(demand)
-                placement = self._placement(job, demand, self._gpu_part(job, demand, members, view))
+                asking = self._gpu_part(job, demand, members, view)
+                if job.near:
+                    asking = self._place_near(job, demand, asking, view, claims, now)
+                placement = self._placement(job, demand, asking)
                 rows = _ask(self.policy, view, placement, now)
-                entries: Sequence[Entry] = placement.entries
-                taken = [row for row in rows if row is not None]
-                if len(taken) < len(rows):
-                    placed = [row is not None for row in rows]
-                    entries = list(itertools.compress(entries, placed))
-                versions = view.version[taken].tolist()
-                claims += _each(Claim, zip(entries, view.unit_ids(taken), versions, strict=True))
+                claims += _claims(view, placement.entries, rows)
                 if self.strict_order and None in rows:
                     break
         except PolicyFault as fault:
@@ -203,6 +218,40 @@ class Scheduler:
         return Proposal(
             self.name, job.application_id, job.workload_class, tuple(claims), lease_token, job.gang
         )
+
+    def _place_near(
+        self,
+        job: Job,
+        demand: Vector,
+        members: _Members,
+        view: ClusterView,
+        claims: list[Claim],
+        now: float,
+    ) -> _Members:
+        """Add claims for those that can start near their data at once; answers those that are to be
+        placed anywhere. The rest waits a little longer."""
+        together = job.gang or job.workload_class is WorkloadClass.STREAM or self.strict_order
+        by_place: dict[tuple[NodeName, ...], _Members] = {}
+        for member in members:
+            if member[1].near:
+                by_place.setdefault(member[1].near, []).append(member)
+        gone: set[ContainerId] = set()
+        for nodes, some in by_place.items():
+            view.open_to(demand)
+            if not view.open_only(nodes, demand):
+                continue
+            placement = replace(self._placement(job, demand, some), waiting_limit=0, together=False)
+            rows = _ask(self.policy, view, placement, now)
+            claims += _claims(view, placement.entries, rows)
+            for (container_id, request), row in zip(some, rows, strict=True):
+                until_s = job.requested_at_s[container_id] + request.locality_wait_s
+                if row is not None:
+                    gone.add(container_id)
+                elif now < until_s and not together:
+                    gone.add(container_id)
+                    job.held_until_s = min(job.held_until_s, until_s)
+        view.open_to(demand)
+        return [member for member in members if member[0] not in gone]
 
     def settle(self, job: Job, outcomes: list[Outcome], now: float) -> list[Outcome]:
         """Take what was granted out of the job; back off if anything is left. Answers grants."""
@@ -223,6 +272,7 @@ class Scheduler:
                 job.delay_s = self.bounds.retry_delay_s
             # What comes after a gang has not been tried yet.
             job.not_before_s = now if granted and job.gang else now + job.delay_s
+            job.not_before_s = min(job.not_before_s, job.held_until_s)
             if not outcomes and self._found_no_room(job):
                 self._hold_back(job, now)
         if granted:
@@ -231,9 +281,10 @@ class Scheduler:
 
     def _found_no_room(self, job: Job) -> bool:
         """Did the latest round place nothing for want of room, and of nothing else?"""
-        other_reasons = job.gang or job.policy_fault or self.strict_order
+        other_reasons = job.gang or job.policy_fault or self.strict_order or job.avoid
+        held = job.held_until_s < math.inf
         gpus = any(demand[2] for demand in job.demands)
-        return not (other_reasons or gpus or job.workload_class is WorkloadClass.STREAM)
+        return not (other_reasons or held or gpus or job.workload_class is WorkloadClass.STREAM)
 
     def _hold_back(self, job: Job, now: float) -> None:
         """Spare other jobs the round that has just failed: those that ask for no less go back to
@@ -309,9 +360,8 @@ class Scheduler:
         durations_s = [x.expected_duration_s or default_s for _, x in members]
         container_ids = [container_id for container_id, _ in members]
         same = itertools.repeat
-        columns = zip(
-            container_ids, same(workload_class), same(demand), durations_s, same(0.0), strict=False
-        )
+        constants = same(workload_class), same(demand)
+        columns = zip(container_ids, *constants, durations_s, same(0.0), same(0), strict=False)
         entries = tuple(_each(Entry, columns))
         return Placement(
             workload_class,
@@ -326,6 +376,15 @@ class Scheduler:
 def _each(kind: type[T], columns: Iterable[tuple[Any, ...]]) -> Iterator[T]:
     """Named tuples of a kind from columns of their fields, as fast as plain ones are made."""
     return map(functools.partial(tuple.__new__, kind), columns)
+
+
+def _claims(view: ClusterView, entries: Sequence[Entry], rows: list[int | None]) -> Iterator[Claim]:
+    """A claim for each entry that got a row."""
+    taken = [row for row in rows if row is not None]
+    if len(taken) < len(rows):
+        entries = list(itertools.compress(entries, [row is not None for row in rows]))
+    versions = view.version[taken].tolist()
+    return _each(Claim, zip(entries, view.unit_ids(taken), versions, strict=True))
 
 
 def _room_of(job: Job, view: ClusterView, rooms: dict[Vector, int]) -> int:

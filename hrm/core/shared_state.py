@@ -31,6 +31,7 @@ _FIRST_ROWS = 16
 _NO_LIMIT = np.iinfo(np.int64).max
 _LOG_MIN = 4_096
 _DEMANDS_KEPT = 256
+_NODE_SETS_KEPT = 64
 
 
 class SharedState(Columns):
@@ -69,6 +70,8 @@ class SharedState(Columns):
         self.shape = 0
         self._could_hold: dict[Vector, bool] = {}
         self._could_hold_at = 0
+        self._rows_of: dict[frozenset[NodeName], Bools] = {}
+        self._rows_of_at = 0
         self._watchers: list[set[ResourceUnitId]] = []
         self._seen: dict[ResourceUnitId, int] = {}
 
@@ -274,6 +277,22 @@ class SharedState(Columns):
             self._could_hold[demand] = bool(fitting.any())
         return self._could_hold[demand]
 
+    def rows_of(self, nodes: frozenset[NodeName]) -> Bools:
+        """True at the rows of these nodes; shape (rows,)."""
+        if self._rows_of_at != self.shape or len(self._rows_of) > _NODE_SETS_KEPT:
+            self._rows_of.clear()
+            self._rows_of_at = self.shape
+        if nodes not in self._rows_of:
+            self._rows_of[nodes] = np.fromiter(
+                (node in nodes for node in self.nodes), np.bool_, len(self.nodes)
+            )
+        return self._rows_of[nodes]
+
+    def has_room_beside(self, nodes: frozenset[NodeName], demand: Vector) -> bool:
+        """Could any open unit of another node hold ``demand`` when it is empty?"""
+        rows = self.open & ~self.rows_of(nodes) & fitting_rows(demand, self.total)
+        return bool((rows if demand[2] else rows & ~self.gpu_only).any())
+
     def view(self) -> ClusterView:
         """A snapshot for one scheduling round."""
         return ClusterView(self)
@@ -306,6 +325,6 @@ class SharedState(Columns):
 def _numbers(queue: UnitQueue | None, version: int, limit: int) -> tuple[int, ...]:
     """The row of a queue that has changed."""
     assert queue is not None
-    waiting = queue.stream_waiting if len(queue.pool) == 1 else queue.image().stream_waiting
-    counts = (len(waiting), len(queue.batch_waiting), version + 1, limit)
+    waiting = queue if len(queue.pool) == 1 else queue.image()
+    counts = (len(waiting.stream_waiting), len(waiting.batch_waiting), version + 1, limit)
     return queue.free + queue.stream_room + counts

@@ -15,14 +15,15 @@ Whatever a table does not hold raises ``InvalidTransition`` with the entity's la
 from __future__ import annotations
 
 import enum
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from hrm.core.model import ApplicationState as A
 from hrm.core.model import ContainerState as C
 from hrm.core.model import NodeState as N
 from hrm.errors import InvalidTransition
 
-__all__ = ["APPLICATION", "CONTAINER", "NODE", "Lifecycle"]
+__all__ = ["APPLICATION", "CONTAINER", "NODE", "Lifecycle", "Move", "Watch"]
 
 APPLICATION: dict[A, frozenset[A]] = {
     A.SUBMITTED: frozenset({A.RUNNING, A.DETACHED, A.SUCCEEDED, A.FAILED, A.KILLED}),
@@ -52,6 +53,13 @@ S = TypeVar("S", bound=enum.Enum)
 
 HISTORY_LENGTH = 16
 
+Move: TypeAlias = tuple[str, str, Any, enum.Enum | None, enum.Enum, float, str]
+"""One move of one entity: its kind, its name, the life's ``owner``, from where (None: the entity is
+new), to where, when, why."""
+
+Watch: TypeAlias = Callable[[Move], object]
+"""Is told of each move as it is made. It only listens: what it does must not reach the core."""
+
 
 class Lifecycle(Generic[S]):
     """The state of one entity, moved only along its table.
@@ -61,15 +69,27 @@ class Lifecycle(Generic[S]):
 
     Kept flat, when, where to and why by turns, in one tuple: there is one of these for every
     container.
+
+    ``owner``: the entity, where ``watch`` is to know it. Whoever sets it, which makes a cycle of
+    the two, takes it away when the life ends.
     """
 
-    __slots__ = ("_history", "_kind", "_name", "_table", "state")
+    __slots__ = ("_history", "_kind", "_name", "_table", "_watch", "owner", "state")
 
-    def __init__(self, kind: str, name: str, table: dict[S, frozenset[S]], state: S) -> None:
+    def __init__(
+        self,
+        kind: str,
+        name: str,
+        table: dict[S, frozenset[S]],
+        state: S,
+        watch: Watch | None = None,
+    ) -> None:
         self._kind = kind
         self._name = name
         self._table = table
         self._history: tuple[Any, ...] = ()
+        self._watch = watch
+        self.owner: object = None
         self.state = state
 
     def move(self, to: S, now: float, why: str) -> bool:
@@ -88,8 +108,15 @@ class Lifecycle(Generic[S]):
         if len(self._history) == 3 * HISTORY_LENGTH:
             self._history = self._history[3:]
         self._history = (*self._history, now, to, why)
+        if self._watch is not None:
+            self._watch((self._kind, self._name, self.owner, self.state, to, now, why))
         self.state = to
         return True
+
+    def begin(self, now: float, why: str) -> None:
+        """Tell who watches that the entity is new."""
+        if self._watch is not None:
+            self._watch((self._kind, self._name, self.owner, None, self.state, now, why))
 
     @property
     def history(self) -> tuple[str, ...]:

@@ -14,8 +14,9 @@ import grpc.aio
 from hrm import __version__, rpc, wire
 from hrm.core import commands as c
 from hrm.core import events as e
-from hrm.core.explain import explain
-from hrm.core.ledger import Application, Container, Ledger, Node
+from hrm.core.explain import explain, explain_past
+from hrm.core.history import StateEvent
+from hrm.core.ledger import Application, Ledger, Node
 from hrm.core.model import (
     NOTHING,
     ApplicationId,
@@ -34,6 +35,7 @@ __all__ = ["AdminService"]
 
 LISTED_DEFAULT = 100
 LISTED_MAX = 10_000
+MOVE_WITHIN_MAX_S = 3600.0
 LOG_IDLE_TIMEOUT_S = 60.0
 LOG_FOLLOW_TIMEOUT_S = 24 * 3600.0
 
@@ -114,9 +116,15 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def ExplainApplication(  # noqa: N802
         self, request: pb.ExplainApplicationRequest, context: Any
     ) -> pb.Explanation:
-        app = await self._find(request.application_id, context)
-        summary, details = explain(self._ledger, app, self._master.now())
-        return pb.Explanation(application_id=app.application_id, summary=summary, details=details)
+        application_id = ApplicationId(request.application_id)
+        history = await self._history(application_id)
+        app = self._ledger.applications.get(application_id)
+        if app is None and history:
+            summary, details = explain_past(history)
+        else:
+            app = await self._find(application_id, context)
+            summary, details = explain(self._ledger, app, self._master.now(), history)
+        return pb.Explanation(application_id=application_id, summary=summary, details=details)
 
     async def KillApplication(  # noqa: N802
         self, request: pb.KillApplicationRequest, context: Any
@@ -142,9 +150,20 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         try:
             if not names:
                 raise InvalidRequest("name at least one node; hrm nodes lists them")
+            move_within_s = request.move_within_s
+            if not 0 <= move_within_s <= MOVE_WITHIN_MAX_S:
+                raise InvalidRequest(
+                    f"move_within_s is {move_within_s}; it must be from 0 to {MOVE_WITHIN_MAX_S:g}"
+                )
+            if request.undo and move_within_s:
+                raise InvalidRequest("undo and move_within_s exclude each other")
             await self._master.call(
                 lambda call_id: e.DrainRequested(
-                    now=self._master.now(), call_id=call_id, nodes=names, undo=request.undo
+                    now=self._master.now(),
+                    call_id=call_id,
+                    nodes=names,
+                    undo=request.undo,
+                    move_within_s=move_within_s,
                 )
             )
         except HrmError as error:
@@ -170,14 +189,15 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def ReadLogs(  # noqa: N802
         self, request: pb.ReadLogsRequest, context: Any
     ) -> AsyncIterator[node_pb2.LogChunk]:
-        app = await self._find(request.application_id, context)
         try:
-            container, node = self._log_source(app, request.executor_id)
+            container_id, node = await self._log_source(
+                ApplicationId(request.application_id), request.executor_id
+            )
         except HrmError as error:
             await rpc.abort(context, error)
         channel = rpc.channel(node.endpoint, self._token)
         ask = node_pb2.ReadLogRequest(
-            container_id=container.container_id,
+            container_id=container_id,
             stream=request.stream or "stderr",
             tail_bytes=request.tail_bytes,
             follow=request.follow,
@@ -198,22 +218,42 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         finally:
             await channel.close(None)
 
-    def _log_source(self, app: Application, executor_id: str) -> tuple[Container, Node]:
-        containers = [x for x in (*app.containers.values(), *app.ended) if x.node is not None]
+    async def _log_source(
+        self, application_id: ApplicationId, executor_id: str
+    ) -> tuple[str, Node]:
+        """The container whose log is wanted, and its node: from the books, else from the journal,
+        which knows of applications that have long ended."""
+        app = self._ledger.applications.get(application_id)
+        known = (*app.containers.values(), *app.ended) if app is not None else ()
+        containers = [x for x in known if x.node is not None]
         containers.sort(key=lambda x: x.requested_at_s)
         if executor_id:
             containers = [x for x in containers if x.request.executor_id == executor_id]
-        if not containers:
-            which = f"executor {executor_id}" if executor_id else "executor"
-            raise NotFound(
-                f"{app.application_id} has no {which} that ran on a node; "
-                f"hrm app show {app.application_id} lists them"
-            )
-        container = containers[0]
-        node = self._ledger.nodes.get(container.node) if container.node else None
+        if containers:
+            container_id, name = str(containers[0].container_id), containers[0].node or ""
+        else:
+            started = await self._started(application_id, executor_id)
+            if started is None:
+                raise _nothing_ran(application_id, app, executor_id)
+            container_id, name = started.container_id, started.node
+        node = self._ledger.nodes.get(NodeName(name))
         if node is None or node.state is NodeState.LOST:
-            raise NotFound(f"its logs are on {container.node}, which is lost")
-        return container, node
+            raise NotFound(f"its logs are on {name}, which is lost")
+        return container_id, node
+
+    async def _started(self, application_id: ApplicationId, executor_id: str) -> StateEvent | None:
+        journal = self._master.journal
+        if journal is None:
+            return None
+        await journal.flush()
+        return await journal.ran(application_id, executor_id)
+
+    async def _history(self, application_id: ApplicationId) -> list[StateEvent]:
+        journal = self._master.journal
+        if journal is None:
+            return []
+        await journal.flush()
+        return await journal.story(application_id)
 
     async def _find(self, application_id: str, context: Any) -> Application:
         app = self._ledger.applications.get(ApplicationId(application_id))
@@ -251,6 +291,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             containers_pending=len(app.in_state(ContainerState.PENDING)),
             mean_wait_s=app.waited_s / app.waits if app.waits else 0.0,
             gang_min=record.gang_min,
+            submission_id=record.submission_id,
+            submission_attempt=record.submission_attempt,
         )
         if app.progress is not None:
             message.progress.CopyFrom(wire.from_progress(app.progress))
@@ -260,6 +302,18 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             statuses = [wire.from_status(self._ledger.status(x)) for x in containers]
             message.containers.extend(sorted(statuses, key=lambda x: x.requested_at_s))
         return message
+
+
+def _nothing_ran(
+    application_id: ApplicationId, app: Application | None, executor_id: str
+) -> NotFound:
+    if app is None:
+        return NotFound(f"no such application: {application_id!r}; hrm apps --all lists them")
+    which = f"executor {executor_id}" if executor_id else "executor"
+    return NotFound(
+        f"{application_id} has no {which} that ran on a node; hrm app show {application_id} lists "
+        f"them"
+    )
 
 
 def _run_times(ledger: Ledger, app: Application) -> list[pb.RunTime]:
@@ -329,7 +383,15 @@ def _node(ledger: Ledger, node: Node, now: float) -> pb.Node:
         registered_at_s=node.registered_at_s,
         last_heard_s_ago=max(0.0, now - node.last_heard_s),
         platform=node.platform,
+        shortcuts=[wire.from_shortcut(shortcut) for shortcut in node.shortcuts],
+        remarks=node.remarks,
     )
+    book = ledger.exclusions
+    for exclusion in book.of_all(now):
+        if exclusion.node == node.name:
+            message.excluded_for_s = exclusion.until_s - now
+            message.exclusion = exclusion.why
+    message.excluded_applications = book.applications_without(node.name, now)
     if node.usage is not None:
         message.usage.CopyFrom(wire.from_usage(node.usage))
     for unit in node.units:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import grpc
@@ -35,10 +35,22 @@ _Session: TypeAlias = grpc.aio.ServicerContext[pb.ApplicationUpdate, pb.Applicat
 
 
 class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
-    """Turns messages of AppMasters into events, and notices into messages."""
+    """Turns messages of AppMasters into events, and notices into messages.
 
-    def __init__(self, master: Interpreter, heartbeat_interval_s: float) -> None:
+    ``may_register`` raises where the driver of a submission may not; ``registered`` hears of the
+    application of one that did.
+    """
+
+    def __init__(
+        self,
+        master: Interpreter,
+        heartbeat_interval_s: float,
+        may_register: Callable[[str, int], None] | None = None,
+        registered: Callable[[str, int, str], None] | None = None,
+    ) -> None:
         self._master = master
+        self._may_register = may_register
+        self._registered = registered
         self._heartbeat_interval_s = heartbeat_interval_s
         self._sessions = itertools.count(1)
 
@@ -46,10 +58,16 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
         self, request: pb.RegisterApplicationRequest, context: _Register
     ) -> pb.RegisterApplicationResponse:
         try:
+            if request.submission_id and self._may_register is not None:
+                self._may_register(request.submission_id, request.submission_attempt)
             answer = await self._master.call(lambda call_id: self._registration(request, call_id))
         except HrmError as error:
             await rpc.abort(context, error)
         assert isinstance(answer, c.ApplicationAdmitted)
+        if request.submission_id and self._registered is not None:
+            self._registered(
+                request.submission_id, request.submission_attempt, answer.application_id
+            )
         log.info("application registered", application=answer.application_id, name=request.name)
         return pb.RegisterApplicationResponse(
             application_id=answer.application_id,
@@ -103,6 +121,8 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
             declared_class=wire.to_class(request.declared_class, "declared_class"),
             launch=wire.to_launch(request.launch),
             gang_min=wire.to_gang_min(request.gang_min),
+            submission_id=wire.to_text(request.submission_id, "submission_id"),
+            submission_attempt=request.submission_attempt,
         )
 
     async def _attach(self, requests: Any, session: int, outbox: Outbox) -> c.ApplicationAdmitted:
@@ -169,11 +189,16 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
                         x.heap_mib,
                         x.expected_duration_s,
                         x.gpus,
+                        x.hosts,
+                        x.locality_wait_s,
                     )
                     for x in update.request.containers
                 )
                 return e.ContainersRequested(
-                    now=now, application_id=application_id, requests=requests
+                    now=now,
+                    application_id=application_id,
+                    requests=requests,
+                    again=update.request.again if update.request.HasField("again") else None,
                 )
             case "release":
                 return e.ContainersReleased(

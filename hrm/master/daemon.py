@@ -26,6 +26,8 @@ from hrm.core.model import NodeName, NodeState
 from hrm.errors import HrmError, InvalidConfig
 from hrm.master.admin_service import AdminService
 from hrm.master.application_service import ApplicationService
+from hrm.master.events import Journal
+from hrm.master.events_service import EventService
 from hrm.master.interpreter import Interpreter
 from hrm.master.node_service import NodeService
 from hrm.master.pipeline_service import PipelineService
@@ -33,12 +35,16 @@ from hrm.master.pipeline_tasks import PipelineTasks, pipeline_policy
 from hrm.master.policy_service import PolicyService, load_modes, save_modes
 from hrm.master.scheduler_service import SharedStateService
 from hrm.master.store import SqliteStore
+from hrm.master.submission_service import SubmissionService
+from hrm.master.submissions import Submissions
 from hrm.policies.host import Hosts
 from hrm.v1 import (
     admin_pb2,
     admin_pb2_grpc,
     application_pb2,
     application_pb2_grpc,
+    events_pb2,
+    events_pb2_grpc,
     node_pb2,
     node_pb2_grpc,
     pipeline_pb2,
@@ -47,6 +53,8 @@ from hrm.v1 import (
     policy_pb2_grpc,
     scheduler_pb2,
     scheduler_pb2_grpc,
+    submission_pb2,
+    submission_pb2_grpc,
 )
 
 __all__ = ["bounds_of", "collect_seldom", "run"]
@@ -84,19 +92,31 @@ async def run(settings: MasterSettings) -> int:
     with _locked(settings.state_dir / "lock"):
         store = SqliteStore(settings.state_dir / "hrm.sqlite")
         try:
-            return await _serve(settings, token, store)
+            epoch = store.next_epoch()
+            journal = Journal(
+                settings.state_dir / "events.sqlite",
+                epoch,
+                kept=settings.events_kept,
+                keep_s=settings.events_keep_s,
+            )
+            try:
+                return await _serve(settings, token, store, journal, epoch)
+            finally:
+                journal.close()
         finally:
             store.close()
 
 
-async def _serve(settings: MasterSettings, token: str, store: SqliteStore) -> int:
+async def _serve(
+    settings: MasterSettings, token: str, store: SqliteStore, journal: Journal, epoch: int
+) -> int:
     server = grpc.aio.server(interceptors=[rpc.TokenInterceptor(token)], options=rpc.SERVER_OPTIONS)
     port = _bind(server, settings)
     address = f"{settings.host}:{port}"
     bounds = bounds_of(settings)
     loop = asyncio.get_running_loop()
     core = MasterCore(
-        epoch=store.next_epoch(),
+        epoch=epoch,
         policies=[
             policies.load(settings.placement_policy, index) for index in range(settings.schedulers)
         ],
@@ -106,16 +126,21 @@ async def _serve(settings: MasterSettings, token: str, store: SqliteStore) -> in
         drained_nodes=store.drains(),
         run_times=store.run_times(),
         now=time.time(),
+        watch=journal.watch,
     )
-    master = Interpreter(core, store)
+    journal.took(None)
+    master = Interpreter(core, store, journal)
     state_dir = settings.state_dir
     hosts = Hosts(load_modes(state_dir), keep=lambda modes: save_modes(state_dir, modes))
     pipelines = PipelineTasks(
         settings,
         policy=pipeline_policy(settings, hosts, seed=core.epoch),
         stop=lambda error: _finish(master.stopped, error),
+        epoch=core.epoch,
     )
+    submissions = Submissions(master, settings)
     await _add_services(server, master, pipelines, hosts, settings, address, token)
+    _add_applications(server, master, submissions, settings)
     stopped = master.stopped
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, _finish, stopped)
@@ -128,11 +153,16 @@ async def _serve(settings: MasterSettings, token: str, store: SqliteStore) -> in
         node = core.ledger.nodes.get(name)
         return node is not None and node.state is NodeState.DRAINING
 
-    ticking = asyncio.gather(master.tick_forever(TICK_INTERVAL_S), pipelines.tick_forever(draining))
+    ticking = asyncio.gather(
+        master.tick_forever(TICK_INTERVAL_S),
+        pipelines.tick_forever(draining),
+        submissions.run(TICK_INTERVAL_S),
+    )
     try:
         error = await stopped
     finally:
         ticking.cancel()
+        await asyncio.gather(ticking, return_exceptions=True)
         await server.stop(STOP_GRACE_S)
         (settings.state_dir / "address").unlink(missing_ok=True)
     if error is not None:
@@ -171,31 +201,50 @@ async def _add_services(
     token: str,
 ) -> None:
     interval_s = settings.heartbeat_interval_s
+    assert master.journal is not None
     admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(master, address, token), server)
-    application_pb2_grpc.add_ApplicationServiceServicer_to_server(
-        ApplicationService(master, interval_s), server
-    )
+    events_pb2_grpc.add_EventServiceServicer_to_server(EventService(master.journal), server)
     node_pb2_grpc.add_NodeServiceServicer_to_server(NodeService(master, interval_s), server)
     scheduler_pb2_grpc.add_SharedStateServiceServicer_to_server(SharedStateService(master), server)
     pipeline_pb2_grpc.add_PipelineServiceServicer_to_server(
         PipelineService(pipelines, interval_s), server
     )
     policy_pb2_grpc.add_PolicyServiceServicer_to_server(
-        PolicyService(hosts, settings.state_dir), server
+        PolicyService(hosts, pipelines.policies, settings.state_dir), server
     )
     names = [
         admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
         application_pb2.DESCRIPTOR.services_by_name["ApplicationService"].full_name,
+        events_pb2.DESCRIPTOR.services_by_name["EventService"].full_name,
         node_pb2.DESCRIPTOR.services_by_name["NodeService"].full_name,
         pipeline_pb2.DESCRIPTOR.services_by_name["PipelineService"].full_name,
         policy_pb2.DESCRIPTOR.services_by_name["PolicyService"].full_name,
         scheduler_pb2.DESCRIPTOR.services_by_name["SharedStateService"].full_name,
+        submission_pb2.DESCRIPTOR.services_by_name["SubmissionService"].full_name,
     ]
     checker = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checker, server)
     for name in names:
         await checker.set(name, health_pb2.HealthCheckResponse.SERVING)
     reflection.enable_server_reflection([*names, HEALTH, reflection.SERVICE_NAME], server)
+
+
+def _add_applications(
+    server: grpc.aio.Server,
+    master: Interpreter,
+    submissions: Submissions,
+    settings: MasterSettings,
+) -> None:
+    applications = ApplicationService(
+        master,
+        settings.heartbeat_interval_s,
+        may_register=submissions.may_register,
+        registered=submissions.registered,
+    )
+    application_pb2_grpc.add_ApplicationServiceServicer_to_server(applications, server)
+    submission_pb2_grpc.add_SubmissionServiceServicer_to_server(
+        SubmissionService(submissions), server
+    )
 
 
 @contextlib.contextmanager

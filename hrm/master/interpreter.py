@@ -33,6 +33,7 @@ from hrm.core.model import ApplicationId, ContainerId, NodeName, WorkloadClass
 from hrm.core.negotiator import Proposal
 from hrm.core.remote import StateChanged
 from hrm.errors import HrmError, Unavailable
+from hrm.master.events import Journal
 from hrm.master.store import Store
 from hrm.master.turns import Turns
 
@@ -137,9 +138,10 @@ class Interpreter:
     and of those that have not none is there twice. A commit is due iff ``_proposals`` has any.
     """
 
-    def __init__(self, core: MasterCore, store: Store) -> None:
+    def __init__(self, core: MasterCore, store: Store, journal: Journal | None = None) -> None:
         self.core = core
         self.store = store
+        self.journal = journal
         self.node_outboxes: dict[tuple[NodeName, str], Outbox] = {}
         self.scheduler_outboxes: dict[tuple[str, int], Outbox] = {}
         self.application_outboxes: dict[ApplicationId, Outbox] = {}
@@ -179,7 +181,10 @@ class Interpreter:
 
     def _feed(self, event: e.MasterEvent) -> None:
         try:
-            self._take(self.core.handle(event))
+            commands = self.core.handle(event)
+            if self.journal is not None:
+                self.journal.took(event, commands)
+            self._take(commands)
         except Exception as error:
             # A bug, or a store that takes no more. Going on would serve from books that may be
             # half changed; a restart rebuilds them from the store and the nodes.

@@ -26,6 +26,8 @@ FIRST_MESSAGE_TIMEOUT_S = 10.0
 
 log = structlog.get_logger("master.nodes")
 
+_REMARKS_MAX = 20
+
 _Context: TypeAlias = grpc.aio.ServicerContext[pb.NodeMessage, pb.MasterMessage]
 
 
@@ -112,6 +114,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             isolation=wire.to_text(register.isolation, "isolation"),
             spark_versions=tuple(register.spark_versions),
             platform=wire.to_text(register.platform, "platform"),
+            remarks=tuple(wire.to_text(x, "remarks") for x in register.remarks[:_REMARKS_MAX]),
         )
 
     async def _read(self, requests: Any, name: NodeName, incarnation: str) -> None:
@@ -128,6 +131,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
                         sequence=message.sequence,
                         containers=tuple(wire.to_status(x) for x in message.heartbeat.containers),
                         usage=wire.to_usage(message.heartbeat.usage),
+                        shortcuts=wire.to_shortcuts(message.heartbeat.shortcuts),
                     )
                 )
             elif kind == "container":
@@ -206,6 +210,7 @@ def _message(epoch: int, message: c.NodeMessage | c.Notice | StateChanged) -> pb
                 reason=message.reason,
                 grace_s=message.grace_s,
                 only_if_waiting=message.only_if_waiting,
+                decommission=message.decommission,
             )
             return pb.MasterMessage(epoch=epoch, stop=stop)
         case c.AcknowledgeEnded():
@@ -217,6 +222,9 @@ def _message(epoch: int, message: c.NodeMessage | c.Notice | StateChanged) -> pb
                 workload_class=wire.WORKLOAD_CLASS[message.workload_class],
             )
             return pb.MasterMessage(epoch=epoch, set_class=change)
+        case c.DropShuffleFiles():
+            drop = pb.DropShuffleFiles(application_id=message.application_id)
+            return pb.MasterMessage(epoch=epoch, drop_shuffle_files=drop)
         case c.RebindUnits():
             return pb.MasterMessage(epoch=epoch, rebind=wire.from_binding(message))
     raise AssertionError(f"{type(message).__name__} is not for nodes")

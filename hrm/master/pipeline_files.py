@@ -2,19 +2,25 @@
 
 One file each under ``state_dir/pipelines``. They live as long as the master does: its queue is in
 memory, so what a former master left is removed at the start.
+
+Where there is no room, results that nobody has fetched make some, the oldest first, but none that
+is younger than a minute: whoever waits for it is about to fetch it.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hrm.core.pipeline.model import TaskId
 from hrm.errors import LimitReached, NotFound
 from hrm.pipeline_wire import CHUNK_BYTES
 
-__all__ = ["PipelineFiles"]
+__all__ = ["RESULT_SAFE_S", "PipelineFiles"]
+
+RESULT_SAFE_S = 60.0
 
 
 class PipelineFiles:
@@ -23,9 +29,14 @@ class PipelineFiles:
     Invariant: ``held_bytes`` is the sum of all sizes.
     """
 
-    def __init__(self, directory: Path, bytes_max: int) -> None:
+    def __init__(
+        self, directory: Path, bytes_max: int, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self._directory = directory
         self._bytes_max = bytes_max
+        self._now_s = now_s
+        self._results: dict[TaskId, float] = {}
+        """When each result was there, the oldest first."""
         self._sizes: dict[TaskId, dict[str, int]] = {}
         self.held_bytes = 0
         shutil.rmtree(directory, ignore_errors=True)
@@ -45,6 +56,12 @@ class PipelineFiles:
         return size
 
     def _room_for(self, size: int) -> None:
+        safe_s = self._now_s() - RESULT_SAFE_S
+        while self.held_bytes + size > self._bytes_max and self._results:
+            oldest, since_s = next(iter(self._results.items()))
+            if since_s > safe_s:
+                break
+            self.drop(oldest)
         if self.held_bytes + size > self._bytes_max:
             raise LimitReached(
                 f"inputs and results of pipeline tasks hold {self.held_bytes >> 20} MiB of the "
@@ -91,6 +108,8 @@ class PipelineFiles:
             return False
         self._path(task_id, what).rename(self._path(task_id, "out"))
         self._set(task_id, "out", self._forget(task_id, what))
+        self._results.pop(task_id, None)
+        self._results[task_id] = self._now_s()
         return True
 
     def drop(self, task_id: TaskId, *, result: bool = True) -> None:
@@ -99,6 +118,8 @@ class PipelineFiles:
             if what != "out" or result:
                 self._forget(task_id, what)
                 self._path(task_id, what).unlink(missing_ok=True)
+        if result:
+            self._results.pop(task_id, None)
         if not self._sizes.get(task_id, True):
             del self._sizes[task_id]
 
@@ -115,7 +136,7 @@ class PipelineFiles:
         if what not in self._sizes.get(task_id, {}):
             raise NotFound(
                 f"no result of pipeline task {task_id} is here: it has not ended well, or it has "
-                f"been fetched and forgotten"
+                f"been fetched and forgotten, or made room for newer ones (pipeline_held_mib)"
             )
         return _chunks(self._path(task_id, what))
 

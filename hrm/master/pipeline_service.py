@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any, TypeAlias
 
@@ -127,6 +128,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
     def _info(self, record: TaskRecord, places: dict[TaskId, int]) -> pb.PipelineTaskInfo:
         spec = record.spec
         outcome = pw.from_outcome(record.outcome) if record.outcome else None
+        fallbacks = [timing.fallback for timing in record.timings if timing.fallback]
         return pb.PipelineTaskInfo(
             task_id=spec.task_id,
             pipeline=spec.pipeline.name,
@@ -136,6 +138,10 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
             attempt=record.attempt,
             state=self._tasks.core.explain(spec.task_id, places),
             outcome=outcome,
+            placed_by=record.placed_by,
+            fallback=record.fallback,
+            runs_placed_by=Counter(timing.placed_by for timing in record.timings),
+            run_fallback=fallbacks[-1] if fallbacks else "",
         )
 
     # --- nodes --------------------------------------------------------------------------------

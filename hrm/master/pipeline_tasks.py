@@ -5,6 +5,9 @@ have bounded queues; one that overflows is cut off, comes back, and is told ever
 
 Inputs go to a node piece by piece before the order to run them, results come back the same way
 before the end is told: a large one does not hold up what the stream carries besides for long.
+
+On the wire the number of an attempt has the master's epoch in it. A node that still has a task of a
+former master, under an id that somebody has given twice, does not take one for the other.
 """
 
 from __future__ import annotations
@@ -30,12 +33,14 @@ from hrm.core.pipeline.model import ClusterPolicy, TaskId, TaskSpec
 from hrm.core.pipeline.node_messages import TaskOutcome
 from hrm.core.pipeline.table import NodeRow
 from hrm.errors import AlreadyExists, HrmError, InvalidConfig, LimitReached, NotFound
+from hrm.master.node_policies import NodePolicies
 from hrm.master.pipeline_files import PipelineFiles
 from hrm.master.policy_service import cluster_policy
 from hrm.policies.corun.estimates import Stdm
 from hrm.policies.corun.told import ToldStdm
 from hrm.policies.host import Hosts
 from hrm.v1 import pipeline_pb2 as pb
+from hrm.v1 import policy_pb2
 
 __all__ = ["NodeStream", "PipelineTasks", "Watcher", "pipeline_policy"]
 
@@ -44,6 +49,10 @@ _WATCHED_MAX = 10_000
 _FORGOTTEN_AT_ONCE = 100
 _ORDERS_MAX = 10_000
 """More than a node can have tasks, and withdrawals of them."""
+_ATTEMPTS_MAX = 1 << 10
+"""Of one task; more than both limits on losses allow."""
+_EPOCHS = 1 << 20
+"""Then they begin anew, so that an attempt of an epoch has 30 bits."""
 _MEMORY_MIB = 65_536.0
 """Of a node, as a scale for what estimates say of memory."""
 log = structlog.get_logger("master.pipelines")
@@ -131,9 +140,15 @@ class PipelineTasks:
         *,
         policy: ClusterPolicy,
         stop: Callable[[HrmError], None],
+        epoch: int = 0,
     ) -> None:
-        """``stop`` ends the master: after a bug in the core its books may be half changed."""
+        """``stop`` ends the master: after a bug in the core its books may be half changed.
+
+        Raises:
+            InvalidConfig: the modes of node policies that were kept are damaged.
+        """
         self._stop = stop
+        self._attempts_before = epoch % _EPOCHS * _ATTEMPTS_MAX
         self.core = PipelineCluster(
             policy,
             ToldStdm(Stdm(memory_mib=_MEMORY_MIB)),
@@ -148,6 +163,7 @@ class PipelineTasks:
         self.files = PipelineFiles(directory, settings.pipeline_held_mib << 20)
         self.payload_bytes_max = settings.pipeline_payload_mib << 20
         self.nodes: dict[NodeName, NodeStream] = {}
+        self.policies = NodePolicies(settings.state_dir, self._order_all)
         self._watchers: dict[TaskId, list[Watcher]] = {}
         self._last: dict[TaskId, pb.PipelineTaskUpdate] = {}
         """Of each task that is known, where it is or how it ended."""
@@ -174,7 +190,7 @@ class PipelineTasks:
                 case m.PlaceTask():
                     self._send(command.node, command)
                 case m.CancelTask():
-                    attempt = pw.attempt_of(command.task_id, command.attempt)
+                    attempt = self._attempt_of(command.task_id, command.attempt)
                     order = pb.WithdrawPipelineTask(attempt=attempt, reason=command.why)
                     self._send(command.node, pb.MasterPipelineMessage(withdraw=order))
                 case m.ReportPlacement():
@@ -199,6 +215,7 @@ class PipelineTasks:
         """A node that was silent for too long has to register again, or nobody would hear it."""
         for name in [one for one in self.nodes if one not in self.core.table.nodes]:
             self.nodes.pop(name).close()
+            self.policies.left(name)
 
     def _set_draining(self, name: NodeName, row: NodeRow, wanted: bool, now: float) -> None:
         """A node whose stream is down takes nothing new either, but is not told to drain."""
@@ -215,6 +232,10 @@ class PipelineTasks:
         stream = self.nodes.get(node)
         if stream is not None:
             stream.put(what)
+
+    def _order_all(self, order: policy_pb2.PolicyOrder) -> None:
+        for stream in self.nodes.values():
+            stream.put(pb.MasterPipelineMessage(policy=order))
 
     # --- tasks --------------------------------------------------------------------------------
 
@@ -324,8 +345,12 @@ class PipelineTasks:
         """
         capacity = pw.to_capacity(register.capacity)
         load = pw.to_load(register.load)
-        tasks = tuple((pw.to_task_id(one.task_id), one.attempt) for one in register.tasks)
+        tasks = tuple((pw.to_task_id(one.task_id), self._number(one)) for one in register.tasks)
+        self.policies.left(capacity.name)
+        self.policies.heard(capacity.name, register.load.policies)
         stream = NodeStream(register.identity)
+        for order in self.policies.orders.values():
+            stream.put(pb.MasterPipelineMessage(policy=order))
         before = self.nodes.get(capacity.name)
         self.nodes[capacity.name] = stream
         if before is not None:
@@ -338,6 +363,7 @@ class PipelineTasks:
         """Its stream is down. It takes nothing new, and is lost if it stays away."""
         if self.nodes.get(name) is stream:
             del self.nodes[name]
+            self.policies.left(name)
             self.handle(m.NodeDraining(now=time.time(), name=name))
 
     def heard(self, name: NodeName, message: pb.NodePipelineMessage) -> None:
@@ -348,10 +374,11 @@ class PipelineTasks:
         """
         now, kind = time.time(), message.WhichOneof("message")
         if kind == "load":
+            self.policies.heard(name, message.load.policies)
             self.handle(m.NodeReported(now=now, name=name, load=pw.to_load(message.load)))
         elif kind == "run":
             task_id = pw.to_task_id(message.run.attempt.task_id)
-            attempt, timing = message.run.attempt.attempt, message.run.timing
+            attempt, timing = self._number(message.run.attempt), message.run.timing
             self.handle(
                 m.SubtaskReported(
                     now=now,
@@ -368,7 +395,15 @@ class PipelineTasks:
 
     def _is_current(self, name: NodeName, attempt: pb.PipelineAttempt) -> bool:
         record = self.core.tasks.get(TaskId(attempt.task_id))
-        return record is not None and (record.node, record.attempt) == (name, attempt.attempt)
+        place = (name, self._number(attempt))
+        return record is not None and (record.node, record.attempt) == place
+
+    def _attempt_of(self, task_id: TaskId, attempt: int) -> pb.PipelineAttempt:
+        return pw.attempt_of(task_id, self._attempts_before + attempt)
+
+    def _number(self, attempt: pb.PipelineAttempt) -> int:
+        """Of this master's attempts; those of others are no number that it ever gives."""
+        return attempt.attempt - self._attempts_before
 
     def _result_data(self, name: NodeName, data: pb.PipelineData) -> None:
         attempt = data.attempt
@@ -395,7 +430,7 @@ class PipelineTasks:
                 now=now,
                 name=name,
                 task_id=task_id,
-                attempt=attempt.attempt,
+                attempt=self._number(attempt),
                 outcome=outcome,
                 message=message,
                 timings=tuple(pw.to_timing(one, task_id) for one in end.timings),
@@ -406,7 +441,7 @@ class PipelineTasks:
     def placing(self, command: m.PlaceTask) -> pb.PlacePipelineTask | None:
         """The order to run a task; None: it has ended, or been placed elsewhere, meanwhile."""
         task = command.task
-        attempt = pw.attempt_of(task.task_id, command.attempt)
+        attempt = self._attempt_of(task.task_id, command.attempt)
         code = self._code.get(task.task_id)
         if code is None or not self._is_current(command.node, attempt):
             return None

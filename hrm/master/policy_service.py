@@ -1,13 +1,13 @@
-"""PolicyService: what the learned policies of this master do, and how far they are trusted.
+"""PolicyService: what the learned policies of this cluster do, and how far they are trusted.
 
 The mode that somebody sets is intent, so it outlives the master: it is kept in
-``policy-modes.json`` in the state directory. Counters are observation and begin anew.
+``policy-modes.json`` in the state directory. Counters are observation and begin anew. Policies of
+nodes run on the nodes (``node_policies``): their modes go there, their counters come from there.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 from collections.abc import Callable
@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 import structlog
 
-from hrm import rpc, wire
+from hrm import policy_wire, rpc, wire
 from hrm.core.pipeline.model import ClusterPolicy
 from hrm.errors import HrmError, InvalidConfig, NotFound
+from hrm.master.node_policies import NodePolicies
 from hrm.policies import cluster, models
 from hrm.policies.cluster.hosted import HostedPolicy
-from hrm.policies.host import Hosts, HostStatus, Mode, mode_of
+from hrm.policies.host import Hosts, Mode, mode_of
 from hrm.v1 import policy_pb2 as pb
 from hrm.v1 import policy_pb2_grpc
 
@@ -88,10 +89,17 @@ def cluster_policy(
 
 
 class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
-    """Shows ``hosts`` and sets their modes."""
+    """Shows ``hosts`` and ``nodes``, and sets their modes."""
 
-    def __init__(self, hosts: Hosts, state_dir: Path, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        hosts: Hosts,
+        nodes: NodePolicies,
+        state_dir: Path,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         self._hosts = hosts
+        self._nodes = nodes
         self._state_dir = state_dir
         self._now = now
 
@@ -100,13 +108,15 @@ class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
     ) -> pb.ShowPoliciesResponse:
         now = self._now()
         statuses = self._hosts.statuses(now)
+        reports = self._nodes.all()
         files = models.listed(state_dir=self._state_dir / MODELS_DIR)
         try:
             if request.policy:
                 name = wire.to_name(request.policy, "policy")
                 statuses = [status for status in statuses if status.policy == name]
+                reports = [report for report in reports if report.policy == name]
                 files = [file for file in files if file.kind == name]
-                if not statuses and not files:
+                if not statuses and not reports and not files:
                     raise NotFound(
                         f"no learned policy {name!r} is in use, and it has no model; hrm policy "
                         f"show lists those that there are"
@@ -114,7 +124,10 @@ class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
         except HrmError as error:
             await rpc.abort(context, error)
         return pb.ShowPoliciesResponse(
-            policies=[_policy_of(status, now, records=request.records) for status in statuses],
+            policies=[
+                *(policy_wire.from_status(one, now, records=request.records) for one in statuses),
+                *reports,
+            ],
             models=[pb.ModelFile(kind=f.kind, version=f.version, path=str(f.path)) for f in files],
         )
 
@@ -124,47 +137,35 @@ class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
         try:
             policy = wire.to_name(request.policy, "policy")
             mode = mode_of(wire.to_text(request.mode, "mode"))
-            self._hosts.set_mode(policy, mode)
-            save_modes(self._state_dir, self._hosts.modes)
+            shown = self._set_mode(policy, mode)
         except HrmError as error:
             await rpc.abort(context, error)
         log.info("mode set", policy=policy, mode=mode.value)
+        return shown
+
+    def _set_mode(self, policy: str, mode: Mode) -> pb.LearnedPolicy:
         now = self._now()
-        (status,) = (each for each in self._hosts.statuses(now) if each.policy == policy)
-        return _policy_of(status, now, records=False)
-
-
-def _policy_of(status: HostStatus, now: float, *, records: bool) -> pb.LearnedPolicy:
-    held = pb.LearnedPolicy(
-        policy=status.policy,
-        kind=status.kind,
-        heuristic=status.heuristic,
-        model=status.model,
-        schema=status.schema,
-        mode=status.mode.value,
-        asked=status.asked,
-        learned=status.learned,
-        shadowed=status.shadowed,
-        agreed=status.agreed,
-        fallbacks=status.fallbacks,
-        last=status.last,
-    )
-    for name in ("seconds_p50", "seconds_p99", "ratio_p95", "reference_p95"):
-        value = getattr(status, name)
-        if not math.isnan(value):
-            setattr(held, name, value)
-    if status.breaker_until is not None:
-        held.breaker_s = max(0.0, status.breaker_until - now)
-    if status.rolled_back_at is not None:
-        held.rolled_back_at_s = status.rolled_back_at
-    for record in status.records if records else ():
-        held.records.add(
-            at_s=record.now,
-            key=record.key,
-            heuristic=record.heuristic,
-            learned=record.learned,
-            same=record.same,
-            reason=record.reason,
-            seconds=record.seconds,
+        own = [each.policy for each in self._hosts.statuses(now)]
+        reports = self._nodes.all()
+        if policy in own:
+            self._hosts.set_mode(policy, mode)
+            save_modes(self._state_dir, self._hosts.modes)
+            (status,) = (each for each in self._hosts.statuses(now) if each.policy == policy)
+            return policy_wire.from_status(status, now)
+        one = next((report for report in reports if report.policy == policy), None)
+        if one is None:
+            names = ", ".join(sorted({*own, *(report.policy for report in reports)})) or "none"
+            raise NotFound(
+                f"no learned policy {policy!r} is in use; in use: {names}. Which one places "
+                f"pipeline tasks, and which one their steps, is set in hrm.toml: pipeline_policy "
+                f"of the master and of the agents"
+            )
+        return pb.LearnedPolicy(
+            policy=policy,
+            kind="node",
+            heuristic=one.heuristic,
+            model=one.model,
+            schema=one.schema,
+            mode=mode.value,
+            nodes=self._nodes.set_mode(policy, mode),
         )
-    return held

@@ -6,8 +6,9 @@ one a write. Callers get a future that is done once their write is on disk. Like
 are one statement over a JSON list: the thread gives up Python's global lock with every statement,
 and may wait 5 ms to get it back from a busy loop.
 
-Kept: the epoch, application records, names of nodes, drains, mean run times. Not kept: containers,
-resource state and secrets; agents and AppMasters tell those again after a restart.
+Kept: the epoch, application records, names of nodes, drains, mean run times, submissions with their
+configuration and the secrets in it. Not kept: containers, resource state and secrets of running
+applications; agents and AppMasters tell those again after a restart.
 """
 
 from __future__ import annotations
@@ -18,18 +19,20 @@ import json
 import queue
 import sqlite3
 import threading
+from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from hrm.core.model import ApplicationId, ApplicationState, NodeName, WorkloadClass
+from hrm.core.model import ApplicationId, ApplicationState, NodeName, Resources, WorkloadClass
 from hrm.core.records import ApplicationRecord
 from hrm.core.run_times import RunTime, RunTimeKey
+from hrm.core.submission_messages import SubmissionRecord, SubmissionState
 from hrm.errors import InvalidConfig, LimitReached
 
 __all__ = ["SqliteStore", "Store", "decode", "encode"]
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 WRITES_QUEUED_MAX = 100_000
 OPEN_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 10.0
@@ -43,6 +46,7 @@ CREATE TABLE IF NOT EXISTS run_times (
   name TEXT, user TEXT, profile INTEGER, mean_s REAL NOT NULL, containers INTEGER NOT NULL,
   PRIMARY KEY (name, user, profile)
 );
+CREATE TABLE IF NOT EXISTS submissions (id TEXT PRIMARY KEY, record TEXT NOT NULL);
 """
 
 _Write: TypeAlias = tuple[str, tuple[str | int | float, ...]]
@@ -89,6 +93,12 @@ class Store(Protocol):
 
     def forget_run_time(self, key: RunTimeKey) -> asyncio.Future[None]: ...
 
+    def submissions(self) -> list[SubmissionRecord]: ...
+
+    def put_submission(self, record: SubmissionRecord) -> asyncio.Future[None]: ...
+
+    def forget_submission(self, submission_id: str) -> asyncio.Future[None]: ...
+
     def close(self) -> None: ...
 
 
@@ -111,6 +121,22 @@ def decode(text: str) -> ApplicationRecord:
     if known.get("declared_class") is not None:
         known["declared_class"] = WorkloadClass(known["declared_class"])
     return ApplicationRecord(**known)
+
+
+def _encode_submission(record: SubmissionRecord) -> str:
+    values = asdict(record)
+    values["state"] = record.state.value
+    return json.dumps(values, sort_keys=True)
+
+
+def _decode_submission(text: str) -> SubmissionRecord:
+    """From JSON; fields that this version does not know are ignored."""
+    values: dict[str, Any] = json.loads(text)
+    known = {k: v for k, v in values.items() if k in SubmissionRecord.__dataclass_fields__}
+    known["state"] = SubmissionState(known["state"])
+    known["resources"] = Resources(**known["resources"])
+    known |= {k: tuple(known[k]) for k in ("files", "application_ids", "restarts")}
+    return SubmissionRecord(**known)
 
 
 class SqliteStore:
@@ -201,6 +227,20 @@ class SqliteStore:
         sql = "DELETE FROM run_times WHERE name = ? AND user = ? AND profile = ?"
         return self._put(sql, *key)
 
+    def submissions(self) -> list[SubmissionRecord]:
+        rows = self._db.execute("SELECT record FROM submissions ORDER BY rowid").fetchall()
+        return [_decode_submission(text) for (text,) in rows]
+
+    def put_submission(self, record: SubmissionRecord) -> asyncio.Future[None]:
+        sql = (
+            "INSERT INTO submissions VALUES (?, ?) "
+            "ON CONFLICT (id) DO UPDATE SET record = excluded.record"
+        )
+        return self._put(sql, record.submission_id, _encode_submission(record))
+
+    def forget_submission(self, submission_id: str) -> asyncio.Future[None]:
+        return self._put("DELETE FROM submissions WHERE id = ?", submission_id)
+
     def close(self) -> None:
         """Write what is queued, then close."""
         self._queue.put(None, timeout=CLOSE_TIMEOUT_S)
@@ -218,7 +258,8 @@ class SqliteStore:
     def _check_version(self) -> None:
         row = self._db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
         if row is not None and int(row[0]) < SCHEMA_VERSION:
-            # Version 2 added the table of run times, version 3 that of drains: both stand by now.
+            # Version 2 added the table of run times, 3 that of drains, 4 that of submissions:
+            # all stand by now.
             sql = "UPDATE meta SET value = ? WHERE key = 'schema'"
             self._db.execute(sql, (str(SCHEMA_VERSION),))
             self._db.commit()

@@ -22,6 +22,7 @@ import functools
 import os
 import pickle
 import threading
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Sized
 from concurrent import futures
@@ -53,9 +54,15 @@ WORKED_S = 5.0
 LIVES_MAX = 10
 """How often a task is submitted again to a master that has begun anew."""
 CALL_TIMEOUT_S = 60.0
+GIVE_UP_S = 5.0
+"""Most that is waited for tasks to end that were given up."""
 _AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 T = TypeVar("T")
+
+
+class _GivenUp(Exception):
+    """Nobody wants the task any more, and the master does not have it."""
 
 
 class TaskFailed(errors.HrmError):
@@ -68,7 +75,10 @@ class TaskFailed(errors.HrmError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskRun:
-    """One run of one subtask. ``outcome``: "done", or what went wrong; ``message`` says more."""
+    """One run of one subtask. ``outcome``: "done", or what went wrong; ``message`` says more.
+
+    ``placed_by``: the policy that chose the device; ``fallback``: why not the learned one.
+    """
 
     subtask: str
     device: Device
@@ -78,6 +88,8 @@ class SubtaskRun:
     ran_s: float
     outcome: str
     message: str = ""
+    placed_by: str = ""
+    fallback: str = ""
 
     @property
     def ok(self) -> bool:
@@ -113,10 +125,13 @@ class Task:
         client: Client,
         request: pb.SubmitPipelineTaskRequest,
         future: futures.Future[TaskResult],
+        given_up: threading.Event | None = None,
     ) -> None:
+        """Who sets ``given_up`` keeps it from being submitted (again)."""
         self._client = client
         self._request = request
         self._future = future
+        self._given_up = given_up or threading.Event()
 
     @property
     def task_id(self) -> str:
@@ -164,8 +179,10 @@ class Task:
         self._future.add_done_callback(lambda _future: call())
 
     def cancel(self, reason: str = "cancelled by its client") -> None:
-        """Ask the master to end it; ``outcome`` then says so."""
-        self._client.cancel(self.task_id, reason)
+        """End it, at the master or on its way there; ``outcome`` then says so."""
+        self._given_up.set()
+        with contextlib.suppress(errors.NotFound):
+            self._client.cancel(self.task_id, reason)
 
 
 class Client:
@@ -177,12 +194,16 @@ class Client:
         *,
         token_path: Path | None = None,
         patience_s: float = 60.0,
+        call_timeout_s: float = CALL_TIMEOUT_S,
     ) -> None:
+        """``patience_s``: how long calls are tried again while the master is away or full;
+        ``call_timeout_s``: of one call."""
+        self._call_timeout_s = call_timeout_s
         self.target = default_master(master)
         token = rpc.read_token(token_file(master, token_path))
         self.patience_s = patience_s
         self._loop = _loop()
-        self._running: set[asyncio.Task[Any]] = set()
+        self._running: dict[asyncio.Task[Any], pb.SubmitPipelineTaskRequest] = {}
         self._closed = False
         self._sources: dict[int, tuple[Pipeline, Sources, pb.PipelineSpec]] = {}
         self._channel: grpc.aio.Channel = self._call(self._connect(token))
@@ -205,8 +226,9 @@ class Client:
             InvalidRequest: ``value`` cannot be pickled.
         """
         request = self._request(pipeline, value, size_mb, workload)
-        future = asyncio.run_coroutine_threadsafe(self._run(request), self._loop)
-        return Task(self, request, future)
+        given_up = threading.Event()
+        future = asyncio.run_coroutine_threadsafe(self._run(request, given_up), self._loop)
+        return Task(self, request, future, given_up)
 
     def map(
         self,
@@ -218,15 +240,19 @@ class Client:
         in_flight: int = IN_FLIGHT,
         keep_failures: bool = False,
         progress: bool | None = None,
+        timeout_s: float | None = None,
     ) -> Generator[TaskResult, None, None]:
         """Run ``pipeline`` over all ``values``; results come in their order, as soon as they can.
 
         At most ``in_flight`` tasks are on their way, so ``values`` may be long. ``progress``: a bar
         on stderr; None: if that is a terminal. ``keep_failures``: a failed task is a result, too.
+        ``timeout_s``: of the whole, from the first task to the last result; None: no limit.
 
         Raises:
             TaskFailed: a task failed; those on their way are cancelled.
+            TimeoutError: ``timeout_s`` has passed; the same.
         """
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         size = size_mb if callable(size_mb) else (lambda _value: float(size_mb))
         waiting: list[Task] = []
         source = iter(values)
@@ -244,31 +270,39 @@ class Client:
                         waiting.append(task)
                     if not waiting:
                         return
-                    first = waiting.pop(0)
-                    yield first.outcome() if keep_failures else first.result()
+                    left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+                    first = waiting[0]
+                    result = first.outcome(left_s) if keep_failures else first.result(left_s)
+                    del waiting[0]
+                    yield result
             finally:
                 self.cancel_all(waiting, "the map that it belongs to was given up")
 
     def cancel(self, task_id: str, reason: str) -> None:
         request = pb.CancelPipelineTaskRequest(task_id=task_id, reason=reason)
-        self._call(self._again(lambda: self._stub.Cancel(request, timeout=CALL_TIMEOUT_S)))
+        self._call(self._again(lambda: self._stub.Cancel(request, timeout=self._call_timeout_s)))
 
     def cancel_all(self, tasks: Iterable[Task], reason: str) -> None:
-        """Ask the master to end these, all at once; those that it does not know are let pass."""
+        """End these, all at once, at the master or on their way there."""
+        given_up = [one for one in tasks if not one.done()]
+        for one in given_up:
+            one._given_up.set()
 
         async def ask() -> None:
-            requests = [
-                pb.CancelPipelineTaskRequest(task_id=one.task_id, reason=reason)
-                for one in tasks
-                if not one.done()
-            ]
-            calls = (
-                self._again(partial(self._stub.Cancel, request, timeout=CALL_TIMEOUT_S))
-                for request in requests
-            )
-            await asyncio.gather(*calls, return_exceptions=True)
+            await asyncio.gather(*(self._cancel(one.task_id, reason) for one in given_up))
+            requests = {id(one._request) for one in given_up}
+            running = [task for task, own in self._running.items() if id(own) in requests]
+            if running:
+                await asyncio.wait(running, timeout=GIVE_UP_S)
 
         self._call(ask())
+
+    async def _cancel(self, task_id: str, reason: str) -> None:
+        """What the master does not know, or cannot be told, is let pass."""
+        request = pb.CancelPipelineTaskRequest(task_id=task_id, reason=reason)
+        call = partial(self._stub.Cancel, request, timeout=self._call_timeout_s)
+        with contextlib.suppress(errors.HrmError):
+            await self._again(call)
 
     def tasks(self, *, everything: bool = False) -> pb.ListPipelineTasksResponse:
         """The tasks and nodes that the master knows; ``everything``: ended tasks, too."""
@@ -276,7 +310,7 @@ class Client:
 
         async def ask() -> pb.ListPipelineTasksResponse:
             answer: pb.ListPipelineTasksResponse = await self._stub.List(
-                request, timeout=CALL_TIMEOUT_S
+                request, timeout=self._call_timeout_s
             )
             return answer
 
@@ -340,16 +374,22 @@ class Client:
             files=[pb.SourceFile(path=path, content=content) for path, content in sources.files],
         )
 
-    async def _run(self, request: pb.SubmitPipelineTaskRequest) -> TaskResult:
+    async def _run(
+        self, request: pb.SubmitPipelineTaskRequest, given_up: threading.Event
+    ) -> TaskResult:
         """One task from its submission to its result, whatever happens to the master meanwhile."""
         this = asyncio.current_task()
         assert this is not None
-        self._running.add(this)
-        this.add_done_callback(self._running.discard)
+        self._running[this] = request
+        this.add_done_callback(self._running.pop)
         first = request.task_id
         for life in range(2, LIVES_MAX + 2):
-            with contextlib.suppress(errors.AlreadyExists):
-                await self._again(lambda: self._stub.Submit(request, timeout=CALL_TIMEOUT_S))
+            try:
+                with contextlib.suppress(errors.AlreadyExists):
+                    await self._again(lambda: self._submit(request, given_up))
+            except _GivenUp:
+                why = "it was given up before the master had it"
+                return TaskResult(task_id=request.task_id, value=None, error=why)
             try:
                 end = await self._again(lambda: self._watch(request.task_id))
                 if end.outcome != pb.PIPELINE_TASK_OUTCOME_DONE:
@@ -363,6 +403,16 @@ class Client:
         raise errors.Unavailable(
             f"the master at {self.target} has lost task {first} {LIVES_MAX} times; look at its log"
         )
+
+    async def _submit(
+        self, request: pb.SubmitPipelineTaskRequest, given_up: threading.Event
+    ) -> None:
+        if given_up.is_set():
+            raise _GivenUp
+        await self._stub.Submit(request, timeout=CALL_TIMEOUT_S)
+        if given_up.is_set():
+            # Its cancellation may have overtaken it.
+            await self._cancel(request.task_id, "it was given up")
 
     async def _watch(self, task_id: str) -> pb.PipelineTaskEnd:
         updates = self._stub.Watch(pb.WatchPipelineTasksRequest(task_ids=[task_id]))
@@ -437,6 +487,8 @@ def _run(timing: pb.SubtaskTiming) -> SubtaskRun:
         ran_s=timing.ran_s,
         outcome=outcome.lower().replace("_", "-"),
         message=timing.message,
+        placed_by=timing.placed_by,
+        fallback=timing.fallback,
     )
 
 

@@ -17,8 +17,12 @@ the heuristic placed; if the 95th percentile of the learned one's is worse by 10
 the mode falls back to ``shadow``, and stays there over a restart.
 
 Nothing here knows tasks, nodes or networks, reads a clock or draws at random: questions ``V`` and
-decisions ``D`` are the user's (``hrm.policies.cluster.hosted`` places tasks), and so are the two
-times, ``now`` and the clock that measures the budget.
+decisions ``D`` are the user's (``hrm.policies.cluster.hosted`` places tasks on nodes,
+``hrm.policies.corun.hosted`` subtasks on devices), and so are the two times, ``now`` and the clock
+that measures the budget.
+
+A decision may begin one thing, known by the question's key, or several, which the user names one by
+one (``expect``). What has ended is compared (``ended``).
 """
 
 from __future__ import annotations
@@ -139,12 +143,14 @@ class Answer(NamedTuple, Generic[D]):
 
 
 class Decided(NamedTuple, Generic[D]):
-    """What counts. ``reason``: why the learned policy, though asked to decide, did not."""
+    """What counts. ``reason``: why the learned policy, though asked to decide, did not; ``doubt``:
+    the same in words."""
 
     decision: D
     why: str
     learned: bool
     reason: Reason | None
+    doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,12 +311,19 @@ class Host(Generic[V, D]):
         self._mode = mode
 
     def decide(self, key: str, view: V, now: float) -> Decided[D]:
-        """The answer that counts for the question ``view``, which is known as ``key``."""
+        """The answer that counts for the question ``view``, which is known as ``key``, as is what
+        the answer begins."""
+        decided, expected_s = self.answer(key, view, now)
+        self.expect(key, expected_s, learned=decided.learned)
+        return decided
+
+    def answer(self, key: str, view: V, now: float) -> tuple[Decided[D], float]:
+        """As ``decide``, with what the heuristic expects (seconds); nothing is awaited."""
         self._counters.asked += 1
         safe = self._fallback(view)
         trusted = canary_place(key) < self._share()
         if self._mode is Mode.OFF or not (trusted or self._mode is Mode.SHADOW):
-            return self._settle(key, safe, Decided(safe.decision, safe.why, False, None))
+            return Decided(safe.decision, safe.why, False, None), safe.expected_s
         answer: Answer[D] | None = None
         doubt: Doubt | None = None
         started_s = self._clock_s()
@@ -321,13 +334,26 @@ class Host(Generic[V, D]):
             self._count(doubt)
         if self._mode is Mode.SHADOW:
             self._record(key, now, safe, answer, doubt, self._clock_s() - started_s)
-            return self._settle(key, safe, Decided(safe.decision, safe.why, False, None))
+            return Decided(safe.decision, safe.why, False, None), safe.expected_s
         if answer is None:
             assert doubt is not None
             why = f"{safe.why}; {self.heuristic} decided, not {self.policy}: {doubt}"
-            return self._settle(key, safe, Decided(safe.decision, why, False, doubt.reason))
+            decided = Decided(safe.decision, why, False, doubt.reason, str(doubt))
+            return decided, safe.expected_s
         self._counters.learned += 1
-        return self._settle(key, safe, Decided(answer.decision, answer.why, True, None))
+        return Decided(answer.decision, answer.why, True, None), safe.expected_s
+
+    def expect(self, key: str, expected_s: float, *, learned: bool) -> None:
+        """Await the end of what is known as ``key``: ``learned`` tells who has begun it, the
+        heuristic had ``expected_s`` (NaN: unknown). What was awaited under this key is not."""
+        self._pending.pop(key, None)
+        self._pending[key] = (learned, expected_s)
+        if len(self._pending) > self.bounds.pending_max:
+            del self._pending[next(iter(self._pending))]
+
+    def forget(self, key: str) -> None:
+        """The end of ``key`` says nothing of who has begun it, or it never comes."""
+        self._pending.pop(key, None)
 
     def ended(self, key: str, *, now: float, response_s: float, ok: bool) -> None:
         """What was decided under ``key`` has ended; keys that nobody knows are let pass."""
@@ -399,13 +425,6 @@ class Host(Generic[V, D]):
             self._breaker_until = now + self.bounds.breaker_s
         budget_ms = 1e3 * self.bounds.budget_s
         raise Doubt(Reason.BUDGET, f"it took {1e3 * took_s:.2f} ms of {budget_ms:g} ms")
-
-    def _settle(self, key: str, safe: Answer[D], decided: Decided[D]) -> Decided[D]:
-        self._pending.pop(key, None)
-        self._pending[key] = (decided.learned, safe.expected_s)
-        if len(self._pending) > self.bounds.pending_max:
-            del self._pending[next(iter(self._pending))]
-        return decided
 
     def _record(
         self,

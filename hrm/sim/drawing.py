@@ -125,12 +125,29 @@ def _bounds_of_traits(seed: int, bounds: Bounds, traits: tuple[str, ...]) -> Bou
     chance = source(seed, "bounds")
     if "remotes" in traits:
         bounds = replace(bounds, lease_timeout_s=chance.uniform(0.3, 4.0))
+    bounds = _with_exclusion(seed, bounds, traits)
     return replace(
         bounds,
         scheduler_timeout_s=chance.uniform(3.0, 6.0),
         rebind_timeout_s=chance.uniform(0.5, 3.0),
         lease_scope="candidates" if "candidates" in traits else "global",
         waiting_bound="feedback" if "feedback" in traits else "limit",
+    )
+
+
+def _with_exclusion(seed: int, bounds: Bounds, traits: tuple[str, ...]) -> Bounds:
+    """Nodes at which executors fail are excluded for a while; without the trait, never."""
+    if "exclusion" not in traits:
+        return replace(bounds, node_failures=0)
+    chance = source(seed, "exclusion")
+    return replace(
+        bounds,
+        node_failures=chance.randint(1, 2),
+        node_failure_run_s=chance.uniform(1.0, 10.0),
+        node_failure_window_s=chance.uniform(5.0, 30.0),
+        node_failing_applications=chance.randint(1, 2),
+        node_exclusion_s=chance.uniform(1.0, 6.0),
+        node_exclusion_max_s=chance.uniform(6.0, 15.0),
     )
 
 
@@ -261,6 +278,8 @@ def _application(
         plan = _crowded(source(seed, f"crowd-{number}"), plan, stream=stream)
     if "gangs" in traits:
         plan = _with_gang(source(seed, f"gang-{number}"), plan, nodes)
+    if "locality" in traits:
+        plan = _with_data(source(seed, f"data-{number}"), plan, nodes)
     return _that_runs_at_once(plan, nodes) if must_run_at_once(traits) else plan
 
 
@@ -328,6 +347,17 @@ def _with_gang(
         last = max(last, gang)
     targets = ((begin_s, max(first, gang)), *middle, (end_s, last))
     return replace(plan, targets=targets, gang_min=gang)
+
+
+def _with_data(
+    chance: Random, plan: ApplicationPlan, nodes: tuple[NodePlan, ...]
+) -> ApplicationPlan:
+    """Let most applications have data on some hosts, not all of which are nodes of the cluster."""
+    if chance.random() < 0.3:
+        return plan
+    names = [node.name for node in nodes] + ["elsewhere"]
+    hosts = tuple(chance.sample(names, chance.randint(1, min(2, len(names)))))
+    return replace(plan, hosts=hosts, local_executors=chance.randint(1, 4))
 
 
 def _rate(seed: int, kind: str, top: float, limits: Limits) -> float:

@@ -40,7 +40,7 @@ _ORPHAN_S = 0.8
 _RECONNECT_S = 0.1
 _RECONNECT_MAX_S = 2.0
 _MASTER_TIMEOUT_S = 40.0
-_LIMITS = AppMasterLimits(backoff_max_s=2.0, settled_s=5.0, confirm_s=4.0)
+_LIMITS = AppMasterLimits(backoff_max_s=2.0, settled_s=5.0, confirm_s=4.0, locality_wait_s=1.5)
 
 _PHASES = {
     ContainerState.PENDING: am.Phase.REQUESTED,
@@ -86,6 +86,7 @@ class Driver:
         self.application_id = ApplicationId("")
         self.executors: dict[str, int] = {}
         self.outcome = ""
+        self.had_appmaster = False
         self.appmaster: _AppMaster | None = None
         self._target = plan.targets[0][1]
         self._class = ""
@@ -111,6 +112,8 @@ class Driver:
                 memory_mib=resources.memory_mib,
                 gpu_memory_mib=resources.gpu_memory_mib,
                 gpus=self.plan.gpus,
+                hosts=self.plan.hosts,
+                local_executors=self.plan.local_executors,
             ),
         )
 
@@ -201,7 +204,8 @@ class _AppMaster:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.world = driver.world
-        self.core = AppMasterCore(limits=_LIMITS)
+        self.core = AppMasterCore(limits=_LIMITS, took_over=driver.had_appmaster)
+        driver.had_appmaster = True
         self.left = False
         self._application_id = driver.application_id
         self._stream: Stream | None = None
@@ -275,6 +279,7 @@ class _AppMaster:
                     now=0.0,
                     application_id=application_id,
                     requests=tuple(self._request(ask) for ask in command.asks),
+                    again=command.again,
                 )
             case am.ReleaseContainers():
                 message = e.ContainersReleased(
@@ -307,6 +312,8 @@ class _AppMaster:
             heap_mib=target.heap_mib,
             expected_duration_s=self.driver.plan.duration_hint_s,
             gpus=target.gpus,
+            hosts=ask.hosts,
+            locality_wait_s=ask.locality_wait_s,
         )
 
     # --- the master -----------------------------------------------------------------------------

@@ -11,14 +11,17 @@ from dataclasses import dataclass
 
 from hrm.core import commands as c
 from hrm.core import events as e
+from hrm.core.feasibility import could_hold, demand_vector
 from hrm.core.master import MasterCore
 from hrm.core.model import (
     ApplicationId,
     ContainerSpec,
     ContainerState,
+    NodeState,
     ResourceUnitId,
     WorkloadClass,
 )
+from hrm.core.negotiator import Proposal
 
 __all__ = ["Grants"]
 
@@ -68,6 +71,8 @@ class Grants:
                 case c.ProposeClaims(proposal=proposal):
                     if proposal.workload_class is WorkloadClass.STREAM:
                         self._leased(core, proposal.lease_token, event.now)
+                    else:
+                        self._patient(core, proposal, event.now)
                 case c.Reply(answer=c.LeaseGranted(token=token)):
                     self._leased(core, token, event.now)
         if isinstance(event, e.ApplicationRegistered):
@@ -79,6 +84,7 @@ class Grants:
             if spec.container_id not in streams:
                 self._beside_lease(core, spec, lease)
             self._open(core, spec)
+            self._welcome(core, spec, event.now)
         self._together(core, event, granted)
 
     def _leased(self, core: MasterCore, token: int, now: float) -> None:
@@ -139,6 +145,45 @@ class Grants:
             self._violated(f"{spec.container_id} is granted {spec.unit_id}, which {what}")
         elif unit.gpu_only and not spec.resources.gpu_memory_mib:
             self._violated(f"{spec.container_id} takes cores that {spec.unit_id} keeps for its GPU")
+
+    def _welcome(self, core: MasterCore, spec: ContainerSpec, now: float) -> None:
+        """No grant on a node that is excluded for the application, while another could hold it."""
+        avoided = core.ledger.exclusions.avoided(spec.application_id, now)
+        if spec.unit_id.partition("/")[0] not in avoided:
+            return
+        demand = demand_vector(spec.resources)
+        for node in core.ledger.nodes.values():
+            others = node.name not in avoided and node.state is NodeState.ALIVE
+            if others and any(could_hold(demand, x) and not x.draining for x in node.units):
+                self._violated(
+                    f"{spec.container_id} is granted {spec.unit_id}, whose node is excluded, and "
+                    f"{node.name} could hold it"
+                )
+                return
+
+    def _patient(self, core: MasterCore, proposal: Proposal, now: float) -> None:
+        """Nothing is claimed far from its data before its time, if a node there could hold it."""
+        scheduler = core.placing.schedulers[proposal.scheduler]
+        if proposal.gang or scheduler.strict_order:
+            return
+        app = core.ledger.applications[proposal.application_id]
+        avoided = core.ledger.exclusions.avoided(proposal.application_id, now)
+        for claim in proposal.claims:
+            container = app.containers[claim.entry.container_id]
+            asked = container.request
+            over = now >= container.requested_at_s + asked.locality_wait_s
+            if over or claim.unit_id.partition("/")[0] in asked.near:
+                continue
+            for name in asked.near:
+                node = core.ledger.nodes.get(name)
+                if node is None or node.state is not NodeState.ALIVE or name in avoided:
+                    continue
+                demand = demand_vector(asked.resources)
+                if any(could_hold(demand, x) and not x.draining for x in node.units):
+                    self._violated(
+                        f"{container.container_id} is to go to {claim.unit_id}, and could wait "
+                        f"for {name}, where its data is"
+                    )
 
     # --- gangs ----------------------------------------------------------------------------------
 

@@ -60,6 +60,8 @@ class _Record:
 class Machine:
     """One machine. ``core`` is None while its agent is down; ``up`` is the machine itself.
 
+    Until ``bad_until_s`` whatever starts there fails at once.
+
     Invariant: ``processes`` are the live ones; each has a record without an end.
     """
 
@@ -70,8 +72,10 @@ class Machine:
         self.units = plan.units
         self.up = True
         self.core: NodeCore | None = None
+        self.bad_until_s = 0.0
         self.processes: dict[ContainerId, _Process] = {}
         self._binding = plan.binding
+        self._ills = source(world.plan.seed, f"ills-{plan.name}")
         self._usage = source(world.plan.seed, f"usage-{plan.name}")
         self._busy = True
         self._records: dict[ContainerId, _Record] = {}
@@ -292,6 +296,10 @@ class Machine:
             return
         if process.order is not None:
             self._stop_soon(container_id, process)
+        elif self.world.clock.now < self.bad_until_s:
+            end = ContainerEnd(cause=EndCause.EXITED, exit_code=1, message="no space left")
+            delay_s = self._ills.uniform(0.0, 0.5)
+            self.world.clock.after(delay_s, self._end, container_id, process, end)
         elif network.happens("executor-crash"):
             end = ContainerEnd(cause=EndCause.EXITED, exit_code=52, message="it crashed")
             delay_s = network.chance.uniform(0.0, 6.0)

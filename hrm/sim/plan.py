@@ -61,6 +61,7 @@ TIMED_KINDS = {
     "clock-skew": 1,
     "rebind": 4,
     "scheduler-crash": 3,
+    "bad-node": 2,
 }
 """Faults that happen at moments, with the most of a kind in one run."""
 
@@ -74,6 +75,8 @@ TRAITS = {
     "policies": 0.4,
     "preemption": 0.6,
     "auto-binding": 0.5,
+    "exclusion": 0.5,
+    "locality": 0.4,
 }
 """What a run may have beside the plain cluster, with the chance that it has it."""
 
@@ -139,7 +142,8 @@ class ApplicationPlan:
     ``work_s``: executor seconds until it is done. ``classes``: what its AppMaster observes, when.
     ``kill_chance``: that it names executors when it lowers its target, as dynamic allocation does.
     ``gpus``: 1 where each executor wants a GPU for itself, and ``resources`` name no device memory.
-    ``gang_min``: how many executors are to start together; 0: each by itself.
+    ``gang_min``: how many executors are to start together; 0: each by itself. ``hosts``: where its
+    data lies, and how many executors that would fill in ``local_executors``.
     """
 
     name: str
@@ -153,6 +157,8 @@ class ApplicationPlan:
     duration_hint_s: float
     gpus: int = 0
     gang_min: int = 0
+    hosts: tuple[str, ...] = ()
+    local_executors: int = 0
 
 
 @dataclass(frozen=True, slots=True)

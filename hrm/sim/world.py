@@ -31,6 +31,7 @@ __all__ = ["World"]
 QUIET_S = 150.0
 EVENTS_MAX = 60_000
 _LOOK_S = 0.5
+_KILLERS = ("executor-crash", "launch-failure", "bad-node")
 
 
 class World:
@@ -71,6 +72,7 @@ class World:
             "clock-skew": self._clock_step,
             "rebind": self._rebind,
             "scheduler-crash": self._scheduler_crash,
+            "bad-node": self._bad_node,
         }
         for fault in plan.faults:
             self.clock.at(self._begin_s + fault.at_s, self._strike, fault)
@@ -137,7 +139,7 @@ class World:
                 or driver.name in self.refused
                 or (
                     "executors failed within" in why
-                    and injected["executor-crash"] + injected["launch-failure"] > 0
+                    and sum(injected[kind] for kind in _KILLERS) > 0
                 )
                 or ("did not come back within" in why and self._could_be_away())
                 or (why == "the master cannot be reached" and self._could_be_away())
@@ -163,6 +165,7 @@ class World:
         if self.master.core is None:
             self.master.start()
         for machine in self.machines:
+            machine.bad_until_s = 0.0
             if machine.name not in self.gone:
                 machine.come_back(with_disk=True)
                 machine.start_agent()
@@ -204,10 +207,14 @@ class World:
                 self._ask_drain(name, undo=True)
         self.clock.after(2.0, self._undo_drains)
 
-    def _ask_drain(self, name: NodeName, *, undo: bool) -> None:
+    def _ask_drain(self, name: NodeName, *, undo: bool, move_within_s: float = 0.0) -> None:
         self.master.call(
             lambda call_id: e.DrainRequested(
-                now=self.clock.now, call_id=call_id, nodes=(name,), undo=undo
+                now=self.clock.now,
+                call_id=call_id,
+                nodes=(name,),
+                undo=undo,
+                move_within_s=move_within_s,
             ),
             _heard,
         )
@@ -279,6 +286,13 @@ class World:
         lost.crash()
         return True
 
+    def _bad_node(self, fault: TimedFault) -> bool:
+        """For a while a machine kills whatever is started there: its disk is full."""
+        machine = self._machine(fault)
+        machine.bad_until_s = self.clock.now + 1.0 + 8.0 * fault.size
+        self.log.say(machine.name, f"kills what it starts for {1.0 + 8.0 * fault.size:.1f} s")
+        return True
+
     def _agent_crash(self, fault: TimedFault) -> bool:
         machine = self._machine(fault)
         was_up = machine.core is not None
@@ -329,7 +343,8 @@ class World:
         if self.master.core is None:
             return False
         name = self._machine(fault).name
-        self._ask_drain(name, undo=False)
+        move_within_s = 4.0 * fault.size if fault.pick * len(self.machines) % 1.0 < 0.5 else 0.0
+        self._ask_drain(name, undo=False, move_within_s=move_within_s)
         self.clock.after(0.5 + 6.0 * fault.size, lambda: self._ask_drain(name, undo=True))
         return True
 

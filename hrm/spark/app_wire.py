@@ -38,6 +38,14 @@ _CLASSES = {
 }
 
 
+_ITS_OWN_DOING = (
+    common_pb2.END_CAUSE_MEMORY_LIMIT,
+    common_pb2.END_CAUSE_LAUNCH_FAILED,
+    common_pb2.END_CAUSE_DISK_LIMIT,
+    common_pb2.END_CAUSE_GPU_MEMORY_LIMIT,
+)
+
+
 def seen(status: common_pb2.ContainerStatus) -> messages.ContainerSeen:
     """A container as the master tells it."""
     phase = _PHASES.get(status.state, messages.Phase.REQUESTED)
@@ -56,7 +64,7 @@ def seen(status: common_pb2.ContainerStatus) -> messages.ContainerSeen:
 def _blame(end: common_pb2.ContainerEnd) -> messages.Blame:
     if end.cause == common_pb2.END_CAUSE_NODE_LOST:
         return messages.Blame.NODE
-    if end.cause in (common_pb2.END_CAUSE_MEMORY_LIMIT, common_pb2.END_CAUSE_LAUNCH_FAILED):
+    if end.cause in _ITS_OWN_DOING:
         return messages.Blame.APPLICATION
     if end.cause == common_pb2.END_CAUSE_EXITED and end.exit_code != 0:
         return messages.Blame.APPLICATION
@@ -75,6 +83,8 @@ def targets(items: list[dict[str, Any]]) -> tuple[messages.ProfileTarget, ...]:
             gpu_memory_mib=int(item["gpu_memory_mib"]) if item.get("gpus") else 0,
             gpus=int(item.get("gpus", 0)),
             unknown_resources=tuple(item.get("unknown_resources", ())),
+            hosts=tuple(item.get("hosts", ())),
+            local_executors=int(item.get("local_executors", 0)),
         )
         for item in items
     )
@@ -93,9 +103,10 @@ def update(command: messages.Command) -> application_pb2.ApplicationUpdate | Non
     """What the master is told of ``command``; None: it is for Spark."""
     match command:
         case messages.RequestContainers():
-            return application_pb2.ApplicationUpdate(
-                request=application_pb2.RequestContainers(containers=map(_ask, command.asks))
-            )
+            request = application_pb2.RequestContainers(containers=map(_ask, command.asks))
+            if command.again is not None:
+                request.again = command.again
+            return application_pb2.ApplicationUpdate(request=request)
         case messages.ReleaseContainers():
             return application_pb2.ApplicationUpdate(
                 release=application_pb2.ReleaseContainers(
@@ -134,6 +145,8 @@ def _ask(ask: messages.ContainerAsk) -> application_pb2.ContainerRequest:
         ),
         heap_mib=min(target.heap_mib, _INT32_MAX),
         gpus=target.gpus,
+        hosts=ask.hosts,
+        locality_wait_s=ask.locality_wait_s,
     )
 
 

@@ -49,12 +49,14 @@ __all__ = ["AppMaster", "main"]
 
 UPDATES_MAX = 10_000
 RECONNECT_DELAY_S = 0.1
-RECONNECT_DELAY_MAX_S = 5.0
+RECONNECT_DELAY_MAX_S = 2.0
 REGISTER_TIMEOUT_S = 10.0
 GOODBYE_TIMEOUT_S = 2.0
 # The master's default for an application without a session (application_grace_s).
 FAREWELL_MAX_S = 30.0
 HEARTBEAT_MIN_S = 0.05
+EXIT_FILE_TIMEOUT_S = 5.0
+EXIT_FILE_PERIOD_S = 0.05
 
 
 class AppMaster:
@@ -64,10 +66,14 @@ class AppMaster:
         self.hello = introduction
         self.application_id: str = introduction["application_id"]
         self.core = AppMasterCore(
+            took_over=bool(introduction["application_id"]),
             limits=AppMasterLimits(
                 failures_max=int(introduction["max_failures"]),
                 failures_window_s=_window_s(introduction["failures_validity_ms"]),
-            )
+                locality_wait_s=float(introduction["locality_wait_ms"]) / 1000,
+                backoff_s=float(introduction["retry_delay_ms"]) / 1000,
+                backoff_max_s=float(introduction["retry_delay_max_ms"]) / 1000,
+            ),
         )
         self.core.adopt({i: int(p) for i, p in introduction["executors"].items()})
         self._token = ""
@@ -78,6 +84,7 @@ class AppMaster:
         self._call: Any = None
         self._alone_since_s = time.monotonic()
         self._orphaned = False
+        self._parting: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._bridge = DriverBridge(
             int(introduction["port"]), introduction["auth_token"], self._driver_says,
@@ -167,7 +174,20 @@ class AppMaster:
 
     def _driver_lost(self, why: str) -> None:
         self._orphaned = True
-        self._finish(False, f"the driver is gone: {why}")
+        exit_file = os.environ.get("HRM_DRIVER_EXIT_FILE")
+        if exit_file and self._parting is None:
+            self._parting = asyncio.create_task(self._part(Path(exit_file), why))
+        elif not exit_file:
+            self._finish(False, f"the driver is gone: {why}")
+
+    async def _part(self, exit_file: Path, why: str) -> None:
+        """In cluster mode the driver's runner tells how it ended. Exit code 0 is a success, as it
+        is on YARN, whether or not the context was stopped before."""
+        code = await asyncio.to_thread(_exit_code, exit_file)
+        if code is None:
+            self._finish(False, f"the driver is gone: {why}")
+        else:
+            self._finish(code == 0, f"the driver exited with code {code}" if code else "")
 
     def _finish(self, succeeded: bool, message: str) -> None:
         if not self._finishing.is_set():
@@ -305,6 +325,8 @@ class AppMaster:
             application_id=self.application_id,
             declared_class=app_wire.workload_class(hello["class"].upper()),
             gang_min=hello.get("gang_min", 0),
+            submission_id=os.environ.get("HRM_SUBMISSION_ID", ""),
+            submission_attempt=int(os.environ.get("HRM_SUBMISSION_ATTEMPT") or 0),
             **{
                 name: hello[name]
                 for name in (
@@ -366,6 +388,17 @@ class AppMaster:
     def _tick(self) -> None:
         self._timer = None
         self._handle(messages.Ticked(now=time.monotonic()))
+
+
+def _exit_code(exit_file: Path) -> int | None:
+    """What the driver's runner writes when it has seen the end; None: it does not, in good time."""
+    deadline_s = time.monotonic() + EXIT_FILE_TIMEOUT_S
+    while not exit_file.exists() and time.monotonic() < deadline_s:
+        time.sleep(EXIT_FILE_PERIOD_S)
+    try:
+        return int(exit_file.read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def _window_s(validity_ms: int | float) -> float:

@@ -25,7 +25,10 @@ COMPILE_TIMEOUT_S = 300
 JAVA_VERSION_MIN = 17
 SOURCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "plugin")
 SERVICE = "META-INF/services/org.apache.spark.scheduler.ExternalClusterManager"
-PROVIDER = "org.apache.spark.scheduler.cluster.hrm.HrmClusterManager"
+PROVIDERS = (
+    "org.apache.spark.scheduler.cluster.hrm.HrmClusterManager",
+    "org.apache.spark.scheduler.cluster.hrm.RehearsalClusterManager",
+)
 COMPILER_JARS = ("scala-compiler", "scala-library", "scala-reflect")
 
 
@@ -75,7 +78,7 @@ def _read_sources(directory: str) -> list[tuple[str, bytes]]:
 def _key(jars: str, core: str, texts: list[tuple[str, bytes]]) -> str:
     status = os.stat(os.path.join(jars, core))
     digest = hashlib.sha256(
-        f"{os.path.realpath(jars)} {status.st_size} {status.st_mtime_ns} {PROVIDER}".encode()
+        f"{os.path.realpath(jars)} {status.st_size} {status.st_mtime_ns} {PROVIDERS}".encode()
     )
     for path, text in texts:
         digest.update(f"{os.path.basename(path)} {len(text)} ".encode())
@@ -202,7 +205,7 @@ def _pack(classes: str, jar: str) -> None:
             for name in sorted(files):
                 path = os.path.join(directory, name)
                 archive.write(path, os.path.relpath(path, classes))
-        archive.writestr(SERVICE, PROVIDER + "\n")
+        archive.writestr(SERVICE, "\n".join(PROVIDERS) + "\n")
     os.replace(half, jar)
 
 

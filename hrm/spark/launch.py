@@ -4,8 +4,9 @@ The executor of every Spark is the class ``CoarseGrainedExecutorBackend`` in the
 Spark, so nothing is installed for HRM beside a Spark: a node needs one (a distribution, or the
 package pyspark) of exactly the driver's version, and a Java 17 or newer. Both are looked up once.
 
-The first class path entry is the literal ``jars/*``: Java expands it by itself, in the same order
-for every executor of a node.
+The class path begins with every jar of that Spark in one fixed order, which is what lets executors
+use an archive of its classes (``hrm.spark.archive``); it stands in a file of arguments, since it is
+20 KB long.
 
 Secrets travel in the environment, never in the arguments, which every user of a machine can read.
 """
@@ -25,6 +26,7 @@ from pathlib import Path
 
 from hrm.core.model import ContainerSpec, Gpu
 from hrm.errors import InvalidConfig, LaunchFailed
+from hrm.spark import archive as archives
 
 __all__ = [
     "Java",
@@ -39,6 +41,7 @@ __all__ = [
 EXECUTOR_CLASS = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 JAVA_VERSION_MIN = 17
 RESOURCES_FILE = "resources.json"
+ARGUMENT_FILE = "java.args"
 _JAVA_LIMIT_S = 20.0
 _CORE_JAR = re.compile(r"spark-core_[\d.]+-(?P<version>.+)\.jar")
 _GPU_RESOURCES = [
@@ -184,9 +187,11 @@ def executor_launch(
     stdout_url: str = "",
     stderr_url: str = "",
     gpu: Gpu | None = None,
+    archive: str = "",
 ) -> Launch:
     """The command of the executor ``spec`` on this node, ``host`` to others.
 
+    ``archive``: of classes, to be used; empty: none.
     ``gpu``: of the resource unit that the executor runs on; it sees it if it holds device memory.
 
     Raises:
@@ -201,15 +206,17 @@ def executor_launch(
             f"{spark.version} at {spark.home}: install the driver's version and name it with "
             f"--spark-home, or submit with {spark.version}"
         )
+    _check_python(dict(launch.environment))
     heap_mib = spec.heap_mib or spec.resources.memory_mib
     if not 0 < heap_mib <= spec.resources.memory_mib:
         raise LaunchFailed(
             f"a heap of {heap_mib} MiB does not fit a container of {spec.resources.memory_mib} MiB"
         )
-    class_path = ":".join([f"{spark.home / 'jars'}/*", *launch.extra_class_path])
+    class_path = ":".join([*archives.class_path(str(spark.home)), *launch.extra_class_path])
+    flags = archives.flags(archive) if archive else []
     argv = (
         str(java.command),
-        "-cp", class_path,
+        f"@{work_dir / ARGUMENT_FILE}",
         # A JVM in a memory group starts with a 64th of the group, and collects garbage over and
         # over until it has grown. The heap is this container's alone: it may have it at once, and
         # memory that it does not touch is not used. The user's own -Xms, which follows, wins.
@@ -225,7 +232,7 @@ def executor_launch(
         "--app-id", spec.application_id,
         "--resourceProfileId", str(spec.resource_profile_id),
     )  # fmt: skip
-    files = {}
+    files = {ARGUMENT_FILE: archives.argument_file([*flags, "-cp", class_path])}
     if gpu is not None and spec.resources.gpu_memory_mib:
         files[RESOURCES_FILE] = json.dumps(_GPU_RESOURCES)
         argv = (*argv, "--resourcesFile", str(work_dir / RESOURCES_FILE))
@@ -236,6 +243,21 @@ def executor_launch(
     if stderr_url:
         environment["SPARK_LOG_URL_STDERR"] = stderr_url
     return Launch(argv=argv, environment=environment, files=files)
+
+
+def _check_python(environment: dict[str, str]) -> None:
+    """Where the driver ran on a node with that node's Python, this node's must be like it.
+
+    Raises:
+        LaunchFailed: it is not, with both versions.
+    """
+    wanted = environment.get("HRM_DRIVER_PYTHON")
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if wanted and wanted != here:
+        raise LaunchFailed(
+            f"the driver runs Python {wanted}, and this node has Python {here}; run the agents "
+            f"with one version, or name a Python that all nodes have with spark.pyspark.python"
+        )
 
 
 def gpu_environment(spec: ContainerSpec, gpu: Gpu | None) -> dict[str, str]:

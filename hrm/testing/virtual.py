@@ -221,9 +221,18 @@ class VirtualCluster:
         application_id: ApplicationId,
         executors: Iterable[int],
         resources: Resources = SMALL,
+        hosts: tuple[str, ...] = (),
+        locality_wait_s: float = 3.0,
     ) -> None:
+        """Ask for containers; ``hosts``: where their data lies."""
         requests = tuple(
-            ContainerRequest(executor_id=str(x), resource_profile_id=0, resources=resources)
+            ContainerRequest(
+                executor_id=str(x),
+                resource_profile_id=0,
+                resources=resources,
+                hosts=hosts,
+                locality_wait_s=locality_wait_s,
+            )
             for x in executors
         )
         self.tell_master(
@@ -516,6 +525,7 @@ def node_event(message: c.NodeMessage, now: float, epoch: int) -> e.NodeEvent:
                 reason=message.reason,
                 grace_s=message.grace_s,
                 only_if_waiting=message.only_if_waiting,
+                decommission=message.decommission,
             )
         case c.AcknowledgeEnded():
             return e.EndsAcknowledged(now=now, epoch=epoch, container_ids=message.container_ids)
@@ -535,3 +545,5 @@ def node_event(message: c.NodeMessage, now: float, epoch: int) -> e.NodeEvent:
                 container_id=message.container_id,
                 workload_class=message.workload_class,
             )
+        case c.DropShuffleFiles():
+            raise AssertionError("the live agent alone has a shuffle service")

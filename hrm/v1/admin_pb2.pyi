@@ -93,7 +93,7 @@ class ListNodesResponse(_message.Message):
     def __init__(self, nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("name", "host", "endpoint", "state", "resource_units", "isolation", "spark_versions", "usage", "registered_at_s", "last_heard_s_ago", "platform")
+    __slots__ = ("name", "host", "endpoint", "state", "resource_units", "isolation", "spark_versions", "usage", "registered_at_s", "last_heard_s_ago", "platform", "shortcuts", "excluded_for_s", "exclusion", "excluded_applications", "remarks")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
@@ -105,6 +105,11 @@ class Node(_message.Message):
     REGISTERED_AT_S_FIELD_NUMBER: _ClassVar[int]
     LAST_HEARD_S_AGO_FIELD_NUMBER: _ClassVar[int]
     PLATFORM_FIELD_NUMBER: _ClassVar[int]
+    SHORTCUTS_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDED_FOR_S_FIELD_NUMBER: _ClassVar[int]
+    EXCLUSION_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDED_APPLICATIONS_FIELD_NUMBER: _ClassVar[int]
+    REMARKS_FIELD_NUMBER: _ClassVar[int]
     name: str
     host: str
     endpoint: str
@@ -116,7 +121,12 @@ class Node(_message.Message):
     registered_at_s: float
     last_heard_s_ago: float
     platform: str
-    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., endpoint: _Optional[str] = ..., state: _Optional[_Union[_common_pb2.NodeState, str]] = ..., resource_units: _Optional[_Iterable[_Union[ResourceUnitStatus, _Mapping]]] = ..., isolation: _Optional[str] = ..., spark_versions: _Optional[_Iterable[str]] = ..., usage: _Optional[_Union[_node_pb2.NodeUsage, _Mapping]] = ..., registered_at_s: _Optional[float] = ..., last_heard_s_ago: _Optional[float] = ..., platform: _Optional[str] = ...) -> None: ...
+    shortcuts: _containers.RepeatedCompositeFieldContainer[_node_pb2.Shortcut]
+    excluded_for_s: float
+    exclusion: str
+    excluded_applications: int
+    remarks: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., endpoint: _Optional[str] = ..., state: _Optional[_Union[_common_pb2.NodeState, str]] = ..., resource_units: _Optional[_Iterable[_Union[ResourceUnitStatus, _Mapping]]] = ..., isolation: _Optional[str] = ..., spark_versions: _Optional[_Iterable[str]] = ..., usage: _Optional[_Union[_node_pb2.NodeUsage, _Mapping]] = ..., registered_at_s: _Optional[float] = ..., last_heard_s_ago: _Optional[float] = ..., platform: _Optional[str] = ..., shortcuts: _Optional[_Iterable[_Union[_node_pb2.Shortcut, _Mapping]]] = ..., excluded_for_s: _Optional[float] = ..., exclusion: _Optional[str] = ..., excluded_applications: _Optional[int] = ..., remarks: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ResourceUnitStatus(_message.Message):
     __slots__ = ("unit", "free", "running", "waiting_stream", "waiting_batch")
@@ -153,7 +163,7 @@ class GetApplicationRequest(_message.Message):
     def __init__(self, application_id: _Optional[str] = ...) -> None: ...
 
 class Application(_message.Message):
-    __slots__ = ("application_id", "name", "user", "tenant", "state", "workload_class", "class_evidence", "spark_version", "driver_host", "web_url", "submitted_at_s", "first_running_at_s", "ended_at_s", "message", "scheduler", "containers", "progress", "containers_running", "containers_waiting", "containers_pending", "mean_wait_s", "run_times", "gang_min")
+    __slots__ = ("application_id", "name", "user", "tenant", "state", "workload_class", "class_evidence", "spark_version", "driver_host", "web_url", "submitted_at_s", "first_running_at_s", "ended_at_s", "message", "scheduler", "containers", "progress", "containers_running", "containers_waiting", "containers_pending", "mean_wait_s", "run_times", "gang_min", "submission_id", "submission_attempt")
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +187,8 @@ class Application(_message.Message):
     MEAN_WAIT_S_FIELD_NUMBER: _ClassVar[int]
     RUN_TIMES_FIELD_NUMBER: _ClassVar[int]
     GANG_MIN_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     application_id: str
     name: str
     user: str
@@ -200,7 +212,9 @@ class Application(_message.Message):
     mean_wait_s: float
     run_times: _containers.RepeatedCompositeFieldContainer[RunTime]
     gang_min: int
-    def __init__(self, application_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., tenant: _Optional[str] = ..., state: _Optional[_Union[_common_pb2.ApplicationState, str]] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., class_evidence: _Optional[str] = ..., spark_version: _Optional[str] = ..., driver_host: _Optional[str] = ..., web_url: _Optional[str] = ..., submitted_at_s: _Optional[float] = ..., first_running_at_s: _Optional[float] = ..., ended_at_s: _Optional[float] = ..., message: _Optional[str] = ..., scheduler: _Optional[str] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., containers_running: _Optional[int] = ..., containers_waiting: _Optional[int] = ..., containers_pending: _Optional[int] = ..., mean_wait_s: _Optional[float] = ..., run_times: _Optional[_Iterable[_Union[RunTime, _Mapping]]] = ..., gang_min: _Optional[int] = ...) -> None: ...
+    submission_id: str
+    submission_attempt: int
+    def __init__(self, application_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., tenant: _Optional[str] = ..., state: _Optional[_Union[_common_pb2.ApplicationState, str]] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., class_evidence: _Optional[str] = ..., spark_version: _Optional[str] = ..., driver_host: _Optional[str] = ..., web_url: _Optional[str] = ..., submitted_at_s: _Optional[float] = ..., first_running_at_s: _Optional[float] = ..., ended_at_s: _Optional[float] = ..., message: _Optional[str] = ..., scheduler: _Optional[str] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., containers_running: _Optional[int] = ..., containers_waiting: _Optional[int] = ..., containers_pending: _Optional[int] = ..., mean_wait_s: _Optional[float] = ..., run_times: _Optional[_Iterable[_Union[RunTime, _Mapping]]] = ..., gang_min: _Optional[int] = ..., submission_id: _Optional[str] = ..., submission_attempt: _Optional[int] = ...) -> None: ...
 
 class RunTime(_message.Message):
     __slots__ = ("resource_profile_id", "mean_s", "containers")
@@ -237,12 +251,14 @@ class KillApplicationRequest(_message.Message):
     def __init__(self, application_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class DrainNodesRequest(_message.Message):
-    __slots__ = ("names", "undo")
+    __slots__ = ("names", "undo", "move_within_s")
     NAMES_FIELD_NUMBER: _ClassVar[int]
     UNDO_FIELD_NUMBER: _ClassVar[int]
+    MOVE_WITHIN_S_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
     undo: bool
-    def __init__(self, names: _Optional[_Iterable[str]] = ..., undo: bool = ...) -> None: ...
+    move_within_s: float
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., undo: bool = ..., move_within_s: _Optional[float] = ...) -> None: ...
 
 class BindNodeRequest(_message.Message):
     __slots__ = ("name", "mode", "bound_cores", "reserve_cores")

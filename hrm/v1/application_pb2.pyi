@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RegisterApplicationRequest(_message.Message):
-    __slots__ = ("application_id", "name", "user", "tenant", "spark_version", "driver_host", "web_url", "declared_class", "launch", "submission_key", "gang_min")
+    __slots__ = ("application_id", "name", "user", "tenant", "spark_version", "driver_host", "web_url", "declared_class", "launch", "submission_key", "gang_min", "submission_id", "submission_attempt")
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,8 @@ class RegisterApplicationRequest(_message.Message):
     LAUNCH_FIELD_NUMBER: _ClassVar[int]
     SUBMISSION_KEY_FIELD_NUMBER: _ClassVar[int]
     GANG_MIN_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     application_id: str
     name: str
     user: str
@@ -31,7 +33,9 @@ class RegisterApplicationRequest(_message.Message):
     launch: _common_pb2.SparkLaunch
     submission_key: str
     gang_min: int
-    def __init__(self, application_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., tenant: _Optional[str] = ..., spark_version: _Optional[str] = ..., driver_host: _Optional[str] = ..., web_url: _Optional[str] = ..., declared_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., launch: _Optional[_Union[_common_pb2.SparkLaunch, _Mapping]] = ..., submission_key: _Optional[str] = ..., gang_min: _Optional[int] = ...) -> None: ...
+    submission_id: str
+    submission_attempt: int
+    def __init__(self, application_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., tenant: _Optional[str] = ..., spark_version: _Optional[str] = ..., driver_host: _Optional[str] = ..., web_url: _Optional[str] = ..., declared_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., launch: _Optional[_Union[_common_pb2.SparkLaunch, _Mapping]] = ..., submission_key: _Optional[str] = ..., gang_min: _Optional[int] = ..., submission_id: _Optional[str] = ..., submission_attempt: _Optional[int] = ...) -> None: ...
 
 class RegisterApplicationResponse(_message.Message):
     __slots__ = ("application_id", "epoch", "containers", "heartbeat_interval_s", "last_executor_number")
@@ -74,26 +78,32 @@ class AttachApplication(_message.Message):
     def __init__(self, application_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class ContainerRequest(_message.Message):
-    __slots__ = ("executor_id", "resource_profile_id", "resources", "heap_mib", "expected_duration_s", "gpus")
+    __slots__ = ("executor_id", "resource_profile_id", "resources", "heap_mib", "expected_duration_s", "gpus", "hosts", "locality_wait_s")
     EXECUTOR_ID_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_PROFILE_ID_FIELD_NUMBER: _ClassVar[int]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
     HEAP_MIB_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_DURATION_S_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
+    HOSTS_FIELD_NUMBER: _ClassVar[int]
+    LOCALITY_WAIT_S_FIELD_NUMBER: _ClassVar[int]
     executor_id: str
     resource_profile_id: int
     resources: _common_pb2.Resources
     heap_mib: int
     expected_duration_s: float
     gpus: int
-    def __init__(self, executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., resources: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., heap_mib: _Optional[int] = ..., expected_duration_s: _Optional[float] = ..., gpus: _Optional[int] = ...) -> None: ...
+    hosts: _containers.RepeatedScalarFieldContainer[str]
+    locality_wait_s: float
+    def __init__(self, executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., resources: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., heap_mib: _Optional[int] = ..., expected_duration_s: _Optional[float] = ..., gpus: _Optional[int] = ..., hosts: _Optional[_Iterable[str]] = ..., locality_wait_s: _Optional[float] = ...) -> None: ...
 
 class RequestContainers(_message.Message):
-    __slots__ = ("containers",)
+    __slots__ = ("containers", "again")
     CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
     containers: _containers.RepeatedCompositeFieldContainer[ContainerRequest]
-    def __init__(self, containers: _Optional[_Iterable[_Union[ContainerRequest, _Mapping]]] = ...) -> None: ...
+    again: bool
+    def __init__(self, containers: _Optional[_Iterable[_Union[ContainerRequest, _Mapping]]] = ..., again: bool = ...) -> None: ...
 
 class ReleaseContainers(_message.Message):
     __slots__ = ("executor_ids", "reason")

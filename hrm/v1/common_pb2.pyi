@@ -44,6 +44,8 @@ class EndCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     END_CAUSE_KILLED: _ClassVar[EndCause]
     END_CAUSE_LOST: _ClassVar[EndCause]
     END_CAUSE_PREEMPTED: _ClassVar[EndCause]
+    END_CAUSE_DISK_LIMIT: _ClassVar[EndCause]
+    END_CAUSE_GPU_MEMORY_LIMIT: _ClassVar[EndCause]
 
 class NodeState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -77,6 +79,8 @@ END_CAUSE_LAUNCH_FAILED: EndCause
 END_CAUSE_KILLED: EndCause
 END_CAUSE_LOST: EndCause
 END_CAUSE_PREEMPTED: EndCause
+END_CAUSE_DISK_LIMIT: EndCause
+END_CAUSE_GPU_MEMORY_LIMIT: EndCause
 NODE_STATE_UNSPECIFIED: NodeState
 NODE_STATE_ALIVE: NodeState
 NODE_STATE_DRAINING: NodeState
@@ -93,7 +97,7 @@ class Resources(_message.Message):
     def __init__(self, vcores: _Optional[int] = ..., memory_mib: _Optional[int] = ..., gpu_memory_mib: _Optional[int] = ...) -> None: ...
 
 class SparkLaunch(_message.Message):
-    __slots__ = ("driver_url", "spark_version", "environment", "java_options", "extra_class_path", "decommissions")
+    __slots__ = ("driver_url", "spark_version", "environment", "java_options", "extra_class_path", "decommissions", "driver")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -107,16 +111,18 @@ class SparkLaunch(_message.Message):
     JAVA_OPTIONS_FIELD_NUMBER: _ClassVar[int]
     EXTRA_CLASS_PATH_FIELD_NUMBER: _ClassVar[int]
     DECOMMISSIONS_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_FIELD_NUMBER: _ClassVar[int]
     driver_url: str
     spark_version: str
     environment: _containers.ScalarMap[str, str]
     java_options: _containers.RepeatedScalarFieldContainer[str]
     extra_class_path: _containers.RepeatedScalarFieldContainer[str]
     decommissions: bool
-    def __init__(self, driver_url: _Optional[str] = ..., spark_version: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., java_options: _Optional[_Iterable[str]] = ..., extra_class_path: _Optional[_Iterable[str]] = ..., decommissions: bool = ...) -> None: ...
+    driver: str
+    def __init__(self, driver_url: _Optional[str] = ..., spark_version: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., java_options: _Optional[_Iterable[str]] = ..., extra_class_path: _Optional[_Iterable[str]] = ..., decommissions: bool = ..., driver: _Optional[str] = ...) -> None: ...
 
 class ContainerSpec(_message.Message):
-    __slots__ = ("container_id", "application_id", "executor_id", "resource_profile_id", "workload_class", "resources", "expected_duration_s", "launch", "resource_unit_id", "heap_mib")
+    __slots__ = ("container_id", "application_id", "executor_id", "resource_profile_id", "workload_class", "resources", "expected_duration_s", "launch", "resource_unit_id", "heap_mib", "user")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     EXECUTOR_ID_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +133,7 @@ class ContainerSpec(_message.Message):
     LAUNCH_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_UNIT_ID_FIELD_NUMBER: _ClassVar[int]
     HEAP_MIB_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     application_id: str
     executor_id: str
@@ -137,7 +144,8 @@ class ContainerSpec(_message.Message):
     launch: SparkLaunch
     resource_unit_id: str
     heap_mib: int
-    def __init__(self, container_id: _Optional[str] = ..., application_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., workload_class: _Optional[_Union[WorkloadClass, str]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., expected_duration_s: _Optional[float] = ..., launch: _Optional[_Union[SparkLaunch, _Mapping]] = ..., resource_unit_id: _Optional[str] = ..., heap_mib: _Optional[int] = ...) -> None: ...
+    user: str
+    def __init__(self, container_id: _Optional[str] = ..., application_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., workload_class: _Optional[_Union[WorkloadClass, str]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., expected_duration_s: _Optional[float] = ..., launch: _Optional[_Union[SparkLaunch, _Mapping]] = ..., resource_unit_id: _Optional[str] = ..., heap_mib: _Optional[int] = ..., user: _Optional[str] = ...) -> None: ...
 
 class ContainerEnd(_message.Message):
     __slots__ = ("cause", "exit_code", "message")
@@ -190,14 +198,18 @@ class ContainerStatus(_message.Message):
     def __init__(self, container_id: _Optional[str] = ..., application_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., workload_class: _Optional[_Union[WorkloadClass, str]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., state: _Optional[_Union[ContainerState, str]] = ..., node: _Optional[str] = ..., resource_unit_id: _Optional[str] = ..., requested_at_s: _Optional[float] = ..., assigned_at_s: _Optional[float] = ..., started_at_s: _Optional[float] = ..., ended_at_s: _Optional[float] = ..., end: _Optional[_Union[ContainerEnd, _Mapping]] = ..., stdout_url: _Optional[str] = ..., stderr_url: _Optional[str] = ..., usage: _Optional[_Union[ContainerUsage, _Mapping]] = ..., expected_duration_s: _Optional[float] = ...) -> None: ...
 
 class ContainerUsage(_message.Message):
-    __slots__ = ("cpu_percent", "memory_mib", "processes")
+    __slots__ = ("cpu_percent", "memory_mib", "processes", "disk_mib", "gpu_memory_mib")
     CPU_PERCENT_FIELD_NUMBER: _ClassVar[int]
     MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
     PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    DISK_MIB_FIELD_NUMBER: _ClassVar[int]
+    GPU_MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
     cpu_percent: float
     memory_mib: int
     processes: int
-    def __init__(self, cpu_percent: _Optional[float] = ..., memory_mib: _Optional[int] = ..., processes: _Optional[int] = ...) -> None: ...
+    disk_mib: int
+    gpu_memory_mib: int
+    def __init__(self, cpu_percent: _Optional[float] = ..., memory_mib: _Optional[int] = ..., processes: _Optional[int] = ..., disk_mib: _Optional[int] = ..., gpu_memory_mib: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("active_jobs", "active_stages", "completed_stages", "tasks_total", "tasks_running", "tasks_completed", "tasks_failed", "mean_task_s", "streaming_queries", "stages")

@@ -70,7 +70,7 @@ class NodeMessage(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., register: _Optional[_Union[RegisterNode, _Mapping]] = ..., heartbeat: _Optional[_Union[NodeHeartbeat, _Mapping]] = ..., container: _Optional[_Union[_common_pb2.ContainerStatus, _Mapping]] = ..., rebinding: _Optional[_Union[RebindingAnswer, _Mapping]] = ...) -> None: ...
 
 class RegisterNode(_message.Message):
-    __slots__ = ("name", "identity", "incarnation", "host", "endpoint", "resource_units", "containers", "isolation", "spark_versions", "platform")
+    __slots__ = ("name", "identity", "incarnation", "host", "endpoint", "resource_units", "containers", "isolation", "spark_versions", "platform", "remarks")
     NAME_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +81,7 @@ class RegisterNode(_message.Message):
     ISOLATION_FIELD_NUMBER: _ClassVar[int]
     SPARK_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     PLATFORM_FIELD_NUMBER: _ClassVar[int]
+    REMARKS_FIELD_NUMBER: _ClassVar[int]
     name: str
     identity: str
     incarnation: str
@@ -91,30 +92,53 @@ class RegisterNode(_message.Message):
     isolation: str
     spark_versions: _containers.RepeatedScalarFieldContainer[str]
     platform: str
-    def __init__(self, name: _Optional[str] = ..., identity: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., endpoint: _Optional[str] = ..., resource_units: _Optional[_Iterable[_Union[ResourceUnit, _Mapping]]] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., isolation: _Optional[str] = ..., spark_versions: _Optional[_Iterable[str]] = ..., platform: _Optional[str] = ...) -> None: ...
+    remarks: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., identity: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., endpoint: _Optional[str] = ..., resource_units: _Optional[_Iterable[_Union[ResourceUnit, _Mapping]]] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., isolation: _Optional[str] = ..., spark_versions: _Optional[_Iterable[str]] = ..., platform: _Optional[str] = ..., remarks: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class NodeHeartbeat(_message.Message):
-    __slots__ = ("usage", "containers")
+    __slots__ = ("usage", "containers", "shortcuts")
     USAGE_FIELD_NUMBER: _ClassVar[int]
     CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    SHORTCUTS_FIELD_NUMBER: _ClassVar[int]
     usage: NodeUsage
     containers: _containers.RepeatedCompositeFieldContainer[_common_pb2.ContainerStatus]
-    def __init__(self, usage: _Optional[_Union[NodeUsage, _Mapping]] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ...) -> None: ...
+    shortcuts: _containers.RepeatedCompositeFieldContainer[Shortcut]
+    def __init__(self, usage: _Optional[_Union[NodeUsage, _Mapping]] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., shortcuts: _Optional[_Iterable[_Union[Shortcut, _Mapping]]] = ...) -> None: ...
+
+class Shortcut(_message.Message):
+    __slots__ = ("name", "state", "note", "used", "missed", "why_missed")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    MISSED_FIELD_NUMBER: _ClassVar[int]
+    WHY_MISSED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    state: str
+    note: str
+    used: int
+    missed: int
+    why_missed: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., note: _Optional[str] = ..., used: _Optional[int] = ..., missed: _Optional[int] = ..., why_missed: _Optional[str] = ...) -> None: ...
 
 class NodeUsage(_message.Message):
-    __slots__ = ("cpu_percent", "memory_used_mib", "memory_total_mib", "load_1m")
+    __slots__ = ("cpu_percent", "memory_used_mib", "memory_total_mib", "load_1m", "disk_used_mib", "disk_free_mib")
     CPU_PERCENT_FIELD_NUMBER: _ClassVar[int]
     MEMORY_USED_MIB_FIELD_NUMBER: _ClassVar[int]
     MEMORY_TOTAL_MIB_FIELD_NUMBER: _ClassVar[int]
     LOAD_1M_FIELD_NUMBER: _ClassVar[int]
+    DISK_USED_MIB_FIELD_NUMBER: _ClassVar[int]
+    DISK_FREE_MIB_FIELD_NUMBER: _ClassVar[int]
     cpu_percent: float
     memory_used_mib: int
     memory_total_mib: int
     load_1m: float
-    def __init__(self, cpu_percent: _Optional[float] = ..., memory_used_mib: _Optional[int] = ..., memory_total_mib: _Optional[int] = ..., load_1m: _Optional[float] = ...) -> None: ...
+    disk_used_mib: int
+    disk_free_mib: int
+    def __init__(self, cpu_percent: _Optional[float] = ..., memory_used_mib: _Optional[int] = ..., memory_total_mib: _Optional[int] = ..., load_1m: _Optional[float] = ..., disk_used_mib: _Optional[int] = ..., disk_free_mib: _Optional[int] = ...) -> None: ...
 
 class MasterMessage(_message.Message):
-    __slots__ = ("epoch", "registered", "assign", "stop", "acknowledge", "set_class", "rebind")
+    __slots__ = ("epoch", "registered", "assign", "stop", "acknowledge", "set_class", "rebind", "drop_shuffle_files")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     ASSIGN_FIELD_NUMBER: _ClassVar[int]
@@ -122,6 +146,7 @@ class MasterMessage(_message.Message):
     ACKNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
     SET_CLASS_FIELD_NUMBER: _ClassVar[int]
     REBIND_FIELD_NUMBER: _ClassVar[int]
+    DROP_SHUFFLE_FILES_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     registered: NodeRegistered
     assign: _common_pb2.ContainerSpec
@@ -129,7 +154,8 @@ class MasterMessage(_message.Message):
     acknowledge: AcknowledgeEnded
     set_class: SetContainerClass
     rebind: RebindUnits
-    def __init__(self, epoch: _Optional[int] = ..., registered: _Optional[_Union[NodeRegistered, _Mapping]] = ..., assign: _Optional[_Union[_common_pb2.ContainerSpec, _Mapping]] = ..., stop: _Optional[_Union[StopContainer, _Mapping]] = ..., acknowledge: _Optional[_Union[AcknowledgeEnded, _Mapping]] = ..., set_class: _Optional[_Union[SetContainerClass, _Mapping]] = ..., rebind: _Optional[_Union[RebindUnits, _Mapping]] = ...) -> None: ...
+    drop_shuffle_files: DropShuffleFiles
+    def __init__(self, epoch: _Optional[int] = ..., registered: _Optional[_Union[NodeRegistered, _Mapping]] = ..., assign: _Optional[_Union[_common_pb2.ContainerSpec, _Mapping]] = ..., stop: _Optional[_Union[StopContainer, _Mapping]] = ..., acknowledge: _Optional[_Union[AcknowledgeEnded, _Mapping]] = ..., set_class: _Optional[_Union[SetContainerClass, _Mapping]] = ..., rebind: _Optional[_Union[RebindUnits, _Mapping]] = ..., drop_shuffle_files: _Optional[_Union[DropShuffleFiles, _Mapping]] = ...) -> None: ...
 
 class NodeRegistered(_message.Message):
     __slots__ = ("heartbeat_interval_s",)
@@ -138,24 +164,32 @@ class NodeRegistered(_message.Message):
     def __init__(self, heartbeat_interval_s: _Optional[float] = ...) -> None: ...
 
 class StopContainer(_message.Message):
-    __slots__ = ("container_id", "cause", "reason", "grace_s", "only_if_waiting")
+    __slots__ = ("container_id", "cause", "reason", "grace_s", "only_if_waiting", "decommission")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     GRACE_S_FIELD_NUMBER: _ClassVar[int]
     ONLY_IF_WAITING_FIELD_NUMBER: _ClassVar[int]
+    DECOMMISSION_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     cause: _common_pb2.EndCause
     reason: str
     grace_s: float
     only_if_waiting: bool
-    def __init__(self, container_id: _Optional[str] = ..., cause: _Optional[_Union[_common_pb2.EndCause, str]] = ..., reason: _Optional[str] = ..., grace_s: _Optional[float] = ..., only_if_waiting: bool = ...) -> None: ...
+    decommission: bool
+    def __init__(self, container_id: _Optional[str] = ..., cause: _Optional[_Union[_common_pb2.EndCause, str]] = ..., reason: _Optional[str] = ..., grace_s: _Optional[float] = ..., only_if_waiting: bool = ..., decommission: bool = ...) -> None: ...
 
 class AcknowledgeEnded(_message.Message):
     __slots__ = ("container_ids",)
     CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
     container_ids: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, container_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DropShuffleFiles(_message.Message):
+    __slots__ = ("application_id",)
+    APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
+    application_id: str
+    def __init__(self, application_id: _Optional[str] = ...) -> None: ...
 
 class SetContainerClass(_message.Message):
     __slots__ = ("container_id", "workload_class")

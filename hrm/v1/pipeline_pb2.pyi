@@ -1,4 +1,5 @@
 from hrm.v1 import common_pb2 as _common_pb2
+from hrm.v1 import policy_pb2 as _policy_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -156,7 +157,7 @@ class PipelineRow(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., bucket: _Optional[int] = ..., gpu_model: _Optional[str] = ...) -> None: ...
 
 class SubtaskTiming(_message.Message):
-    __slots__ = ("subtask", "row", "device", "number", "run", "outcome", "ready_at_s", "started_at_s", "waited_s", "ran_s", "memory_mib", "gpu_memory_mib", "co_runners", "message", "node")
+    __slots__ = ("subtask", "row", "device", "number", "run", "outcome", "ready_at_s", "started_at_s", "waited_s", "ran_s", "memory_mib", "gpu_memory_mib", "co_runners", "message", "node", "placed_by", "fallback")
     SUBTASK_FIELD_NUMBER: _ClassVar[int]
     ROW_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
@@ -172,6 +173,8 @@ class SubtaskTiming(_message.Message):
     CO_RUNNERS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
+    PLACED_BY_FIELD_NUMBER: _ClassVar[int]
+    FALLBACK_FIELD_NUMBER: _ClassVar[int]
     subtask: str
     row: PipelineRow
     device: SubtaskDevice
@@ -187,7 +190,9 @@ class SubtaskTiming(_message.Message):
     co_runners: _containers.RepeatedCompositeFieldContainer[PipelineRow]
     message: str
     node: str
-    def __init__(self, subtask: _Optional[str] = ..., row: _Optional[_Union[PipelineRow, _Mapping]] = ..., device: _Optional[_Union[SubtaskDevice, str]] = ..., number: _Optional[int] = ..., run: _Optional[int] = ..., outcome: _Optional[_Union[SubtaskOutcome, str]] = ..., ready_at_s: _Optional[float] = ..., started_at_s: _Optional[float] = ..., waited_s: _Optional[float] = ..., ran_s: _Optional[float] = ..., memory_mib: _Optional[float] = ..., gpu_memory_mib: _Optional[float] = ..., co_runners: _Optional[_Iterable[_Union[PipelineRow, _Mapping]]] = ..., message: _Optional[str] = ..., node: _Optional[str] = ...) -> None: ...
+    placed_by: str
+    fallback: str
+    def __init__(self, subtask: _Optional[str] = ..., row: _Optional[_Union[PipelineRow, _Mapping]] = ..., device: _Optional[_Union[SubtaskDevice, str]] = ..., number: _Optional[int] = ..., run: _Optional[int] = ..., outcome: _Optional[_Union[SubtaskOutcome, str]] = ..., ready_at_s: _Optional[float] = ..., started_at_s: _Optional[float] = ..., waited_s: _Optional[float] = ..., ran_s: _Optional[float] = ..., memory_mib: _Optional[float] = ..., gpu_memory_mib: _Optional[float] = ..., co_runners: _Optional[_Iterable[_Union[PipelineRow, _Mapping]]] = ..., message: _Optional[str] = ..., node: _Optional[str] = ..., placed_by: _Optional[str] = ..., fallback: _Optional[str] = ...) -> None: ...
 
 class PipelineTaskEnd(_message.Message):
     __slots__ = ("outcome", "message", "node", "attempt", "timings", "response_s", "result_bytes")
@@ -252,7 +257,14 @@ class ListPipelineTasksResponse(_message.Message):
     def __init__(self, tasks: _Optional[_Iterable[_Union[PipelineTaskInfo, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[PipelineNodeInfo, _Mapping]]] = ..., policy: _Optional[str] = ..., policy_faults: _Optional[int] = ...) -> None: ...
 
 class PipelineTaskInfo(_message.Message):
-    __slots__ = ("task_id", "pipeline", "size_mb", "submitted_at_s", "node", "attempt", "state", "outcome")
+    __slots__ = ("task_id", "pipeline", "size_mb", "submitted_at_s", "node", "attempt", "state", "outcome", "placed_by", "fallback", "runs_placed_by", "run_fallback")
+    class RunsPlacedByEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     SIZE_MB_FIELD_NUMBER: _ClassVar[int]
@@ -261,6 +273,10 @@ class PipelineTaskInfo(_message.Message):
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    PLACED_BY_FIELD_NUMBER: _ClassVar[int]
+    FALLBACK_FIELD_NUMBER: _ClassVar[int]
+    RUNS_PLACED_BY_FIELD_NUMBER: _ClassVar[int]
+    RUN_FALLBACK_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     pipeline: str
     size_mb: float
@@ -269,7 +285,11 @@ class PipelineTaskInfo(_message.Message):
     attempt: int
     state: str
     outcome: PipelineTaskOutcome
-    def __init__(self, task_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., size_mb: _Optional[float] = ..., submitted_at_s: _Optional[float] = ..., node: _Optional[str] = ..., attempt: _Optional[int] = ..., state: _Optional[str] = ..., outcome: _Optional[_Union[PipelineTaskOutcome, str]] = ...) -> None: ...
+    placed_by: str
+    fallback: str
+    runs_placed_by: _containers.ScalarMap[str, int]
+    run_fallback: str
+    def __init__(self, task_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., size_mb: _Optional[float] = ..., submitted_at_s: _Optional[float] = ..., node: _Optional[str] = ..., attempt: _Optional[int] = ..., state: _Optional[str] = ..., outcome: _Optional[_Union[PipelineTaskOutcome, str]] = ..., placed_by: _Optional[str] = ..., fallback: _Optional[str] = ..., runs_placed_by: _Optional[_Mapping[str, int]] = ..., run_fallback: _Optional[str] = ...) -> None: ...
 
 class PipelineNodeInfo(_message.Message):
     __slots__ = ("capacity", "load", "tasks", "draining")
@@ -312,7 +332,7 @@ class PipelineCapacity(_message.Message):
     def __init__(self, node: _Optional[str] = ..., cores: _Optional[int] = ..., memory_mib: _Optional[float] = ..., gpus: _Optional[_Iterable[_Union[PipelineGpu, _Mapping]]] = ..., platform: _Optional[str] = ..., cpu_speed: _Optional[float] = ..., gpu_speed: _Optional[float] = ...) -> None: ...
 
 class PipelineLoad(_message.Message):
-    __slots__ = ("at_s", "cpu", "gpu", "memory", "gpu_memory", "sent", "received", "running", "waiting_batch", "waiting_stream", "expected_wait_s", "free_cores", "free_memory_mib", "free_gpu_memory_mib", "task_ids")
+    __slots__ = ("at_s", "cpu", "gpu", "memory", "gpu_memory", "sent", "received", "running", "waiting_batch", "waiting_stream", "expected_wait_s", "free_cores", "free_memory_mib", "free_gpu_memory_mib", "task_ids", "policies")
     AT_S_FIELD_NUMBER: _ClassVar[int]
     CPU_FIELD_NUMBER: _ClassVar[int]
     GPU_FIELD_NUMBER: _ClassVar[int]
@@ -328,6 +348,7 @@ class PipelineLoad(_message.Message):
     FREE_MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
     FREE_GPU_MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
     TASK_IDS_FIELD_NUMBER: _ClassVar[int]
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
     at_s: float
     cpu: float
     gpu: float
@@ -343,7 +364,8 @@ class PipelineLoad(_message.Message):
     free_memory_mib: float
     free_gpu_memory_mib: float
     task_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, at_s: _Optional[float] = ..., cpu: _Optional[float] = ..., gpu: _Optional[float] = ..., memory: _Optional[float] = ..., gpu_memory: _Optional[float] = ..., sent: _Optional[float] = ..., received: _Optional[float] = ..., running: _Optional[int] = ..., waiting_batch: _Optional[int] = ..., waiting_stream: _Optional[int] = ..., expected_wait_s: _Optional[float] = ..., free_cores: _Optional[int] = ..., free_memory_mib: _Optional[float] = ..., free_gpu_memory_mib: _Optional[float] = ..., task_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    policies: _containers.RepeatedCompositeFieldContainer[_policy_pb2.LearnedPolicy]
+    def __init__(self, at_s: _Optional[float] = ..., cpu: _Optional[float] = ..., gpu: _Optional[float] = ..., memory: _Optional[float] = ..., gpu_memory: _Optional[float] = ..., sent: _Optional[float] = ..., received: _Optional[float] = ..., running: _Optional[int] = ..., waiting_batch: _Optional[int] = ..., waiting_stream: _Optional[int] = ..., expected_wait_s: _Optional[float] = ..., free_cores: _Optional[int] = ..., free_memory_mib: _Optional[float] = ..., free_gpu_memory_mib: _Optional[float] = ..., task_ids: _Optional[_Iterable[str]] = ..., policies: _Optional[_Iterable[_Union[_policy_pb2.LearnedPolicy, _Mapping]]] = ...) -> None: ...
 
 class PipelineAttempt(_message.Message):
     __slots__ = ("task_id", "attempt")
@@ -406,20 +428,22 @@ class PipelineAttemptEnd(_message.Message):
     def __init__(self, attempt: _Optional[_Union[PipelineAttempt, _Mapping]] = ..., end: _Optional[_Union[PipelineTaskEnd, _Mapping]] = ...) -> None: ...
 
 class MasterPipelineMessage(_message.Message):
-    __slots__ = ("registered", "data", "place", "withdraw", "acknowledge", "drain")
+    __slots__ = ("registered", "data", "place", "withdraw", "acknowledge", "drain", "policy")
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
     WITHDRAW_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
     registered: PipelineNodeRegistered
     data: PipelineData
     place: PlacePipelineTask
     withdraw: WithdrawPipelineTask
     acknowledge: PipelineAttempt
     drain: bool
-    def __init__(self, registered: _Optional[_Union[PipelineNodeRegistered, _Mapping]] = ..., data: _Optional[_Union[PipelineData, _Mapping]] = ..., place: _Optional[_Union[PlacePipelineTask, _Mapping]] = ..., withdraw: _Optional[_Union[WithdrawPipelineTask, _Mapping]] = ..., acknowledge: _Optional[_Union[PipelineAttempt, _Mapping]] = ..., drain: bool = ...) -> None: ...
+    policy: _policy_pb2.PolicyOrder
+    def __init__(self, registered: _Optional[_Union[PipelineNodeRegistered, _Mapping]] = ..., data: _Optional[_Union[PipelineData, _Mapping]] = ..., place: _Optional[_Union[PlacePipelineTask, _Mapping]] = ..., withdraw: _Optional[_Union[WithdrawPipelineTask, _Mapping]] = ..., acknowledge: _Optional[_Union[PipelineAttempt, _Mapping]] = ..., drain: bool = ..., policy: _Optional[_Union[_policy_pb2.PolicyOrder, _Mapping]] = ...) -> None: ...
 
 class PipelineNodeRegistered(_message.Message):
     __slots__ = ("heartbeat_interval_s",)

@@ -50,7 +50,8 @@ class PolicyServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def ShowPolicies(self, request, context):
-        """The learned policies that this master has in use, and the model files that it could use.
+        """The learned policies that this master and the nodes of pipelines have in use, each node's by itself, and the model
+        files that it could use.
         NOT_FOUND: `policy` is named and none is called so.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -58,8 +59,8 @@ class PolicyServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SetPolicyMode(self, request, context):
-        """From now on, and for later masters of this state directory. INVALID_ARGUMENT: no such mode.
-        NOT_FOUND: no such policy is in use.
+        """From now on, and for later masters of this state directory; a node policy's mode goes to all nodes that use it.
+        INVALID_ARGUMENT: no such mode. NOT_FOUND: no such policy is in use.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

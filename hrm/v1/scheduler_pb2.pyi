@@ -87,46 +87,54 @@ class UnitImage(_message.Message):
     def __init__(self, unit: _Optional[_Union[_node_pb2.ResourceUnit, _Mapping]] = ..., node: _Optional[str] = ..., open: bool = ..., waiting_limit: _Optional[int] = ..., running: _Optional[_Iterable[_Union[QueueEntry, _Mapping]]] = ..., stream_waiting: _Optional[_Iterable[_Union[QueueEntry, _Mapping]]] = ..., batch_waiting: _Optional[_Iterable[_Union[QueueEntry, _Mapping]]] = ...) -> None: ...
 
 class QueueEntry(_message.Message):
-    __slots__ = ("container_id", "workload_class", "demand", "duration_s", "started_at_s")
+    __slots__ = ("container_id", "workload_class", "demand", "duration_s", "started_at_s", "passed")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     WORKLOAD_CLASS_FIELD_NUMBER: _ClassVar[int]
     DEMAND_FIELD_NUMBER: _ClassVar[int]
     DURATION_S_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_S_FIELD_NUMBER: _ClassVar[int]
+    PASSED_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     workload_class: _common_pb2.WorkloadClass
     demand: _containers.RepeatedScalarFieldContainer[int]
     duration_s: float
     started_at_s: float
-    def __init__(self, container_id: _Optional[str] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., demand: _Optional[_Iterable[int]] = ..., duration_s: _Optional[float] = ..., started_at_s: _Optional[float] = ...) -> None: ...
+    passed: int
+    def __init__(self, container_id: _Optional[str] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., demand: _Optional[_Iterable[int]] = ..., duration_s: _Optional[float] = ..., started_at_s: _Optional[float] = ..., passed: _Optional[int] = ...) -> None: ...
 
 class JobImage(_message.Message):
-    __slots__ = ("application_id", "workload_class", "gang", "pending")
+    __slots__ = ("application_id", "workload_class", "gang", "pending", "avoid")
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     WORKLOAD_CLASS_FIELD_NUMBER: _ClassVar[int]
     GANG_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
+    AVOID_FIELD_NUMBER: _ClassVar[int]
     application_id: str
     workload_class: _common_pb2.WorkloadClass
     gang: int
     pending: _containers.RepeatedCompositeFieldContainer[PendingContainer]
-    def __init__(self, application_id: _Optional[str] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., gang: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[PendingContainer, _Mapping]]] = ...) -> None: ...
+    avoid: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, application_id: _Optional[str] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., gang: _Optional[int] = ..., pending: _Optional[_Iterable[_Union[PendingContainer, _Mapping]]] = ..., avoid: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PendingContainer(_message.Message):
-    __slots__ = ("container_id", "executor_id", "resource_profile_id", "resources", "expected_duration_s", "requested_at_s")
+    __slots__ = ("container_id", "executor_id", "resource_profile_id", "resources", "expected_duration_s", "requested_at_s", "near", "locality_wait_s")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     EXECUTOR_ID_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_PROFILE_ID_FIELD_NUMBER: _ClassVar[int]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_DURATION_S_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_AT_S_FIELD_NUMBER: _ClassVar[int]
+    NEAR_FIELD_NUMBER: _ClassVar[int]
+    LOCALITY_WAIT_S_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     executor_id: str
     resource_profile_id: int
     resources: _common_pb2.Resources
     expected_duration_s: float
     requested_at_s: float
-    def __init__(self, container_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., resources: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., expected_duration_s: _Optional[float] = ..., requested_at_s: _Optional[float] = ...) -> None: ...
+    near: _containers.RepeatedScalarFieldContainer[str]
+    locality_wait_s: float
+    def __init__(self, container_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., resources: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., expected_duration_s: _Optional[float] = ..., requested_at_s: _Optional[float] = ..., near: _Optional[_Iterable[str]] = ..., locality_wait_s: _Optional[float] = ...) -> None: ...
 
 class ProposeRequest(_message.Message):
     __slots__ = ("scheduler", "session", "application_id", "claims", "lease_token", "problem")

@@ -119,6 +119,7 @@ class Master(node_pb2_grpc.NodeServiceServicer):
         gpu_memory_mib: int = 0,
         workload_class: common_pb2.WorkloadClass = common_pb2.WORKLOAD_CLASS_BATCH,
         decommissions: bool = True,
+        user: str = "",
         **more: Any,
     ) -> None:
         spec = common_pb2.ContainerSpec(
@@ -133,6 +134,7 @@ class Master(node_pb2_grpc.NodeServiceServicer):
             launch=common_pb2.SparkLaunch(
                 environment={"COMMAND": command, **more}, decommissions=decommissions
             ),
+            user=user,
         )
         self._out.put_nowait(self._message(assign=spec))
 
@@ -224,6 +226,7 @@ def start_agent(tmp_path: Path, master: Master) -> Iterator[StartAgent]:
             "usage_interval_s": 0.1,
             "stop_grace_s": 2.0,
             "reconnect_delay_max_s": 0.5,
+            "run_as": "off",
             **more,
         }
         agents.append(AgentProcess(settings, tmp_path / f"agent-{len(agents)}.log"))

@@ -99,6 +99,7 @@ def test_an_agent_says_that_its_binding_is_none_that_changes(tmp_path: Path) -> 
             AgentSettings,
             work_dir=tmp_path / mode,
             isolation="none",
+            run_as="off",
             cores=2,
             gpus=GPUS[:1],
             binding_mode=mode,

@@ -17,6 +17,9 @@ SEEN = (
 )
 
 
+OPEN = "for x in full random null; do (: < /dev/$x) 2> /dev/null && echo $x; done; true"
+
+
 def units(registration: node_pb2.RegisterNode) -> list[str]:
     return [f"{u.resource_unit_id}:{u.capacity.vcores}" for u in registration.resource_units]
 
@@ -39,6 +42,27 @@ async def test_a_container_sees_the_gpu_of_its_unit_and_no_other(
     assert registration.resource_units[2].gpu.declared
     assert (await seen(master, agent, "app-1-x1", 2, 700)).startswith("1,1,700\n")
     assert (await seen(master, agent, "app-1-x2", 0, 0)).startswith(",,\n")
+
+
+async def test_the_device_of_a_gpu_is_closed_to_all_others(
+    master: Master, start_agent: StartAgent
+) -> None:
+    """Character devices that every machine has stand for the GPUs."""
+    if not Cgroup1("probe", 1).restricts_devices:
+        pytest.skip("no devices controller of cgroup v1 here")
+    devices = [GPUS[0] | {"device": "/dev/full"}, GPUS[1] | {"device": "/dev/random"}]
+    agent = start_agent(gpus=devices, isolation="cgroup1")
+    await master.until(lambda: master.registrations)
+    for name, unit, gpu_mib, may_open in [
+        ("app-1-x1", 0, 0, "null"),
+        ("app-1-x2", 1, 500, "full null"),
+        ("app-1-x3", 2, 500, "random null"),
+    ]:
+        master.assign(name, OPEN, unit=unit, gpu_memory_mib=gpu_mib)
+        status = await master.until_state(name, ENDED)
+        assert status.end.exit_code == 0, status.end.message
+        said = (agent.work_dir / "containers" / name / "stdout").read_text()
+        assert said.split() == may_open.split(), name
 
 
 async def test_bound_cores_are_enforced(master: Master, start_agent: StartAgent) -> None:

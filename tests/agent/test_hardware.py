@@ -114,6 +114,7 @@ def settings_in(directory: Path, **more: object) -> AgentSettings:
         cores=4,
         memory_mib=4000,
         isolation="none",
+        run_as="off",
         gpus=[{"memory_mib": 100}, {"memory_mib": 200}],
         **more,
     )

@@ -1,9 +1,15 @@
-"""One suite for every isolation driver; those that cannot work here say why."""
+"""One suite for every isolation driver; those that cannot work here say why.
+
+The v2 driver runs twice: on this machine's kernel where it has the controllers, and on files that
+play the kernel's (``fake_cgroup2``), so that its code is run everywhere.
+"""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,10 +18,12 @@ from typing import Any
 
 import pytest
 
+from hrm.agent import shim
 from hrm.agent.isolation import (
     DRIVERS,
     Cgroup1,
     Cgroup2,
+    Device,
     GroupIsolation,
     Isolation,
     Limits,
@@ -23,10 +31,13 @@ from hrm.agent.isolation import (
     sweep,
 )
 from hrm.errors import InvalidConfig, LaunchFailed
+from tests.agent.fake_cgroup2 import FakeCgroup2
 
 Eventually = Callable[..., Any]
 LIMITS = Limits(vcores=1, memory_mib=64)
-JOIN = "import sys\nfor path in sys.argv[1:]: open(path, 'w').write('0')\n"
+JOIN = "import os, sys\nfor path in sys.argv[1:]: open(path, 'a').write(f'{os.getpid()}\\n')\n"
+ON_FILES = "cgroup2 on files"
+HOLD = "print('in', flush=True)\nimport time; time.sleep(600)"
 
 
 def working(name: str) -> Isolation:
@@ -36,13 +47,31 @@ def working(name: str) -> Isolation:
         pytest.skip(error.message)
 
 
-@pytest.fixture(params=DRIVERS)
-def driver(request: pytest.FixtureRequest) -> Iterator[Isolation]:
-    driver = working(request.param)
+@pytest.fixture(params=[*DRIVERS, ON_FILES])
+def driver(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Isolation]:
+    if request.param == ON_FILES:
+        fake = FakeCgroup2(tmp_path / "cgroup2", monkeypatch)
+        driver: Isolation = Cgroup2("test", 2, root=fake.root)
+        driver.check()
+    else:
+        driver = working(request.param)
     yield driver
     for container_id in driver.existing():
         assert driver.remove(container_id)
     driver.close()
+
+
+def is_fake(driver: Isolation) -> bool:
+    return isinstance(driver, Cgroup2) and driver._identity == "test"
+
+
+def heir_of(driver: GroupIsolation) -> GroupIsolation:
+    """The driver of the next agent on the same work directory."""
+    if isinstance(driver, Cgroup2):
+        return Cgroup2(driver._identity, 2, root=driver._root)
+    return type(driver)(driver._identity, 2, "shares")
 
 
 @pytest.fixture
@@ -107,7 +136,11 @@ def test_groups_that_the_container_made_go_too(driver: Isolation, run_in: Any) -
 
 
 def test_an_identity_sees_only_its_own(driver: Isolation) -> None:
-    other = working(driver.name)
+    if is_fake(driver):
+        assert isinstance(driver, Cgroup2)
+        other: Isolation = Cgroup2("other", 2, root=driver._root)
+    else:
+        other = working(driver.name)
     driver.create("app-1-x1", LIMITS)
     assert other.existing() == ()
     assert other.remove("app-1-x1")
@@ -118,6 +151,8 @@ def test_an_identity_sees_only_its_own(driver: Isolation) -> None:
 def test_memory_beyond_the_limit_is_counted(driver: Isolation, run_in: Any) -> None:
     if not driver.enforces_memory:
         pytest.skip(f"{driver.name} leaves the memory limit to the tracker")
+    if is_fake(driver):
+        pytest.skip("files limit nobody")
     files = driver.create("app-1-x1", LIMITS)
     process = run_in(files, "bytearray(200 << 20)")
     assert process.wait(30) == -9
@@ -130,7 +165,9 @@ def test_memory_used_is_what_the_container_holds(driver: Isolation, run_in: Any)
     process = run_in(files, code)
     assert process.stdout.readline() == b"in\n"
     used_mib = driver.memory_used_mib("app-1-x1")
-    if driver.enforces_memory:
+    if is_fake(driver):
+        assert used_mib is None, "an empty memory.stat says nothing"
+    elif driver.enforces_memory:
         assert used_mib is not None
         assert 20 <= used_mib <= 64
     else:
@@ -148,9 +185,108 @@ def test_an_id_cannot_leave_its_place(driver: Isolation, bad: str) -> None:
 def test_impossible_limits_leave_nothing_behind(driver: Isolation) -> None:
     if not isinstance(driver, GroupIsolation):
         pytest.skip(f"{driver.name} sets no limits")
+    if is_fake(driver):
+        pytest.skip("files take any value")
     with pytest.raises(LaunchFailed, match="app-1-x1"):
         driver.create("app-1-x1", Limits(vcores=1, memory_mib=64, cpus=(100_000,)))
     assert driver.existing() == ()
+
+
+def test_a_container_is_held_on_its_cpus(driver: Isolation, run_in: Any) -> None:
+    if not driver.pins_cpus:
+        pytest.skip(f"{driver.name} cannot pin here")
+    last = max(os.sched_getaffinity(0))
+    files = driver.create("app-1-x1", Limits(vcores=1, memory_mib=64, cpus=(last,)))
+    if is_fake(driver):
+        assert (files[0].parent / "cpuset.cpus").read_text() == str(last)
+        return
+    process = run_in(files, "print(*os.sched_getaffinity(0), flush=True)")
+    assert process.stdout.readline() == f"{last}\n".encode()
+
+
+FORKS = """
+for _ in range(20):
+    if os.fork() == 0:
+        break
+print('in', flush=True)
+while True:
+    if os.fork() == 0:
+        os.setsid()
+    else:
+        os._exit(0)
+"""
+
+
+def test_a_container_that_forks_for_its_life_is_killed(driver: Isolation, run_in: Any) -> None:
+    """Every process leaves a child in a session of its own and is gone: no list of them is true."""
+    if not driver.kills_at_once or is_fake(driver):
+        pytest.skip(f"{driver.name} kills one process after the other here")
+    assert isinstance(driver, GroupIsolation)
+    files = driver.create("app-1-x1", LIMITS)
+    process = run_in(files, FORKS)
+    assert process.stdout.readline() == b"in\n"
+    assert driver.members("app-1-x1")
+    began_s = time.monotonic()
+    assert driver.remove("app-1-x1")
+    assert time.monotonic() - began_s < 4
+    assert driver.existing() == ()
+
+
+def test_the_next_agent_takes_over(driver: Isolation, run_in: Any) -> None:
+    if not isinstance(driver, GroupIsolation):
+        pytest.skip(f"{driver.name} keeps nothing")
+    files = driver.create("app-1-x1", LIMITS)
+    process = run_in(files, HOLD)
+    assert process.stdout.readline() == b"in\n"
+    heir = heir_of(driver)
+    assert heir.existing() == ("app-1-x1",)
+    assert heir.join_files("app-1-x1") == files
+    assert heir.members("app-1-x1") == {process.pid}
+    heir.close()
+    assert shim.start_ticks(process.pid) is not None, "closing harms no container"
+    if not is_fake(driver):
+        assert heir.memory_used_mib("app-1-x1") is not None
+    assert heir.memory_kills("app-1-x1") == 0
+    assert heir.remove("app-1-x1")
+    assert process.wait(10) == -9
+    assert driver.existing() == ()
+
+
+def test_groups_that_nobody_knows_are_emptied(driver: Isolation, run_in: Any) -> None:
+    """What an agent does that finds groups of its identity without a container."""
+    if not isinstance(driver, GroupIsolation):
+        pytest.skip(f"{driver.name} has no groups")
+    running = {name: run_in(driver.create(name, LIMITS), HOLD) for name in ("stale-1", "stale-2")}
+    for process in running.values():
+        assert process.stdout.readline() == b"in\n"
+    driver.create("empty", LIMITS)
+    heir = heir_of(driver)
+    assert heir.existing() == ("empty", "stale-1", "stale-2")
+    assert all(heir.remove(name) for name in heir.existing())
+    assert [process.wait(10) for process in running.values()] == [-9, -9]
+    heir.close()
+    assert heir.existing() == ()
+
+
+TRY = "try: open('/dev/full').close(); print('open')\nexcept PermissionError: print('closed')"
+FULL = Device(1, 7)  # Linux has given these numbers to /dev/full for good
+
+
+def test_a_closed_device_cannot_be_opened(driver: Isolation, run_in: Any) -> None:
+    limits = Limits(vcores=1, memory_mib=64, closed=(FULL,))
+    process = run_in(driver.create("app-1-x1", limits), TRY)
+    said = process.stdout.readline()
+    assert said == (b"closed\n" if driver.restricts_devices else b"open\n")
+    other = run_in(driver.create("app-1-x2", LIMITS), TRY)
+    assert other.stdout.readline() == b"open\n", "it is closed to the one container alone"
+
+
+def test_a_whole_major_number_is_closed(driver: Isolation, run_in: Any) -> None:
+    if not driver.restricts_devices:
+        pytest.skip(f"{driver.name} cannot close devices")
+    limits = Limits(vcores=1, memory_mib=64, closed=(Device(FULL.major),))
+    process = run_in(driver.create("app-1-x1", limits), TRY)
+    assert process.stdout.readline() == b"closed\n"
 
 
 def test_closing_leaves_no_trace(driver: Isolation) -> None:
@@ -175,23 +311,14 @@ def test_cgroup1_writes_what_it_was_told() -> None:
         driver.close()
 
 
-def test_cgroup2_writes_what_it_was_told(tmp_path: Path) -> None:
-    """On plain files that play the kernel's: it shows the values, not that a kernel takes them."""
-    controllers = "cpuset cpu io memory pids"
-    group = tmp_path / "hrm-me" / "c1"
-    group.mkdir(parents=True)
-    for parent in (tmp_path, tmp_path / "hrm-me"):
-        (parent / "cgroup.controllers").write_text(controllers)
-        (parent / "cgroup.subtree_control").write_text("")
-    names = ("memory.max", "memory.oom.group", "memory.swap.max", "cpu.weight", "cpu.max")
-    for name in (*names, "cpuset.cpus"):
-        (group / name).touch()
-    driver = Cgroup2("me", 4, "quota", root=tmp_path)
-    assert driver.create("c1", Limits(vcores=3, memory_mib=512, cpus=(1, 2))) == (
-        group / "cgroup.procs",
-    )
-    written = {name: (group / name).read_text() for name in (*names, "cpuset.cpus")}
-    assert written == {
+def test_cgroup2_writes_what_it_was_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = FakeCgroup2(tmp_path / "cgroup2", monkeypatch).root
+    driver = Cgroup2("me", 4, "quota", root=root)
+    (join,) = driver.create("c1", Limits(vcores=3, memory_mib=512, cpus=(1, 2)))
+    group = join.parent
+    assert join == root / "hrm-me" / "c1" / "cgroup.procs"
+    assert {path.name: path.read_text() for path in group.iterdir() if path.read_text()} == {
+        "cgroup.controllers": "memory cpu cpuset pids",
         "memory.max": str(512 << 20),
         "memory.oom.group": "1",
         "memory.swap.max": "0",
@@ -199,10 +326,26 @@ def test_cgroup2_writes_what_it_was_told(tmp_path: Path) -> None:
         "cpu.max": "300000 100000",
         "cpuset.cpus": "1,2",
     }
-    assert (tmp_path / "cgroup.subtree_control").read_text() == "+memory +cpu +cpuset +pids"
+    assert (root / "cgroup.subtree_control").read_text() == "memory cpu cpuset pids"
+    assert (root / "hrm-me" / "cpu.weight").read_text() == "400"
     (group / "memory.events").write_text("low 0\noom 2\noom_kill 3\n")
     (group / "memory.stat").write_text(f"anon {30 << 20}\nfile 5\nshmem {2 << 20}\n")
     assert (driver.memory_kills("c1"), driver.memory_used_mib("c1")) == (3, 32)
+
+
+def test_cgroup2_freezes_where_it_cannot_kill_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_in: Any
+) -> None:
+    """Before Linux 5.14 there is no cgroup.kill."""
+    root = FakeCgroup2(tmp_path / "cgroup2", monkeypatch).root
+    driver = Cgroup2("me", 4, root=root)
+    files = driver.create("c1", LIMITS)
+    process = run_in(files, HOLD)
+    assert process.stdout.readline() == b"in\n"
+    (files[0].parent / "cgroup.kill").unlink()
+    driver._kill("c1")
+    assert process.wait(10) == -9
+    assert (files[0].parent / "cgroup.freeze").read_text() == "1"
 
 
 def test_cgroup2_needs_its_controllers(tmp_path: Path) -> None:

@@ -26,7 +26,9 @@ from hrm.errors import InvalidConfig, LaunchFailed
 from hrm.spark.launch import EXECUTOR_CLASS, Java, Spark, executor_launch, find_java, find_spark
 
 JAVA = Java(command=Path("/jdk/bin/java"), home=Path("/jdk"), version="17.0.1")
-SPARK = Spark(home=Path("/spark"), version="4.3.0", python_path=(Path("/spark/pyspark.zip"),))
+HOME = Path(__file__).parent / "data" / "spark"
+"""Its jars are empty files: names and order are all that a class path needs."""
+SPARK = Spark(home=HOME, version="4.3.0", python_path=(HOME / "pyspark.zip",))
 SPEC = ContainerSpec(
     container_id=ContainerId("app-1-x7"),
     application_id=ApplicationId("app-1"),
@@ -60,13 +62,15 @@ def test_the_command_of_an_executor(monkeypatch: pytest.MonkeyPatch) -> None:
     before, after = launch.argv[: launch.argv.index(EXECUTOR_CLASS)], launch.argv[-12:]
     assert before == (
         "/jdk/bin/java",
-        "-cp", "/spark/jars/*:/plugin.jar:/more/*",
+        "@/work/app-1-x7/java.args",
         "-Xms1024m",
         "-Xmx1024m",
         "-Djava.io.tmpdir=/work/app-1-x7/tmp",
         "-Dfile=/logs/app-1-7.gc",
         "-Dspark.driver.port=1",
     )  # fmt: skip
+    jars = f"{HOME}/jars/a_1.jar:{HOME}/jars/spark-core_2.13-4.3.0.jar"
+    assert launch.files == {"java.args": f'"-cp"\n"{jars}:/plugin.jar:/more/*"\n'}
     assert dict(zip(after[::2], after[1::2], strict=True)) == {
         "--driver-url": "spark://CoarseGrainedScheduler@127.0.0.1:1",
         "--executor-id": "7",
@@ -77,11 +81,20 @@ def test_the_command_of_an_executor(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     environment = launch.environment
     assert environment["PATH"] == f"{Path(sys.executable).parent}:/bin"
-    assert environment["PYTHONPATH"] == "/spark/pyspark.zip:/user/lib"
+    assert environment["PYTHONPATH"] == f"{HOME}/pyspark.zip:/user/lib"
     assert environment["SPARK_LOCAL_DIRS"] == "/work/app-1-x7/local"
     assert environment["SPARK_LOG_URL_STDERR"] == "http://err"
-    assert (environment["SPARK_HOME"], environment["JAVA_HOME"]) == ("/spark", "/jdk")
+    assert (environment["SPARK_HOME"], environment["JAVA_HOME"]) == (str(HOME), "/jdk")
     assert "HRM_SOMETHING" not in environment
+
+
+def test_an_archive_of_classes_is_named_before_the_class_path() -> None:
+    launch = executor_launch(
+        SPEC, spark=SPARK, java=JAVA, host="h", work_dir=Path("/w"), archive="/a/x.jsa"
+    )
+    lines = launch.files["java.args"].splitlines()
+    assert lines[:2] == ['"-XX:SharedArchiveFile=/a/x.jsa"', '"-Xshare:auto"']
+    assert lines[-2] == '"-cp"'
 
 
 def test_an_executor_sees_its_gpu_and_no_other() -> None:
@@ -97,7 +110,7 @@ def test_an_executor_sees_its_gpu_and_no_other() -> None:
     assert (environment["HRM_GPU_INDEX"], environment["HRM_GPU_MEMORY_MIB"]) == ("3", "4096")
     without = executor_launch(SPEC, spark=SPARK, java=JAVA, host="h", work_dir=Path("/w"), gpu=gpu)
     assert without.environment["CUDA_VISIBLE_DEVICES"] == "", "it holds no device memory"
-    assert "--resourcesFile" not in without.argv and not without.files
+    assert "--resourcesFile" not in without.argv and list(without.files) == ["java.args"]
 
 
 def test_the_secret_is_in_the_environment_alone() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from hrm.agent.pipeline_share import PipelineShare
 from hrm.agent.pipeline_workers import RunResult, Workers
-from hrm.core.model import NodeName
+from hrm.core.model import Gpu, NodeName
 from hrm.core.pipeline.model import Device
 from hrm.core.pipeline.node_messages import NodeCapacity, RunOutcome
 
@@ -82,3 +82,23 @@ async def test_a_run_that_is_stopped_midway_takes_its_worker_along(
         result = await run
     assert result.outcome is RunOutcome.CRASHED and "SIGKILL" in result.message
     assert not psutil.pid_exists(pids[0])
+
+
+async def test_few_workers_wait_on_one_gpu_whatever_their_code(tmp_path: Path) -> None:
+    capacity = NodeCapacity(name=NodeName("n1"), cores=1, memory_mib=512.0)
+    gpus = {0: Gpu(index=0, memory_mib=1000, declared=True)}
+    workers = Workers(
+        PipelineShare(capacity=capacity, cpus=(None,), gpus=gpus), tmp_path, str(REPOSITORY)
+    )
+    pids: list[int] = []
+    try:
+        for number in range(5):
+            code = tmp_path / f"code {number}"
+            code.mkdir()
+            async with asyncio.timeout(LIMIT_S):
+                run = workers.run(number, (Device.GPU, 0), code, _nap(tmp_path, 0.0), pids.append)
+                assert (await run).outcome is RunOutcome.DONE
+        kept = [worker.process.pid for worker in workers._idle]
+        assert kept == pids[1:], "the one that has waited longest made room"
+    finally:
+        await workers.close()

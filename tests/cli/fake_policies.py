@@ -21,12 +21,18 @@ def example() -> pb.LearnedPolicy:
     )  # fmt: skip
 
 
+def _of_node(**fields: Any) -> pb.LearnedPolicy:
+    return pb.LearnedPolicy(policy="iawp", kind="node", heuristic="pats", model="m", **fields)
+
+
 class FakePolicies(policy_pb2_grpc.PolicyServiceServicer):
     """Answers with the example; remembers the requests."""
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
         self.empty = False
+        self.nodes: list[str] = []
+        """Those that use ``iawp``; with some, there is no other policy."""
 
     def ShowPolicies(  # noqa: N802
         self, request: Any, context: grpc.ServicerContext
@@ -36,6 +42,9 @@ class FakePolicies(policy_pb2_grpc.PolicyServiceServicer):
             context.abort(grpc.StatusCode.NOT_FOUND, "no learned policy 'nobody' is in use")
         if self.empty:
             return pb.ShowPoliciesResponse()
+        if self.nodes:
+            reports = [_of_node(mode="shadow", node=name) for name in self.nodes]
+            return pb.ShowPoliciesResponse(policies=reports)
         shown = example()
         if request.records:
             shown.records.add(key="task-1", heuristic="n1: first", learned="n2: Q 1", same=False)
@@ -47,6 +56,8 @@ class FakePolicies(policy_pb2_grpc.PolicyServiceServicer):
         self, request: Any, context: grpc.ServicerContext
     ) -> pb.LearnedPolicy:
         self.requests.append(request)
+        if self.nodes:
+            return _of_node(mode=request.mode, nodes=self.nodes)
         shown = example()
         shown.mode = request.mode
         return shown

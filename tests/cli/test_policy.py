@@ -63,7 +63,7 @@ def test_nothing_to_show_is_said(hrm: Run, policies: FakePolicies) -> None:
     policies.empty = True
     result = hrm("policy", "show")
     assert (result.exit_code, result.stdout.strip()) == (0, "")
-    assert "no learned policy in use" in result.stderr
+    assert "no learned policy is in use" in result.stderr
     assert "hrm policy set ldwp-set shadow" in hrm("policy", "shadow", "ldwp-set").stderr
     failed = hrm("policy", "show", "nobody")
     assert (failed.exit_code, "no learned policy" in failed.stderr) == (1, True)
@@ -88,3 +88,16 @@ def test_train_says_what_is_wrong(hrm: Run, tmp_path: Path) -> None:
     result = hrm("policy", "train", "ldwp-set", "--environment", "nowhere:x")
     assert result.exit_code == 1
     assert "error: environment 'nowhere:x'" in result.stderr
+
+
+def test_policies_of_nodes_stand_by_their_node(hrm: Run, policies: FakePolicies) -> None:
+    policies.nodes = ["n1", "n2"]
+    lines = hrm("policy", "show").stdout.splitlines()
+    assert lines[0].startswith("iawp (node n1) is shadow, with model m; else pats decides")
+    assert "iawp (node n2) is shadow" in "\n".join(lines)
+    told = hrm("policy", "set", "iawp", "on").stdout
+    assert "iawp (node) is told to be 'on' on 2 nodes: n1, n2" in told
+    assert "hrm policy show iawp" in told
+    assert "nodes report counters alone" in hrm("policy", "shadow", "iawp").stderr
+    policies.nodes = [f"n{number}" for number in range(20)]
+    assert "n7 and 12 more" in hrm("policy", "set", "iawp", "on").stdout

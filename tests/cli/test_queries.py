@@ -37,6 +37,20 @@ def test_nodes_are_listed_with_their_queues(hrm: Run, master: FakeMaster) -> Non
     assert " 1/2 " in row  # waiting: stream, batch
 
 
+def test_a_node_tells_how_it_keeps_its_containers_apart(hrm: Run, master: FakeMaster) -> None:
+    shown = hrm("node", "show", "node-1").stdout
+    assert "1/4" in shown, "its units"
+    assert "containers use 3 GiB, 40 GiB free" in shown
+    assert "run as  containers run as root (run_as = off)" in shown
+    document = json.loads(hrm("node", "show", "node-1", "-o", "json").stdout)
+    assert document["remarks"] == ["run as: containers run as root (run_as = off)"]
+
+
+def test_a_node_that_is_not_there(hrm: Run, master: FakeMaster) -> None:
+    said = _one_line(hrm("node", "show", "node-9"))
+    assert said == "error: no node is called node-9; hrm nodes lists them\n"
+
+
 def test_applications_are_listed_with_class_and_age(hrm: Run, master: FakeMaster) -> None:
     row = hrm("apps").stdout.splitlines()[1]
     for shown in (APPLICATION, "word [count]", "ada", "stream", "running", "1/0/4", "3m2"):
@@ -69,6 +83,15 @@ def test_kill_passes_the_reason_on(hrm: Run, master: FakeMaster) -> None:
     assert "too big" in result.stdout
 
 
+def test_a_node_is_shown_with_its_shortcuts(hrm: Run, master: FakeMaster) -> None:
+    shown = hrm("node", "show", "node-1").stdout
+    row = next(line for line in shown.splitlines() if "executor-archive" in line)
+    assert row.split()[:4] == ["executor-archive", "ready", "12", "3"]
+    assert "/archives/[x]; last missed because of: the Java option -XX:+UseZGC" in row
+    document = json.loads(hrm("node", "show", "node-1", "--output", "json").stdout)
+    assert (document["name"], document["shortcuts"][0]["used"]) == ("node-1", 12)
+
+
 def test_drain_and_back(hrm: Run, master: FakeMaster) -> None:
     assert "draining" in hrm("node", "drain", "node-1").stdout
     assert "alive" in hrm("node", "drain", "node-1", "--undo").stdout
@@ -93,6 +116,24 @@ def test_a_declared_gpu_is_never_shown_as_a_real_one(declared: bool) -> None:
     shown = captured.get()
     assert ("Fast One (declared) 8 GiB of 16 GiB" in shown) is declared
     assert "Fast One" in shown and "gpu0 (draining)" in shown
+
+
+def test_a_node_can_be_emptied(hrm: Run, master: FakeMaster) -> None:
+    assert hrm("node", "drain", "node-1", "--move", "30").exit_code == 0
+    assert master.requests[-1].move_within_s == 30.0
+    assert hrm("node", "drain", "node-1", "--move", "3601").exit_code == 2
+
+
+def test_an_excluded_node_is_shown_with_the_reason() -> None:
+    for_all, for_some = gpu_node(declared=False), gpu_node(declared=False)
+    for_all.excluded_for_s, for_all.exclusion = 75.0, "executors of 3 applications failed there"
+    for_some.excluded_applications = 2
+    console = Console(width=300)
+    with console.capture() as captured:
+        console.print(render.nodes_table([for_all, for_some]))
+    shown = captured.get()
+    assert "excluded for 1m15s: executors of 3 applications failed there" in shown
+    assert "excluded for 2 of its applications" in shown
 
 
 def test_logs_pass_bytes_on_as_they_are(hrm: Run, master: FakeMaster) -> None:
@@ -160,6 +201,7 @@ def test_unknown_application(hrm: Run, master: FakeMaster) -> None:
 def test_unknown_node(hrm: Run, master: FakeMaster) -> None:
     said = _one_line(hrm("node", "drain", "node-1", "node-9"))
     assert said == "error: no node node-9; hrm nodes lists them\n"
+    assert _one_line(hrm("node", "show", "node-9")) == said
 
 
 def test_nobody_listens(hrm: Run, master: FakeMaster) -> None:

@@ -132,6 +132,19 @@ def test_failures_back_off_doubling_to_a_cap() -> None:
     assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
 
 
+def test_executors_that_end_together_are_one_setback() -> None:
+    core = running(50, AppMasterLimits(failures_max=1000))
+    for number in range(1, 51):
+        core.handle(changed(5.0 + number / 1000, ended(str(number))))
+    assert core.wake_at_s() == 5.05 + 0.1, "the pause is counted from the last, and not doubled"
+    assert len(asked(core.handle(Ticked(now=5.2)))) == 50, "and then all are replaced"
+    for number in range(51, 101):
+        core.handle(changed(6.0, ended(str(number))))
+    assert core.wake_at_s() == 6.2
+    assert asked(core.handle(Ticked(now=6.19))) == []
+    assert len(asked(core.handle(Ticked(now=6.2)))) == 50
+
+
 def test_an_executor_that_ran_long_begins_the_back_off_anew() -> None:
     core = running(1, AppMasterLimits(failures_max=100))
     for number in range(1, 6):

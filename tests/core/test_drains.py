@@ -5,7 +5,7 @@ from __future__ import annotations
 from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.bounds import Bounds
-from hrm.core.model import EndCause, NodeName, NodeState
+from hrm.core.model import ContainerState, EndCause, NodeName, NodeState
 from hrm.errors import NotFound
 from hrm.testing.virtual import VirtualCluster, unit
 
@@ -108,3 +108,55 @@ def test_drains_of_nodes_that_never_come_back_are_bounded() -> None:
     cluster.restart_master()
     cluster.advance(20)
     assert list(cluster.durable_drains) == ["n3"]
+
+
+def move(cluster: VirtualCluster, name: str = N1, within_s: float = 30.0) -> None:
+    cluster.tell_master(
+        e.DrainRequested(
+            now=cluster.now,
+            call_id=cluster.next_call(),
+            nodes=(NodeName(name),),
+            move_within_s=within_s,
+        )
+    )
+
+
+def test_what_runs_on_a_node_that_is_to_be_emptied_hands_over_its_data_and_ends() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=2), unit("n2", vcores=4)], drain_s=4.0)
+    app = cluster.submit(4)
+    cluster.settle()
+    there = [x for x in cluster.app(app).containers.values() if x.node == N1]
+    assert len(there) == 2
+    move(cluster)
+    cluster.settle()
+    assert [x.state for x in there] == [ContainerState.STOPPING] * 2
+    assert cluster.running() == 4, "each has time for it"
+    cluster.advance(4)
+    assert [x.end.cause for x in there if x.end] == [EndCause.PREEMPTED] * 2
+    assert cluster.running() == 2
+    assert state(cluster) is NodeState.DRAINING
+
+
+def test_who_has_not_heard_of_it_is_told_again() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=2)], drain_s=1.0)
+    cluster.submit(2)
+    cluster.settle()
+    cluster.network_delay_s = 1e9  # the order is lost
+    move(cluster)
+    cluster.network_delay_s = 0.001
+    cluster.advance(cluster.bounds.resend_delay_s + 3.0)
+    assert cluster.running() == 0
+
+
+def test_an_order_that_comes_twice_hurries_nobody_and_a_release_does() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=2)], drain_s=20.0)
+    app = cluster.submit(2)
+    cluster.settle()
+    move(cluster)
+    cluster.settle()
+    move(cluster)
+    cluster.advance(10)
+    assert cluster.running() == 2
+    cluster.release(app, 1)
+    cluster.settle()
+    assert cluster.running() == 1

@@ -245,3 +245,16 @@ def test_memory_over_its_limit_ends_the_grace(node_making_way: NodeCore) -> None
         stops = [x for x in node_making_way.handle(over) if isinstance(x, c.StopProcess)]
         assert len(stops) == expected
     assert not node_making_way.containers[ContainerId("b")].decommissioning
+
+
+def test_a_driver_never_makes_way() -> None:
+    queue = unit_running(("x1", BATCH, 2, 90.0), ("x2", BATCH, 2, 10.0))
+    queue.enqueue(entry("s", STREAM, 2))
+    owners = {
+        ContainerId("x1"): ApplicationId("driver-20260101000000-0001"),
+        ContainerId("x2"): ApplicationId("app-1"),
+    }
+    assert [x.victim for x in evictions(queue, set(), owners, 100.0)] == ["x2"]
+    queue.enqueue(entry("t", STREAM, 2))
+    found = evictions(queue, set(), owners, 100.0)
+    assert [(x.victim, x.waiter) for x in found] == [("x2", "s")], "the other stream waits"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +14,8 @@ from typing import Any
 
 import psutil
 import pytest
+
+from tests.conftest import PATIENCE
 
 REPOSITORY = Path(__file__).parents[2]
 APPS = Path(__file__).parent / "apps"
@@ -33,7 +36,7 @@ class Submitted:
 
     def wait(self, timeout_s: float = 120.0) -> int:
         try:
-            return self.process.wait(timeout_s)
+            return self.process.wait(PATIENCE * timeout_s)
         except subprocess.TimeoutExpired:
             pytest.fail(f"still running after {timeout_s} s:\n{self.output()[-4000:]}")
 
@@ -56,6 +59,8 @@ class Cluster:
             "HRM_PYTHON": sys.executable,
             "SPARK_CONF_DIR": str(REPOSITORY / "spark-conf"),
             "SPARK_LOCAL_IP": "127.0.0.1",
+            # One test makes it; the others would only make the machine busy.
+            "HRM_AGENT_CLASS_ARCHIVE": "false",
         }
         self._submitted: list[Submitted] = []
 
@@ -88,7 +93,7 @@ class Cluster:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=timeout_s,
+            timeout=PATIENCE * timeout_s,
             check=False,
         )
 
@@ -192,3 +197,34 @@ def running_app(cluster: Cluster, eventually: Callable[..., Any]) -> Callable[..
         return found
 
     return wait
+
+
+@pytest.fixture
+def started(cluster: Cluster) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """``started("master", …)``: a daemon of the cluster, begun again by hand; ended afterwards."""
+    daemons: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[bytes]:
+        log = cluster.directory / f"again-{len(daemons)}.log"
+        with log.open("wb") as file:
+            daemon = subprocess.Popen(
+                [str(BIN / "hrm"), *arguments],
+                env=cluster.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        daemons.append(daemon)
+        return daemon
+
+    yield start
+    for daemon in reversed(daemons):
+        daemon.send_signal(signal.SIGTERM)
+        daemon.wait(30)
+
+
+def kill_daemon(cluster: Cluster, name: str) -> None:
+    """kill -9 of a daemon that `hrm up` has started."""
+    (pid,) = [p["pid"] for p in cluster.cluster["processes"] if p["name"] == name]
+    os.kill(pid, signal.SIGKILL)

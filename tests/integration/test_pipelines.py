@@ -10,7 +10,8 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from hrm import rpc
 from hrm.config import AgentSettings, DeclaredGpu
 from hrm.pipeline import Pipeline
 from hrm.v1 import pipeline_pb2 as pb
-from hrm.v1 import pipeline_pb2_grpc
+from hrm.v1 import pipeline_pb2_grpc, policy_pb2, policy_pb2_grpc
 from tests.pipeline import sample_steps
 
 REPOSITORY = Path(__file__).parents[2]
@@ -80,7 +81,7 @@ class PipelineCluster:
         await until(serving)
         self.address = (state / "address").read_text().strip()
 
-    def agent(self, name: str, *, cores: int = 2, gpus: int = 0) -> None:
+    def agent(self, name: str, *, cores: int = 2, gpus: int = 0, policy: str = "pats") -> None:
         settings = AgentSettings(
             master=self.address,
             name=name,
@@ -89,9 +90,11 @@ class PipelineCluster:
             cores=cores + 1,
             memory_mib=4096,
             isolation="none",
+            run_as="off",
             pipeline_cores=cores,
             pipeline_memory_mib=2048,
             pipeline_gpus=gpus,
+            pipeline_policy=policy,
             gpus=tuple(DeclaredGpu(memory_mib=4096, name="P4") for _ in range(gpus)),
         )
         script = REPOSITORY / "tests/agent/plain_agent.py"
@@ -313,3 +316,60 @@ async def test_cancelling_and_listing(cluster: PipelineCluster, client: Client) 
     assert (await client.end(after)).outcome == DONE
     with pytest.raises(grpc.RpcError, match="no result"):
         await client.result(waiting)
+
+
+async def test_a_nodes_learned_policy_is_trusted_as_people_say_and_restarts_keep_it(
+    cluster: PipelineCluster, client: Client
+) -> None:
+    token = rpc.read_token(cluster.token_file)
+    async with rpc.channel(cluster.address, token) as channel:
+        policies = policy_pb2_grpc.PolicyServiceStub(channel)
+
+        async def shown() -> policy_pb2.LearnedPolicy:
+            answer = await policies.ShowPolicies(policy_pb2.ShowPoliciesRequest(policy="iawp"))
+            one: policy_pb2.LearnedPolicy
+            (one,) = answer.policies
+            assert one.node == "n1"
+            return one
+
+        cluster.agent("n1", gpus=1, policy="iawp")
+        await joined(client, 1)
+        assert (await shown()).mode == "shadow"
+        task_ids = [
+            await client.submit(sample_steps.arithmetic, "arithmetic", one) for one in range(8)
+        ]
+        await client.watch(*task_ids)
+        by = await _placed_by(client)
+        assert by["pats"] > 0 and "iawp" not in by and by["profile"] >= 1, by
+        async with asyncio.timeout(LIMIT_S):
+            while (await shown()).shadowed == 0:
+                pass
+        request = policy_pb2.SetPolicyModeRequest(policy="iawp", mode="on")
+        assert list((await policies.SetPolicyMode(request)).nodes) == ["n1"]
+        async with asyncio.timeout(LIMIT_S):
+            while (await shown()).mode != "on":
+                pass
+        os.killpg(cluster.agents["n1"].pid, signal.SIGTERM)
+        await asyncio.to_thread(cluster.agents["n1"].wait, LIMIT_S)
+        cluster.agent("n1", gpus=1, policy="iawp")
+
+        async def back() -> bool:
+            answer = await policies.ShowPolicies(policy_pb2.ShowPoliciesRequest())
+            return [one.mode for one in answer.policies] == ["on"]
+
+        await until(back)
+        more = [await client.submit(sample_steps.arithmetic, "arithmetic", one) for one in range(8)]
+        await client.watch(*more)
+        by = await _placed_by(client, only=more)
+        assert set(by) <= {"pats", "iawp"}, "what the former agent measured needs no profile"
+
+
+async def _placed_by(client: Client, only: Sequence[str] = ()) -> Counter[str]:
+    """Runs by who placed them."""
+    listed = await client.stub.List(pb.ListPipelineTasksRequest(all=True))
+    found: Counter[str] = Counter()
+    for task in listed.tasks:
+        assert task.placed_by == "ect" and not task.fallback
+        if not only or task.task_id in only:
+            found.update(task.runs_placed_by)
+    return found

@@ -2,47 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.conftest import APPS, BIN, Cluster, executors_of
+from tests.integration.conftest import APPS, Cluster, executors_of, kill_daemon
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
-
-
-@pytest.fixture
-def started(cluster: Cluster) -> Iterator[Callable[..., None]]:
-    """``started("master", …)``: a daemon of the cluster, begun again by hand; ended afterwards."""
-    daemons: list[subprocess.Popen[bytes]] = []
-
-    def start(*arguments: str) -> None:
-        log = cluster.directory / f"again-{len(daemons)}.log"
-        with log.open("wb") as file:
-            daemon = subprocess.Popen(
-                [str(BIN / "hrm"), *arguments],
-                env=cluster.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        daemons.append(daemon)
-
-    yield start
-    for daemon in reversed(daemons):
-        daemon.send_signal(signal.SIGTERM)
-        daemon.wait(30)
-
-
-def _kill(cluster: Cluster, name: str) -> None:
-    (pid,) = [p["pid"] for p in cluster.cluster["processes"] if p["name"] == name]
-    os.kill(pid, signal.SIGKILL)
 
 
 def _ids(app: dict[str, Any]) -> set[str]:
@@ -67,7 +35,7 @@ def test_a_running_application_survives_its_master_and_its_agents(
 
     address = cluster.address
     port = address.rpartition(":")[2]
-    _kill(cluster, "master")
+    kill_daemon(cluster, "master")
     refused = cluster.run("status", "--master", address)
     assert refused.returncode == 1
     assert "hrm up" in refused.stderr
@@ -81,10 +49,11 @@ def test_a_running_application_survives_its_master_and_its_agents(
     assert _ids(again) == before
     assert {p.pid for p in executors_of(shown["application_id"])} == jvms
 
-    _kill(cluster, "node-1")
+    kill_daemon(cluster, "node-1")
     started(
         *("agent", "--name", "node-1", "--master", address, "--cores", "2", "--memory-mib", "3072"),
         *("--work-dir", str(state / "nodes" / "node-1"), "--token-file", str(state / "token")),
+        *("--run-as", "off"),
     )
 
     def whole() -> bool:

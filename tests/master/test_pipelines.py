@@ -34,11 +34,16 @@ LIMIT_S = 10.0
 
 
 @asynccontextmanager
-async def serving(directory: Path, **settings: Any) -> AsyncIterator[tuple[PipelineTasks, Any]]:
+async def serving(
+    directory: Path, *, epoch: int = 0, **settings: Any
+) -> AsyncIterator[tuple[PipelineTasks, Any]]:
     """A service on a free port of the loopback, and a stub for it."""
     broken: list[Exception] = []
     tasks = PipelineTasks(
-        MasterSettings(state_dir=directory, **settings), policy=LeastLoaded(), stop=broken.append
+        MasterSettings(state_dir=directory, **settings),
+        policy=LeastLoaded(),
+        stop=broken.append,
+        epoch=epoch,
     )
     server = grpc.aio.server(interceptors=[rpc.TokenInterceptor(TOKEN)], options=rpc.SERVER_OPTIONS)
     service = PipelineService(tasks, 0.2)
@@ -239,6 +244,52 @@ async def test_a_node_that_comes_back_keeps_its_task(tmp_path: Path) -> None:
         assert tasks.core.ended[TaskId("t")].attempt == 1
 
 
+async def test_an_id_that_is_given_twice_is_two_tasks_to_two_masters(tmp_path: Path) -> None:
+    """The node has ended the task of the first master, which has gone before it heard so."""
+    async with serving(tmp_path, epoch=7) as (_, stub):
+        node = FakeNode(stub)
+        await node.hear("registered")
+        await stub.Submit(request(task_id="t"))
+        await node.hear("data")
+        old = (await node.hear("place")).attempt
+    async with serving(tmp_path, epoch=8) as (tasks, stub):
+        await stub.Submit(request(task_id="t"))
+        node = FakeNode(stub, tasks=[old])
+        await node.hear("registered")
+        assert (await node.hear("withdraw")).attempt == old
+        await node.hear("data")
+        new = (await node.hear("place")).attempt
+        assert new != old
+        node.end(old, b"of the first master")
+        assert await node.hear("acknowledge") == old
+        assert TaskId("t") in tasks.core.tasks, "it goes on"
+        node.end(new, b"of the second")
+        await node.hear("acknowledge")
+        assert await _result(stub, "t") == b"of the second"
+        assert tasks.core.ended[TaskId("t")].attempt == 1, "people see small numbers"
+
+
+async def test_who_placed_a_task_and_its_steps_is_listed(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (_, stub):
+        node = FakeNode(stub)
+        await node.hear("registered")
+        await stub.Submit(request(task_id="t"))
+        await node.hear("data")
+        attempt = (await node.hear("place")).attempt
+        for number, (who, why) in enumerate([("iawp", ""), ("pats", "over-budget: 12 ms")]):
+            timing = pb.SubtaskTiming(
+                subtask="a", device=CPU, run=number, outcome=pb.SUBTASK_OUTCOME_DONE,
+                placed_by=who, fallback=why,
+            )  # fmt: skip
+            node.say(run=pb.PipelineRun(attempt=attempt, timing=timing))
+        node.end(attempt, b"result")
+        await node.hear("acknowledge")
+        (task,) = (await stub.List(pb.ListPipelineTasksRequest(all=True))).tasks
+        assert (task.placed_by, task.fallback) == ("least-loaded", "")
+        assert dict(task.runs_placed_by) == {"iawp": 1, "pats": 1}
+        assert task.run_fallback == "over-budget: 12 ms"
+
+
 async def test_a_bad_message_ends_the_stream_and_nothing_else(tmp_path: Path) -> None:
     async with serving(tmp_path) as (tasks, stub):
         node = FakeNode(stub)
@@ -300,6 +351,28 @@ async def ticking(tasks: PipelineTasks) -> AsyncIterator[None]:
         ticks.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await ticks
+
+
+def test_old_results_make_room_and_young_ones_do_not(tmp_path: Path) -> None:
+    now = 0.0
+    files = PipelineFiles(tmp_path / "p", 10, lambda: now)
+    for name in ("a", "b"):
+        files.add(TaskId(name), 1, 0, b"1234")
+        assert files.finish(TaskId(name), 1, 4)
+        now += 30.0
+    now = 59.0
+    with pytest.raises(LimitReached, match="pipeline_held_mib"):
+        files.put_input(TaskId("c"), b"1234")
+    now = 61.0
+    files.put_input(TaskId("c"), b"1234")
+    with pytest.raises(NotFound, match="made room"):
+        files.chunks(TaskId("a"), "out")
+    assert b"".join(files.chunks(TaskId("b"), "out")) == b"1234"
+    assert files.held_bytes == 8
+    now = 1000.0
+    with pytest.raises(LimitReached):
+        files.put_input(TaskId("d"), b"x" * 7)
+    assert files.held_bytes == 4, "inputs of live tasks stay"
 
 
 async def test_a_node_that_was_silent_for_too_long_has_to_register_again(tmp_path: Path) -> None:

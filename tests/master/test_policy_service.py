@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,12 @@ import grpc
 import numpy as np
 import pytest
 
+from hrm import pipeline_wire as pw
 from hrm import rpc
-from hrm.errors import InvalidConfig
+from hrm.core.model import NodeName
+from hrm.errors import InvalidConfig, InvalidRequest
 from hrm.master import daemon
+from hrm.master.node_policies import NODE_MODES_FILE, NodePolicies
 from hrm.master.policy_service import (
     MODELS_DIR,
     MODES_FILE,
@@ -24,8 +28,9 @@ from hrm.master.policy_service import (
 from hrm.policies import cluster, models
 from hrm.policies.cluster.hosted import HostedPolicy
 from hrm.policies.host import Hosts, Mode
+from hrm.v1 import pipeline_pb2, pipeline_pb2_grpc, policy_pb2_grpc
 from hrm.v1 import policy_pb2 as pb
-from hrm.v1 import policy_pb2_grpc
+from tests.core.pipeline.building import capacity
 from tests.master.test_services import TIMEOUT_S, Running, refused, running
 from tests.policies.cluster.views import all_fit, set_model, task_of, view_of
 
@@ -147,3 +152,83 @@ def test_modes_are_kept_and_a_damaged_file_is_told(tmp_path: Path) -> None:
         (tmp_path / MODES_FILE).write_text(damaged)
         with pytest.raises(InvalidConfig, match="remove it"):
             load_modes(tmp_path)
+
+
+async def _node(tmp_path: Path, master: Running, name: str) -> tuple[Any, Any]:
+    """A node's stream, and what the master says on it."""
+    register = pipeline_pb2.RegisterPipelineNode(
+        capacity=pw.from_capacity(capacity(name)),
+        identity=name,
+        load=pipeline_pb2.PipelineLoad(policies=[_report(mode="shadow", asked=3)]),
+    )
+    call = pipeline_pb2_grpc.PipelineServiceStub(master.channel).Connect(timeout=TIMEOUT_S)
+    await call.write(pipeline_pb2.NodePipelineMessage(register=register))
+    assert (await call.read()).WhichOneof("message") == "registered"
+    return call, register
+
+
+def _report(**fields: Any) -> pb.LearnedPolicy:
+    return pb.LearnedPolicy(policy="iawp", kind="node", heuristic="pats", model="m", **fields)
+
+
+async def _orders(call: Any) -> pb.PolicyOrder:
+    while True:
+        message = await call.read()
+        if message.WhichOneof("message") == "policy":
+            order = message.policy
+            assert isinstance(order, pb.PolicyOrder)
+            return order
+
+
+async def test_policies_of_nodes_are_shown_by_node_and_their_modes_sent(tmp_path: Path) -> None:
+    async with running(tmp_path) as master:
+        one, _ = await _node(tmp_path, master, "n1")
+        two, _ = await _node(tmp_path, master, "n2")
+        answer = await _set(master, "iawp", "canary-10")
+        assert (list(answer.nodes), answer.kind, answer.mode) == (["n1", "n2"], "node", "canary-10")
+        orders = [await _orders(call) for call in (one, two)]
+        assert [order.mode for order in orders] == ["canary-10", "canary-10"]
+        assert orders[0].order == orders[1].order > 0
+        said = _report(mode="canary-10", asked=9, fallbacks={"stale-snapshot": 2})
+        load = pipeline_pb2.PipelineLoad(policies=[said])
+        await one.write(pipeline_pb2.NodePipelineMessage(load=load))
+        async with asyncio.timeout(TIMEOUT_S):
+            while (found := (await _shown(master, policy="iawp")).policies)[0].asked != 9:
+                pass
+        assert [(each.node, each.mode) for each in found] == [("n1", "canary-10"), ("n2", "shadow")]
+        assert dict(found[0].fallbacks) == {"stale-snapshot": 2}
+        with refused(grpc.StatusCode.NOT_FOUND, "in use: iawp. Which"):
+            await _set(master, "ldwp", "on")
+        await two.done_writing()
+        async with asyncio.timeout(TIMEOUT_S):
+            while len((await _shown(master)).policies) > 1:
+                pass
+        one.cancel()
+    async with running(tmp_path) as master:
+        with refused(grpc.StatusCode.NOT_FOUND, "in use: none"):
+            await _set(master, "iawp", "on")
+        three, _ = await _node(tmp_path, master, "n3")
+        assert await _orders(three) == orders[0], "it outlives the master, with its number"
+        again = await _set(master, "iawp", "canary-10")
+        assert list(again.nodes) == ["n3"]
+        assert (await _orders(three)).order > orders[0].order, "said again, it counts again"
+        three.cancel()
+
+
+def test_damaged_orders_are_told(tmp_path: Path) -> None:
+    for damaged in ("{", "[]", '{"iawp": {"mode": "half", "order": 1}}', '{"iawp": "on"}'):
+        (tmp_path / NODE_MODES_FILE).write_text(damaged)
+        with pytest.raises(InvalidConfig, match="remove it"):
+            NodePolicies(tmp_path, lambda _order: None)
+
+
+def test_a_report_that_is_malformed_is_refused(tmp_path: Path) -> None:
+    nodes = NodePolicies(tmp_path, lambda _order: None)
+    long = _report(mode="on", last="x" * 70_000)
+    for bad in (_report(mode="half"), pb.LearnedPolicy(mode="on"), long):
+        with pytest.raises(InvalidRequest):
+            nodes.heard(NodeName("n1"), [bad])
+    assert nodes.all() == []
+    for number in range(40):
+        nodes.heard(NodeName("n1"), [pb.LearnedPolicy(policy=f"p{number}", mode="on")])
+    assert len(nodes.all()) == 16

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hrm.errors import NotFound, Unavailable
 from hrm.pipeline.client import Client, Task, TaskResult
 from hrm.v1 import pipeline_pb2 as pb
+from tests.pipeline import sample_steps
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    token = tmp_path / "token"
+    token.write_text("t" * 40 + "\n")
+    token.chmod(0o600)
+    with Client("127.0.0.1:1", token_path=token, patience_s=20.0) as client:
+        yield client
 
 
 class _Away:
@@ -27,19 +39,90 @@ class _Away:
 
 
 def test_many_are_cancelled_at_once_and_not_one_after_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    token = tmp_path / "token"
-    token.write_text("t" * 40 + "\n")
-    token.chmod(0o600)
-    with Client("127.0.0.1:1", token_path=token, patience_s=0.0) as client:
-        away = _Away(3)
-        monkeypatch.setattr(client, "_stub", away)
-        done: Future[TaskResult] = Future()
-        done.set_result(TaskResult(task_id="done", value=1))
-        tasks = [
-            Task(client, pb.SubmitPipelineTaskRequest(task_id=name), future)
-            for name, future in [("a", Future()), ("done", done), ("b", Future()), ("c", Future())]
-        ]
-        client.cancel_all(tasks, "no more")
-        assert sorted(away.cancelled) == ["a", "b", "c"]
+    away = _Away(3)
+    monkeypatch.setattr(client, "_stub", away)
+    done: Future[TaskResult] = Future()
+    done.set_result(TaskResult(task_id="done", value=1))
+    tasks = [
+        Task(client, pb.SubmitPipelineTaskRequest(task_id=name), future)
+        for name, future in [("a", Future()), ("done", done), ("b", Future()), ("c", Future())]
+    ]
+    client.cancel_all(tasks, "no more")
+    assert sorted(away.cancelled) == ["a", "b", "c"]
+
+
+class _Full(_Away):
+    """A master without room, until it has some."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.asked = asyncio.Event()
+        self.has_room = False
+        self.submitted: list[str] = []
+
+    async def Submit(self, request: Any, timeout: float) -> None:  # noqa: N802
+        self.asked.set()
+        if not self.has_room:
+            raise Unavailable("no room")
+        self.submitted.append(request.task_id)
+
+    async def Cancel(self, request: Any, timeout: float) -> None:  # noqa: N802
+        self.has_room = True
+        raise NotFound("no such task")
+
+
+@pytest.mark.parametrize("how", ["one", "all", "map"])
+def test_a_task_that_is_given_up_is_not_submitted_any_more(
+    client: Client, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    full = _Full()
+    monkeypatch.setattr(client, "_stub", full)
+    if how == "map":
+        with pytest.raises(TimeoutError, match="has not ended"):
+            next(client.map(sample_steps.arithmetic, [1], timeout_s=0.2))
+    else:
+        task = client.submit(sample_steps.arithmetic, 1)
+        asyncio.run_coroutine_threadsafe(full.asked.wait(), client._loop).result(5.0)
+        if how == "one":
+            task.cancel()
+        else:
+            client.cancel_all([task], "no more")
+        assert "given up before" in task.outcome(5.0).error
+    assert full.has_room and not full.submitted
+    assert how == "one" or not client._running, "what was given up has ended"
+
+
+def test_a_submission_that_its_cancellation_overtook_is_cancelled_again(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(_Away):
+        def __init__(self) -> None:
+            super().__init__(1)
+            self.asked, self.answer = asyncio.Event(), asyncio.Event()
+
+        async def Submit(self, request: Any, timeout: float) -> None:  # noqa: N802
+            self.asked.set()
+            await self.answer.wait()
+
+        async def Cancel(self, request: Any, timeout: float) -> None:  # noqa: N802
+            self.cancelled.append(request.task_id)
+            self.answer.set()
+            if len(self.cancelled) == 1:
+                raise NotFound("not yet")
+
+        async def _updates(self, task_id: str) -> Any:
+            end = pb.PipelineTaskEnd(outcome=pb.PIPELINE_TASK_OUTCOME_CANCELLED)
+            yield pb.PipelineTaskUpdate(task_id=task_id, ended=end)
+
+        def Watch(self, request: Any) -> Any:  # noqa: N802
+            return self._updates(request.task_ids[0])
+
+    slow = Slow()
+    monkeypatch.setattr(client, "_stub", slow)
+    task = client.submit(sample_steps.arithmetic, 1)
+    asyncio.run_coroutine_threadsafe(slow.asked.wait(), client._loop).result(5.0)
+    task.cancel()
+    assert "cancelled" in task.outcome(5.0).error
+    assert slow.cancelled == [task.task_id, task.task_id]

@@ -367,6 +367,24 @@ def drain_that_holds_up_a_stream(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(node, "look_at", blind)
 
 
+def excluded_node_granted(patch: pytest.MonkeyPatch) -> None:
+    """Nobody looks at which nodes are excluded."""
+    patch.setattr(ClusterView, "avoid", lambda *_: None)
+    patch.setattr(Placing, "_spared", lambda self, proposal, claims, gang, now: claims)
+
+
+def data_not_waited_for(patch: pytest.MonkeyPatch) -> None:
+    """Who finds no room near its data goes elsewhere at once."""
+
+    def at_once(self: Scheduler, job: Job, *about: Any) -> Any:
+        with pytest.MonkeyPatch.context() as kept:
+            kept.setattr(self, "strict_order", True)
+            return place_near(self, job, *about)
+
+    place_near = Scheduler._place_near
+    patch.setattr(Scheduler, "_place_near", at_once)
+
+
 _missing = gangs.missing
 
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
@@ -400,6 +418,8 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     too_many_make_way,
     view_that_is_not_renewed,
     drain_that_holds_up_a_stream,
+    excluded_node_granted,
+    data_not_waited_for,
 ]
 
 

@@ -103,6 +103,7 @@ def test_every_trait_is_drawn_and_shows() -> None:
     applications = [application for plan in plans for application in plan.applications]
     assert any(application.gang_min > 1 for application in applications)
     assert any(application.gpus for application in applications)
+    assert any(application.hosts for application in applications)
     assert {len(plan.remotes) for plan in plans} == {0, 1, 2}
 
 

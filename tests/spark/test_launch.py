@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from hrm.core.model import (
     ResourceUnitId,
     WorkloadClass,
 )
+from hrm.errors import LaunchFailed
 from hrm.spark.launch import Java, Spark, executor_launch
 
 
@@ -56,3 +58,37 @@ def test_library_paths_of_application_and_node(
         work_dir=Path("/work"),
     )
     assert launch.environment.get("LD_LIBRARY_PATH") == expected
+
+
+@pytest.mark.parametrize("like", [True, False])
+def test_a_python_that_is_not_the_drivers_is_refused_with_both_versions(like: bool) -> None:
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    spec = ContainerSpec(
+        container_id=ContainerId("app-1-x7"),
+        application_id=ApplicationId("app-1"),
+        executor_id="7",
+        resource_profile_id=0,
+        workload_class=WorkloadClass.BATCH,
+        resources=Resources(1, 1408),
+        unit_id=ResourceUnitId("cpu0"),
+        launch=LaunchContext(
+            driver_url="spark://x@127.0.0.1:1",
+            spark_version="4.3.0",
+            environment=(("HRM_DRIVER_PYTHON", here if like else "3.7"),),
+        ),
+    )
+
+    def launch() -> object:
+        return executor_launch(
+            spec,
+            spark=Spark(home=Path("/spark"), version="4.3.0", python_path=()),
+            java=Java(command=Path("/jdk/bin/java"), home=None, version="17"),
+            host="h",
+            work_dir=Path("/work"),
+        )
+
+    if like:
+        assert launch()
+        return
+    with pytest.raises(LaunchFailed, match=rf"runs Python 3\.7, and this node has Python {here}"):
+        launch()

@@ -216,16 +216,46 @@ def test_a_number_of_executors_with_a_master_in_the_defaults_file(launcher: Laun
         ["--conf", "spark.submit.deployMode=cluster"],
         ["-c", "spark.submit.deployMode=cluster"],
         ["--conf=spark.submit.deployMode=cluster"],
+        ["--status", "driver-1"],
+        ["--kill=driver-1"],
     ],
 )
-def test_cluster_mode_is_refused_in_one_line(launcher: Launcher, given: list[str]) -> None:
-    done = launcher.run(SUBMIT, *given, "--master", "hrm://h:1", "a.py")
+def test_cluster_mode_needs_no_jvm(launcher: Launcher, given: list[str]) -> None:
+    arguments = [*given, "--num-executors", "2", "--master", "hrm://h:1", "a.py", "--kill", "x y"]
+    done = launcher.run(SUBMIT, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    pythons = (launcher.directory / "pythons").read_text()
+    assert pythons == f"-P -m hrm.cli submit {' '.join(arguments)}\n", "as they were given"
+    assert not (launcher.directory / "arguments").exists()
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_cluster_mode_in_a_file_counts(launcher: Launcher, named: bool, tmp_path: Path) -> None:
+    file = tmp_path / "spark-defaults.conf"
+    file.write_text("spark.master hrm://h:1\nspark.submit.deployMode = cluster\n")
+    given = ["--properties-file", str(file)] if named else []
+    shutil.copy(CONF / "spark-env.sh", tmp_path)
+    done = launcher.run(SUBMIT, *given, "a.py", SPARK_CONF_DIR=str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "-m hrm.cli submit" in (launcher.directory / "pythons").read_text()
+    launcher.rewritten(*given, "--deploy-mode", "client", "a.py", SPARK_CONF_DIR=str(tmp_path))
+
+
+def test_pyspark_with_cluster_mode_is_refused_before_python_starts(launcher: Launcher) -> None:
+    given = ["--name", "PySparkShell", "--master", "hrm://h:1", "--deploy-mode", "cluster"]
+    done = launcher.run(SUBMIT, "pyspark-shell-main", *given)
     assert done.returncode == 1
     assert done.stderr == (
-        "HRM: deploy mode cluster is not supported: the driver runs where spark-submit runs; "
-        "leave --deploy-mode cluster out\n"
+        "HRM: deploy mode cluster cannot run pyspark-shell: its driver would be on a node, away "
+        "from your terminal; leave --deploy-mode cluster out\n"
     )
-    assert not (launcher.directory / "arguments").exists()
+    assert not (launcher.directory / "pythons").exists()
+
+
+@pytest.mark.parametrize("given", [["--deploy-mode", "cluster"], ["--status", "driver-1"]])
+def test_other_masters_keep_their_cluster_mode(launcher: Launcher, given: list[str]) -> None:
+    arguments = [*given, "--master", "spark://h:7077", "a.py"]
+    assert launcher.rewritten(*arguments) == arguments
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ and leaves the memory limit to the tracker's observation. ``detect`` tries them 
 for real, best first, and says why each better one was passed over.
 """
 
-from hrm.agent.isolation.base import GroupIsolation, Isolation, IsolationError, Limits
+from hrm.agent.isolation.base import Device, GroupIsolation, Isolation, IsolationError, Limits
 from hrm.agent.isolation.cgroup1 import Cgroup1
 from hrm.agent.isolation.cgroup2 import Cgroup2
 from hrm.agent.isolation.detect import DRIVERS, Detection, detect, sweep
@@ -16,6 +16,7 @@ __all__ = [
     "Cgroup1",
     "Cgroup2",
     "Detection",
+    "Device",
     "GroupIsolation",
     "Isolation",
     "IsolationError",

@@ -24,7 +24,15 @@ from typing import Literal
 
 from hrm.errors import HrmError, LaunchFailed
 
-__all__ = ["CpuLimit", "GroupIsolation", "Isolation", "IsolationError", "Limits", "mounts"]
+__all__ = [
+    "CpuLimit",
+    "Device",
+    "GroupIsolation",
+    "Isolation",
+    "IsolationError",
+    "Limits",
+    "mounts",
+]
 
 CpuLimit = Literal["shares", "quota"]
 
@@ -38,13 +46,26 @@ class IsolationError(HrmError):
     """This driver cannot work on this machine; the message says why."""
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Device:
+    """A character device by its numbers; ``minor`` None: all of that major number."""
+
+    major: int
+    minor: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.major}:{'*' if self.minor is None else self.minor}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one container may use. ``cpus`` are CPU numbers; empty: not pinned."""
+    """What one container may use. ``cpus`` are CPU numbers; empty: not pinned. ``closed``: devices
+    that it may not open, where the driver can see to that (``restricts_devices``)."""
 
     vcores: int
     memory_mib: int
     cpus: tuple[int, ...] = ()
+    closed: tuple[Device, ...] = ()
 
 
 class Isolation(abc.ABC):
@@ -58,6 +79,16 @@ class Isolation(abc.ABC):
     @abc.abstractmethod
     def pins_cpus(self) -> bool:
         """Whether containers can be held on certain CPUs."""
+
+    @property
+    @abc.abstractmethod
+    def restricts_devices(self) -> bool:
+        """Whether containers can be kept from opening a device."""
+
+    @property
+    @abc.abstractmethod
+    def kills_at_once(self) -> bool:
+        """Whether a container is killed as a whole, so that no fork escapes."""
 
     @abc.abstractmethod
     def check(self) -> None:
@@ -176,9 +207,11 @@ class GroupIsolation(Isolation):
 
     def members(self, container_id: str) -> frozenset[int]:
         pids: set[int] = set()
-        for path in self.join_files(container_id):
-            with contextlib.suppress(OSError):
-                pids |= {int(line) for line in path.read_text().split()}
+        for joined in self.join_files(container_id):
+            # A container may have made groups of its own below.
+            for path in joined.parent.rglob(joined.name):
+                with contextlib.suppress(OSError):
+                    pids |= {int(line) for line in path.read_text().split()}
         return frozenset(pids - {0})
 
     def _kill(self, container_id: str) -> None:

@@ -1,16 +1,22 @@
-"""cgroup v1: a directory in each of the hierarchies ``memory``, ``cpu`` and, if pinned, ``cpuset``.
+"""cgroup v1: a directory in each of the hierarchies ``memory`` and ``cpu``, and, where they are
+mounted, ``cpuset``, ``devices`` and ``freezer``.
 
 ``shares`` (``cpu.shares``, 1024 a vcore) limits a container only while others want the cores;
 ``quota`` (CFS bandwidth) always. The memory limit is hard: the kernel reclaims page cache first,
 then kills a process of the group and counts it in ``memory.oom_control``. v1 kills one process,
 not the group; the tracker sees the count and ends the rest, because an executor without its Python
 workers only looks alive.
+
+Devices that a container shall not open are denied one by one: a group starts with all of them, and
+in that mode the kernel knows no exception to a denial. To kill, the group is frozen first: a frozen
+process forks no more, and the signal takes effect when it thaws.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import os
 from pathlib import Path
 
 from hrm.agent.isolation.base import CpuLimit, GroupIsolation, IsolationError, Limits, mounts
@@ -18,6 +24,7 @@ from hrm.agent.isolation.base import CpuLimit, GroupIsolation, IsolationError, L
 __all__ = ["Cgroup1"]
 
 _REQUIRED = ("memory", "cpu")
+_OPTIONAL = ("cpuset", "devices", "freezer")
 _MIB = 1024 * 1024
 _SHARES_A_VCORE = 1024
 _SHARES_MAX = 262_144
@@ -33,13 +40,22 @@ class Cgroup1(GroupIsolation):
             controller: point
             for point, kind, options in mounts()
             if kind == "cgroup"
-            for controller in (*_REQUIRED, "cpuset")
+            for controller in (*_REQUIRED, *_OPTIONAL)
             if controller in options
+            and (controller in (*_REQUIRED, "cpuset") or os.access(point, os.W_OK))
         }
 
     @property
     def pins_cpus(self) -> bool:
         return "cpuset" in self._mounts
+
+    @property
+    def restricts_devices(self) -> bool:
+        return "devices" in self._mounts
+
+    @property
+    def kills_at_once(self) -> bool:
+        return "freezer" in self._mounts
 
     def _check_available(self) -> None:
         missing = [name for name in _REQUIRED if name not in self._mounts]
@@ -76,6 +92,23 @@ class Cgroup1(GroupIsolation):
             _inherit_cpuset(group)
             if limits.cpus:
                 (group / "cpuset.cpus").write_text(",".join(map(str, limits.cpus)))
+        if root == self._mounts.get("devices"):
+            for device in limits.closed:
+                (group / "devices.deny").write_text(f"c {device} rwm")
+
+    def _kill(self, container_id: str) -> None:
+        freezer = self._mounts.get("freezer")
+        state = self._group(freezer, container_id) / "freezer.state" if freezer else None
+        if state is None or not state.exists():
+            super()._kill(container_id)
+            return
+        with contextlib.suppress(OSError):
+            state.write_text("FROZEN")
+        try:
+            super()._kill(container_id)
+        finally:
+            with contextlib.suppress(OSError):
+                state.write_text("THAWED")
 
     def _memory_group(self, container_id: str) -> Path:
         return self._group(self._mounts["memory"], container_id)

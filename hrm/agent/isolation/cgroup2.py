@@ -5,6 +5,9 @@ the kernel kill the container as a whole, so that no executor lives on without i
 Controllers are handed down through ``cgroup.subtree_control`` of every parent, which the kernel
 allows only where the parent holds no process itself: true of the real root, not of the root a
 container engine shows.
+
+Devices are not restricted: v2 has no files for it, only programs for the kernel's eBPF machine,
+which this driver does not write. Who looks at the node is told so.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ _PERIOD_US = 100_000
 
 class Cgroup2(GroupIsolation):
     name = "cgroup2"
+    restricts_devices = False
+    kills_at_once = True
 
     def __init__(
         self,
@@ -87,11 +92,15 @@ class Cgroup2(GroupIsolation):
             _write(group / "cpuset.cpus", ",".join(map(str, limits.cpus)))
 
     def _kill(self, container_id: str) -> None:
-        """``cgroup.kill`` (Linux 5.14) is atomic: no fork escapes it."""
+        """``cgroup.kill`` (Linux 5.14) is atomic: no fork escapes it. Before, freezing is as good:
+        who is frozen does not fork, and dies of the signal all the same."""
         for root in self._roots():
+            group = self._group(root, container_id)
             with contextlib.suppress(OSError):
-                _write(self._group(root, container_id) / "cgroup.kill", "1")
+                _write(group / "cgroup.kill", "1")
                 return
+            with contextlib.suppress(OSError):
+                _write(group / "cgroup.freeze", "1")
         super()._kill(container_id)
 
     def memory_used_mib(self, container_id: str) -> int | None:

@@ -18,6 +18,8 @@ class NoIsolation(Isolation):
     name = "none"
     enforces_memory = False
     pins_cpus = False
+    restricts_devices = False
+    kills_at_once = False
 
     def check(self) -> None:
         """Always works."""

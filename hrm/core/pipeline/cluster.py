@@ -74,6 +74,9 @@ class TaskRecord:
         self.given_back = 0
         self.placed_at = 0.0
         self.why = "it is in the queue"
+        self.placed_by = ""
+        self.fallback = ""
+        """Who chose its node, and why not the learned policy, as in ``Choice``."""
         self.before = ""
         """Why its latest placement came to nothing."""
         self.timings: list[SubtaskTiming] = []
@@ -296,6 +299,7 @@ class PipelineCluster:
     def _requeue(self, record: TaskRecord, now: float, why: str) -> None:
         self._leave_node(record, now, ok=False)
         record.why = "it is in the queue again"
+        record.placed_by = record.fallback = ""
         record.before = why
         record.timings = []
         self.queue.appendleft(record.spec.task_id)
@@ -403,6 +407,8 @@ class PipelineCluster:
                 record.why = choice.why
                 return
             self.queue.popleft()
+            record.placed_by = choice.placed_by or self.policy.name
+            record.fallback = choice.fallback
             self._send(record, self.table.names[choice.node], choice.why, now)
 
     def _choose(self, task: TaskSpec, fits: Mask, now: float) -> Choice:
@@ -415,7 +421,12 @@ class PipelineCluster:
         except Exception as error:
             self._fault(f"{self.policy.name} failed: {error!r}")
         choice = self._fallback.choose(task, view, fits)
-        return Choice(node=choice.node, why=f"{choice.why}; {self.latest_fault}")
+        return Choice(
+            node=choice.node,
+            why=f"{choice.why}; {self.latest_fault}",
+            placed_by=self._fallback.name,
+            fallback=self.latest_fault,
+        )
 
     def _fault(self, what: str) -> None:
         self.policy_faults += 1

@@ -33,7 +33,10 @@ from hrm.core.pipeline.model import (
 )
 from hrm.core.pipeline.room import Room
 
-__all__ = ["Dispatcher", "NodeBounds"]
+__all__ = ["FOR_NOTHING_ELSE", "FOR_PROFILE", "FOR_WAITING", "Dispatcher", "NodeBounds"]
+
+FOR_PROFILE, FOR_WAITING, FOR_NOTHING_ELSE = "profile", "long wait", "idle node"
+"""What stands in ``placed_by`` of what the core starts before or after the policy."""
 
 _PROFILED_CELLS = 2
 _REFUSALS_KEPT = 32
@@ -104,8 +107,12 @@ class Dispatcher:
             return self.policy.dispatch(view)
         except Exception as error:
             self.faults += 1
-            self._remember(f"{self.policy.name} failed: {error!r}")
-            return self._fallback.dispatch(view)
+            what = f"{self.policy.name} failed: {error!r}"
+            self._remember(what)
+            return [
+                start._replace(placed_by=self._fallback.name, fallback=what)
+                for start in self._fallback.dispatch(view)
+            ]
 
     def _remember(self, what: str) -> None:
         del self.refusals[: max(0, len(self.refusals) + 1 - _REFUSALS_KEPT)]
@@ -122,7 +129,7 @@ class Dispatcher:
             caps = self._room.caps
             why = feasibility.refusal(view, ready, start.device, start.number, caps)
         if not why:
-            self._start(start, now, False)
+            self._start(start._replace(placed_by=start.placed_by or self.policy.name), now, False)
             return
         self.refused += 1
         self._remember(
@@ -142,12 +149,12 @@ class Dispatcher:
         return [place for place in places if place[0] in ready.devices]
 
     def _first_fit(
-        self, ready: ReadySubtask, now: float, places: list[tuple[Device, int]]
+        self, ready: ReadySubtask, now: float, places: list[tuple[Device, int]], why: str
     ) -> Start | None:
         view, caps = self._room.view(now, ()), self._room.caps
         for device, number in places:
             if not feasibility.refusal(view, ready, device, number, caps):
-                return Start(ready.key, device, number)
+                return Start(ready.key, device, number, why)
         return None
 
     def _start_profiles(self, now: float) -> None:
@@ -165,7 +172,7 @@ class Dispatcher:
                 for place in self._places(ready)
                 if not (on_core if place[0] is Device.CPU else place in profiling)
             ]
-            start = self._first_fit(ready, now, places)
+            start = self._first_fit(ready, now, places, FOR_PROFILE)
             if start is not None:
                 self._start(start, now, True)
                 rows.add(ready.row)
@@ -184,7 +191,7 @@ class Dispatcher:
         starved = [ready for ready in self._ready.values() if self._starving(ready, now)]
         starved.sort(key=lambda ready: ready.since)
         for ready in starved:
-            start = self._first_fit(ready, now, self._places(ready))
+            start = self._first_fit(ready, now, self._places(ready), FOR_WAITING)
             if start is not None:
                 self._start(start, now, False)
                 continue
@@ -196,7 +203,7 @@ class Dispatcher:
 
     def _start_anything(self, now: float) -> None:
         for ready in list(self._ready.values()):
-            start = self._first_fit(ready, now, self._places(ready))
+            start = self._first_fit(ready, now, self._places(ready), FOR_NOTHING_ELSE)
             if start is not None:
                 self._start(start, now, False)
                 return

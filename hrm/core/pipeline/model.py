@@ -217,11 +217,17 @@ class NodeView:
 
 
 class Start(NamedTuple):
-    """Start this subtask's version for ``device`` on core or GPU ``number``."""
+    """Start this subtask's version for ``device`` on core or GPU ``number``.
+
+    ``placed_by``: who decided, "" for the policy that was asked; ``fallback``: why somebody else
+    than the learned policy did, "" if it did or was not to.
+    """
 
     key: SubtaskKey
     device: Device
     number: int
+    placed_by: str = ""
+    fallback: str = ""
 
 
 class NodePolicy(Protocol):
@@ -282,10 +288,13 @@ class Choice:
     """The row of ``ClusterView`` that shall run the task; ``why`` is for people, one line.
 
     ``node`` -1: none now. The head of the queue, and with it the queue, waits for the next event.
+    ``placed_by`` and ``fallback``: as in ``Start``.
     """
 
     node: int
     why: str
+    placed_by: str = ""
+    fallback: str = ""
     scores: Vector | None = field(default=None, compare=False)
 
 

@@ -277,6 +277,8 @@ class PipelineNode:
             deadline=math.inf if task.claim else now + one.spec.timeout_s,
             profile=profile,
             sm=float(self.estimates.gpu_features(one.row)[_SM]) if on_gpu else 0.0,
+            placed_by=start.placed_by,
+            fallback=start.fallback,
         )
         self.room.take(run)
         self._unready(one)
@@ -368,6 +370,8 @@ class PipelineNode:
             gpu_memory_mib=event.gpu_memory_mib,
             co_runners=run.co_runners(event.now),
             message=message,
+            placed_by=run.placed_by,
+            fallback=run.fallback,
         )
 
     def _learn(self, run: Run, timing: m.SubtaskTiming) -> None:

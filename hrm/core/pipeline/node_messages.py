@@ -120,7 +120,10 @@ class TaskOutcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskTiming:
-    """One run: where, how long it had waited since it was ready, how long it ran, what it took."""
+    """One run: where, how long it had waited since it was ready, how long it ran, what it took.
+
+    ``placed_by``, ``fallback``: who chose the device, as in ``Start``.
+    """
 
     key: SubtaskKey
     row: Row
@@ -136,6 +139,8 @@ class SubtaskTiming:
     gpu_memory_mib: float = 0.0
     co_runners: tuple[Row, ...] = ()
     message: str = ""
+    placed_by: str = ""
+    fallback: str = ""
 
 
 # --- events -----------------------------------------------------------------------------------

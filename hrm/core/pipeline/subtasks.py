@@ -126,6 +126,8 @@ class Run:
     profile: bool
     sm: float = 0.0
     """Share of its GPU's multiprocessors that it was expected to use when it started."""
+    placed_by: str = ""
+    fallback: str = ""
     stop: RunOutcome | None = None
     beside: dict[Row, float] = field(default_factory=dict)
 

@@ -77,7 +77,8 @@ class HostedPolicy:
         decided = self.host.decide(task.task_id, _Question(task, view, fits), view.now)
         if self._proposed and self._learned is not None and decided.decision >= 0:
             self._learned.placed(decided.decision, view)
-        return Choice(node=decided.decision, why=decided.why)
+        by = self.name if decided.learned else self.host.heuristic
+        return Choice(node=decided.decision, why=decided.why, placed_by=by, fallback=decided.doubt)
 
     def ended(self, task_id: TaskId, *, now: float, response_s: float, ok: bool) -> None:
         """See ``ClusterPolicy.ended``."""

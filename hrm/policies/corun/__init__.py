@@ -1,13 +1,16 @@
 """Stage 2 of pipeline scheduling: which device of a node, and beside whom.
 
-``load`` makes a ``NodePolicy`` by its name; ``Stdm`` (``estimates``) is what all of them believe
-about subtasks; ``predictor`` makes the part of it that fills in what nobody has measured.
+``load`` makes a ``NodePolicy`` by its name, ``load_hosted`` the same as an agent wants it: a
+learned one beside its heuristic, as far as its mode trusts it (``hosted``). ``Stdm``
+(``estimates``) is what all of them believe about subtasks; ``predictor`` makes the part of it that
+fills in what nobody has measured.
 
 Source: LDWP + IAWP, sections 2.4, 3.3, 3.4 and 4.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -17,6 +20,7 @@ from hrm.core.pipeline.model import NodePolicy
 from hrm.errors import InvalidConfig
 from hrm.policies.corun.baselines import Mct, MinMin, Pats, Random
 from hrm.policies.corun.estimates import Stdm
+from hrm.policies.corun.hosted import FiniteScore, HostedPolicy
 from hrm.policies.corun.iawp import Iawp
 from hrm.policies.corun.ncf import NeuralFilter
 from hrm.policies.corun.predictors import Gaussian, MatrixFactors, Mean, Neighbours, Predictor
@@ -25,11 +29,14 @@ from hrm.policies.corun.store import load_estimates, save_estimates
 
 __all__ = [
     "DEFAULT_SCORE",
+    "LEARNED",
     "SCORES",
+    "HostedPolicy",
     "Stdm",
     "known",
     "load",
     "load_estimates",
+    "load_hosted",
     "predictor",
     "save_estimates",
 ]
@@ -49,6 +56,9 @@ _POLICIES: dict[str, Callable[..., NodePolicy]] = {
     "pats": Pats,
     "iawp": Iawp,
 }
+LEARNED = frozenset({"iawp"})
+"""Those that decide by what they predict, and for which ``HEURISTIC`` answers."""
+HEURISTIC = "pats"
 _PREDICTORS: dict[str, Callable[..., Predictor]] = {
     "mean": Mean,
     "neighbours": Neighbours,
@@ -84,6 +94,37 @@ def load(name: str, *, rng: np.random.Generator, **options: Any) -> NodePolicy:
     if name == "iawp":
         options["score"] = _score(options.pop("score", DEFAULT_SCORE), options)
     return _made(f"node policy {name!r}", make, {"rng": rng, **options})
+
+
+def load_hosted(
+    name: str,
+    *,
+    rng: np.random.Generator,
+    node: str,
+    estimates: Stdm,
+    sampled_at: Callable[[], float | None],
+    clock_s: Callable[[], float] = time.thread_time,
+    score: str = DEFAULT_SCORE,
+) -> NodePolicy:
+    """The node policy ``name`` for an agent; a learned one is hosted and begins in its shadow.
+
+    ``sampled_at``, ``clock_s``: as for ``HostedPolicy`` and ``Host``.
+
+    Raises:
+        InvalidConfig: no policy or score of that name.
+    """
+    if name not in LEARNED:
+        return load(name, rng=rng)
+    finite = FiniteScore(_score(score, {}))
+    return HostedPolicy(
+        load(name, rng=rng, score=finite),
+        load(HEURISTIC, rng=rng),
+        node=node,
+        model=f"{score} over {estimates.predictor.name}",
+        clock_s=clock_s,
+        outside=estimates.outside,
+        sampled_at=sampled_at,
+    )
 
 
 def predictor(name: str, **options: Any) -> Predictor:

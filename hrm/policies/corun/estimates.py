@@ -8,9 +8,8 @@ for in this order:
 2. the predictor (``predictors``), from the cells that are known by now;
 3. ``metrics.DEFAULTS``, as long as nobody has measured this column of any row.
 
-Which rows are profiled is not asked here: the node's core measures the first seconds of the next run
-of a row with fewer than two known metrics (``hrm.core.pipeline.dispatch``), and tells what came of
-it.
+Which rows are profiled is not asked here: the node's core makes a profile of the next run of a row
+with fewer than two known figures (``hrm.core.pipeline.dispatch``), and tells what came of it.
 
 Durations are not predicted from other kinds' metrics where there is a better way: the same kind's
 at other sizes, else the other device's over the speed-up that the most similar rows have, else a
@@ -59,6 +58,8 @@ _LOG_MB = np.log(BUCKET_MB)
 _SPEEDUP, _SIZE = COLUMN["speedup"], COLUMN["size"]
 _RUNS_REMEMBERED = 20
 _MOVED = 0.02
+_NEAR = 0.05
+"""As far from what was measured as this is no other world, on scales of 0..1."""
 _UNMEASURED_MOST = {"memory": 0.5, "gpu_memory": 0.8}
 _GPU_MEMORY_MIB = 8192.0
 
@@ -105,6 +106,9 @@ class Stdm:
         self._cells = 0
         self._new_cells = 0
         self._fitted = False
+        self._ranges: tuple[Floats, Floats] | None = None
+        self.changes = 0
+        """Grows with all that is learned."""
         self._completed: dict[Row, Floats] = {}
         self._features: dict[Row, Vector] = {}
         self._runs_s: dict[tuple[Row, Device], float] = {}
@@ -136,6 +140,7 @@ class Stdm:
             raise InvalidRequest(f"{row.kind!r} has no version of which {metric!r} can be measured")
         if not math.isfinite(value) or value < 0:
             raise InvalidRequest(f"{metric} of {row.kind!r} is {value}; it must be a number >= 0")
+        self.changes += 1
         entry, column = self._entry(row), COLUMN[metric]
         before = entry.values[column]
         scaled = self._scaled(row, metric, value)
@@ -172,6 +177,7 @@ class Stdm:
         """
         if not math.isfinite(run_s) or run_s < 0:
             raise InvalidRequest(f"a run of {row.kind!r} took {run_s} s; it must be a number >= 0")
+        self.changes += 1
         entry = self._entry(row)
         mean_s, count = entry.runs.get(device, (0.0, 0))
         if device is Device.GPU and any(share > 0 for _, share in beside):
@@ -274,6 +280,26 @@ class Stdm:
                 return float(declared)
         return self._memory(row, "gpu_memory", self._scale_mib(row))
 
+    def outside(self, rows: Iterable[Row]) -> float:
+        """How far ``rows`` are from what was measured here when the predictor was last fitted: the
+        share of their metrics, 0..1, that lie outside of the 0.1 and 99.9 percentiles.
+
+        Metrics that nobody has measured of any row are the same for all and do not count. 1: no row
+        was measured yet.
+        """
+        self._refit()
+        if self._ranges is None:
+            return 1.0
+        low, high = self._ranges
+        counted = missed = 0
+        for row in rows:
+            devices = self._versions(row)
+            used = np.array([applies(name, devices) for name in METRICS]) & np.isfinite(low)
+            values = self.complete(row)
+            counted += int(used.sum())
+            missed += int((((values < low) | (values > high)) & used).sum())
+        return missed / counted if counted else 1.0
+
     def complete(self, row: Row) -> Floats:
         """All metrics of ``row``, 0..1, measured or predicted, shape (metrics,)."""
         self._refit()
@@ -320,8 +346,17 @@ class Stdm:
         self._features.clear()
         self._runs_s.clear()
 
+    @property
+    def memory_scale_mib(self) -> float:
+        """What 1 means in the column of host memory."""
+        return self._memory_mib
+
+    def gpu_memory_scale_mib(self, model: str) -> float:
+        """What 1 means in the column of device memory, of rows of this model."""
+        return self._gpu_memory_mib.get(model, _GPU_MEMORY_MIB)
+
     def _scale_mib(self, row: Row) -> float:
-        return self._gpu_memory_mib.get(row.gpu_model, _GPU_MEMORY_MIB)
+        return self.gpu_memory_scale_mib(row.gpu_model)
 
     def _scaled(self, row: Row, metric: str, value: float) -> float:
         if metric == "memory":
@@ -376,6 +411,10 @@ class Stdm:
         table = self.table()
         self.predictor.fit(table)
         self._ratios.fit(table)
+        measured = np.isfinite(table).any(axis=0)
+        low, high = np.full((2, len(METRICS)), np.nan)
+        low[measured], high[measured] = np.nanpercentile(table[:, measured], (0.1, 99.9), axis=0)
+        self._ranges = low - _NEAR, high + _NEAR
         self._fitted = True
         self._new_cells = 0
         self._forget_everything()

@@ -1,34 +1,61 @@
 """Estimates in a file: what was learned can outlive who has learned it; nothing in it is code.
 
-One ``.npz`` without pickles: arrays, and a line of JSON with a version, the names of the metrics
-and the rows. A file of other metrics is refused; the predictor is fitted anew from the cells.
+One ``.npz`` without pickles: arrays, and a line of JSON with a version, the names of the metrics,
+the scales of memory and the rows. A file of other metrics is refused; memory that was measured
+against other scales is converted; the predictor is fitted anew from the cells.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from hrm.core.pipeline.model import SIZE_BUCKETS_MB, Device, Row
 from hrm.errors import InvalidRequest
 from hrm.policies.corun.estimates import ROWS_MAX, Entry, Stdm
-from hrm.policies.corun.metrics import METRICS
+from hrm.policies.corun.metrics import COLUMN, METRICS
 
-__all__ = ["load_estimates", "save_estimates"]
+__all__ = ["dump_estimates", "load_estimates", "save_estimates", "write_estimates"]
 
-_VERSION = 1
+_VERSION = 2
 _DEVICES = (Device.CPU, Device.GPU)
 
 
 def save_estimates(path: Path, estimates: Stdm) -> None:
     """Write ``path``, whole or not at all."""
+    write_estimates(path, dump_estimates(estimates))
+
+
+def write_estimates(path: Path, content: bytes) -> None:
+    """Write what ``dump_estimates`` made into ``path``, whole or not at all."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def dump_estimates(estimates: Stdm) -> bytes:
+    """The content of a file, as of now."""
     entries = estimates.entries
     meta = {
         "version": _VERSION,
         "metrics": METRICS,
+        "memory_mib": estimates.memory_scale_mib,
+        "gpu_memory_mib": {
+            model: estimates.gpu_memory_scale_mib(model)
+            for model in sorted({row.gpu_model for row in entries})
+        },
         "rows": [list(row) for row in entries],
         "devices": {
             kind: sorted(device.value for device in devices)
@@ -43,20 +70,16 @@ def save_estimates(path: Path, estimates: Stdm) -> None:
             if device in entry.runs:
                 runs[index, number] = entry.runs[device]
     state = {f"slowdowns_{name}": array for name, array in estimates.slowdowns.state().items()}
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            np.savez(
-                file,
-                meta=np.array(json.dumps(meta)),
-                values=np.array([entry.values for entry in entries.values()]).reshape(shape),
-                counts=np.array([entry.counts for entry in entries.values()]).reshape(shape),
-                runs=runs,
-                **state,  # type: ignore[arg-type]
-            )
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    content = io.BytesIO()
+    np.savez(
+        content,
+        meta=np.array(json.dumps(meta)),
+        values=np.array([entry.values for entry in entries.values()]).reshape(shape),
+        counts=np.array([entry.counts for entry in entries.values()]).reshape(shape),
+        runs=runs,
+        **state,  # type: ignore[arg-type]
+    )
+    return content.getvalue()
 
 
 def load_estimates(path: Path, estimates: Stdm) -> None:
@@ -75,6 +98,7 @@ def load_estimates(path: Path, estimates: Stdm) -> None:
                 str(kind): frozenset(Device(value) for value in values)
                 for kind, values in meta["devices"].items()
             }
+            _rescale(entries, meta, estimates)
             declared = {str(kind): int(mib) for kind, mib in meta["declared_mib"].items()}
             names = ("squares", "moments", "observed")
             estimates.slowdowns.restore({name: file[f"slowdowns_{name}"] for name in names})
@@ -84,6 +108,23 @@ def load_estimates(path: Path, estimates: Stdm) -> None:
             f"and they are learned anew"
         ) from error
     estimates.adopt(entries, devices, declared)
+
+
+def _rescale(entries: dict[Row, Entry], meta: dict[str, Any], estimates: Stdm) -> None:
+    """The node may have another share of memory now, and a card of one name another size."""
+    host = _ratio(meta["memory_mib"], estimates.memory_scale_mib)
+    for row, entry in entries.items():
+        stored_mib = meta["gpu_memory_mib"][row.gpu_model]
+        entry.values[COLUMN["memory"]] *= host
+        entry.values[COLUMN["gpu_memory"]] *= _ratio(
+            stored_mib, estimates.gpu_memory_scale_mib(row.gpu_model)
+        )
+
+
+def _ratio(stored_mib: object, own_mib: float) -> float:
+    if not isinstance(stored_mib, int | float) or not 0.0 < stored_mib < math.inf:
+        raise ValueError(f"a scale of memory is {stored_mib!r}")
+    return stored_mib / own_mib
 
 
 def _entries(

@@ -24,6 +24,7 @@ class ToldStdm:
         self.gpu_features = stdm.gpu_features
         self.memory_mib = stdm.memory_mib
         self.gpu_memory_mib = stdm.gpu_memory_mib
+        self.outside = stdm.outside
 
     def declare(self, row: Row, subtask: SubtaskSpec) -> None:
         """See ``LearningEstimates``. Who shares a kind may have other versions: all of them count,

@@ -3,11 +3,11 @@ package org.apache.spark.scheduler.cluster.hrm
 import java.net.InetAddress
 import java.security.SecureRandom
 import java.util.{Base64, LinkedHashMap => JMap}
-import java.util.concurrent.{CountDownLatch, RejectedExecutionException}
+import java.util.concurrent.{CountDownLatch, FutureTask, RejectedExecutionException}
 import java.util.concurrent.{ScheduledExecutorService, TimeUnit}
 
 import com.fasterxml.jackson.databind.ObjectMapper
-import py4j.GatewayServer
+import py4j.{CallbackClient, GatewayServer}
 
 import org.apache.spark.SparkConf
 import org.apache.spark.internal.Logging
@@ -69,9 +69,12 @@ private[hrm] final class AppMasterSupervisor(
   private def launch(): Unit = if (!stopped) {
     val bridge = new DriverBridge(events.newGeneration(), events, listener)
     val token = newToken()
+    val loopback = InetAddress.getLoopbackAddress
+    // Java never calls Python here; a client that did would keep a thread for its connections.
+    val silent = new CallbackClient(GatewayServer.DEFAULT_PYTHON_PORT, loopback, 0, TimeUnit.SECONDS)
     val gateway = new GatewayServer.GatewayServerBuilder(bridge)
-      .javaAddress(InetAddress.getLoopbackAddress).javaPort(0).authToken(token).build()
-    gateway.start()
+      .javaAddress(loopback).javaPort(0).callbackClient(silent).authToken(token).build()
+    startGateway(gateway)
     startedNs = System.nanoTime()
     try {
       val process = AppMasterProcess.start(conf)
@@ -155,6 +158,18 @@ private[hrm] object AppMasterSupervisor {
       gateway.shutdown()
       process.closeStdin()
     }
+  }
+
+  /**
+   * On a daemon thread, whose own threads are daemons, too: a program that ends without stopping
+   * its context must not be kept alive by us.
+   */
+  private def startGateway(gateway: GatewayServer): Unit = {
+    val starting = new FutureTask[Unit](() => gateway.start())
+    val thread = new Thread(starting, "hrm-gateway")
+    thread.setDaemon(true)
+    thread.start()
+    starting.get()
   }
 
   private def newToken(): String = {

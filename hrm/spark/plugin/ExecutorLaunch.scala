@@ -5,7 +5,7 @@ import java.util.{ArrayList => JList, LinkedHashMap => JMap}
 
 import scala.util.Try
 
-import org.apache.spark.{SecurityManager, SparkConf, SparkContext}
+import org.apache.spark.{SecurityManager, SparkConf, SparkContext, SparkException}
 import org.apache.spark.internal.config
 import org.apache.spark.launcher.JavaModuleOptions
 import org.apache.spark.network.util.JavaUtils
@@ -16,6 +16,7 @@ import org.apache.spark.util.Utils
 private[hrm] object ExecutorLaunch {
   private val GpuMemory = "spark.hrm.executor.gpu.memory"
   private val LibraryPath = "LD_LIBRARY_PATH"
+  private val UserFirst = "spark.executor.userClassPathFirst"
   private val Decommission = "spark.decommission.enabled"
 
   def describe(sc: SparkContext, driverUrl: String): JMap[String, Any] = {
@@ -99,10 +100,24 @@ private[hrm] object ExecutorLaunch {
   private def decommissioning(conf: SparkConf): Seq[String] =
     if (decommissions(conf) && !conf.contains(Decommission)) Seq(s"-D$Decommission=true") else Nil
 
+  /** The node must know whether to keep shuffle files, which stand in its executors' settings otherwise unseen. */
+  private def shuffleService(conf: SparkConf): Seq[String] =
+    if (conf.get(config.SHUFFLE_SERVICE_ENABLED)) Seq("-Dspark.shuffle.service.enabled=true") else Nil
+
+  /** The nodes' shuffle services admit whom they know by a secret of its own, and nobody else. */
+  def checkShuffleService(conf: SparkConf): Unit =
+    if (conf.get(config.SHUFFLE_SERVICE_ENABLED) && !conf.getBoolean("spark.authenticate", defaultValue = false)) {
+      throw new SparkException("HRM: spark.shuffle.service.enabled needs spark.authenticate=true, which is the " +
+        "default: the shuffle services of HRM's nodes serve only applications with a secret; unset one of the two")
+    }
+
   /** {{APP_ID}} and {{EXECUTOR_ID}} stay as they are: the node knows what to put there. */
-  private def javaOptions(conf: SparkConf): JList[String] = strings(
+  def javaOptions(conf: SparkConf): JList[String] = strings(
     Utils.sparkJavaOpts(conf, SparkConf.isExecutorStartupConf _) ++
       decommissioning(conf) ++
+      shuffleService(conf) ++
+      // Executors hear of it later anyway; the node must know before it takes a JVM that has started.
+      conf.getOption(UserFirst).filter(_ != "false").map(value => s"-D$UserFirst=$value") ++
       Utils.splitCommandString(JavaModuleOptions.defaultModuleOptions()) ++
       conf.get(config.EXECUTOR_JAVA_OPTIONS).toSeq.flatMap(o => Utils.splitCommandString(o)))
 

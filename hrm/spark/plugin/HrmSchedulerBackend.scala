@@ -54,6 +54,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   private val timer = ThreadUtils.newDaemonSingleThreadScheduledExecutor("hrm-backend")
   private val appMaster = new AppMasterSupervisor(conf, events, this, timer, () => introduction())
 
+  ExecutorLaunch.checkShuffleService(conf)
   StageProfiles.allow(sc.resourceProfileManager)
   ExecutorLaunch.prepareDecommissioning(conf)
   setTargets(Map(sc.resourceProfileManager.defaultResourceProfile -> initialExecutors))
@@ -176,9 +177,27 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   private def setTargets(totals: Map[ResourceProfile, Int]): Unit = {
     val list = new JList[JMap[String, Any]]()
     totals.toSeq.sortBy(_._1.id).foreach { case (profile, count) =>
-      list.add(ExecutorLaunch.resources(profile, count, conf))
+      val target = ExecutorLaunch.resources(profile, count, conf)
+      preferHosts(target, profile)
+      list.add(target)
     }
     events.setTargets(list)
+  }
+
+  /**
+   * Where the blocks lie that waiting tasks of this profile read, and how many executors those tasks fill. Spark has
+   * both in fields that it sets before it asks for totals.
+   */
+  private def preferHosts(target: JMap[String, Any], profile: ResourceProfile): Unit = {
+    val tasksAt = rpHostToLocalTaskCount.getOrElse(profile.id, Map.empty[String, Int])
+    val tasks = numLocalityAwareTasksPerResourceProfileId.getOrElse(profile.id, 0)
+    if (tasks > 0 && tasksAt.nonEmpty) {
+      val best = tasksAt.toSeq.sortBy { case (host, count) => (-count, host) }.take(HrmSchedulerBackend.HostsMax)
+      val hosts = new JList[String]()
+      best.foreach { case (host, _) => hosts.add(host) }
+      target.put("hosts", hosts)
+      target.put("local_executors", math.ceil(tasks.toDouble / profile.maxTasksPerExecutor(conf)).toInt)
+    }
   }
 
   /** All that a new AppMaster must know. */
@@ -206,12 +225,21 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     hello.put("max_failures", conf.getInt("spark.hrm.executor.maxFailures", 0))
     hello.put("failures_validity_ms",
       conf.getTimeAsMs("spark.hrm.executor.failures.validityInterval", "1h"))
+    hello.put("locality_wait_ms", conf.getTimeAsMs("spark.hrm.locality.wait", "3s"))
+    hello.put("retry_delay_ms", positiveMs("spark.hrm.executor.retry.delay", "100ms"))
+    hello.put("retry_delay_max_ms", positiveMs("spark.hrm.executor.retry.delayMax", "10s"))
     val executors = new JMap[String, Any]()
     if (appId.isDefined) {
       getExecutorIds().foreach(id => executors.put(id, getExecutorResourceProfileId(id)))
     }
     hello.put("executors", executors)
     hello
+  }
+
+  private def positiveMs(name: String, default: String): Long = {
+    val value = conf.getTimeAsMs(name, default)
+    if (value <= 0) throw new SparkException(s"HRM: $name is $value ms; it must be more than 0")
+    value
   }
 
   /** Waits for HRM to say why an executor is gone before Spark gives it up: exit codes decide blame. */
@@ -228,6 +256,8 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
 }
 
 private[hrm] object HrmSchedulerBackend {
+  private val HostsMax = 32
+
   private val driver = java.util.UUID.randomUUID().toString
 
   /** Names one SparkContext of one driver. */

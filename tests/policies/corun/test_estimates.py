@@ -17,7 +17,6 @@ from hrm.policies.corun.estimates import DEFAULT_S_PER_MB, ROWS_MAX
 from hrm.policies.corun.metrics import (
     COLUMN,
     DEFAULTS,
-    METRICS,
     scaled_size,
     scaled_speedup,
     speedup_of,
@@ -252,3 +251,20 @@ def test_a_damaged_file_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="no number"):
         load_estimates(path, estimates)
     assert not estimates.entries
+
+
+def test_memory_is_kept_in_mebibytes_whatever_the_node_has_now(tmp_path: Path) -> None:
+    before = Stdm(memory_mib=1000.0, gpu_memory_mib={"P4": 8000.0})
+    before.observe(ROW, "memory", 250.0)
+    before.observe(ROW, "gpu_memory", 2000.0)
+    save_estimates(tmp_path / "stdm.npz", before)
+    after = Stdm(memory_mib=4000.0, gpu_memory_mib={"P4": 16000.0})
+    load_estimates(tmp_path / "stdm.npz", after)
+    assert after.memory_mib(ROW) == pytest.approx(250.0)
+    assert after.gpu_memory_mib(ROW) == pytest.approx(2000.0)
+    before._memory_mib = math.nan
+    save_estimates(tmp_path / "stdm.npz", before)
+    fresh = Stdm(memory_mib=1000.0)
+    with pytest.raises(InvalidRequest, match="scale of memory"):
+        load_estimates(tmp_path / "stdm.npz", fresh)
+    assert not fresh.entries

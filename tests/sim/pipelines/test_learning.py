@@ -74,7 +74,7 @@ def test_a_drawn_cluster_has_as_many_tasks_a_node() -> None:
 
 def test_who_pulls_may_leave_tasks_in_the_queue() -> None:
     """``demand`` answers -1 while nobody is idle; the task comes back, and all end."""
-    made = environment(nodes="1", tasks="60", node_policy="pats")
+    made: Any = environment(nodes="1", tasks="60", node_policy="pats")
     waited = False
 
     class Watched(Demand):

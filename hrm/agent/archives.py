@@ -1,0 +1,186 @@
+"""The agent's side of class-data archives: has them made, says which executor may use one.
+
+Nothing waits for an archive: until there is one, and wherever it does not fit, executors start as
+they would without. Training runs as a process of its own at the lowest priority, when the machine
+has memory to spare, and ends with the agent. Another agent of this machine may be at it already;
+then this one looks again until there is an archive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import structlog
+
+from hrm.config import AgentSettings, hrm_home
+from hrm.core.model import ContainerSpec, Shortcut
+from hrm.errors import HrmError
+from hrm.spark.archive import KINDS, Archives, obstacle
+from hrm.spark.archive_training import BUSY
+from hrm.spark.launch import Java, Spark
+
+__all__ = ["ArchiveKeeper", "Count"]
+
+_LOOK_PERIOD_S = 2.0
+_MEMORY_MIN_MIB = 2048
+_END_LIMIT_S = 10.0
+_END_MARGIN_S = 60.0
+_NOTE_MAX = 500
+_log = structlog.get_logger("hrm.agent.archives")
+
+
+@dataclass(slots=True)
+class Count:
+    """How often something was used, and why it was not, the last time that it was not."""
+
+    used: int = 0
+    missed: int = 0
+    why_missed: str = ""
+
+    def missing(self, why: str) -> None:
+        self.missed += 1
+        self.why_missed = why[:_NOTE_MAX]
+
+
+class ArchiveKeeper:
+    """The archives of this node's Spark and Java. One event loop; ``choose`` costs file stats."""
+
+    def __init__(self, settings: AgentSettings, spark: Spark, java: Java) -> None:
+        self._settings = settings
+        root = settings.archive_dir.expanduser()
+        self._archives = Archives(str(root), str(java.command), str(spark.home))
+        self._count = Count()
+        self._process: asyncio.subprocess.Process | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._state, self._note = ("waiting", "") if settings.class_archive else ("off", "")
+
+    def start(self) -> None:
+        """Have the archives made, if there are none and nobody is at it."""
+        if self._settings.class_archive and self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._keep())
+
+    async def close(self) -> None:
+        """End a training that this agent began."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def choose(self, spec: ContainerSpec, *, other_user: bool = False) -> str:
+        """The archive for this executor; empty: none, and the report says why. ``other_user``: it
+        does not run as the agent's."""
+        if not self._settings.class_archive:
+            return ""
+        why = self._archives.problem("executor")
+        why = why or obstacle(spec.launch.java_options, spec.heap_mib or spec.resources.memory_mib)
+        path = self._archives.path("executor")
+        if not why and other_user and not _public(Path(path)):
+            why = f"its user cannot read {path}"
+        if why:
+            self._count.missing(why)
+            return ""
+        self._count.used += 1
+        return path
+
+    def report(self) -> tuple[Shortcut, ...]:
+        """For ``hrm node show``."""
+        executor = Shortcut(
+            name="executor-archive",
+            state=self._state,
+            note=self._note[:_NOTE_MAX],
+            used=self._count.used,
+            missed=self._count.missed,
+            why_missed=self._count.why_missed,
+        )
+        return executor, Shortcut(name="driver-archive", state=self._state)
+
+    async def _keep(self) -> None:
+        try:
+            while not await self._ready():
+                if await asyncio.to_thread(self._archives.training):
+                    self._say("building", "another agent of this machine makes it")
+                elif (free := psutil.virtual_memory().available >> 20) < _MEMORY_MIN_MIB:
+                    self._say("waiting", f"{free} MiB are free; {_MEMORY_MIN_MIB} MiB are needed")
+                elif not await self._train():
+                    return
+                await asyncio.sleep(_LOOK_PERIOD_S)
+        except (OSError, HrmError) as error:
+            self._say("failed", str(error))
+
+    async def _ready(self) -> bool:
+        problems = [await asyncio.to_thread(self._archives.problem, kind) for kind in KINDS]
+        if any(problems):
+            return False
+        self._say("ready", self._archives.directory)
+        return True
+
+    def _say(self, state: str, note: str) -> None:
+        if state != self._state:
+            _log.info("class-data archive", state=state, note=note)
+        self._state, self._note = state, note
+
+    async def _train(self) -> bool:
+        """Make them in a process of its own; False: nobody is to try again."""
+        self._say("building", "")
+        settings = self._settings
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-P", "-m", "hrm.spark.archive_training",
+                "--root", self._archives.root, "--java", self._archives.java,
+                "--spark-home", self._archives.spark_home,
+                "--plugins", str(hrm_home() / "plugins"),
+                "--limit-s", str(settings.archive_limit_s),
+                "--attempts", str(settings.archive_attempts),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+            )  # fmt: skip
+            try:
+                async with asyncio.timeout(settings.archive_limit_s + _END_MARGIN_S):
+                    said, _ = await self._process.communicate()
+            except TimeoutError:
+                said = b'{"problem": "it did not end in time"}'
+        finally:
+            await self._end_training()
+        if self._process.returncode in (0, BUSY):
+            return True
+        problem = _problem(said, self._process.returncode)
+        self._say("failed", problem)
+        attempts = self._archives.state().get("attempts", 0)
+        return isinstance(attempts, int) and 0 < attempts < settings.archive_attempts
+
+    async def _end_training(self) -> None:
+        """Politely, since it ends its own processes, then not."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, number)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_END_LIMIT_S):
+                    await process.wait()
+                    return
+
+
+def _public(path: Path) -> bool:
+    """Whether everybody can read the file. Java without its archive is worse off than without."""
+    try:
+        passable = all(place.stat().st_mode & 0o001 for place in path.parents)
+        return passable and bool(path.stat().st_mode & 0o004)
+    except OSError:
+        return False
+
+
+def _problem(said: bytes, status: int | None) -> str:
+    with contextlib.suppress(ValueError, KeyError, IndexError, TypeError):
+        return str(json.loads(said.splitlines()[-1])["problem"])
+    return f"the training ended with status {status}"

@@ -1,0 +1,105 @@
+"""A driver as a container: what its node starts, and the files that nodes keep of applications.
+
+The command is ``hrm.agent.driver_runner``, which starts the node's own spark-submit in client mode:
+from there on a driver on a node is like one at a user's terminal, with its AppMaster beside it. All
+that the runner must know is in one file of the container, and so is the cluster's token, for the
+AppMaster and the runner: a driver that runs as its submitter cannot read the agent's. Both go with
+the container; the first holds the application's configuration, and so its secrets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+
+from hrm.config import AgentSettings
+from hrm.core.model import ContainerSpec
+from hrm.errors import LaunchFailed
+from hrm.rpc import read_token
+from hrm.spark.conf import DRIVER_ENVIRONMENT, conf_dir
+from hrm.spark.launch import Java, Launch, Spark, gpu_environment
+
+__all__ = ["DOCUMENT_FILE", "driver_launch", "files_dir", "forget_old_files"]
+
+DOCUMENT_FILE = "driver.json"
+TOKEN_FILE = "token"  # noqa: S105 - a name
+_INHERITED = (
+    *("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH"),
+    *("HRM_HOME", "PYTHONPATH", "SPARK_LOCAL_IP", "HADOOP_CONF_DIR", "SPARK_DIST_CLASSPATH"),
+)
+_ENVIRONMENT_SETTING = DRIVER_ENVIRONMENT.removesuffix("NAME")
+
+
+def files_dir(settings: AgentSettings) -> Path:
+    """Where a node keeps files that it got from the master, by their hashes."""
+    return settings.work_dir / "files"
+
+
+def driver_launch(
+    spec: ContainerSpec, *, spark: Spark, java: Java, settings: AgentSettings, work_dir: Path
+) -> Launch:
+    """The command of the driver ``spec`` on this node.
+
+    Raises:
+        LaunchFailed: its document cannot be read, or this Spark has no spark-submit.
+        HrmError: the agent's own token cannot be read.
+    """
+    try:
+        document = json.loads(spec.launch.driver)
+        conf = [(str(key), str(value)) for key, value in document["conf"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise LaunchFailed(f"{spec.container_id} has no readable driver: {error!r}") from error
+    program = spark.home / "bin" / "spark-submit"
+    if not program.is_file():
+        raise LaunchFailed(
+            f"there is no {program}, so this node can run executors and no drivers; name a whole "
+            f"Spark with --spark-home"
+        )
+    document |= {
+        "attempt": int(spec.executor_id),
+        "master": settings.master,
+        "token_file": str(work_dir.absolute() / TOKEN_FILE),
+        "host": settings.host,
+        "spark_submit": str(program),
+        "cache_dir": str(files_dir(settings).absolute()),
+        "heap_mib": spec.heap_mib,
+    }
+    environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    environment.setdefault("LANG", "C.UTF-8")
+    for key, value in conf:
+        if key.startswith(_ENVIRONMENT_SETTING):
+            environment[key.removeprefix(_ENVIRONMENT_SETTING)] = value
+    path = environment.get("PATH") or os.environ.get("PATH") or os.defpath
+    environment |= {
+        "PATH": f"{Path(sys.executable).parent}:{path}",
+        "SPARK_HOME": str(spark.home),
+        "SPARK_CONF_DIR": str(conf_dir()),
+        "SPARK_LOCAL_DIRS": str(work_dir / "local"),
+        "TMPDIR": str(work_dir / "tmp"),
+        "HRM_PYTHON": sys.executable,
+        "HRM_TOKEN_FILE": document["token_file"],
+        "HRM_CONTAINER_ID": spec.container_id,
+        "HRM_SUBMISSION_ID": str(document["submission_id"]),
+        "HRM_SUBMISSION_ATTEMPT": spec.executor_id,
+    }
+    environment |= gpu_environment(spec, None)
+    if java.home is not None:
+        environment["JAVA_HOME"] = str(java.home)
+    argv = (sys.executable, "-P", "-m", "hrm.agent.driver_runner", str(work_dir / DOCUMENT_FILE))
+    files = {DOCUMENT_FILE: json.dumps(document), TOKEN_FILE: read_token(settings.token_file)}
+    return Launch(argv=argv, environment=environment, files=files)
+
+
+def forget_old_files(directory: Path, keep_s: float, now: float) -> int:
+    """Remove files that no driver has used for ``keep_s``; answers how many."""
+    removed = 0
+    with contextlib.suppress(FileNotFoundError):
+        for path in sorted(directory.iterdir()):
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime < now - keep_s:
+                    path.unlink()
+                    removed += 1
+    return removed

@@ -1,0 +1,137 @@
+"""Which device files belong to which GPU, and which of them a container may not open.
+
+``CUDA_VISIBLE_DEVICES`` asks a program not to look. A program that does not listen opens
+``/dev/nvidia1`` itself, so where the isolation driver can (``Isolation.restricts_devices``), it is
+closed: every GPU but the container's own; and, to a container without a GPU, all that NVIDIA's
+driver offers. Major numbers are those of ``/proc/devices``; a GPU's minor number is NVML's, which
+need not be its index.
+
+Containers of the agent's own user may be root, and root may leave its group. It takes ``run_as`` to
+make this a wall.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pynvml
+import structlog
+
+from hrm.agent.isolation import Device, Isolation
+from hrm.config import DeclaredGpu
+from hrm.core.model import Gpu
+from hrm.errors import InvalidConfig
+
+__all__ = ["GpuDevices", "find_gpu_devices"]
+
+_PROC_DEVICES = Path("/proc/devices")
+_DEV = Path("/dev")
+_DRIVER = ("nvidia", "nvidia-frontend", "nvidiactl")
+"""Names, over the years, of the major number that the GPUs themselves have."""
+_CONTROL_FIRST = 254
+"""From here on a minor number is the driver's control device, which every CUDA program opens."""
+_log = structlog.get_logger("hrm.agent")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuDevices:
+    """``of``: the device of each GPU, by its index; ``others``: GPUs of the machine that are not
+    offered; ``driver``: all major numbers of the driver, none where programs may ask the agent for
+    a GPU (``pipeline_gpus``), because then every container must reach the driver."""
+
+    of: dict[int, Device] = field(default_factory=dict)
+    others: frozenset[Device] = frozenset()
+    driver: frozenset[Device] = frozenset()
+
+    def closed(self, gpu: Gpu | None) -> tuple[Device, ...]:
+        """What a container that holds (a share of) ``gpu`` may not open; None: it holds none."""
+        if gpu is None:
+            return tuple(sorted({*self.driver, *self.of.values(), *self.others}, key=str))
+        own = self.of.get(gpu.index)
+        return tuple(sorted(({*self.of.values()} | self.others) - {own}, key=str))
+
+    def remark(self, isolation: Isolation) -> str:
+        """For people who look at the node; empty: it has no device to close."""
+        if not self.of and not self.driver and not self.others:
+            return ""
+        if isolation.restricts_devices:
+            return f"GPU devices: closed to containers that do not hold them ({isolation.name})"
+        why = {"cgroup2": "cgroup v2 takes an eBPF program for that, which HRM does not load"}
+        return (
+            f"GPU devices: NOT closed to other containers, only hidden by CUDA_VISIBLE_DEVICES: "
+            f"{why.get(isolation.name, 'it takes the devices controller of cgroup v1')}"
+        )
+
+
+def find_gpu_devices(
+    gpus: Iterable[Gpu],
+    declared: tuple[DeclaredGpu, ...],
+    asked_for: Iterable[Gpu] = (),
+    proc_devices: Path = _PROC_DEVICES,
+    dev: Path = _DEV,
+) -> GpuDevices:
+    """The devices of these GPUs on this machine. ``asked_for``: those that any program may be given
+    by the agent, which stay open to all.
+
+    Raises:
+        InvalidConfig: a declared GPU names a device that is none.
+    """
+    majors = _majors(proc_devices)
+    asked_for = tuple(asked_for)
+    to_ask = {gpu.index for gpu in asked_for}
+    driver: frozenset[Device] = (
+        frozenset() if to_ask else frozenset(Device(major) for major in majors.values())
+    )
+    if declared:
+        named = {i: _numbers(gpu.device) for i, gpu in enumerate(declared) if gpu.device}
+        of = {index: device for index, device in named.items() if index not in to_ask}
+        return GpuDevices(of=of, driver=driver)
+    major = next((majors[name] for name in _DRIVER if name in majors), None)
+    if major is None:
+        return GpuDevices()
+    of = {gpu.index: Device(major, _minor(gpu)) for gpu in gpus}
+    there = (re.fullmatch(r"nvidia(\d+)", path.name) for path in dev.glob("nvidia*"))
+    minors = {int(found[1]) for found in there if found}
+    all_of_them = {Device(major, minor) for minor in minors if minor < _CONTROL_FIRST}
+    open_to_all = {Device(major, _minor(gpu)) for gpu in asked_for}
+    others = frozenset(all_of_them - set(of.values()) - open_to_all)
+    return GpuDevices(of=of, others=others, driver=driver)
+
+
+def _majors(proc_devices: Path) -> dict[str, int]:
+    """Major numbers of NVIDIA's character devices, by name."""
+    found: dict[str, int] = {}
+    with contextlib.suppress(OSError):
+        characters = proc_devices.read_text().partition("Block devices:")[0]
+        for number, name in re.findall(r"^\s*(\d+) (nvidia\S*)$", characters, re.MULTILINE):
+            found[name] = int(number)
+    return found
+
+
+def _minor(gpu: Gpu) -> int:
+    try:
+        pynvml.nvmlInit()
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(gpu.index)
+            return int(pynvml.nvmlDeviceGetMinorNumber(handle))
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        _log.warning("a GPU's minor number is not told; taking its index", why=str(error))
+        return gpu.index
+
+
+def _numbers(path: Path) -> Device:
+    try:
+        about = path.stat()
+    except OSError as error:
+        raise InvalidConfig(f"gpus: no device {path}: {error.strerror}") from error
+    if not stat.S_ISCHR(about.st_mode):
+        raise InvalidConfig(f"gpus: {path} is no character device")
+    return Device(os.major(about.st_rdev), os.minor(about.st_rdev))

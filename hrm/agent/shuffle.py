@@ -1,0 +1,210 @@
+"""An optional shuffle service on the node: shuffle files outlive the executors that wrote them.
+
+With ``spark.shuffle.service.enabled`` Spark's executors register their files with a service on
+their own host, from which others read them whether the executor still lives or not: dynamic
+allocation may let executors go that have written shuffles, and one that crashes costs no stage
+again. The service is Spark's own, started by the agent where ``shuffle_service`` is set, one on
+each host: all applications find it at one port.
+
+Spark's Standalone gives all applications one secret for it. Here each application has a secret of
+its own, and the service is told those of the applications whose executors start on the node
+(``HrmShuffleService``): what one wrote no other can read. An application without
+``spark.authenticate`` is not served; its driver says so at its start.
+
+Files of an application lie under ``shuffle/`` of the work directory and are removed when the master
+says that it has ended; where nobody says so, after ``work_keep_s``.
+
+Limits: a service that died is started again, and has kept what was registered. An agent that died
+takes it along, and secrets are never written down: for applications of before, the next agent's
+service only works once they start another executor on the node; until then they compute again
+what they cannot read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+
+from hrm.agent.run_as import Account
+from hrm.core.model import ApplicationId, ContainerSpec
+from hrm.errors import InvalidConfig
+from hrm.spark.build import BuildError, plugin_jar
+from hrm.spark.launch import Java, Launch, Spark
+
+__all__ = ["ShuffleService"]
+
+SECRET_VARIABLE = "_SPARK_AUTH_SECRET"  # noqa: S105 - the name, not the secret
+_MAIN_CLASS = "org.apache.spark.deploy.HrmShuffleService"
+_DELAY_S = 0.5
+_DELAY_MAX_S = 30.0
+_SETTLED_S = 60.0
+_START_LIMIT_S = 60.0
+_END_LIMIT_S = 5.0
+_BOOK = "registered"
+
+_log = structlog.get_logger("hrm.agent.shuffle")
+
+
+class ShuffleService:
+    """One service, kept alive from ``run`` to its cancellation.
+
+    Attributes:
+        ready: set while a service answers.
+    """
+
+    def __init__(
+        self,
+        *,
+        directory: Path,
+        port: int,
+        memory_mib: int,
+        spark: Spark,
+        java: Java,
+        jar: Callable[[str], str] = plugin_jar,
+    ) -> None:
+        self._directory = directory
+        self._port = port
+        self._memory_mib = memory_mib
+        self._spark = spark
+        self._java = java
+        self._jar = jar
+        self._secrets: dict[ApplicationId, str] = {}
+        self._process: asyncio.subprocess.Process | None = None
+        self.ready = asyncio.Event()
+
+    async def run(self) -> None:
+        """Start it, and again whenever it ends, after pauses that grow."""
+        delay_s = _DELAY_S
+        while True:
+            began_s = time.monotonic()
+            try:
+                problem = await self._live()
+            except (BuildError, OSError, InvalidConfig) as error:
+                problem = str(error)
+            self.ready.clear()
+            if time.monotonic() - began_s > _SETTLED_S:
+                delay_s = _DELAY_S
+            _log.warning("the shuffle service is down", why=problem, again_in_s=delay_s)
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _DELAY_MAX_S)
+
+    def serves(self, spec: ContainerSpec) -> bool:
+        """Does this executor's application ask for the service, and may it have it?"""
+        wanted = spec.launch.shuffle_service and _names_a_place(spec.application_id)
+        return wanted and bool(_secret_of(spec))
+
+    def prepare(
+        self, spec: ContainerSpec, launch: Launch, account: Account | None = None
+    ) -> Launch:
+        """Let the service know the application; the launch with a place for files that stay.
+
+        ``account``: as whom the executor runs, if not as the agent; the service reads as the agent.
+        """
+        self._secrets[spec.application_id] = _secret_of(spec)
+        self._say("know", spec.application_id, self._secrets[spec.application_id])
+        place = self._directory / spec.application_id / spec.container_id
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if account is not None:
+            for above in (place.parent, self._directory):
+                above.chmod(0o711)
+            os.chown(place, account.uid, account.gid)
+        places = {"SPARK_LOCAL_DIRS": str(place), "SPARK_EXECUTOR_DIRS": str(place)}
+        return replace(launch, environment={**launch.environment, **places})
+
+    def forget(self, application_id: ApplicationId) -> None:
+        """The application has ended."""
+        if self._secrets.pop(application_id, None) is not None:
+            self._say("forget", application_id)
+        if _names_a_place(application_id):
+            shutil.rmtree(self._directory / application_id, ignore_errors=True)
+
+    def forget_old(self, keep_s: float, live: set[ApplicationId], now: float) -> None:
+        """Remove the files of applications of which nothing has been heard for ``keep_s``."""
+        with contextlib.suppress(OSError):
+            for place in list(self._directory.iterdir()):
+                application_id = ApplicationId(place.name)
+                old = place.is_dir() and place.stat().st_mtime < now - keep_s
+                if old and application_id not in live:
+                    self.forget(application_id)
+
+    async def _live(self) -> str:
+        """One life of the service; answers why it ended."""
+        jar = await asyncio.to_thread(self._jar, str(self._spark.home))
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self._directory / _BOOK).mkdir(mode=0o700, exist_ok=True)
+        with (self._directory / "service.log").open("wb") as log:
+            process = await asyncio.create_subprocess_exec(
+                *self._command(jar),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
+            )
+        self._process = process
+        try:
+            assert process.stdout is not None
+            async with asyncio.timeout(_START_LIMIT_S):
+                said = await process.stdout.readline()
+            if said.strip() != b"READY":
+                where = self._directory / "service.log"
+                return f"it did not start on port {self._port}; see {where}"
+            for application_id, secret in self._secrets.items():
+                self._say("know", application_id, secret)
+            self.ready.set()
+            _log.info("the shuffle service is up", port=self._port, pid=process.pid)
+            return f"it ended with exit code {await process.wait()}"
+        except TimeoutError:
+            return f"it has not started within {_START_LIMIT_S:.0f} s"
+        finally:
+            self._process = None
+            await _end(process)
+
+    def _say(self, *words: str) -> None:
+        process = self._process
+        if process is not None and process.stdin is not None and process.returncode is None:
+            with contextlib.suppress(ConnectionError):
+                process.stdin.write((" ".join(words) + "\n").encode())
+
+    def _command(self, jar: str) -> tuple[str, ...]:
+        settings = {
+            "spark.shuffle.service.port": str(self._port),
+            "spark.local.dir": str(self._directory / _BOOK),
+        }
+        return (
+            str(self._java.command),
+            f"-Xmx{self._memory_mib}m",
+            *("-cp", f"{jar}:{self._spark.home / 'jars'}/*"),
+            *("--add-opens=java.base/java.nio=ALL-UNNAMED",),
+            *("--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",),
+            *(f"-D{name}={value}" for name, value in settings.items()),
+            _MAIN_CLASS,
+        )
+
+
+def _names_a_place(application_id: str) -> bool:
+    """May files of this application lie in a directory of its name, and nowhere else?"""
+    return Path(application_id).name == application_id and application_id not in ("..", _BOOK)
+
+
+def _secret_of(spec: ContainerSpec) -> str:
+    return dict(spec.launch.environment).get(SECRET_VARIABLE, "")
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Let it end by the end of its input, and kill it if it does not."""
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        async with asyncio.timeout(_END_LIMIT_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()

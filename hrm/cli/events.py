@@ -1,0 +1,191 @@
+"""``hrm events``: what has happened on the cluster, and what happens.
+
+The master keeps every change of state of an application, a container or a node for some days. With
+``--follow`` the command stays, and a master that is away for a while costs nothing: the next one is
+asked for what followed the last event that was shown.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hrm import errors
+from hrm.cli import client, console
+from hrm.cli.console import Output
+from hrm.cli.queries import TIMEOUT_S, MasterOption, OutputOption, TimeoutOption
+
+if TYPE_CHECKING:
+    from hrm.v1 import events_pb2
+
+__all__ = ["app", "seconds_of"]
+
+AWAY_MAX_S = 600.0
+"""How long --follow waits for a master that is away."""
+_RETRY_S = 0.5
+_RETRY_MAX_S = 5.0
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_LATEST = 100
+_LATEST_SINCE = 100_000
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Without this the only command would be the whole program."""
+
+
+@app.command()
+def events(
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with those to come, until Ctrl-C.")
+    ] = False,
+    application: Annotated[
+        str, typer.Option("--app", metavar="ID", help="Of this application alone.")
+    ] = "",
+    node: Annotated[
+        str, typer.Option("--node", metavar="NAME", help="Of this node, and of what runs there.")
+    ] = "",
+    since: Annotated[
+        str, typer.Option("--since", metavar="AGE", help="Not older than this: 30s, 10m, 2h, 1d.")
+    ] = "",
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            min=1,
+            max=100_000,
+            help="The latest so many. Default: 100; all with --since.",
+        ),
+    ] = None,
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+    timeout: TimeoutOption = TIMEOUT_S,
+) -> None:
+    """Show what changed, and how. JSON: one object; with --follow, one object a line."""
+    from hrm.v1.events_pb2 import WatchEventsRequest
+
+    request = WatchEventsRequest(
+        application_id=application,
+        node=node,
+        since_s=time.time() - seconds_of(since) if since else 0.0,
+        follow=follow,
+        limit=limit or (_LATEST_SINCE if since else _LATEST),
+    )
+    shown = _Shown(output, follow=follow)
+    try:
+        if follow:
+            _follow(request, master, timeout, shown)
+        else:
+            with client.connect(master, timeout) as connection:
+                for page in connection.events.WatchEvents(request, timeout=timeout):
+                    shown.add(page)
+            shown.end()
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def seconds_of(text: str) -> float:
+    """Seconds of an age such as 30s, 10m, 2h or 1d.
+
+    Raises:
+        InvalidRequest: it is none.
+    """
+    matched = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)([smhd])", text.strip())
+    if matched is None:
+        raise errors.InvalidRequest(f"--since {text!r} is no age; write 30s, 10m, 2h or 1d")
+    return float(matched[1]) * _UNITS_S[matched[2]]
+
+
+def _follow(
+    request: events_pb2.WatchEventsRequest, master: str | None, timeout_s: float, shown: _Shown
+) -> None:
+    """Until Ctrl-C, over restarts of the master.
+
+    Raises:
+        Unavailable: the master was away for ``AWAY_MAX_S``, or has not been there at all.
+    """
+    heard_s = 0.0
+    pause_s = _RETRY_S
+    while True:
+        try:
+            with client.connect(master, timeout_s) as connection:
+                for page in connection.events.WatchEvents(request):
+                    shown.add(page)
+                    request.resume = page.resume
+                    heard_s, pause_s = time.monotonic(), _RETRY_S
+        except errors.HrmError as error:
+            # One that is stopped politely cancels the stream, which is no error of any other kind.
+            away = type(error) in (errors.Unavailable, errors.HrmError)
+            if not away or not heard_s or time.monotonic() - heard_s > AWAY_MAX_S:
+                raise
+            if pause_s == _RETRY_S:
+                console.note("the master is away; waiting for it")
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _RETRY_MAX_S)
+
+
+class _Shown:
+    """Events on stdout: lines for people, JSON for programs."""
+
+    def __init__(self, output: Output, *, follow: bool) -> None:
+        self._output = output
+        self._follow = follow
+        self._kept: list[dict[str, Any]] = []
+        self._resume = ""
+        self._any = False
+
+    def add(self, page: events_pb2.EventPage) -> None:
+        if page.gap:
+            console.note("events are missing here: they were older or more than the master keeps")
+        self._resume = page.resume
+        self._any = self._any or bool(page.events)
+        if self._output is Output.TABLE:
+            for event in page.events:
+                sys.stdout.write(line_of(event) + "\n")
+            sys.stdout.flush()
+            return
+        documents = [_document(event) for event in page.events]
+        if not self._follow:
+            self._kept += documents
+            return
+        for document in documents:
+            sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+
+    def end(self) -> None:
+        if self._output is Output.JSON:
+            console.print_json({"events": self._kept, "resume": self._resume})
+        elif not self._any:
+            console.note(
+                "no such events; hrm events --since 1d shows more, hrm apps --all lists IDs"
+            )
+
+
+def line_of(event: events_pb2.StateEvent) -> str:
+    """One event as one line: when, what, from where to where, where, why, by whom."""
+    at = datetime.fromtimestamp(event.at_s).astimezone()
+    subject = event.container_id or event.application_id or event.node or "the journal"
+    change = f"{event.from_state} -> {event.to_state}" if event.from_state else event.to_state
+    where = f" on {event.node}" if event.node and event.kind == "container" else ""
+    code = f" {event.exit_code}" if event.exit_code >= 0 else ""
+    cause = f" ({event.cause}{code})" if event.cause else ""
+    why = f": {console.one_line(event.reason)}" if event.reason else ""
+    stamp = f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03d}"
+    return f"{stamp} {event.kind} {subject} {change}{where}{cause}{why} [{event.actor}]"
+
+
+def _document(event: events_pb2.StateEvent) -> dict[str, Any]:
+    from google.protobuf.json_format import MessageToDict
+
+    document: dict[str, Any] = MessageToDict(
+        event, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    return document

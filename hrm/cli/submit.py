@@ -1,0 +1,316 @@
+"""``hrm submit``, ``hrm submissions`` and ``hrm submission …``: drivers that run on nodes.
+
+``hrm submit`` takes spark-submit's own options; ``spark-submit --deploy-mode cluster`` with an
+``hrm://`` master becomes it, by way of HRM's ``spark-env.sh``. No JVM starts here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from hrm import address, errors
+from hrm.cli import console
+from hrm.cli.console import Output
+from hrm.cli.queries import TIMEOUT_S, MasterOption, OutputOption, TimeoutOption
+
+if TYPE_CHECKING:
+    from hrm.spark.submit import Client
+    from hrm.v1 import submission_pb2 as pb
+
+__all__ = ["app", "run_submit"]
+
+INTERRUPTED = 130
+TAIL_BYTES = 65_536
+TAIL_LINES = 20
+_INFORMS = re.compile(r"[\d/]+ [\d:]+ INFO ")
+"""What Spark says at level INFO: a driver that fails says a page of it as it goes."""
+HELP = """\
+Usage: hrm submit [options] APP [APP's arguments]
+       hrm submit --status ID | --kill ID [--master hrm://HOST:PORT]
+
+Runs an application with its driver on a node of the cluster. The options are those of
+spark-submit; spark-submit --deploy-mode cluster --master hrm://HOST:PORT does the same.
+
+  --master hrm://HOST:PORT  default: $HRM_MASTER, else the cluster that `hrm up` started
+  --class NAME, --name NAME, --conf NAME=VALUE, --properties-file FILE
+  --py-files, --jars, --files, --archives, --packages LIST
+  --driver-memory 2g, --driver-cores 1, --num-executors 2, --executor-memory 2g, ...
+  --supervise               start the driver again when it fails
+
+Files of this machine are sent to the master; local:/PATH is a file that every node has, and any
+other URI is read by the driver's node. It waits for the end and exits as the driver does, unless
+--conf spark.hrm.submit.waitAppCompletion=false is given.
+"""
+
+app = typer.Typer(no_args_is_help=True)
+group = typer.Typer(no_args_is_help=True, help="Look at one submitted driver, or end it.")
+app.add_typer(group, name="submission")
+
+IdArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="driver-…; `hrm submissions --all` lists them.")
+]
+
+
+@app.command(
+    "submit",
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def submit_command(context: typer.Context) -> None:
+    """Run an application with its driver on a node; the options are spark-submit's."""
+    raise typer.Exit(run_submit(context.args))
+
+
+def run_submit(arguments: Sequence[str]) -> int:
+    """What ``hrm submit`` does with these arguments; its exit status.
+
+    Raises:
+        HrmError: nothing was submitted, or the master was away for too long.
+    """
+    if not arguments or arguments[0] in ("--help", "-h"):
+        sys.stdout.write(HELP)
+        return 0
+    from hrm.spark import submit_options
+
+    options = submit_options.parse(arguments, os.environ)
+    if options.conf.get("spark.submit.deployMode", "cluster") != "cluster":
+        raise errors.InvalidRequest(
+            "hrm submit runs drivers on nodes; for a driver here use hrm spark-submit"
+        )
+    for warning in options.warnings:
+        console.note(f"HRM: warning: {warning}")
+    master = options.conf.get("spark.master", "").replace("spark+hrm://", "hrm://")
+    if master and not master.startswith("hrm://"):
+        raise errors.InvalidRequest(f"{master} is no HRM master; write hrm://HOST:PORT")
+    named = options.conf.get("spark.hrm.token.file")
+    token = address.token_file(master or None, Path(named) if named else None)
+    from hrm.spark import submit
+
+    with submit.connect(address.default_master(master or None), token) as (client, channel):
+        if options.status or options.kill:
+            return _status_or_kill(client, options.status, options.kill)
+        spec, files = submit.driver_spec(options)
+        submission = client.submit(spec, files)
+        submission_id = submission.submission_id
+        console.note(f"HRM: submitted {submission_id} to hrm://{client.target}")
+        if not options.waits:
+            sys.stdout.write(submission_id + "\n")
+            return 0
+        try:
+            return _follow(client, submission_id, channel)
+        except KeyboardInterrupt:
+            console.note(
+                f"HRM: {submission_id} goes on; to end it: "
+                f"hrm submit --master hrm://{client.target} --kill {submission_id}"
+            )
+            return INTERRUPTED
+
+
+def _status_or_kill(client: Client, status: str, kill: str) -> int:
+    from hrm.spark.submit import ENDED
+    from hrm.v1 import submission_pb2 as pb
+
+    if kill:
+        request = pb.KillSubmissionRequest(submission_id=kill, reason="killed on request")
+        found = client.call("Kill", request)
+    else:
+        found = client.call("Get", pb.GetSubmissionRequest(submission_id=status))
+    sys.stdout.write(_line(found) + "\n")
+    if kill and found.state not in ENDED:
+        for found in client.watch(kill):  # noqa: B007 - the last one counts
+            pass
+        sys.stdout.write(_line(found) + "\n")
+    return 0
+
+
+def _follow(client: Client, submission_id: str, channel: Any) -> int:
+    """Tell what happens to a submission until its end; the exit status of its driver."""
+    from hrm.spark.submit import exit_status
+    from hrm.v1 import submission_pb2 as pb
+
+    told, last = "", pb.Submission()
+    for last in client.watch(submission_id):
+        line = _line(last)
+        if line != told:
+            console.note(f"HRM: {line}")
+        told = line
+    if last.state == pb.SUBMISSION_STATE_FAILED and last.node:
+        _tell_last_words(last, channel)
+    return exit_status(last)
+
+
+def _tell_last_words(submission: pb.Submission, channel: Any) -> None:
+    """The end of the driver's log, as far as its node still has it."""
+    import grpc
+
+    from hrm.v1.admin_pb2 import ReadLogsRequest
+    from hrm.v1.admin_pb2_grpc import AdminServiceStub
+
+    request = ReadLogsRequest(
+        application_id=submission.submission_id,
+        executor_id=str(submission.attempt),
+        stream="stderr",
+        tail_bytes=TAIL_BYTES,
+    )
+    try:
+        call = AdminServiceStub(channel).ReadLogs(request, timeout=TIMEOUT_S)
+        text = b"".join(chunk.data for chunk in call).decode(errors="replace")
+    except grpc.RpcError as error:
+        console.note(f"HRM: the driver's log cannot be read: {error.details()}")
+        return
+    console.note(f"HRM: the last lines of the driver's log on {submission.node}:")
+    lines = text.splitlines()
+    telling = [line for line in lines if not _INFORMS.match(line)] or lines
+    for line in telling[-TAIL_LINES:]:
+        console.note(f"  {line}")
+    console.note(f"HRM: all of it: hrm submission logs {submission.submission_id}")
+
+
+def _line(submission: pb.Submission) -> str:
+    from hrm.spark.submit import state_name
+
+    text = f"{submission.submission_id} {state_name(submission.state)}"
+    if submission.node:
+        text += f" on {submission.node}"
+    if submission.attempt > 1:
+        text += f", driver {submission.attempt}"
+    if submission.application_ids:
+        text += f", application {submission.application_ids[-1]}"
+    if submission.restart_at_s:
+        text += f", starts again in {max(0.0, submission.restart_at_s - time.time()):.0f} s"
+    return f"{text}: {submission.message}" if submission.message else text
+
+
+@app.command("submissions")
+def submissions(
+    every: Annotated[bool, typer.Option("--all", help="Ended ones, too.")] = False,
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+    timeout: TimeoutOption = TIMEOUT_S,
+) -> None:
+    """List submitted drivers."""
+    from hrm.v1 import submission_pb2 as pb
+
+    request = pb.ListSubmissionsRequest(include_ended=every)
+    answer = _ask(master, "List", request, timeout)
+    if not answer.submissions and output is Output.TABLE:
+        hint = "" if every else "; hrm submissions --all shows ended ones"
+        console.note(f"no submissions{hint}")
+    _show(answer, output, answer.submissions)
+
+
+@group.command("show")
+def show(
+    submission_id: IdArgument,
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+    timeout: TimeoutOption = TIMEOUT_S,
+) -> None:
+    """Show one submitted driver. `hrm app why ID` says why it waits."""
+    from hrm.v1 import submission_pb2 as pb
+
+    found = _ask(master, "Get", pb.GetSubmissionRequest(submission_id=submission_id), timeout)
+    _show(found, output, [found])
+
+
+@group.command("kill")
+def kill(
+    submission_id: IdArgument,
+    reason: Annotated[str, typer.Option("--reason", help="Kept with the submission.")] = "",
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+    timeout: TimeoutOption = TIMEOUT_S,
+) -> None:
+    """End a driver, its application, and its restarts."""
+    from hrm.v1 import submission_pb2 as pb
+
+    request = pb.KillSubmissionRequest(submission_id=submission_id, reason=reason)
+    killed = _ask(master, "Kill", request, timeout)
+    _show(killed, output, [killed])
+
+
+@group.command("logs")
+def logs(
+    submission_id: IdArgument,
+    attempt: Annotated[
+        int, typer.Option("--attempt", min=0, help="Which of its drivers; 0: the latest.")
+    ] = 0,
+    stream: Annotated[
+        Literal["stdout", "stderr"], typer.Option("--stream", help="Which of the two files.")
+    ] = "stderr",
+    tail: Annotated[
+        int, typer.Option("--tail", metavar="BYTES", min=0, help="Only the end; 0: all of it.")
+    ] = 0,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on as the log grows, until Ctrl-C.")
+    ] = False,
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+    timeout: TimeoutOption = TIMEOUT_S,
+) -> None:
+    """Print a driver's log."""
+    from hrm.cli.queries import app_logs
+    from hrm.v1 import submission_pb2 as pb
+
+    if not attempt:
+        request = pb.GetSubmissionRequest(submission_id=submission_id)
+        attempt = _ask(master, "Get", request, timeout).attempt
+    app_logs(
+        submission_id, executor=str(attempt), stream=stream, tail=tail, follow=follow,
+        master=master, output=output, timeout=timeout,
+    )  # fmt: skip
+
+
+def _ask(master: str | None, method: str, request: Any, timeout_s: float) -> Any:
+    import grpc
+
+    from hrm import rpc
+    from hrm.v1.submission_pb2_grpc import SubmissionServiceStub
+
+    target = address.default_master(master)
+    with rpc.sync_channel(target, rpc.read_token(address.token_file(master))) as channel:
+        try:
+            return getattr(SubmissionServiceStub(channel), method)(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise rpc.error_from(error, target) from error
+
+
+def _show(message: Any, output: Output, rows: Sequence[pb.Submission]) -> None:
+    if output is Output.JSON:
+        from google.protobuf.json_format import MessageToDict
+
+        console.print_json(
+            MessageToDict(
+                message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+            )
+        )
+        return
+    from rich.markup import escape
+    from rich.table import Table
+
+    from hrm.cli.render import age
+    from hrm.spark.submit import state_name
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("SUBMISSION", "NAME", "USER", "STATE", "DRIVER", "NODE", "APPLICATION"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("AGE", justify="right")
+    table.add_column("MESSAGE")
+    for each in rows:
+        end = each.ended_at_s or time.time()
+        cells = (
+            each.submission_id, each.name, each.user, state_name(each.state),
+            f"{each.attempt}{' (supervised)' if each.supervise else ''}", each.node or "-",
+            each.application_ids[-1] if each.application_ids else "-",
+            age(end - each.submitted_at_s), each.message,
+        )  # fmt: skip
+        table.add_row(*map(escape, cells))
+    console.stdout().print(table)

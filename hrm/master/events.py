@@ -1,0 +1,453 @@
+"""The journal: every change of state of an application, a container or a node, on disk.
+
+It watches the core and does not delay it. A change is put into a bounded queue, in the turn of the
+loop that made it. A thread of its own makes rows of them and writes those a group at a time, into
+an SQLite file of their own, so that no commit of the master's intent (``hrm.master.store``) waits
+for them. That thread works a twentieth of the time while there is room in the queue: in a burst it
+falls behind. Where the queue is full, changes are dropped and counted, and the journal has an event
+that says how many.
+
+So what a crash of the process can lose is what had queued up, a quarter of a second's events in
+quiet times. Nobody has been told of those: readers read the file, and the file alone.
+
+An event's number is the master's epoch times 2**32, and a count. It rises across restarts, whatever
+the last master lost, so it serves as the token with which a reader goes on where it stopped.
+
+The oldest go when there are more than ``kept`` or when they are older than ``keep_s``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import structlog
+
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.history import Refused, StateEvent
+from hrm.core.ledger import Container
+from hrm.core.model import ApplicationId, ContainerState, container_id_of
+from hrm.core.transitions import Move, Watch
+from hrm.errors import InvalidConfig
+
+__all__ = ["EPOCH_BITS", "Journal", "Wish"]
+
+QUEUED_MAX = 100_000
+EPOCH_BITS = 32
+GROUP_MAX = 500
+FLUSH_INTERVAL_S = 0.2
+REST_SHARE = 19.0
+"""How many times as long as it has worked the writer rests: less as the queue fills, and not at all
+where a reader waits."""
+STORY_MAX = 1_000
+FLUSH_TIMEOUT_S = 2.0
+CLOSE_TIMEOUT_S = 10.0
+TRIM_INTERVAL_S = 10.0
+TRIM_GROUP_MAX = 5_000
+_OPEN_TIMEOUT_S = 5.0
+
+log = structlog.get_logger("master.events")
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS events (
+  id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, kind TEXT NOT NULL, application TEXT NOT NULL,
+  container TEXT NOT NULL, node TEXT NOT NULL, was TEXT NOT NULL, became TEXT NOT NULL,
+  reason TEXT NOT NULL, actor TEXT NOT NULL, cause TEXT NOT NULL, exit_code INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS events_of_applications ON events (application, id);
+CREATE TABLE IF NOT EXISTS trimmed (one INTEGER PRIMARY KEY CHECK (one = 1), id INTEGER NOT NULL);
+INSERT OR IGNORE INTO trimmed VALUES (1, 0);
+"""
+_COLUMNS = 11
+_VALUES = ", ".join(f"json_extract(value, '$[{index}]')" for index in range(_COLUMNS))
+_INSERT = f"INSERT INTO events SELECT ? + key, {_VALUES} FROM json_each(?)"  # noqa: S608
+
+_Row: TypeAlias = tuple[int, str, str, str, str, str, str, str, str, str, int]
+"""As in the table, without the id."""
+
+_APPLICATION = (
+    e.ApplicationRegistered,
+    e.ApplicationAttached,
+    e.ApplicationDetached,
+    e.ContainersRequested,
+    e.ContainersReleased,
+    e.ApplicationFinished,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """Which events a reader wants. Empty: all; ``since_s``: none before that second."""
+
+    application_id: str = ""
+    node: str = ""
+    since_s: float = 0.0
+
+    def where(self) -> tuple[str, list[str | int]]:
+        """A condition of SQL, and its values."""
+        tests = ["at_ms >= ?"]
+        values: list[str | int] = [int(self.since_s * 1000)]
+        for column, wanted in (("application", self.application_id), ("node", self.node)):
+            if wanted:
+                tests.append(f"{column} = ?")
+                values.append(wanted)
+        return " AND ".join(tests), values
+
+
+class Journal:
+    """A journal in ``path``. One master at a time writes it.
+
+    A file that is damaged is set aside: what is lost is history, and no reason not to serve.
+
+    Raises:
+        InvalidConfig: it cannot be opened, or somebody else holds it.
+
+    Invariants: only the writer thread changes the file. ``_put`` counts the moves that were queued,
+    ``_taken`` those that the writer has taken from there, ``_written`` those that it has written or
+    given up.
+    """
+
+    def __init__(self, path: Path, epoch: int, *, kept: int, keep_s: float) -> None:
+        self.dropped = 0
+        self._path = path
+        self._kept = kept
+        self._keep_s = keep_s
+        self._db = _open(path)
+        self._read_lock = threading.Lock()
+        self._reader = _connect(path)
+        (newest,) = self._db.execute("SELECT max(id) FROM events").fetchone()
+        self._last_id = newest or 0
+        self._next_id = max((epoch << EPOCH_BITS) + 1, self._last_id + 1)
+        (self._count,) = self._db.execute("SELECT count(*) FROM events").fetchone()
+        self._moves: list[Move] = []
+        self._queue: deque[tuple[str, list[Move]]] = deque()
+        self._begun: tuple[str, Iterator[Move]] = ("", iter(()))
+        self._put = 0
+        self._taken = 0
+        self._written = 0
+        self._told_dropped = 0
+        self._hurried = threading.Event()
+        self._closing = False
+        self._failing = False
+        self._trim_at_s = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: set[asyncio.Event] = set()
+        self._thread = threading.Thread(target=self._write_all, name="events", daemon=True)
+        self._thread.start()
+
+    # --- from the core, in the loop -----------------------------------------------------------
+
+    @property
+    def watch(self) -> Watch:
+        """For the core to tell of every move."""
+        return self._moves.append
+
+    def took(self, event: e.MasterEvent | None, commands: Sequence[c.MasterCommand] = ()) -> None:
+        """The core has taken in ``event`` (None: what the store knew), and this is what it says."""
+        if type(event) is e.ContainersRequested:
+            for command in commands:
+                if type(command) is c.NotifyApplication:
+                    self._refused(command.application_id, command.notice, event.now)
+        moves = self._moves
+        if not moves:
+            return
+        if self._put - self._taken + len(moves) > QUEUED_MAX:
+            self.dropped += len(moves)
+        else:
+            self._put += len(moves)
+            self._queue.append((_actor(event), moves[:]))
+        moves.clear()
+
+    def _refused(self, application_id: str, notice: c.Notice, now: float) -> None:
+        """No state changes, and yet it is news."""
+        if type(notice) is c.RequestRefused:
+            many = len(notice.executor_ids)
+            why = f"{many} executor{'s' if many > 1 else ''}: {notice.message}"
+            self._moves.append(
+                ("application", application_id, None, None, Refused.REFUSED, now, why)
+            )
+
+    # --- for readers --------------------------------------------------------------------------
+
+    async def flush(self) -> None:
+        """Wait until what has happened so far is on disk, at most ``FLUSH_TIMEOUT_S``."""
+        target = self._put
+        await self._wait_until(lambda: self._written >= target, FLUSH_TIMEOUT_S, hurry=True)
+
+    async def grown(self, event_id: int, timeout_s: float) -> bool:
+        """Wait for events after ``event_id``, at most ``timeout_s``: are there any?"""
+        return await self._wait_until(lambda: self._last_id > event_id, timeout_s)
+
+    async def _wait_until(
+        self, done: Callable[[], bool], timeout_s: float, *, hurry: bool = False
+    ) -> bool:
+        self._loop = asyncio.get_running_loop()
+        waiting = asyncio.Event()
+        self._waiting.add(waiting)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not done():
+                    if hurry:
+                        self._hurried.set()
+                    await waiting.wait()
+                    waiting.clear()
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting.discard(waiting)
+        return True
+
+    async def latest(self, wish: Wish, limit: int) -> list[StateEvent]:
+        """The latest ``limit`` events of a wish, oldest first."""
+        where, values = wish.where()
+        sql = f"SELECT * FROM events WHERE {where} ORDER BY id DESC LIMIT ?"  # noqa: S608
+        return (await asyncio.to_thread(self._select, sql, [*values, limit]))[::-1]
+
+    async def after(self, event_id: int, wish: Wish, limit: int) -> list[StateEvent]:
+        """The first ``limit`` events of a wish that follow ``event_id``."""
+        where, values = wish.where()
+        sql = f"SELECT * FROM events WHERE id > ? AND {where} ORDER BY id LIMIT ?"  # noqa: S608
+        return await asyncio.to_thread(self._select, sql, [event_id, *values, limit])
+
+    async def story(self, application_id: str) -> list[StateEvent]:
+        """What an application's end and troubles are told from: its own changes, and the ends of
+        containers that nobody wanted; the latest ``STORY_MAX``, oldest first."""
+        sql = (
+            "SELECT * FROM events WHERE application = ? AND (kind = 'application' OR cause NOT IN "
+            "('', 'released', 'killed') AND (cause != 'exited' OR exit_code != 0)) "
+            "ORDER BY id DESC LIMIT ?"
+        )
+        return (await asyncio.to_thread(self._select, sql, [application_id, STORY_MAX]))[::-1]
+
+    async def ran(self, application_id: str, executor_id: str = "") -> StateEvent | None:
+        """The event of the start of an executor, or (empty) of the application's first one."""
+        sql = (
+            "SELECT * FROM events WHERE application = ? AND became = 'running' AND container != ''"
+        )
+        values: list[str | int] = [application_id]
+        if executor_id:
+            sql += " AND container = ?"
+            container_id = container_id_of(ApplicationId(application_id), executor_id)
+            values.append(container_id)
+        found = await asyncio.to_thread(self._select, f"{sql} ORDER BY id LIMIT 1", values)
+        return found[0] if found else None
+
+    def newest(self) -> int:
+        """The number of the newest event on disk; 0: there has been none."""
+        return self._last_id
+
+    def is_gone(self, event_id: int) -> bool:
+        """Have events after this one been dropped for their age or number?"""
+        with self._read_lock:
+            (trimmed,) = self._reader.execute("SELECT id FROM trimmed").fetchone()
+        return 0 < event_id < int(trimmed)
+
+    def _select(self, sql: str, values: list[str | int]) -> list[StateEvent]:
+        with self._read_lock:
+            return [_event(row) for row in self._reader.execute(sql, values)]
+
+    def close(self) -> None:
+        """Write what is queued, then close."""
+        self._closing = True
+        self._hurried.set()
+        self._thread.join(CLOSE_TIMEOUT_S)
+        self._reader.close()
+        self._db.close()
+
+    # --- the writer thread --------------------------------------------------------------------
+
+    def _write_all(self) -> None:
+        while True:
+            if self._put == self._written:
+                if self._closing:
+                    return
+                self._hurried.wait(FLUSH_INTERVAL_S)
+                self._hurried.clear()
+                self._trim()
+            begun_s = time.monotonic()
+            if self._write_group():
+                self._wake_readers()
+                room = 1.0 - (self._put - self._taken) / QUEUED_MAX
+                self._hurried.wait(REST_SHARE * room * (time.monotonic() - begun_s))
+
+    def _write_group(self) -> bool:
+        """Write some of what is queued; False: there was nothing."""
+        rows = self._rows()
+        taken, lost = len(rows), self.dropped - self._told_dropped
+        if not taken:
+            return False
+        self._taken += taken
+        if lost:
+            rows.append(_dropped(lost))
+        try:
+            with self._db:
+                self._db.execute(_INSERT, (self._next_id, json.dumps(rows)))
+            self._failing = False
+            self._next_id += len(rows)
+            self._last_id = self._next_id - 1
+            self._count += len(rows)
+            self._told_dropped += lost
+            if lost:
+                log.warning("events were dropped", count=lost)
+        except sqlite3.Error as error:
+            self.dropped += taken
+            if not self._failing:
+                log.error("events cannot be written; they are dropped", error=str(error))
+            self._failing = True
+        self._written += taken
+        if self._count > self._kept + TRIM_GROUP_MAX:
+            self._trim(at_once=True)
+        return True
+
+    def _rows(self) -> list[_Row]:
+        """The next moves, at most ``GROUP_MAX``, as rows."""
+        rows: list[_Row] = []
+        while len(rows) < GROUP_MAX:
+            actor, moves = self._begun
+            found = list(itertools.islice(moves, GROUP_MAX - len(rows)))
+            rows += [_row(actor, move) for move in found]
+            if not found:
+                if not self._queue:
+                    break
+                actor, new = self._queue.popleft()
+                self._begun = (actor, iter(new))
+        return rows
+
+    def _trim(self, *, at_once: bool = False) -> None:
+        """Drop the oldest events beyond what is to be kept."""
+        if not at_once and time.monotonic() < self._trim_at_s:
+            return
+        self._trim_at_s = time.monotonic() + TRIM_INTERVAL_S
+        oldest_ms = int((time.time() - self._keep_s) * 1000)
+        try:
+            while True:
+                many = min(TRIM_GROUP_MAX, max(0, self._count - self._kept))
+                many = max(many, self._older_than(oldest_ms))
+                if not many:
+                    return
+                last_of = "SELECT max(id) FROM (SELECT id FROM events ORDER BY id LIMIT ?)"
+                with self._db:
+                    (last,) = self._db.execute(last_of, (many,)).fetchone()
+                    gone = self._db.execute("DELETE FROM events WHERE id <= ?", (last,)).rowcount
+                    self._db.execute("UPDATE trimmed SET id = ?", (last,))
+                self._count -= gone
+        except sqlite3.Error as error:
+            log.error("old events cannot be removed", error=str(error))
+
+    def _older_than(self, oldest_ms: int) -> int:
+        """How many of the next group are too old, before the first that is not."""
+        sql = "SELECT at_ms FROM events ORDER BY id LIMIT ?"
+        old = 0
+        for (at_ms,) in self._db.execute(sql, (TRIM_GROUP_MAX,)):
+            if at_ms >= oldest_ms:
+                break
+            old += 1
+        return old
+
+    def _wake_readers(self) -> None:
+        loop = self._loop
+        if self._waiting and loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has closed: nobody reads any more
+                loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        for waiting in self._waiting:
+            waiting.set()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=_OPEN_TIMEOUT_S, check_same_thread=False)
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=NORMAL")
+    return db
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        return _prepared(path)
+    except sqlite3.OperationalError as error:
+        raise InvalidConfig(
+            f"cannot open the journal {path}: {error}; free it, or name another directory with "
+            f"--state-dir"
+        ) from error
+    except sqlite3.DatabaseError as error:
+        aside = path.with_name(f"{path.name}.damaged")
+        log.error("the journal is damaged; beginning a new one", why=str(error), old=str(aside))
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        path.replace(aside)
+        return _prepared(path)
+
+
+def _prepared(path: Path) -> sqlite3.Connection:
+    db = _connect(path)
+    db.executescript(_SCHEMA)
+    return db
+
+
+def _actor(event: e.MasterEvent | None) -> str:
+    """Who brought about what follows from an event."""
+    match event:
+        case e.ContainerReported() | e.NodeReported() | e.NodeRegistered():
+            return f"node {event.node}"
+        case e.ClaimsProposed():
+            return event.proposal.scheduler
+        case e.KillRequested() | e.DrainRequested() | e.RebindRequested():
+            return "administrator"
+    return "application" if isinstance(event, _APPLICATION) else "master"
+
+
+def _row(actor: str, move: Move) -> _Row:
+    kind, name, owner, was, to, now, why = move
+    application_id = container_id = node = cause = ""
+    exit_code = -1
+    if kind == "application":
+        application_id = name
+    elif kind == "node":
+        node = name
+    else:
+        container_id = name
+        container: Container = owner
+        application_id = container.application_id
+        if was is not None:
+            node = container.node or ""
+        if to is ContainerState.ENDED and container.end is not None:
+            cause, exit_code = container.end.cause._value_, container.end.exit_code
+    return (
+        int(now * 1000), kind, application_id, container_id, node,
+        "" if was is None else was._value_, to._value_, why, actor, cause, exit_code,
+    )  # fmt: skip
+
+
+def _dropped(many: int) -> _Row:
+    reason = f"{many} events were dropped: more than {QUEUED_MAX} waited to be written"
+    return (int(time.time() * 1000), "journal", "", "", "", "", "dropped", reason, "master", "", -1)
+
+
+def _event(row: Sequence[Any]) -> StateEvent:
+    return StateEvent(
+        event_id=row[0],
+        at_s=row[1] / 1000,
+        kind=row[2],
+        application_id=row[3],
+        container_id=row[4],
+        node=row[5],
+        from_state=row[6],
+        to_state=row[7],
+        reason=row[8],
+        actor=row[9],
+        cause=row[10],
+        exit_code=row[11],
+    )

@@ -1,0 +1,125 @@
+"""EventService: the journal, read by people and their tools, now or as it grows.
+
+A page carries the token to go on from. Whoever follows and loses the master comes back to the next
+one with it, and misses nothing that is still kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from hrm import rpc, wire
+from hrm.core.history import StateEvent
+from hrm.errors import HrmError, InvalidRequest, LimitReached
+from hrm.master.events import Journal, Wish
+from hrm.v1 import events_pb2 as pb
+from hrm.v1 import events_pb2_grpc
+
+__all__ = ["EventService"]
+
+PAGE_EVENTS = 500
+LISTED_DEFAULT = 100
+LISTED_MAX = 100_000
+FOLLOWERS_MAX = 64
+IDLE_S = 10.0
+"""A reader that follows and for whom nothing comes gets an empty page so often: the token goes on,
+and a reader that is gone is noticed."""
+
+
+class EventService(events_pb2_grpc.EventServiceServicer):
+    """``EventService`` of ``events.proto``."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._followers = 0
+
+    async def WatchEvents(  # noqa: N802 - the contract's name
+        self, request: pb.WatchEventsRequest, context: Any
+    ) -> AsyncIterator[pb.EventPage]:
+        try:
+            wish, at = _wish(request), _token(request.resume)
+            limit = request.limit or LISTED_DEFAULT
+            if not 1 <= limit <= LISTED_MAX:
+                raise InvalidRequest(f"limit is {limit}; it must be from 1 to {LISTED_MAX}")
+            if request.follow and self._followers >= FOLLOWERS_MAX:
+                raise LimitReached(f"{FOLLOWERS_MAX} readers follow already; end one of them")
+        except HrmError as error:
+            await rpc.abort(context, error)
+        self._followers += request.follow
+        try:
+            async for page in self._pages(wish, at, limit, follow=request.follow):
+                yield page
+        finally:
+            self._followers -= request.follow
+
+    async def _pages(
+        self, wish: Wish, at: int | None, limit: int, *, follow: bool
+    ) -> AsyncIterator[pb.EventPage]:
+        journal = self._journal
+        await journal.flush()
+        if at is None:
+            newest = journal.newest()
+            found = await journal.latest(wish, limit)
+            for first in range(0, len(found), PAGE_EVENTS):
+                yield _page(found[first : first + PAGE_EVENTS])
+            at = max(newest, found[-1].event_id if found else 0)
+            yield pb.EventPage(resume=str(at))
+        elif journal.is_gone(at):
+            yield pb.EventPage(resume=str(at), gap=True)
+        while True:
+            newest = journal.newest()
+            found = await journal.after(at, wish, PAGE_EVENTS)
+            if found:
+                at = found[-1].event_id
+                yield _page(found)
+                continue
+            if newest > at:
+                at = newest  # none of those was wished for
+                yield pb.EventPage(resume=str(at))
+            if not follow:
+                return
+            if not await journal.grown(at, IDLE_S):
+                yield pb.EventPage(resume=str(at))
+
+
+def _wish(request: pb.WatchEventsRequest) -> Wish:
+    since_s = request.since_s
+    if not 0 <= since_s < 1e12:
+        raise InvalidRequest(f"since_s is {since_s}; it is in seconds since the epoch")
+    return Wish(
+        application_id=wire.to_text(request.application_id, "application_id"),
+        node=wire.to_text(request.node, "node"),
+        since_s=since_s,
+    )
+
+
+def _token(text: str) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= 18):
+        raise InvalidRequest("resume is no token; take it from a page, or leave it empty")
+    return int(text)
+
+
+def _page(events: Sequence[StateEvent]) -> pb.EventPage:
+    return pb.EventPage(
+        events=[
+            pb.StateEvent(
+                event_id=event.event_id,
+                at_s=event.at_s,
+                kind=event.kind,
+                application_id=event.application_id,
+                container_id=event.container_id,
+                node=event.node,
+                from_state=event.from_state,
+                to_state=event.to_state,
+                reason=event.reason,
+                actor=event.actor,
+                cause=event.cause,
+                exit_code=event.exit_code,
+            )
+            for event in events
+        ],
+        resume=str(events[-1].event_id),
+    )

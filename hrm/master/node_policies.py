@@ -1,0 +1,92 @@
+"""Learned policies of the nodes of pipelines: what each says of itself, and what people want.
+
+Nodes report with their load. What somebody wants is intent: an order with a number of its own, kept
+in ``node-policy-modes.json`` in the state directory and told to every node at once and whenever it
+registers. A node follows an order once, so a fall back to the shadow there stands until the next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from hrm import policy_wire
+from hrm.core.model import NodeName
+from hrm.errors import InvalidConfig
+from hrm.policies.host import Mode
+from hrm.v1 import policy_pb2 as pb
+
+__all__ = ["NODE_MODES_FILE", "NodePolicies"]
+
+NODE_MODES_FILE = "node-policy-modes.json"
+_POLICIES_MAX = 16
+"""Of one node; an agent has one."""
+
+
+class NodePolicies:
+    """``tell`` sends an order to the nodes that are connected."""
+
+    def __init__(self, state_dir: Path, tell: Callable[[pb.PolicyOrder], None]) -> None:
+        """Raises:
+        InvalidConfig: the file is damaged.
+        """
+        self._path = state_dir / NODE_MODES_FILE
+        self._tell = tell
+        self._reports: dict[NodeName, dict[str, pb.LearnedPolicy]] = {}
+        self.orders = self._kept()
+        """The latest of each policy."""
+
+    def heard(self, node: NodeName, policies: Iterable[pb.LearnedPolicy]) -> None:
+        """What ``node`` says of its policies.
+
+        Raises:
+            InvalidRequest: a field is malformed.
+        """
+        for message in policies:
+            report = policy_wire.to_report(message, node)
+            known = self._reports.setdefault(node, {})
+            if len(known) < _POLICIES_MAX or report.policy in known:
+                known[report.policy] = report
+
+    def left(self, node: NodeName) -> None:
+        self._reports.pop(node, None)
+
+    def all(self) -> list[pb.LearnedPolicy]:
+        """By policy, then by node."""
+        found = [one for reports in self._reports.values() for one in reports.values()]
+        return sorted(found, key=lambda one: (one.policy, one.node))
+
+    def set_mode(self, policy: str, mode: Mode) -> list[str]:
+        """Keep it and tell it; the nodes that use ``policy``."""
+        before = self.orders[policy].order if policy in self.orders else 0
+        number = max(before + 1, int(1e3 * time.time()))
+        order = pb.PolicyOrder(policy=policy, mode=mode.value, order=number)
+        self._keep(self.orders | {policy: order})
+        self.orders[policy] = order
+        self._tell(order)
+        return [one.node for one in self.all() if one.policy == policy]
+
+    def _kept(self) -> dict[str, pb.PolicyOrder]:
+        try:
+            held = json.loads(self._path.read_text())
+            return {
+                str(name): pb.PolicyOrder(
+                    policy=str(name), mode=Mode(one["mode"]).value, order=int(one["order"])
+                )
+                for name, one in held.items()
+            }
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidConfig(
+                f"{self._path} is damaged ({error}); remove it: nodes keep the modes they have"
+            ) from error
+
+    def _keep(self, orders: dict[str, pb.PolicyOrder]) -> None:
+        held = {name: {"mode": one.mode, "order": one.order} for name, one in orders.items()}
+        unfinished = self._path.with_name(f".{NODE_MODES_FILE}.{os.getpid()}")
+        unfinished.write_text(json.dumps(held) + "\n")
+        unfinished.replace(self._path)

@@ -1,0 +1,122 @@
+"""SubmissionService: clients submit and ask, runners fetch files and renew leases."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, TypeAlias, TypeVar
+
+import grpc
+import grpc.aio
+
+from hrm import rpc, wire
+from hrm import submission_wire as sw
+from hrm.errors import HrmError, InvalidRequest
+from hrm.master.file_store import PIECE_BYTES
+from hrm.master.submissions import Submissions
+from hrm.v1 import submission_pb2 as pb
+from hrm.v1 import submission_pb2_grpc
+
+__all__ = ["SubmissionService"]
+
+FILES_MAX = 10_000
+
+_Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+T = TypeVar("T")
+
+
+class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
+    def __init__(self, submissions: Submissions) -> None:
+        self._submissions = submissions
+        self._files = submissions.files
+
+    async def FindFiles(  # noqa: N802
+        self, request: pb.FindFilesRequest, context: _Context
+    ) -> pb.FindFilesResponse:
+        try:
+            if len(request.files) > FILES_MAX:
+                raise InvalidRequest(f"at most {FILES_MAX} files a submission")
+            for each in request.files:
+                self._files.check_size(each.size_bytes, wire.to_text(each.name, "file.name"))
+            known = [sw.to_file(each) for each in request.files if each.sha256]
+            offsets = self._files.find(known)
+        except HrmError as error:
+            await rpc.abort(context, error)
+        return pb.FindFilesResponse(offsets=offsets)
+
+    async def PutPiece(  # noqa: N802
+        self, request: pb.PutPieceRequest, context: _Context
+    ) -> pb.PutPieceResponse:
+        try:
+            if len(request.data) > PIECE_BYTES:
+                raise InvalidRequest(f"a piece has at most {PIECE_BYTES} bytes")
+            digest, size, name = sw.to_file(request.file)
+            offset = await self._files.put(digest, size, name, request.offset, request.data)
+        except HrmError as error:
+            await rpc.abort(context, error)
+        return pb.PutPieceResponse(offset=offset)
+
+    async def GetFile(  # noqa: N802
+        self, request: pb.GetFileRequest, context: _Context
+    ) -> AsyncIterator[pb.FilePiece]:
+        try:
+            pieces = self._files.pieces(request.sha256, request.offset)
+        except HrmError as error:
+            await rpc.abort(context, error)
+        for data in pieces:
+            yield pb.FilePiece(data=data)
+
+    async def Submit(  # noqa: N802
+        self, request: pb.SubmitRequest, context: _Context
+    ) -> pb.Submission:
+        entry = self._submissions.submit(
+            request.key, lambda submission_id, now: sw.to_record(request, submission_id, now)
+        )
+        return sw.from_entry(await _or_abort(entry, context))
+
+    async def Get(  # noqa: N802
+        self, request: pb.GetSubmissionRequest, context: _Context
+    ) -> pb.Submission:
+        try:
+            return sw.from_entry(self._submissions.find(request.submission_id))
+        except HrmError as error:
+            await rpc.abort(context, error)
+
+    async def List(  # noqa: N802
+        self, request: pb.ListSubmissionsRequest, context: _Context
+    ) -> pb.ListSubmissionsResponse:
+        core = self._submissions.core
+        entries = list(core.entries.values()) if request.include_ended else core.live()
+        return pb.ListSubmissionsResponse(submissions=map(sw.from_entry, entries))
+
+    async def Kill(  # noqa: N802
+        self, request: pb.KillSubmissionRequest, context: _Context
+    ) -> pb.Submission:
+        try:
+            reason = wire.to_text(request.reason, "reason")
+        except HrmError as error:
+            await rpc.abort(context, error)
+        killed = self._submissions.kill(request.submission_id, reason)
+        return sw.from_entry(await _or_abort(killed, context))
+
+    async def Watch(  # noqa: N802
+        self, request: pb.GetSubmissionRequest, context: _Context
+    ) -> AsyncIterator[pb.Submission]:
+        try:
+            async for entry in self._submissions.watch(request.submission_id):
+                yield sw.from_entry(entry)
+        except HrmError as error:
+            await rpc.abort(context, error)
+
+    async def Lease(  # noqa: N802
+        self, request: pb.LeaseDriverRequest, context: _Context
+    ) -> pb.LeaseDriverResponse:
+        asked = self._submissions.lease(request.submission_id, request.attempt, request.gone)
+        lease_s, renew_s = await _or_abort(asked, context)
+        return pb.LeaseDriverResponse(lease_s=lease_s, renew_s=renew_s)
+
+
+async def _or_abort(asked: Awaitable[T], context: _Context) -> T:
+    try:
+        return await asked
+    except HrmError as error:
+        await rpc.abort(context, error)

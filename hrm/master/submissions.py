@@ -1,0 +1,435 @@
+"""Carries out what ``hrm.core.submissions`` decides: the master as the requester of drivers.
+
+A driver's container is asked for, placed, queued, started and watched like any other. It belongs to
+an application that has the submission's id, its *holder*; the master itself plays the AppMaster of
+it. So schedulers, nodes, ``hrm app why`` and a restart of the master need nothing new: the holder
+is in the store as an application, the node tells of the container, and this module attaches to the
+holder again.
+
+Commands are carried out one after the other by one task, each only when what was to be written
+before it is on the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import structlog
+
+from hrm.config import MasterSettings
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core import submission_messages as m
+from hrm.core.model import (
+    ApplicationId,
+    ApplicationState,
+    ContainerRequest,
+    ContainerState,
+    ContainerStatus,
+    EndCause,
+    LaunchContext,
+    WorkloadClass,
+)
+from hrm.core.submissions import Entry, SubmissionsCore
+from hrm.errors import HrmError, NotFound, Unavailable
+from hrm.master.file_store import FileStore
+from hrm.master.interpreter import Interpreter, Outbox
+
+__all__ = ["Submissions", "bounds_of"]
+
+CALL_TIMEOUT_S = 15.0
+CLEAN_INTERVAL_S = 30.0
+RECOVERY_MARGIN_S = 5.0
+HOLDER_SESSION = 1
+"""Nobody else attaches to a holder."""
+QUEUE_MAX = 100_000
+
+_APPLICATION_STATE = {
+    m.SubmissionState.FINISHED: ApplicationState.SUCCEEDED,
+    m.SubmissionState.FAILED: ApplicationState.FAILED,
+    m.SubmissionState.KILLED: ApplicationState.KILLED,
+}
+_LOST = (EndCause.NODE_LOST, EndCause.LOST)
+
+log = structlog.get_logger("master.submissions")
+
+
+def bounds_of(settings: MasterSettings, recovery_window_s: float) -> m.SubmissionBounds:
+    """The core's bounds, as far as settings name them."""
+    names = set(m.SubmissionBounds.__dataclass_fields__) & set(type(settings).model_fields)
+    return m.SubmissionBounds(
+        renew_s=min(5.0, settings.driver_lease_s / 6),
+        recovery_s=recovery_window_s + RECOVERY_MARGIN_S,
+        **{name: getattr(settings, name) for name in names},
+    )
+
+
+class Submissions:
+    """The live side of submissions; on the master's loop."""
+
+    def __init__(
+        self, master: Interpreter, settings: MasterSettings, files: FileStore | None = None
+    ) -> None:
+        # Time that no correction of the clock moves: what is measured are leases.
+        self._started_at_s, self._began_s = time.time(), time.monotonic()
+        bounds = bounds_of(settings, master.core.ledger.bounds.recovery_window_s)
+        self.core = SubmissionsCore(bounds, master.store.submissions(), self.now())
+        self.files = files or FileStore(
+            settings.state_dir / "files",
+            file_mib_max=settings.file_mib_max,
+            held_mib_max=settings.files_held_mib,
+        )
+        self._keep_s = settings.files_keep_s
+        self._master = master
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._call_count = 0
+        self._queue: asyncio.Queue[list[m.Command]] = asyncio.Queue(QUEUE_MAX)
+        self._watchers: dict[str, set[asyncio.Event]] = defaultdict(set)
+
+    def now(self) -> float:
+        return self._started_at_s + time.monotonic() - self._began_s
+
+    async def run(self, tick_s: float) -> None:
+        """Until cancelled. A failure of its own ends the master, whose books it shares."""
+        try:
+            for entry in self.core.live():
+                await self._hold(entry.record)
+            await asyncio.gather(self._work(), self._tick_forever(tick_s), self._clean_forever())
+        except Exception as error:
+            log.critical("submissions failed", error=repr(error), exc_info=True)
+            if not self._master.stopped.done():
+                self._master.stopped.set_result(HrmError(f"submissions failed: {error!r}"))
+
+    # --- what is asked of it ------------------------------------------------------------------
+
+    async def submit(self, key: str, make: Callable[[str, float], m.SubmissionRecord]) -> Entry:
+        """A new submission with the record that ``make`` builds from an id and the time.
+
+        Raises:
+            HrmError: it is refused.
+        """
+        known = self.core.submitted_as(key)
+        if known is not None:
+            return known
+        self.core.admit()
+        now = self.now()
+        record = make(self.core.new_id(now), now)
+        self.files.require(record.files)
+        await self._hold(record)
+        known = self.core.submitted_as(key)
+        if known is not None:  # the same call came twice, and both were on their way here
+            end = m.EndHolder(
+                submission_id=record.submission_id,
+                state=m.SubmissionState.KILLED,
+                message="submitted twice",
+            )
+            self._end_holder(end)
+            return known
+        await self._call(lambda call_id: m.Submitted(now=now, call_id=call_id, record=record))
+        log.info("submitted", submission=record.submission_id, name=record.name)
+        return self.find(record.submission_id)
+
+    async def lease(self, submission_id: str, attempt: int, gone: bool) -> tuple[float, float]:
+        """How long this driver may run, and when to ask again, in seconds.
+
+        Raises:
+            StaleEpoch: it may not run.
+        """
+        answer = await self._call(
+            lambda call_id: m.LeaseAsked(
+                now=self.now(), call_id=call_id, submission_id=submission_id, attempt=attempt,
+                gone=gone,
+            )
+        )  # fmt: skip
+        return (answer.lease_s, answer.renew_s) if isinstance(answer, m.GrantLease) else (0.0, 0.0)
+
+    async def kill(self, submission_id: str, reason: str) -> Entry:
+        await self._call(
+            lambda call_id: m.KillAsked(
+                now=self.now(), call_id=call_id, submission_id=submission_id, reason=reason
+            )
+        )
+        return self.find(submission_id)
+
+    def find(self, submission_id: str) -> Entry:
+        """Raises NotFound."""
+        entry = self.core.entries.get(submission_id)
+        if entry is None:
+            raise NotFound(
+                f"no such submission: {submission_id!r}; hrm submissions --all lists them"
+            )
+        return entry
+
+    async def watch(self, submission_id: str) -> AsyncIterator[Entry]:
+        """The submission as it is, and again after changes, until it has ended."""
+        changed = asyncio.Event()
+        self._watchers[submission_id].add(changed)
+        try:
+            while True:
+                changed.clear()
+                entry = self.find(submission_id)
+                yield entry
+                if entry.record.state.ended:
+                    return
+                await changed.wait()
+        finally:
+            self._watchers[submission_id].discard(changed)
+            if not self._watchers[submission_id]:
+                del self._watchers[submission_id]
+
+    def may_register(self, submission_id: str, attempt: int) -> None:
+        """May this driver have an application?
+
+        Raises:
+            NotFound: another has taken its place, or its submission is over.
+        """
+        entry = self.find(submission_id)
+        state = entry.record.state
+        if entry.record.attempt != attempt or state is not m.SubmissionState.RUNNING:
+            raise NotFound(
+                f"driver {attempt} of {submission_id} may not register: the submission is "
+                f"{state.value}, its driver number {entry.record.attempt}"
+            )
+
+    def registered(self, submission_id: str, attempt: int, application_id: str) -> None:
+        self._feed(
+            m.DriverLinked(
+                now=self.now(), submission_id=submission_id, attempt=attempt,
+                application_id=application_id,
+            )
+        )  # fmt: skip
+
+    # --- what the holders hear ----------------------------------------------------------------
+
+    def heard(self, submission_id: str, notice: Any) -> None:
+        """News of a holder or its container."""
+        entry = self.core.entries.get(submission_id)
+        if entry is None or entry.record.state.ended:
+            return
+        now = self.now()
+        match notice:
+            case c.ContainerChanged():
+                self._container(entry, notice.status, now)
+            case c.RequestRefused():
+                message = notice.message.replace("an executor asks", "the driver asks")
+                self._feed(
+                    m.RefusedDriver(
+                        now=now, submission_id=submission_id,
+                        attempt=int(notice.executor_ids[-1]),
+                        message=message.replace("spark.executor.", "spark.driver."),
+                    )
+                )  # fmt: skip
+            case c.EndApplication():
+                event = m.HolderEnded(now=now, submission_id=submission_id, message=notice.message)
+                self._feed(event)
+
+    def _container(self, entry: Entry, status: ContainerStatus, now: float) -> None:
+        submission_id, attempt = entry.record.submission_id, int(status.executor_id)
+        if status.state is ContainerState.RUNNING:
+            self._feed(
+                m.DriverLaunched(
+                    now=now, submission_id=submission_id, attempt=attempt, node=status.node
+                )
+            )
+        elif status.state is ContainerState.ENDED and status.end is not None:
+            end = status.end
+            linked = entry.record.application_ids[-1:]
+            app = self._master.core.ledger.applications.get(ApplicationId("".join(linked)))
+            killed = app is not None and app.record.state is ApplicationState.KILLED
+            self._feed(
+                m.DriverEnded(
+                    now=now,
+                    submission_id=submission_id,
+                    attempt=attempt,
+                    exit_code=end.exit_code,
+                    message=end.message or end.cause.value,
+                    lost=end.cause in _LOST,
+                    killed=killed and app is not None and app.record.submission_attempt == attempt,
+                    launched=status.started_at_s > 0 and end.cause is not EndCause.LAUNCH_FAILED,
+                )
+            )
+
+    # --- commands -----------------------------------------------------------------------------
+
+    def _feed(self, event: m.Event) -> None:
+        commands = self.core.handle(event)
+        if commands:
+            self._queue.put_nowait(commands)
+
+    async def _call(self, make: Callable[[int], m.Event]) -> Any:
+        self._call_count += 1
+        call_id = self._call_count
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._calls[call_id] = future
+        try:
+            self._feed(make(call_id))
+            return await asyncio.wait_for(future, CALL_TIMEOUT_S)
+        except TimeoutError:
+            raise Unavailable("the master is too busy to answer; try again") from None
+        finally:
+            del self._calls[call_id]
+
+    async def _work(self) -> None:
+        while True:
+            writes: list[asyncio.Future[None]] = []
+            for command in await self._queue.get():
+                if isinstance(command, m.PersistSubmission):
+                    writes.append(self._master.store.put_submission(command.record))
+                    continue
+                while writes:
+                    await writes.pop()
+                await self._carry_out(command)
+            for write in writes:
+                await write
+
+    async def _carry_out(self, command: m.Command) -> None:
+        match command:
+            case m.ForgetSubmission():
+                await self._master.store.forget_submission(command.submission_id)
+            case m.RequestDriver():
+                await self._request(command)
+            case m.ReleaseDriver():
+                self._master.submit(
+                    e.ContainersReleased(
+                        now=self._master.now(),
+                        application_id=ApplicationId(command.submission_id),
+                        executor_ids=(str(command.attempt),),
+                        reason=command.reason,
+                    )
+                )
+            case m.EndHolder():
+                self._end_holder(command)
+            case m.EndLinked():
+                self._finish(command.application_id, command.state, command.message)
+            case m.Changed():
+                for changed in self._watchers.get(command.submission_id, ()):
+                    changed.set()
+            case m.Committed() | m.GrantLease():
+                self._answer(command.call_id, command)
+            case m.RefuseCall():
+                self._answer(command.call_id, command.error)
+
+    def _answer(self, call_id: int, answer: Any) -> None:
+        future = self._calls.get(call_id)
+        if future is None or future.done():
+            return
+        if isinstance(answer, HrmError):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+    def _end_holder(self, command: m.EndHolder) -> None:
+        self._master.application_outboxes.pop(ApplicationId(command.submission_id), None)
+        message = command.message or command.state.value
+        self._finish(command.submission_id, command.state, message)
+        log.info(
+            "submission ended",
+            submission=command.submission_id, state=command.state.value, why=command.message,
+        )  # fmt: skip
+
+    def _finish(self, application_id: str, state: m.SubmissionState, message: str) -> None:
+        self._master.submit(
+            e.ApplicationFinished(
+                now=self._master.now(),
+                application_id=ApplicationId(application_id),
+                state=_APPLICATION_STATE[state],
+                message=message,
+            )
+        )
+
+    async def _request(self, command: m.RequestDriver) -> None:
+        record = self.find(command.submission_id).record
+        request = ContainerRequest(
+            executor_id=str(command.attempt),
+            resource_profile_id=0,
+            resources=record.resources,
+            heap_mib=record.heap_mib,
+        )
+        self._master.submit(
+            e.ContainersRequested(
+                now=self._master.now(),
+                application_id=ApplicationId(command.submission_id),
+                requests=(request,),
+            )
+        )
+
+    async def _hold(self, record: m.SubmissionRecord) -> None:
+        """Be the AppMaster of the application that holds the driver's container.
+
+        Raises:
+            HrmError: the master takes no more applications.
+        """
+        master, app_id = self._master, ApplicationId(record.submission_id)
+        known = master.core.ledger.applications.get(app_id)
+        if known is not None and known.record.state.ended:
+            message = known.record.message or "the application that held its driver has ended"
+            self._feed(m.HolderEnded(now=self.now(), submission_id=app_id, message=message))
+            return
+        launch = LaunchContext(driver=_document(record))
+        master.application_outboxes[app_id] = _Ear(self, record.submission_id)
+        declared = WorkloadClass.STREAM if record.stream else WorkloadClass.BATCH
+        await master.call(
+            lambda call_id: e.ApplicationRegistered(
+                now=master.now(),
+                call_id=call_id,
+                application_id=app_id if known is not None else ApplicationId(""),
+                new_id=app_id,
+                submission_key=app_id,
+                name=f"{record.name} (driver)",
+                user=record.user,
+                declared_class=declared,
+                launch=launch,
+            )
+        )
+        answer = await master.call(
+            lambda call_id: e.ApplicationAttached(
+                now=master.now(), call_id=call_id, application_id=app_id,
+                session=HOLDER_SESSION, epoch=master.core.epoch,
+            )
+        )  # fmt: skip
+        assert isinstance(answer, c.ApplicationAdmitted)
+        ledger = master.core.ledger
+        for container in ledger.applications[app_id].ended:  # before we listened
+            self.heard(app_id, c.ContainerChanged(status=ledger.status(container)))
+        for status in answer.containers:
+            self.heard(app_id, c.ContainerChanged(status=status))
+
+    async def _tick_forever(self, interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            self._feed(m.Ticked(now=self.now()))
+
+    async def _clean_forever(self) -> None:
+        while True:
+            try:
+                removed = await asyncio.to_thread(self.files.clean, self.core.files(), self._keep_s)
+            except OSError as error:
+                removed = 0
+                log.warning("cannot remove files", why=str(error))
+            if removed:
+                log.info("removed files that no submission needs", files=removed)
+            await asyncio.sleep(min(CLEAN_INTERVAL_S, max(1.0, self._keep_s)))
+
+
+class _Ear(Outbox):
+    """What would be sent to an AppMaster is heard here; after what the core does now."""
+
+    def __init__(self, submissions: Submissions, submission_id: str) -> None:
+        super().__init__()
+        self._submissions = submissions
+        self._submission_id = submission_id
+
+    def put(self, message: Any) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._submissions.heard, self._submission_id, message)
+
+
+def _document(record: m.SubmissionRecord) -> str:
+    """What the node of a driver must know."""
+    document = json.loads(record.driver)
+    return json.dumps({**document, "submission_id": record.submission_id, "name": record.name})

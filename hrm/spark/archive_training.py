@@ -1,0 +1,294 @@
+"""Make the class-data archives of a Spark: run its smallest application, and keep what was learned.
+
+One run of ``rehearsal.py`` on a cluster of one executor gives both archives: driver and executor
+each write their own as they end. Each is then tried with a JVM of its own, and only an archive that
+Java really takes classes from is moved to its place, in one step.
+
+Several agents of a machine, and people, may want the same archive at once: a lock lets one train.
+Training has a time limit, and counts its attempts before they begin, so that one that takes the
+machine down with it is not repeated for ever. It runs at the lowest priority.
+
+    python -m hrm.spark.archive_training --root DIR --java JAVA --spark-home DIR
+
+ends with 0 where there are archives afterwards, 1 where it failed, 3 where somebody else trains.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from hrm.errors import HrmError
+from hrm.spark import archive, build
+from hrm.spark.archive import KINDS, LOCK_FILE, STATE_FILE, Archives, argument_file, write_json
+
+__all__ = ["ATTEMPTS_MAX", "BUSY", "TRAINING_LIMIT_S", "TrainingFailed", "train"]
+
+ATTEMPTS_MAX = 3
+"""Where nobody says otherwise."""
+TRAINING_LIMIT_S = 600.0
+KEPT_MAX = 4
+BUSY = 3
+_TRIAL_LIMIT_S = 120.0
+_PR_SET_PDEATHSIG = 1
+_TRIALS = {
+    "executor": ("org.apache.spark.executor.CoarseGrainedExecutorBackend",),
+    "driver": ("org.apache.spark.deploy.SparkSubmit", "--version"),
+}
+_TAKEN = "shared objects file (top)"
+_TAKEN_MIN = 100
+_SETTINGS = {
+    "spark.authenticate": "true",
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "512m",
+    "spark.executor.memory": "512m",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.eventLog.enabled": "true",
+}
+
+
+class TrainingFailed(HrmError):
+    """No archive came of it; the message says why."""
+
+
+def train(
+    archives: Archives,
+    *,
+    plugins: Path,
+    limit_s: float = TRAINING_LIMIT_S,
+    attempts_max: int = ATTEMPTS_MAX,
+) -> bool:
+    """Make the archives, unless they are there; False: somebody else is at it.
+
+    ``plugins``: where the plugin's jar is kept. ``attempts_max``: failures until none is made.
+
+    Raises:
+        TrainingFailed: this time, or too often before.
+    """
+    directory = Path(archives.directory)
+    try:
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        lock = (directory / LOCK_FILE).open("a")
+    except OSError as error:
+        raise TrainingFailed(f"cannot write {directory}: {error.strerror}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        if not any(map(archives.problem, KINDS)):
+            return True
+        _attempt(archives, plugins, limit_s, attempts_max)
+    _forget_old(archives)
+    return True
+
+
+def _attempt(archives: Archives, plugins: Path, limit_s: float, attempts_max: int) -> None:
+    state = archives.state()
+    before = 0 if state.get("state") == "ready" else int(str(state.get("attempts", 0)))
+    if before >= attempts_max:
+        raise TrainingFailed(f"failed {before} times, the last time: {state.get('problem')}")
+    record: dict[str, Any] = {
+        "state": "failed",
+        "attempts": before + 1,
+        "problem": "the training was cut short",
+        "java": archives.java,
+        "spark": archives.spark_version,
+    }
+    _write(archives, record)
+    begun = time.monotonic()
+    try:
+        _make(archives, plugins, record, limit_s)
+    except (TrainingFailed, build.BuildError, OSError, psutil.Error) as error:
+        _write(archives, {**record, "problem": str(error)})
+        raise TrainingFailed(str(error)) from error
+    took_s = round(time.monotonic() - begun, 1)
+    _write(archives, {**record, "state": "ready", "problem": "", "took_s": took_s})
+
+
+def _write(archives: Archives, record: Mapping[str, Any]) -> None:
+    write_json(os.path.join(archives.directory, STATE_FILE), {**record, "at_s": time.time()})  # noqa: PTH118
+
+
+def _make(archives: Archives, plugins: Path, record: dict[str, Any], limit_s: float) -> None:
+    """Run, try, move to its place; the files' identities go into ``record``."""
+    directory = Path(archives.directory)
+    plugin = build.plugin_jar(archives.spark_home, cache=str(plugins))
+    with tempfile.TemporaryDirectory(dir=directory, prefix="work-") as name:
+        work = Path(name)
+        log = directory / "train.log"
+        command, environment = _command(archives, plugin, work)
+        status = _run(command, environment, work, log, limit_s)
+        if status != 0:
+            raise TrainingFailed(f"the rehearsal ended with status {status}; see {log}")
+        for kind in KINDS:
+            made = work / f"{kind}.jsa"
+            if not made.is_file():
+                raise TrainingFailed(f"Java wrote no {kind} archive; see {log}")
+            _try(archives, kind, made, work)
+            made.chmod(0o644)
+            file_status = made.stat()
+            record[kind] = [file_status.st_size, file_status.st_mtime_ns]
+            made.replace(archives.path(kind))
+
+
+def _command(archives: Archives, plugin: str, work: Path) -> tuple[list[str], dict[str, str]]:
+    """The rehearsal: exactly how ``spark-submit`` starts a driver that has an archive, and the
+    agent an executor, but for the option that makes one."""
+    secret = secrets.token_hex(32)
+    path = ":".join(archives.jars)
+    for directory in ("conf", "events", "local"):
+        (work / directory).mkdir()
+    properties = work / "spark.properties"
+    properties.touch(mode=0o600)
+    settings = {
+        **_SETTINGS,
+        "spark.eventLog.dir": (work / "events").as_uri(),
+        "spark.authenticate.secret": secret,
+    }
+    properties.write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
+    for kind in KINDS:
+        write = [f"-XX:ArchiveClassesAtExit={work / f'{kind}.jsa'}", "-Xlog:cds*=off"]
+        (work / f"{kind}.args").write_text(argument_file([*write, "-cp", path]))
+    executor = [
+        archives.java, f"@{work / 'executor.args'}", "-Xmx512m", "{{JAVA_OPTIONS}}",
+        "org.apache.spark.executor.CoarseGrainedExecutorBackend",
+        "--driver-url", "{{DRIVER_URL}}", "--executor-id", "1", "--hostname", "127.0.0.1",
+        "--cores", "1", "--app-id", "{{APP_ID}}", "--resourceProfileId", "0",
+    ]  # fmt: skip
+    (work / "executor").write_text("\n".join(executor) + "\n")
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
+        "LANG": "C.UTF-8",
+        "HOME": os.environ.get("HOME", "/"),
+        "JAVA_HOME": str(Path(archives.java).parent.parent),
+        "SPARK_HOME": archives.spark_home,
+        "SPARK_CONF_DIR": str(work / "conf"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": str(work / "local"),
+        "TMPDIR": str(work / "local"),
+        "SPARK_SUBMIT_OPTS": f"@{work / 'driver.args'}",
+        "HRM_REHEARSAL_EXECUTOR": str(work / "executor"),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    submit = Path(archives.spark_home) / "bin" / "spark-submit"
+    application = Path(__file__).with_name("rehearsal.py")
+    return [
+        str(submit), "--master", "spark+rehearsal", "--properties-file", str(properties),
+        "--jars", plugin, str(application), str(work / "data"),
+    ], environment  # fmt: skip
+
+
+def _try(archives: Archives, kind: str, made: Path, work: Path) -> None:
+    """See that Java takes classes from the archive: it would not say if it did not."""
+    log = work / f"{kind}.classes"
+    arguments = work / f"{kind}.trial"
+    flags = [*archive.flags(str(made)), f"-Xlog:class+load:file={log}"]
+    arguments.write_text(argument_file([*flags, "-cp", ":".join(archives.jars)]))
+    environment = {"PATH": os.environ.get("PATH", os.defpath), "SPARK_LOCAL_IP": "127.0.0.1"}
+    command = [archives.java, f"@{arguments}", *_TRIALS[kind]]
+    _run(command, environment, work, work / f"{kind}.log", _TRIAL_LIMIT_S)
+    with contextlib.suppress(OSError), log.open() as lines:
+        if sum(_TAKEN in line for line in lines) >= _TAKEN_MIN:
+            return
+    raise TrainingFailed(f"Java does not accept the {kind} archive that it has just written")
+
+
+def _run(
+    command: Sequence[str], environment: Mapping[str, str], work: Path, log: Path, limit_s: float
+) -> int:
+    """Run ``command`` in a session of its own; whatever is left of it at the end is killed."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=work,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        raise TrainingFailed(f"not done within {limit_s:.0f} s; see {log}") from None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _forget_old(archives: Archives) -> None:
+    """Keep the newest: every change of a jar, or of Java, leaves an archive behind."""
+    own = Path(archives.directory)
+    others = [p for p in Path(archives.root).iterdir() if p.is_dir() and p != own]
+    others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    for old in others[KEPT_MAX - 1 :]:
+        with _unless_locked(old) as free:
+            if free:
+                shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _unless_locked(directory: Path) -> Iterator[bool]:
+    try:
+        with (directory / LOCK_FILE).open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield True
+    except OSError:
+        yield False
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train at the lowest priority; prints what came of it as one JSON object."""
+    parser = argparse.ArgumentParser(prog="python -m hrm.spark.archive_training")
+    parser.add_argument("--root", required=True)
+    parser.add_argument("--java", required=True)
+    parser.add_argument("--spark-home", required=True)
+    parser.add_argument("--plugins", type=Path, required=True)
+    parser.add_argument("--limit-s", type=float, default=TRAINING_LIMIT_S)
+    parser.add_argument("--attempts", type=int, default=ATTEMPTS_MAX)
+    given = parser.parse_args(arguments)
+    os.nice(19)
+    with contextlib.suppress(OSError, psutil.Error):
+        psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    archives = Archives(given.root, given.java, given.spark_home)
+    try:
+        done = train(
+            archives,
+            plugins=given.plugins,
+            limit_s=given.limit_s,
+            attempts_max=given.attempts,
+        )
+    except TrainingFailed as error:
+        print(json.dumps({"problem": error.message}))
+        return 1
+    return 0 if done else BUSY
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,337 @@
+"""The client of cluster deploy mode: sends an application's files, submits it, waits for its end.
+
+What a person means by a file is decided here, as in Spark: a path without a scheme, or with
+``file:``, is a file of this machine, and travels; ``local:`` is a file that each node has; any
+other URI is read by the node that runs the driver. Everything is looked at before anything is sent:
+a file that does not exist, or is too large, costs nothing.
+
+A file is read twice: once for its hash, by which the master may have it already, and once to be
+sent. The master checks the whole against the hash, and this client that the file is as old and as
+long as it was; so a file that changes in between is refused, whoever notices first.
+"""
+
+from __future__ import annotations
+
+import getpass
+import glob
+import hashlib
+import os
+import re
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import grpc
+
+from hrm import rpc
+from hrm.errors import InvalidRequest, NotFound, StaleEpoch, Unavailable
+from hrm.spark.submit_options import Options, memory_mib
+from hrm.v1 import submission_pb2 as pb
+from hrm.v1 import submission_pb2_grpc
+
+__all__ = [
+    "ENDED",
+    "Client",
+    "LocalFile",
+    "connect",
+    "driver_spec",
+    "exit_status",
+    "state_name",
+]
+
+PIECE_BYTES = 1024 * 1024
+CALL_TIMEOUT_S = 30.0
+UPLOAD_RETRY_LIMIT_S = 120.0
+WATCH_RETRY_LIMIT_S = 3600.0
+RETRY_S = 0.5
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_OVERHEAD_MIN_MIB = 384
+_OVERHEAD_JVM, _OVERHEAD_PYTHON = 0.1, 0.4
+"""A Python driver is a second process beside its JVM; the factor is that of Spark on Kubernetes."""
+
+ENDED = frozenset(
+    {pb.SUBMISSION_STATE_FINISHED, pb.SUBMISSION_STATE_FAILED, pb.SUBMISSION_STATE_KILLED}
+)
+_LISTS = {
+    "spark.jars": pb.RESOURCE_ROLE_JAR,
+    "spark.submit.pyFiles": pb.RESOURCE_ROLE_PY_FILE,
+    "spark.files": pb.RESOURCE_ROLE_FILE,
+    "spark.archives": pb.RESOURCE_ROLE_ARCHIVE,
+}
+_DEFAULTS_FILES = {"spark.master", "spark.submit.deployMode", *_LISTS}
+
+
+def state_name(state: int) -> str:
+    """As Spark Standalone writes it."""
+    return pb.SubmissionState.Name(state).removeprefix("SUBMISSION_STATE_")
+
+
+@dataclass(slots=True)
+class LocalFile:
+    """A file of this machine on its way to the master."""
+
+    path: Path
+    size: int
+    changed_ns: int
+    sha256: str = ""
+
+    @classmethod
+    def at(cls, path: Path, what: str) -> LocalFile:
+        """Raises InvalidRequest where there is no readable file."""
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise InvalidRequest(
+                f"{what} {path} does not exist here; correct the path, or write local:/PATH for a "
+                f"file that every node has"
+            ) from error
+        if not path.is_file():
+            raise InvalidRequest(f"{what} {path} is no file; name files, or an archive of it")
+        if not os.access(path, os.R_OK):
+            raise InvalidRequest(f"{what} {path} is not readable for you")
+        return cls(path, status.st_size, status.st_mtime_ns)
+
+    def read_digest(self) -> None:
+        with self.path.open("rb") as file:
+            self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        self.check()
+
+    def check(self) -> None:
+        """Raises InvalidRequest if the file is no longer what it was."""
+        status = self.path.stat()
+        if (status.st_size, status.st_mtime_ns) != (self.size, self.changed_ns):
+            raise InvalidRequest(
+                f"{self.path} has changed while it was sent; submit again when nothing writes to it"
+            )
+
+    def message(self) -> pb.FileDigest:
+        return pb.FileDigest(sha256=self.sha256, size_bytes=self.size, name=str(self.path))
+
+
+def driver_spec(options: Options) -> tuple[pb.DriverSpec, dict[str, LocalFile]]:
+    """What is to be submitted, and the local files in it by their name in the driver's directory.
+
+    Raises:
+        InvalidRequest: something is missing, or cannot be.
+    """
+    shell = options.shell()
+    if shell:
+        raise InvalidRequest(
+            f"deploy mode cluster cannot run {shell}: its driver would be on a node, away from "
+            f"your terminal; leave --deploy-mode cluster out"
+        )
+    if not options.main:
+        raise InvalidRequest("name the application: a jar or a Python file, after all options")
+    conf = options.conf
+    spec = pb.DriverSpec(
+        name=conf.get("spark.app.name") or options.main_class or Path(options.main).name,
+        user=getpass.getuser(),
+        main_class=options.main_class,
+        arguments=options.arguments,
+        supervise=options.supervise,
+        options=options.passed_on,
+    )
+    files: dict[str, LocalFile] = {}
+    _add(spec, files, options.main, pb.RESOURCE_ROLE_MAIN, "the application")
+    for setting, role in _LISTS.items():
+        for named in filter(None, (x.strip() for x in conf.get(setting, "").split(","))):
+            for one in _expanded(named):
+                _add(spec, files, one, role, f"the file of {setting}")
+    for key, value in conf.items():
+        if key not in _DEFAULTS_FILES:
+            spec.conf.add(key=key, value=value)
+    _size(spec, conf, is_python=options.main.endswith(".py"))
+    return spec, files
+
+
+def _expanded(named: str) -> list[str]:
+    path, _, fragment = named.partition("#")
+    if _SCHEME.match(path) or not glob.has_magic(path) or Path(path).exists():
+        return [named]
+    found = sorted(glob.glob(path))  # noqa: PTH207 - patterns may be absolute
+    if not found:
+        raise InvalidRequest(f"no file matches {path}")
+    return [f"{one}#{fragment}" if fragment else one for one in found]
+
+
+def _add(
+    spec: pb.DriverSpec, files: dict[str, LocalFile], named: str, role: Any, what: str
+) -> None:
+    uri, _, fragment = named.partition("#")
+    resource = spec.resources.add(role=role, fragment=fragment)
+    parsed = urlparse(uri)
+    if _SCHEME.match(uri) and parsed.scheme.lower() != "file":
+        resource.uri = uri
+        return
+    path = Path(unquote(parsed.path)) if parsed.scheme else Path(uri).expanduser()
+    known = files.get(path.name)
+    if known is not None and known.path.resolve() != path.resolve():
+        raise InvalidRequest(
+            f"{known.path} and {path} have one name, and all files of an application go into one "
+            f"directory; rename one"
+        )
+    if known is not None:
+        # A second mention, in another list perhaps; the node has it once.
+        del spec.resources[-1]
+        if not any(x.name == path.name and x.role == role for x in spec.resources):
+            raise InvalidRequest(f"{path} is named in two lists; name it in one")
+        return
+    files[path.name] = LocalFile.at(path, what)
+    resource.name = path.name
+
+
+def _size(spec: pb.DriverSpec, conf: dict[str, str], *, is_python: bool) -> None:
+    """Cores and memory of the container."""
+    cores = conf.get("spark.driver.cores", "1")
+    if not cores.isdecimal() or int(cores) < 1:
+        raise InvalidRequest(f"spark.driver.cores is {cores!r}; give a whole number from 1 on")
+    heap_mib = memory_mib(conf.get("spark.driver.memory", "1g"), "spark.driver.memory")
+    overhead = conf.get("spark.driver.memoryOverhead")
+    if overhead:
+        overhead_mib = memory_mib(overhead, "spark.driver.memoryOverhead")
+    else:
+        default = _OVERHEAD_PYTHON if is_python else _OVERHEAD_JVM
+        text = conf.get("spark.driver.memoryOverheadFactor", str(default))
+        try:
+            overhead_mib = max(_OVERHEAD_MIN_MIB, int(heap_mib * float(text)))
+        except ValueError:
+            raise InvalidRequest(
+                f"spark.driver.memoryOverheadFactor is {text!r}; give a number such as 0.1"
+            ) from None
+    spec.vcores, spec.heap_mib, spec.memory_mib = int(cores), heap_mib, heap_mib + overhead_mib
+
+
+class Client:
+    """Calls of SubmissionService; every failure is an ``HrmError``."""
+
+    def __init__(self, stub: Any, target: str, tell: Callable[[str], None]) -> None:
+        self._stub = stub
+        self.target = target
+        self._tell = tell
+
+    def submit(self, spec: pb.DriverSpec, files: dict[str, LocalFile]) -> pb.Submission:
+        """Send what the master does not have, and submit.
+
+        Raises:
+            HrmError: nothing was submitted.
+        """
+        local = list(files.values())
+        # By size alone, before anything is read.
+        sizes = [pb.FileDigest(size_bytes=x.size, name=str(x.path)) for x in local]
+        self.call("FindFiles", pb.FindFilesRequest(files=sizes))
+        for file in local:
+            file.read_digest()
+        request = pb.FindFilesRequest(files=[file.message() for file in local])
+        for file, offset in zip(local, self.call("FindFiles", request).offsets, strict=True):
+            self._send(file, offset)
+        for resource in spec.resources:
+            if resource.name in files and not resource.uri:
+                resource.file.CopyFrom(files[resource.name].message())
+        submission: pb.Submission = self.call(
+            "Submit", pb.SubmitRequest(key=uuid.uuid4().hex, driver=spec)
+        )
+        return submission
+
+    def _send(self, file: LocalFile, offset: int) -> None:
+        """From ``offset`` on; after a break, from where the master's part then ends."""
+        deadline_s = time.monotonic() + UPLOAD_RETRY_LIMIT_S
+        while True:
+            try:
+                self._send_from(file, offset)
+                file.check()
+                return
+            except (StaleEpoch, Unavailable) as error:
+                if time.monotonic() > deadline_s:
+                    raise
+                self._tell(f"sending {file.path} goes on after: {error.message}")
+            time.sleep(RETRY_S)
+            request = pb.FindFilesRequest(files=[file.message()])
+            (offset,) = self.call("FindFiles", request).offsets
+
+    def _send_from(self, file: LocalFile, offset: int) -> None:
+        empty = file.size == 0
+        with file.path.open("rb") as source:
+            source.seek(offset)
+            while offset < file.size or empty:
+                empty = False
+                data = source.read(min(PIECE_BYTES, file.size - offset))
+                if not data and file.size:
+                    raise InvalidRequest(
+                        f"{file.path} has become shorter while it was sent; submit again"
+                    )
+                piece = pb.PutPieceRequest(file=file.message(), offset=offset, data=data)
+                offset = self._once("PutPiece", piece).offset
+                source.seek(offset)
+
+    def call(self, method: str, request: Any) -> Any:
+        """A call that may be repeated; again and again for a while if nobody answers."""
+        deadline_s = time.monotonic() + CALL_TIMEOUT_S
+        while True:
+            try:
+                return self._once(method, request)
+            except Unavailable:
+                if method != "Submit" or time.monotonic() > deadline_s:
+                    raise
+            time.sleep(RETRY_S)
+
+    def watch(self, submission_id: str) -> Iterator[pb.Submission]:
+        """Each change of a submission, until it has ended; waits for a master that is away.
+
+        Raises:
+            HrmError: the master does not know it, or was away for ``WATCH_RETRY_LIMIT_S``.
+        """
+        request = pb.GetSubmissionRequest(submission_id=submission_id)
+        heard_s, away = time.monotonic(), False
+        while True:
+            try:
+                for submission in self._stub.Watch(request):
+                    heard_s, away = time.monotonic(), False
+                    yield submission
+                    if submission.state in ENDED:
+                        return
+            except grpc.RpcError as broken:
+                error = rpc.error_from(broken, self.target)
+                if isinstance(error, NotFound):
+                    raise error from broken
+                if time.monotonic() - heard_s > WATCH_RETRY_LIMIT_S:
+                    raise error from broken
+                if not away:
+                    self._tell(f"still waiting: {error.message}")
+                away = True
+            time.sleep(RETRY_S)
+
+    def _once(self, method: str, request: Any) -> Any:
+        try:
+            return getattr(self._stub, method)(request, timeout=CALL_TIMEOUT_S)
+        except grpc.RpcError as error:
+            raise rpc.error_from(error, self.target) from error
+
+
+@contextmanager
+def connect(target: str, token_path: Path) -> Iterator[tuple[Client, grpc.Channel]]:
+    """A client of the master at ``target`` (host:port).
+
+    Raises:
+        HrmError: there is no usable token.
+    """
+
+    def tell(text: str) -> None:
+        sys.stderr.write(f"HRM: {text}\n")
+
+    token = rpc.read_token(token_path)
+    with rpc.sync_channel(target, token) as channel:
+        stub = submission_pb2_grpc.SubmissionServiceStub(channel)
+        yield Client(stub, target, tell), channel
+
+
+def exit_status(submission: pb.Submission) -> int:
+    """What spark-submit ends with: the driver's own exit code, where it failed with one."""
+    if submission.state == pb.SUBMISSION_STATE_FINISHED:
+        return 0
+    return submission.exit_code if 0 < submission.exit_code < 256 else 1

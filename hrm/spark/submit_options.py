@@ -1,0 +1,198 @@
+"""What a person typed after ``spark-submit``, read as Spark reads it.
+
+Options come before the application's file, in any order, as ``--name value`` or ``--name=value``;
+whatever follows the file is the application's own. Of a setting that is given in several places the
+most specific one counts: its own option, then ``--conf``, then the properties file, then
+``spark-defaults.conf`` (which is read where no properties file is named, or
+``--load-spark-defaults`` asks for it).
+
+Only cluster deploy mode needs this; in client mode Spark reads its options itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hrm.errors import InvalidRequest
+
+__all__ = ["Options", "memory_mib", "parse", "read_properties"]
+
+SWITCHES = ("--supervise", "--verbose", "-v", "--load-spark-defaults", "--help", "-h", "--version")
+SETTINGS = {
+    "--master": "spark.master",
+    "--deploy-mode": "spark.submit.deployMode",
+    "--name": "spark.app.name",
+    "--driver-memory": "spark.driver.memory",
+    "--driver-cores": "spark.driver.cores",
+    "--driver-java-options": "spark.driver.extraJavaOptions",
+    "--driver-library-path": "spark.driver.extraLibraryPath",
+    "--driver-class-path": "spark.driver.extraClassPath",
+    "--executor-memory": "spark.executor.memory",
+    "--executor-cores": "spark.executor.cores",
+    "--num-executors": "spark.executor.instances",
+    "--packages": "spark.jars.packages",
+    "--exclude-packages": "spark.jars.excludes",
+    "--repositories": "spark.jars.repositories",
+    "--jars": "spark.jars",
+    "--files": "spark.files",
+    "--archives": "spark.archives",
+    "--py-files": "spark.submit.pyFiles",
+}
+"""Options that are nothing but another way to write a setting."""
+
+PASSED_ON = ("--proxy-user",)
+IGNORED = {
+    "--queue": "HRM has no queues",
+    "--total-executor-cores": "set spark.executor.instances and spark.executor.cores instead",
+}
+REFUSED = {
+    "--principal": "HRM does not renew Kerberos tickets; log in on the nodes",
+    "--keytab": "HRM does not renew Kerberos tickets; log in on the nodes",
+    "--remote": "a Spark Connect server is no cluster to submit to",
+}
+SHELLS = ("pyspark-shell", "spark-shell", "sparkr-shell", "spark-internal")
+SHELL_CLASSES = {
+    "org.apache.spark.repl.Main": "spark-shell",
+    "org.apache.spark.sql.hive.thriftserver.SparkSQLCLIDriver": "spark-sql",
+    "org.apache.spark.sql.hive.thriftserver.HiveThriftServer2": "the Thrift server",
+    "org.apache.spark.sql.connect.service.SparkConnectServer": "the Spark Connect server",
+}
+_UNITS = {"b": 2**-20, "k": 2**-10, "m": 1.0, "g": 2**10, "t": 2**20, "p": 2**30}
+_MEMORY = re.compile(r"(\d+)\s*([bkmgtp]?)b?", re.IGNORECASE)
+_PROPERTY = re.compile(r"((?:\\.|[^\s=:\\])+)(?:\s*[=:]\s*|\s+|$)(.*)", re.DOTALL)
+_UNESCAPED = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
+
+
+@dataclass(slots=True)
+class Options:
+    """What was asked for. ``conf``: all settings, the most specific value of each."""
+
+    conf: dict[str, str] = field(default_factory=dict)
+    main: str = ""
+    main_class: str = ""
+    arguments: tuple[str, ...] = ()
+    supervise: bool = False
+    verbose: bool = False
+    passed_on: tuple[str, ...] = ()
+    status: str = ""
+    kill: str = ""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def waits(self) -> bool:
+        """Does whoever submits wait for the end?"""
+        return self.conf.get("spark.hrm.submit.waitAppCompletion", "true").lower() != "false"
+
+    def shell(self) -> str:
+        """The interactive program that this would start; empty where it is an application."""
+        if self.main_class in SHELL_CLASSES:
+            return SHELL_CLASSES[self.main_class]
+        return self.main if self.main in SHELLS else ""
+
+
+def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
+    """The options in ``arguments``, those of spark-submit.
+
+    Raises:
+        InvalidRequest: one is unknown, lacks its value, or cannot be served.
+    """
+    options = Options()
+    own: dict[str, str] = {}
+    given: dict[str, str] = {}
+    found: dict[str, str] = {}
+    warnings: list[str] = []
+    position = 0
+    while position < len(arguments) and arguments[position].startswith("-"):
+        option, equals, value = arguments[position].partition("=")
+        position += 1
+        if option in SWITCHES and not equals:
+            found[option] = ""
+            continue
+        if not equals or not option.startswith("--"):
+            if position == len(arguments):
+                raise InvalidRequest(f"{option} needs a value; --help lists the options")
+            option, value = arguments[position - 1], arguments[position]
+            position += 1
+        if option in ("--conf", "-c"):
+            key, sign, text = value.partition("=")
+            if not sign:
+                raise InvalidRequest(f"--conf {value} is no setting; write --conf NAME=VALUE")
+            given[key.strip()] = text
+        elif option in SETTINGS:
+            own[SETTINGS[option]] = value
+        elif option in IGNORED:
+            warnings.append(f"{option} has no effect here: {IGNORED[option]}")
+        elif option in REFUSED:
+            raise InvalidRequest(f"{option} cannot be used with HRM: {REFUSED[option]}")
+        elif option in PASSED_ON:
+            options.passed_on = (*options.passed_on, option, value)
+        elif option in ("--class", "--properties-file", "--status", "--kill"):
+            found[option] = value
+        else:
+            raise InvalidRequest(f"{option} is no option of spark-submit; --help lists them")
+    options.conf = _defaults(found, environment) | given | own
+    options.main = arguments[position] if position < len(arguments) else ""
+    options.arguments = tuple(arguments[position + 1 :])
+    options.main_class = found.get("--class", "")
+    options.supervise = "--supervise" in found
+    if not options.supervise:
+        options.supervise = options.conf.get("spark.driver.supervise", "").lower() == "true"
+    options.verbose = "--verbose" in found or "-v" in found
+    options.status, options.kill = found.get("--status", ""), found.get("--kill", "")
+    options.warnings = tuple(warnings)
+    return options
+
+
+def _defaults(found: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Of the properties file, and of ``spark-defaults.conf`` where that counts."""
+    named = found.get("--properties-file")
+    defaults: dict[str, str] = {}
+    if not named or "--load-spark-defaults" in found:
+        home = environment.get("SPARK_CONF_DIR")
+        if not home and environment.get("SPARK_HOME"):
+            home = f"{environment['SPARK_HOME']}/conf"
+        path = Path(home or "") / "spark-defaults.conf"
+        if home and path.is_file():
+            defaults = read_properties(path)
+    return defaults | (read_properties(Path(named)) if named else {})
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """A file in the form of ``java.util.Properties``; of Spark's settings alone, as Spark does.
+
+    Raises:
+        InvalidRequest: it cannot be read.
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"cannot read the properties file {path}: {error}") from error
+    found: dict[str, str] = {}
+    for line in re.sub(r"\\\r?\n[ \t]*", "", text).splitlines():
+        line = line.strip()
+        matched = _PROPERTY.fullmatch(line) if line and line[0] not in "#!" else None
+        if matched is not None:
+            key, value = (_unescape(part).strip() for part in matched.groups())
+            if key.startswith("spark."):
+                found[key] = value
+    return found
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\(.)", lambda found: _UNESCAPED.get(found[1], found[1]), text)
+
+
+def memory_mib(text: str, setting: str) -> int:
+    """A size such as ``4g`` or ``512m`` in MiB; a bare number is MiB.
+
+    Raises:
+        InvalidRequest: it is none, or less than 1 MiB.
+    """
+    matched = _MEMORY.fullmatch(text.strip())
+    size = int(int(matched[1]) * _UNITS[matched[2].lower() or "m"]) if matched else 0
+    if size < 1:
+        raise InvalidRequest(f"{setting} is {text!r}; give a size such as 2g or 512m")
+    return size

@@ -1,0 +1,176 @@
+"""The agent has archives made, finds those of others, and says what is the matter."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hrm.agent.archives import ArchiveKeeper
+from hrm.config import AgentSettings
+from hrm.core.model import LaunchContext, Shortcut
+from hrm.spark.archive import KINDS, Archives, write_json
+from hrm.spark.launch import Java, Spark
+from tests.agent.test_launch import SPEC
+
+LIMIT_S = 60.0
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> tuple[Spark, Java]:
+    """A Java that does nothing, and a Spark without a compiler: no archive can come of them."""
+    home = tmp_path / "spark"
+    (home / "jars").mkdir(parents=True)
+    (home / "jars" / "spark-core_2.13-4.3.0.jar").touch()
+    java = tmp_path / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\n")
+    java.chmod(0o755)
+    return (
+        Spark(home=home, version="4.3.0", python_path=()),
+        Java(command=java, home=java.parents[1], version="17"),
+    )
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Callable[..., AgentSettings]:
+    def make(**more: object) -> AgentSettings:
+        given = {"archive_dir": tmp_path / "archives", "class_archive": True, **more}
+        return AgentSettings.model_validate(given)
+
+    return make
+
+
+def files(machine: tuple[Spark, Java], tmp_path: Path) -> Archives:
+    spark, java = machine
+    return Archives(str(tmp_path / "archives"), str(java.command), str(spark.home))
+
+
+def make(archives: Archives) -> None:
+    Path(archives.directory).mkdir(parents=True, exist_ok=True)
+    record: dict[str, object] = {"state": "ready"}
+    for kind in KINDS:
+        path = Path(archives.path(kind))
+        path.write_text(kind)
+        record[kind] = [path.stat().st_size, path.stat().st_mtime_ns]
+    write_json(f"{archives.directory}/state.json", record)
+
+
+def spoil(archives: Archives) -> None:
+    Path(archives.path("driver")).write_text("another one")
+
+
+async def until(keeper: ArchiveKeeper, condition: Callable[[Shortcut], bool]) -> Shortcut:
+    async with asyncio.timeout(LIMIT_S):
+        while not condition(shown := keeper.report()[0]):  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.02)
+    return shown
+
+
+async def test_executors_use_an_archive_that_is_there(
+    machine: tuple[Spark, Java], settings: Callable[..., AgentSettings], tmp_path: Path
+) -> None:
+    keeper = ArchiveKeeper(settings(), *machine)
+    assert keeper.choose(SPEC) == ""
+    make(files(machine, tmp_path))
+    keeper.start()
+    try:
+        shown = await until(keeper, lambda s: s.state == "ready")
+    finally:
+        await keeper.close()
+    assert (shown.used, shown.missed, shown.why_missed) == (0, 1, "there is none yet")
+    assert keeper.choose(SPEC) == files(machine, tmp_path).path("executor")
+    zgc = replace(SPEC, launch=LaunchContext(java_options=("-XX:+UseZGC",)))
+    assert keeper.choose(zgc) == ""
+    shown = keeper.report()[0]
+    assert (shown.used, shown.missed) == (1, 2)
+    assert "UseZGC" in shown.why_missed
+
+
+async def test_a_training_that_fails_is_told_and_has_an_end(
+    machine: tuple[Spark, Java],
+    settings: Callable[..., AgentSettings],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hrm.agent.archives._LOOK_PERIOD_S", 0.01)
+    monkeypatch.setattr("hrm.agent.archives._MEMORY_MIN_MIB", 0)
+    keeper = ArchiveKeeper(settings(archive_attempts=2), *machine)
+    state = files(machine, tmp_path).state
+    keeper.start()
+    try:
+        shown = await until(keeper, lambda s: s.state == "failed" and state().get("attempts") == 2)
+        assert "no scala-compiler jar" in shown.note
+    finally:
+        await keeper.close()
+    again = ArchiveKeeper(settings(archive_attempts=2), *machine)
+    again.start()
+    try:
+        shown = await until(again, lambda s: s.state == "failed")
+    finally:
+        await again.close()
+    assert shown.note.startswith("failed 2 times, the last time: ")
+    assert state()["attempts"] == 2, "nobody tries a third time"
+
+
+async def test_an_agent_waits_for_another_one_that_trains(
+    machine: tuple[Spark, Java],
+    settings: Callable[..., AgentSettings],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hrm.agent.archives._LOOK_PERIOD_S", 0.01)
+    archives = files(machine, tmp_path)
+    make(archives)
+    spoil(archives)
+    keeper = ArchiveKeeper(settings(), *machine)
+    with (Path(archives.directory) / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        keeper.start()
+        try:
+            shown = await until(keeper, lambda s: s.state == "building")
+            assert "another agent" in shown.note
+            make(archives)
+            await until(keeper, lambda s: s.state == "ready")
+        finally:
+            await keeper.close()
+
+
+async def test_it_can_be_turned_off(
+    machine: tuple[Spark, Java], settings: Callable[..., AgentSettings], tmp_path: Path
+) -> None:
+    make(files(machine, tmp_path))
+    keeper = ArchiveKeeper(settings(class_archive=False), *machine)
+    keeper.start()
+    assert keeper.choose(SPEC) == ""
+    assert [s.state for s in keeper.report()] == ["off", "off"]
+    await keeper.close()
+
+
+async def test_a_training_ends_with_its_agent(
+    machine: tuple[Spark, Java],
+    settings: Callable[..., AgentSettings],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    eventually: Callable[..., object],
+) -> None:
+    monkeypatch.setattr("hrm.agent.archives._MEMORY_MIN_MIB", 0)
+    program = tmp_path / "python"
+    started = tmp_path / "started"
+    program.write_text(
+        f"#!/bin/sh\necho $$ > {started}.part; mv {started}.part {started}\nexec sleep 600\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr("hrm.agent.archives.sys.executable", str(program))
+    keeper = ArchiveKeeper(settings(), *machine)
+    keeper.start()
+    async with asyncio.timeout(LIMIT_S):
+        while not started.exists():  # noqa: ASYNC110 - another process makes it
+            await asyncio.sleep(0.02)
+    await keeper.close()
+    assert not psutil.pid_exists(int(started.read_text()))

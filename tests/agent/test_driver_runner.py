@@ -1,0 +1,352 @@
+"""The runner of a driver as a process: what it fetches, when it starts and kills, how it ends.
+
+The master is one that only answers; "spark-submit" is a shell script.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from hrm.agent.driver import driver_launch, forget_old_files
+from hrm.agent.driver_files import bring
+from hrm.agent.driver_runner import spark_submit_arguments
+from hrm.config import AgentSettings
+from hrm.core.model import (
+    ApplicationId,
+    ContainerId,
+    ContainerSpec,
+    LaunchContext,
+    Resources,
+    ResourceUnitId,
+    WorkloadClass,
+)
+from hrm.errors import HrmError, LaunchFailed, NotFound, Unavailable
+from hrm.spark.launch import Java, Spark
+from hrm.v1 import submission_pb2 as pb
+from hrm.v1 import submission_pb2_grpc
+
+DATA = b"x = 1\n" * 1000
+DIGEST = hashlib.sha256(DATA).hexdigest()
+
+
+class FakeMaster(submission_pb2_grpc.SubmissionServiceServicer):
+    """Grants leases until it is told not to; has one file."""
+
+    def __init__(self) -> None:
+        self.lease_s = 0.0
+        self.refuses = ""
+        self.silent = False
+        self.asked: list[pb.LeaseDriverRequest] = []
+        self.fetched: list[int] = []
+
+    def Lease(self, request: Any, context: Any) -> pb.LeaseDriverResponse:  # noqa: N802
+        if self.silent:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "out of reach")
+        self.asked.append(request)
+        if self.refuses and not request.gone:
+            context.abort(grpc.StatusCode.ABORTED, self.refuses)
+        return pb.LeaseDriverResponse(lease_s=self.lease_s, renew_s=0.1)
+
+    def GetFile(self, request: Any, context: Any) -> Iterator[pb.FilePiece]:  # noqa: N802
+        self.fetched.append(request.offset)
+        if request.sha256 != DIGEST:
+            context.abort(grpc.StatusCode.NOT_FOUND, "no such file")
+        yield pb.FilePiece(data=DATA[request.offset :])
+
+
+class Node:
+    """A node's directories, and runners in them."""
+
+    def __init__(self, directory: Path, port: int) -> None:
+        self.directory = directory
+        self.work_dir = directory / "work"
+        (self.work_dir / "tmp").mkdir(parents=True)
+        token = directory / "token"
+        token.write_text("secret\n")
+        self.program = directory / "spark-submit"
+        self.document: dict[str, Any] = {
+            "submission_id": "driver-1", "attempt": 2, "name": "app", "master": f"127.0.0.1:{port}",
+            "token_file": str(token), "host": "127.0.0.1", "spark_submit": str(self.program),
+            "cache_dir": str(directory / "cache"), "heap_mib": 512,
+            "main_class": "a.B", "arguments": ["one", "two words"], "options": [],
+            "conf": [["spark.x", "y z"], ["spark.driver.host", "the-client"]],
+            "resources": [
+                {"role": "main", "name": "a.jar", "sha256": DIGEST, "size": len(DATA), "uri": "",
+                 "fragment": ""},
+                {"role": "jar", "name": "", "sha256": "", "size": 0, "uri": "hdfs://h/b.jar",
+                 "fragment": ""},
+            ],
+        }  # fmt: skip
+
+    def start(self, script: str) -> subprocess.Popen[str]:
+        self.program.write_text(f"#!/bin/sh\n{script}\n")
+        self.program.chmod(0o755)
+        path = self.directory / "driver.json"
+        path.write_text(json.dumps(self.document))
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "hrm.agent.driver_runner", str(path)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            cwd=self.work_dir,
+        )  # fmt: skip
+
+    def run(self, script: str) -> tuple[int, str, str]:
+        runner = self.start(script)
+        out, err = runner.communicate(timeout=60)
+        return runner.returncode, out, err
+
+
+@pytest.fixture
+def master() -> Iterator[FakeMaster]:
+    subject = FakeMaster()
+    server = grpc.server(futures.ThreadPoolExecutor(8))
+    submission_pb2_grpc.add_SubmissionServiceServicer_to_server(subject, server)
+    subject.port = server.add_insecure_port("127.0.0.1:0")  # type: ignore[attr-defined]
+    server.start()
+    yield subject
+    server.stop(None).wait(10)
+
+
+@pytest.fixture
+def node(tmp_path: Path, master: FakeMaster) -> Node:
+    return Node(tmp_path, master.port)  # type: ignore[attr-defined]
+
+
+def gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state in "ZX"
+
+
+def test_a_driver_gets_its_files_and_its_settings(node: Node, master: FakeMaster) -> None:
+    code, out, err = node.run('pwd; cat a.jar | wc -c; printf "%s\\n" "$@"; exit 7')
+    assert code == 7, err
+    directory, size, *arguments = out.splitlines()
+    assert directory == str(node.work_dir / "app")
+    assert int(size) == len(DATA)
+    properties = node.work_dir / "spark.properties"
+    assert arguments == [
+        "--master", f"hrm://127.0.0.1:{master.port}",  # type: ignore[attr-defined]
+        "--deploy-mode", "client", "--properties-file", str(properties), "--name", "app",
+        "--class", "a.B", "--jars", "hdfs://h/b.jar", str(node.work_dir / "app" / "a.jar"),
+        "one", "two words",
+    ]  # fmt: skip
+    text = properties.read_text()
+    assert "spark.x=y z\n" in text
+    assert "spark.driver.host=127.0.0.1\n" in text
+    assert "the-client" not in text
+    assert properties.stat().st_mode & 0o077 == 0
+    assert (node.work_dir / "exit-code").read_text() == "7"
+    assert [(x.submission_id, x.attempt, x.gone) for x in (master.asked[0], master.asked[-1])] == [
+        ("driver-1", 2, False), ("driver-1", 2, True),
+    ]  # fmt: skip
+
+
+def test_the_next_driver_finds_the_files_on_the_node(node: Node, master: FakeMaster) -> None:
+    assert node.run("exit 0")[0] == 0
+    assert node.run("echo '# mine' >> a.jar")[0] == 0
+    assert master.fetched == [0]
+    (node.directory / "cache" / DIGEST).write_bytes(b"rotten")
+    code, out, _ = node.run("cat a.jar | wc -c")
+    assert (code, int(out)) == (0, len(DATA)), "what has rotted is fetched again"
+    assert master.fetched == [0, 0]
+
+
+def test_a_driver_without_a_lease_does_not_start(node: Node, master: FakeMaster) -> None:
+    master.refuses = "driver 3 has taken its place"
+    code, out, err = node.run("echo started")
+    assert (code, out) == (1, "")
+    assert err == "HRM: driver 3 has taken its place\n"
+
+
+def test_a_driver_whose_lease_is_refused_is_killed(
+    node: Node, master: FakeMaster, eventually: Callable[..., Any]
+) -> None:
+    master.lease_s = 30.0
+    runner = node.start('echo $$ > pid; sleep 100 & echo $! > child; trap "" TERM; wait; wait')
+    child = node.work_dir / "app" / "child"
+    eventually(lambda: child.exists() and child.read_text().endswith("\n"), 30.0)
+    master.refuses = "it was given up"
+    _, err = runner.communicate(timeout=30)
+    assert runner.returncode == 137
+    assert "the driver is killed: it was given up" in err
+    assert gone(int((node.work_dir / "app" / "pid").read_text()))
+    assert gone(int(child.read_text()))
+    assert master.asked[-1].gone, "its successor need not wait"
+
+
+def test_a_driver_that_no_master_is_heard_of_is_killed_when_its_lease_ends(
+    node: Node, master: FakeMaster, eventually: Callable[..., Any]
+) -> None:
+    master.lease_s = 2.0
+    runner = node.start("echo $$ > pid; exec sleep 100")
+    eventually(lambda: len(master.asked) > 5, 30.0, "it is renewed")
+    assert runner.poll() is None
+    master.silent = True
+    _, err = runner.communicate(timeout=30)
+    assert runner.returncode == 137
+    assert "no master has renewed the driver's lease in time" in err
+    assert gone(int((node.work_dir / "app" / "pid").read_text()))
+
+
+def test_a_driver_without_supervision_goes_on_alone(
+    node: Node, master: FakeMaster, eventually: Callable[..., Any]
+) -> None:
+    runner = node.start("while [ ! -e end ]; do sleep 0.1; done; exit 3")
+    eventually(lambda: len(master.asked) > 2, 30.0)
+    master.silent = True
+    (node.work_dir / "app" / "end").touch()
+    assert runner.wait(30) == 3
+    runner.communicate()
+
+
+def test_a_driver_dies_with_its_runner(
+    node: Node, master: FakeMaster, eventually: Callable[..., Any]
+) -> None:
+    runner = node.start("echo $$ > pid; exec sleep 100")
+    eventually(lambda: len(master.asked) > 2, 30.0)
+    pid = node.work_dir / "app" / "pid"
+    eventually(pid.exists, 10.0)
+    os.kill(runner.pid, signal.SIGKILL)
+    runner.communicate()
+    eventually(lambda: gone(int(pid.read_text())), 10.0, "the driver is gone")
+
+
+def test_a_driver_answers_sigterm_itself(
+    node: Node, master: FakeMaster, eventually: Callable[..., Any]
+) -> None:
+    runner = node.start('trap "exit 9" TERM; touch ready; while :; do sleep 0.1; done')
+    eventually((node.work_dir / "app" / "ready").exists, 30.0)
+    os.killpg(runner.pid, signal.SIGTERM)
+    assert runner.wait(30) == 9
+    runner.communicate()
+
+
+def test_a_file_that_the_master_does_not_have_is_an_error(node: Node) -> None:
+    node.document["resources"][0]["sha256"] = "0" * 64
+    code, _, err = node.run("exit 0")
+    assert code == 1
+    assert "cannot be fetched: no such file" in err
+
+
+def test_a_python_that_the_node_does_not_have_is_an_error(node: Node) -> None:
+    node.document["resources"][0]["name"] = "a.py"
+    node.document["conf"].append(["spark.pyspark.python", "/no/python"])
+    code, _, err = node.run("exit 0")
+    assert code == 1
+    assert "the driver's Python, /no/python, cannot be run on this node" in err
+
+
+def test_a_transfer_that_breaks_goes_on_where_it_was(tmp_path: Path) -> None:
+    offsets = []
+
+    def fetch(digest: str, offset: int) -> Iterator[bytes]:
+        offsets.append(offset)
+        yield DATA[offset : offset + 1000]
+        if len(offsets) < 3:
+            raise Unavailable("the connection broke")
+        yield DATA[offset + 1000 :]
+
+    bring(fetch, DIGEST, tmp_path / "a.jar", tmp_path / "cache")
+    assert (tmp_path / "a.jar").read_bytes() == DATA
+    assert offsets == [0, 1000, 2000]
+
+
+@pytest.mark.parametrize(
+    ("error", "data", "says"),
+    [(NotFound("it is gone"), b"", "it is gone"), (None, b"other", "is not what the master has")],
+)
+def test_what_is_not_the_file_is_never_run(
+    tmp_path: Path, error: HrmError | None, data: bytes, says: str
+) -> None:
+    def fetch(digest: str, offset: int) -> Iterator[bytes]:
+        yield data
+        if error is not None:
+            raise error
+
+    with pytest.raises(LaunchFailed, match=says):
+        bring(fetch, DIGEST, tmp_path / "a.jar", tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_archives_keep_the_name_that_they_are_unpacked_under(tmp_path: Path) -> None:
+    main = {"role": "main", "name": "", "sha256": "", "uri": "local:/a.py", "fragment": ""}
+    archive = {"role": "archive", "name": "e.zip", "sha256": "1", "uri": "", "fragment": "env"}
+    document = {
+        "spark_submit": "s", "master": "h:1", "name": "", "main_class": "", "arguments": [],
+        "options": ["--proxy-user", "u"], "resources": [main, archive],
+    }  # fmt: skip
+    command = spark_submit_arguments(document, tmp_path, tmp_path / "p")
+    assert command[-5:] == [
+        "--archives",
+        f"{tmp_path}/e.zip#env",
+        "--proxy-user",
+        "u",
+        "local:/a.py",
+    ]
+
+
+def test_the_container_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_OF_THE_AGENT", "x")
+    spark = Spark(home=tmp_path / "spark", version="4.3.0", python_path=())
+    document = {"submission_id": "driver-1", "conf": [["spark.hrm.driverEnv.REGION", "north"]]}
+    spec = ContainerSpec(
+        container_id=ContainerId("driver-1-x2"),
+        application_id=ApplicationId("driver-1"),
+        executor_id="2",
+        resource_profile_id=0,
+        workload_class=WorkloadClass.BATCH,
+        resources=Resources(1, 1024),
+        unit_id=ResourceUnitId("n/cpu"),
+        heap_mib=512,
+        launch=LaunchContext(driver=json.dumps(document)),
+    )
+    java = Java(command=Path("/jdk/bin/java"), home=Path("/jdk"), version="17")
+    token = tmp_path / "cluster-token"
+    token.write_text("secret")
+    token.chmod(0o600)
+    settings = AgentSettings(
+        work_dir=tmp_path / "agent", host="10.0.0.7", master="10.0.0.1:7480", token_file=token
+    )
+
+    def launch() -> Any:
+        return driver_launch(spec, spark=spark, java=java, settings=settings, work_dir=tmp_path)
+
+    with pytest.raises(LaunchFailed, match="--spark-home"):
+        launch()
+    (tmp_path / "spark" / "bin").mkdir(parents=True)
+    (tmp_path / "spark" / "bin" / "spark-submit").touch()
+    made = launch()
+    assert made.argv[-3:] == ("-m", "hrm.agent.driver_runner", str(tmp_path / "driver.json"))
+    told = json.loads(made.files["driver.json"])
+    assert (told["attempt"], told["master"], told["host"]) == (2, "10.0.0.1:7480", "10.0.0.7")
+    assert told["token_file"] == str(tmp_path / "token") == made.environment["HRM_TOKEN_FILE"]
+    assert made.files["token"] == "secret"
+    assert made.environment["REGION"] == "north"
+    assert made.environment["HRM_SUBMISSION_ATTEMPT"] == "2"
+    assert made.environment["CUDA_VISIBLE_DEVICES"] == ""
+    assert "SECRET_OF_THE_AGENT" not in made.environment
+
+
+def test_files_that_no_driver_uses_go_after_a_while(tmp_path: Path) -> None:
+    assert forget_old_files(tmp_path / "none", 1.0, 0.0) == 0
+    old, young = tmp_path / "old", tmp_path / "young"
+    for path in (old, young):
+        path.touch()
+    os.utime(old, (100.0, 100.0))
+    os.utime(young, (900.0, 900.0))
+    assert forget_old_files(tmp_path, 500.0, 1000.0) == 1
+    assert not old.exists()

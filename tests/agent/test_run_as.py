@@ -1,0 +1,251 @@
+"""Containers as other users, for real: it takes root, and users that every machine has."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hrm.agent import containers, shim
+from hrm.agent.run_as import Account, RunAs, may_switch
+from hrm.config import AgentSettings, load
+from hrm.errors import InvalidConfig, LaunchFailed
+from hrm.v1 import common_pb2
+from tests.agent.conftest import ENDED, RUNNING, AgentProcess, Master, StartAgent
+
+Eventually = Callable[..., Any]
+NOBODY, OTHER = "nobody", "daemon"
+as_root = pytest.mark.skipif(not may_switch(), reason="only root can become another user")
+
+
+@pytest.fixture
+def open_dir() -> Iterator[Path]:
+    """A directory that every user can reach, which pytest's own are not."""
+    path = Path(tempfile.mkdtemp(prefix="hrm-run-as-", dir="/tmp"))
+    path.chmod(0o711)
+    yield path
+    shutil.rmtree(path)
+
+
+def rules(work_dir: Path, **more: Any) -> RunAs:
+    return RunAs(load(AgentSettings, work_dir=work_dir, **more))
+
+
+# --- the rules --------------------------------------------------------------------------------
+
+
+@as_root
+def test_a_user_of_the_machine_is_taken_at_their_word(open_dir: Path) -> None:
+    entry = pwd.getpwnam(NOBODY)
+    account = rules(open_dir).account_of(NOBODY)
+    assert account is not None
+    assert (account.name, account.uid, account.gid) == (NOBODY, entry.pw_uid, entry.pw_gid)
+    assert account.gid in account.groups
+    assert 0 not in account.groups
+
+
+@as_root
+@pytest.mark.parametrize("fallback", [None, NOBODY])
+@pytest.mark.parametrize(
+    ("user", "why"),
+    [
+        ("root", "user root may not own containers"),
+        ("daemon", "has uid 1, and containers run with uid 1000 and up"),
+        ("hdfs", "user hdfs may not own containers"),
+        ("", "the application names no user"),
+        ("../etc", "cannot name a user"),
+        ("0", "cannot name a user"),
+        ("a b", "cannot name a user"),
+        ("x" * 500, "cannot name a user"),
+    ],
+)
+def test_who_is_refused_is_never_mapped(
+    open_dir: Path, user: str, why: str, fallback: str | None
+) -> None:
+    banned = rules(open_dir, run_as_banned="hdfs, yarn", run_as_fallback=fallback)
+    with pytest.raises(LaunchFailed, match=why):
+        banned.account_of(user)
+
+
+@as_root
+def test_root_stays_refused_however_low_the_bound(open_dir: Path) -> None:
+    lowest = rules(open_dir, run_as_uid_min=1, run_as_banned="")
+    with pytest.raises(LaunchFailed, match="user root may not own"):
+        lowest.account_of("root")
+    other = lowest.account_of(OTHER)
+    assert other is not None
+    assert other.uid == 1
+    with pytest.raises(InvalidConfig, match="run_as_uid_min"):
+        load(AgentSettings, run_as_uid_min=0)
+
+
+@as_root
+def test_who_does_not_exist_is_refused_or_becomes_the_fallback(open_dir: Path) -> None:
+    with pytest.raises(LaunchFailed, match="user nixie-42 does not exist on this node"):
+        rules(open_dir).account_of("nixie-42")
+    account = rules(open_dir, run_as_fallback=NOBODY).account_of("nixie-42")
+    assert account is not None
+    assert account.name == NOBODY
+
+
+@as_root
+@pytest.mark.parametrize("fallback", ["root", "daemon", "nixie-42"])
+def test_a_fallback_must_pass_the_same_rules(open_dir: Path, fallback: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"run_as_fallback: .*user {fallback}"):
+        rules(open_dir, run_as_fallback=fallback)
+
+
+@as_root
+def test_a_work_directory_that_users_cannot_reach_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    with pytest.raises(InvalidConfig, match="choose another place with --work-dir"):
+        rules(tmp_path / "work")
+
+
+def test_without_root_containers_run_as_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    unable = rules(tmp_path)
+    assert unable.account_of("root") is None
+    assert unable.remark.startswith("containers run as uid 4711: only an agent of root can")
+    assert rules(tmp_path, run_as="off").remark == "containers run as uid 4711 (run_as = off)"
+
+
+def test_a_home_that_is_not_there_is_replaced(tmp_path: Path) -> None:
+    account = Account(name="ada", uid=2000, gid=2000, groups=(2000,), home="/nonexistent")
+    assert account.environment(tmp_path)["HOME"] == str(tmp_path)
+
+
+# --- the processes ----------------------------------------------------------------------------
+
+WHO = (
+    "id -u; id -g; id -G; umask; pwd; echo $HOME $USER; "
+    "grep -E 'Cap|NoNewPrivs' /proc/self/status; exit 3"
+)
+
+
+@as_root
+async def test_nothing_of_the_agents_is_left_in_a_container(
+    open_dir: Path, master: Master, start_agent: StartAgent
+) -> None:
+    start_agent(work_dir=str(open_dir / "work"), run_as="submitter")
+    await master.until(lambda: master.registrations)
+    master.assign("app-1-x1", WHO, user=NOBODY)
+    status = await master.until_state("app-1-x1", ENDED)
+    assert status.end.exit_code == 3, status.end.message
+    directory = open_dir / "work/containers/app-1-x1"
+    lines = (directory / "stdout").read_text().splitlines()
+    entry = pwd.getpwnam(NOBODY)
+    assert lines[:5] == [
+        str(entry.pw_uid), str(entry.pw_gid), str(entry.pw_gid), "0077", f"{directory}/work",
+    ]  # fmt: skip
+    assert lines[5] == f"{directory}/work {NOBODY}"
+    held = dict(line.split() for line in lines[6:])
+    assert held.pop("NoNewPrivs:") == "1"
+    assert {int(value, 16) for value in held.values()} == {0}
+    assert sorted(held) == ["CapAmb:", "CapBnd:", "CapEff:", "CapInh:", "CapPrm:"]
+
+
+@as_root
+async def test_who_may_not_is_told_why(
+    open_dir: Path, master: Master, start_agent: StartAgent
+) -> None:
+    start_agent(work_dir=str(open_dir / "work"), run_as="submitter")
+    await master.until(lambda: master.registrations)
+    for number, user in enumerate(["root", "nixie-42"]):
+        master.assign(f"app-1-x{number}", "true", user=user)
+        end = (await master.until_state(f"app-1-x{number}", ENDED)).end
+        assert end.cause == common_pb2.END_CAUSE_LAUNCH_FAILED
+        assert f"user {user} " in end.message
+        assert "run_as = off" in end.message
+
+
+PRY = (
+    "for path in $THEIRS/work/secret $THEIRS/local $THEIRS/stdout $THEIRS/container.json "
+    "/proc/$PID/environ; do cat $path > /dev/null 2>&1 && echo read $path; done; "
+    "ls $THEIRS 2> /dev/null && echo listed; touch $THEIRS/x 2> /dev/null && echo wrote; "
+    "kill -9 $PID 2> /dev/null && echo killed; echo tried"
+)
+
+
+@as_root
+async def test_another_users_container_sees_nothing(
+    open_dir: Path, master: Master, start_agent: StartAgent, eventually: Eventually
+) -> None:
+    start_agent(work_dir=str(open_dir / "work"), run_as="submitter", run_as_uid_min=1)
+    await master.until(lambda: master.registrations)
+    master.assign("app-1-x1", "echo hush > secret; cat secret; exec sleep 600", user=NOBODY)
+    await master.until_state("app-1-x1", RUNNING)
+    theirs = open_dir / "work/containers/app-1-x1"
+    eventually(lambda: "hush" in said(theirs))
+    process = eventually(lambda: process_of(theirs))
+    nobody = pwd.getpwnam(NOBODY).pw_uid
+    for name in ("work", "local", "tmp", "stdout", "stderr"):
+        about = (theirs / name).stat()
+        assert (about.st_uid, about.st_mode & 0o077) == (nobody, 0), name
+    assert (theirs.stat().st_uid, theirs.stat().st_mode & 0o777) == (os.getuid(), 0o711)
+    pid = str(process["pid"])
+
+    master.assign("app-2-x1", PRY, user=OTHER, THEIRS=str(theirs), PID=pid)
+    await master.until_state("app-2-x1", ENDED)
+    assert (open_dir / "work/containers/app-2-x1/stdout").read_text() == "tried\n"
+    # The same questions of its own user do find something: the test would see a leak.
+    master.assign("app-1-x2", PRY, user=NOBODY, THEIRS=str(theirs), PID=pid)
+    await master.until_state("app-1-x2", ENDED)
+    found = (open_dir / "work/containers/app-1-x2/stdout").read_text()
+    assert f"read {theirs}/work/secret" in found
+    assert f"read /proc/{pid}/environ" in found
+    assert "wrote" not in found, "not even its own user may put files beside the agent's"
+    assert f"read {theirs}/container.json" not in found
+
+
+@as_root
+async def test_an_adopted_container_of_another_user_is_reaped_whole(
+    open_dir: Path, master: Master, start_agent: StartAgent, eventually: Eventually
+) -> None:
+    settings = {"work_dir": str(open_dir / "work"), "run_as": "submitter"}
+    agent = start_agent(**settings)
+    await master.until(lambda: master.registrations)
+    daemon = "setsid sh -c 'echo $$ > daemon.pid; trap \"\" TERM; while :; do sleep 1; done' &"
+    master.assign("app-1-x1", f"{daemon} exec sleep 600", user=NOBODY)
+    await master.until_state("app-1-x1", RUNNING)
+    pid = _pid(open_dir, eventually)
+    assert os.stat(f"/proc/{pid}").st_uid == pwd.getpwnam(NOBODY).pw_uid  # noqa: PTH116
+    await _replaced(agent, start_agent, master, settings)
+    master.order_stop("app-1-x1", grace_s=0.5)
+    await master.until_state("app-1-x1", ENDED)
+    assert shim.start_ticks(pid) is None
+    left = {path.name for path in (open_dir / "work/containers/app-1-x1").iterdir()}
+    assert left.isdisjoint({"work", "local", "tmp", "spec.json"})
+
+
+def said(directory: Path) -> str:
+    path = directory / "stdout"
+    return path.read_text() if path.exists() else ""
+
+
+def process_of(directory: Path) -> dict[str, Any]:
+    """What the shim says of its processes; empty: not yet."""
+    return containers._read(directory / "process.json")
+
+
+def _pid(open_dir: Path, eventually: Eventually) -> int:
+    path = open_dir / "work/containers/app-1-x1/work/daemon.pid"
+    eventually(lambda: path.exists() and path.read_text().strip())
+    return int(path.read_text())
+
+
+async def _replaced(
+    agent: AgentProcess, start_agent: StartAgent, master: Master, settings: dict[str, str]
+) -> None:
+    await agent.kill()
+    start_agent(**settings)
+    again = await master.until(lambda: len(master.registrations) == 2 and master.registrations[-1])
+    assert [status.state for status in again.containers] == [RUNNING]

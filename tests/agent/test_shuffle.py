@@ -1,0 +1,153 @@
+"""The agent's shuffle service: whom it serves, what is kept and removed, and how it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hrm.agent.shuffle import SECRET_VARIABLE, ShuffleService
+from hrm.core.model import (
+    ApplicationId,
+    ContainerId,
+    ContainerSpec,
+    LaunchContext,
+    Resources,
+    ResourceUnitId,
+    WorkloadClass,
+)
+from hrm.spark.launch import Java, Launch, Spark
+
+APP = ApplicationId("app-1")
+
+# In place of the JVM: says READY, and writes down what it is told.
+STANDIN = """#!{python}
+import sys
+print("READY", flush=True)
+with open({heard!r}, "a") as heard:
+    heard.write("began\\n"), heard.flush()
+    for line in sys.stdin:
+        heard.write(line), heard.flush()
+        if line.startswith("know die"):
+            sys.exit(3)
+"""
+
+
+def spec(application_id: str = APP, secret: str = "s3cret", wants: bool = True) -> ContainerSpec:
+    launch = LaunchContext(
+        environment=((SECRET_VARIABLE, secret),) if secret else (),
+        java_options=("-Dspark.shuffle.service.enabled=true",) if wants else (),
+    )
+    return ContainerSpec(
+        container_id=ContainerId(f"{application_id}-x1"),
+        application_id=ApplicationId(application_id),
+        executor_id="1",
+        resource_profile_id=0,
+        workload_class=WorkloadClass.BATCH,
+        resources=Resources(1, 1024),
+        unit_id=ResourceUnitId("n1/cpu"),
+        launch=launch,
+    )
+
+
+@pytest.fixture
+def heard(tmp_path: Path) -> Path:
+    return tmp_path / "heard"
+
+
+@pytest.fixture
+def service(tmp_path: Path, heard: Path) -> ShuffleService:
+    command = tmp_path / "java"
+    command.write_text(STANDIN.format(python=sys.executable, heard=str(heard)))
+    command.chmod(command.stat().st_mode | stat.S_IXUSR)
+    return ShuffleService(
+        directory=tmp_path / "shuffle",
+        port=7337,
+        memory_mib=128,
+        spark=Spark(home=tmp_path, version="4.3.0", python_path=()),
+        java=Java(command=command, home=None, version="17"),
+        jar=lambda home: f"{home}/plugin.jar",
+    )
+
+
+async def soon(condition: Callable[[], bool], limit_s: float = 20.0) -> None:
+    async with asyncio.timeout(limit_s):
+        while not condition():  # noqa: ASYNC110 - a file is looked at
+            await asyncio.sleep(0.01)
+
+
+def lines(heard: Path) -> list[str]:
+    return heard.read_text().splitlines() if heard.exists() else []
+
+
+async def test_it_is_told_whom_to_serve_and_again_after_it_died(
+    service: ShuffleService, heard: Path
+) -> None:
+    running = asyncio.create_task(service.run())
+    try:
+        async with asyncio.timeout(20.0):
+            await service.ready.wait()
+        launch = service.prepare(spec(), Launch(argv=(), environment={"A": "b"}))
+        await soon(lambda: lines(heard) == ["began", "know app-1 s3cret"])
+        assert launch.environment["A"] == "b"
+        assert os.path.isdir(launch.environment["SPARK_LOCAL_DIRS"])  # noqa: ASYNC240, PTH112
+        service.prepare(spec("die"), Launch(argv=(), environment={}))
+        service.forget(ApplicationId("die"))
+        await soon(lambda: lines(heard).count("began") == 2)
+        await soon(lambda: lines(heard)[-1] == "know app-1 s3cret")
+        service.forget(APP)
+        await soon(lambda: lines(heard)[-1] == "forget app-1")
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert not service.ready.is_set() or lines(heard)
+
+
+def test_it_serves_who_asks_and_has_a_secret(service: ShuffleService) -> None:
+    assert service.serves(spec())
+    assert not service.serves(spec(wants=False))
+    assert not service.serves(spec(secret=""))
+
+
+def test_files_stay_until_the_application_has_ended(service: ShuffleService) -> None:
+    places = [
+        Path(service.prepare(spec(name), Launch(argv=(), environment={})).environment[variable])
+        for name, variable in ((APP, "SPARK_LOCAL_DIRS"), ("app-2", "SPARK_EXECUTOR_DIRS"))
+    ]
+    (places[0] / "shuffle_0_0_0.data").write_text("x")
+    service.forget(APP)
+    assert not places[0].parent.exists()
+    assert places[1].is_dir()
+    service.forget(ApplicationId("../shuffle"))
+    service.forget(ApplicationId(".."))
+    assert places[1].is_dir(), "a name that leads elsewhere removes nothing"
+
+
+def test_files_of_which_nobody_hears_again_are_removed_in_time(service: ShuffleService) -> None:
+    place = Path(
+        service.prepare(spec(), Launch(argv=(), environment={})).environment["SPARK_LOCAL_DIRS"]
+    ).parent
+    now = time.time()
+    os.utime(place, (now - 100, now - 100))
+    service.forget_old(200.0, set(), now)
+    service.forget_old(50.0, {APP}, now)
+    assert place.is_dir(), "not yet, and not while its containers live"
+    service.forget_old(50.0, set(), now)
+    assert not place.exists()
+
+
+async def test_what_cannot_start_is_tried_again_and_harms_nobody(service: ShuffleService) -> None:
+    service._java = replace(service._java, command=Path("/nonexistent/java"))
+    running = asyncio.create_task(service.run())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(running), 1.0)
+    assert not service.ready.is_set()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

@@ -1,0 +1,301 @@
+"""JVMs that wait: whom they fit, how one becomes an executor, and that none is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hrm.agent import warm
+from hrm.agent.containers import Containers, Ended, StopOrder
+from hrm.agent.isolation import NoIsolation, detect
+from hrm.agent.machine import _offer
+from hrm.agent.warm import Profile, WarmPool, profile_of
+from hrm.config import AgentSettings
+from hrm.core.model import ContainerId, ContainerSpec, EndCause, LaunchContext, Resources
+from hrm.spark.archive import class_path
+from hrm.spark.launch import Java, Launch, executor_launch
+from tests.agent.test_launch import SPARK, SPEC
+
+LIMIT_S = 60.0
+JARS = ":".join(class_path(str(SPARK.home)))
+CONTEXT = LaunchContext(
+    driver_url="spark://CoarseGrainedScheduler@127.0.0.1:1",
+    spark_version="4.3.0",
+    environment=(("_SPARK_AUTH_SECRET", "s3cret"), ("PYTHONHASHSEED", "0")),
+    java_options=("-Dspark.driver.port=1", "--add-opens=java.base/java.lang=ALL-UNNAMED"),
+)
+USUAL = replace(SPEC, resources=Resources(1, 1408), launch=CONTEXT)
+FAKE_JAVA = """#!{python}
+import json, os, pathlib, sys
+if {broken}:
+    sys.exit("no such heap")
+if not sys.argv[-1].endswith("WarmExecutor"):
+    print("cold", os.environ["_SPARK_AUTH_SECRET"], flush=True)
+    sys.exit(0)
+print("what it says as it starts", flush=True)
+pathlib.Path("warm.ready").touch()
+text = sys.stdin.read()
+if not text:
+    sys.exit(0)
+seen = {{"order": json.loads(text), "began": dict(os.environ), "cwd": os.getcwd()}}
+pathlib.Path(os.environ["SPARK_LOCAL_DIRS"], "block").write_text("x")
+print(json.dumps(seen), flush=True)
+"""
+
+
+def fake_java(directory: Path, *, broken: bool = False) -> Java:
+    command = directory / "jdk" / "bin" / "java"
+    command.parent.mkdir(parents=True, exist_ok=True)
+    command.write_text(FAKE_JAVA.format(python=sys.executable, broken=broken))
+    command.chmod(0o755)
+    return Java(command=command, home=command.parents[1], version="17")
+
+
+def launch_of(spec: ContainerSpec, java: Java, work_dir: Path) -> Launch:
+    return executor_launch(spec, spark=SPARK, java=java, host="127.0.0.1", work_dir=work_dir)
+
+
+JAVA = Java(command=Path("/jdk/bin/java"), home=Path("/jdk"), version="17.0.1")
+
+
+def with_context(**changes: Any) -> ContainerSpec:
+    return replace(USUAL, launch=replace(CONTEXT, **changes))
+
+
+def test_two_applications_of_one_heap_can_use_one_jvm() -> None:
+    other = with_context(
+        environment=(
+            ("_SPARK_AUTH_SECRET", "another"),
+            ("PYTHONPATH", "/lib"),
+            ("SPARK_USER", "u"),
+        ),
+        java_options=(
+            "-Dspark.driver.port=2",
+            "-Dspark.network.crypto.enabled=true",
+            "--add-opens=java.base/java.lang=ALL-UNNAMED",
+        ),
+    )
+    profiles = [profile_of(launch_of(s, JAVA, Path("/w")), JARS) for s in (USUAL, other)]
+    assert isinstance(profiles[0], Profile)
+    assert profiles[0] == profiles[1]
+    assert "s3cret" not in repr(profiles[0])
+    larger = replace(USUAL, heap_mib=1025)
+    assert profile_of(launch_of(larger, JAVA, Path("/w")), JARS) != profiles[0]
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        (with_context(java_options=("-Dmine=1",)), "the Java option -Dmine"),
+        (with_context(java_options=("-XX:+UseZGC",)), "the Java option -XX:+UseZGC"),
+        (with_context(java_options=("-Dlog4j2.configurationFile=x",)), "-Dlog4j2"),
+        (with_context(java_options=("-Dspark.ssl.enabled=true",)), "-Dspark.ssl.enabled"),
+        (with_context(java_options=("-javaagent:/x.jar",)), "the Java option -javaagent"),
+        (
+            with_context(java_options=("-Dspark.executor.userClassPathFirst=true",)),
+            "userClassPathFirst",
+        ),
+        (with_context(extra_class_path=("/my.jar",)), "class path entries of its own"),
+        (with_context(environment=(("LD_PRELOAD", "/x.so"),)), "environment variable LD_PRELOAD"),
+        (with_context(environment=(("HADOOP_HOME", "/h"),)), "environment variable HADOOP_HOME"),
+    ],
+)
+def test_unusual_executors_fit_none(spec: ContainerSpec, why: str) -> None:
+    told = profile_of(launch_of(spec, JAVA, Path("/w")), JARS)
+    assert isinstance(told, str)
+    assert why in told
+
+
+def test_what_has_a_file_of_resources_or_is_no_executor_fits_none() -> None:
+    launch = launch_of(USUAL, JAVA, Path("/w"))
+    more = replace(launch, files={**launch.files, "resources.json": "[]"})
+    assert profile_of(more, JARS) == "it has a file of resources"
+    assert profile_of(replace(launch, argv=("sh",)), JARS) == "it is no executor"
+
+
+def test_memory_of_the_pool_is_not_offered() -> None:
+    offers = [
+        _offer(AgentSettings(memory_mib=4096, warm_executors=number)).memory_mib
+        for number in (0, 1, 2)
+    ]
+    assert offers == [4096, 4096 - warm.MEMORY_MAX_MIB, 4096 - 2 * warm.MEMORY_MAX_MIB]
+
+
+class Node:
+    """Containers with a pool, as an agent has them."""
+
+    def __init__(self, directory: Path, *, size: int = 1, broken: bool = False) -> None:
+        self.java = fake_java(directory, broken=broken)
+        settings = AgentSettings(work_dir=directory / "agent", warm_executors=size)
+        self.dir = directory / "agent"
+        self.pool = WarmPool(settings, SPARK, plugin=lambda: "/plugin.jar", calm_s=0.0)
+        self.ends: asyncio.Queue[tuple[str, Ended]] = asyncio.Queue()
+        self.containers = Containers(
+            self.dir,
+            NoIsolation(),
+            rebuild=lambda name: detect(name, "unused", vcores=1).driver,
+            log_bytes_max=65536,
+            log_files_max=2,
+            on_end=lambda name, ended: self.ends.put_nowait((name, ended)),
+            warm=self.pool,
+        )
+        self.pool.start()
+
+    async def run(self, name: str, spec: ContainerSpec = USUAL) -> str:
+        """One executor to its end; what it wrote."""
+        directory = self.containers.work_dir(name)
+        launch = launch_of(spec, self.java, directory)
+        await self.containers.start(replace(spec, container_id=ContainerId(name)), launch)
+        async with asyncio.timeout(LIMIT_S):
+            ended_name, ended = await self.ends.get()
+        assert (ended_name, ended.exit_code) == (name, 0), ended
+        return (directory / "stdout").read_text()
+
+    async def until(self, state: str) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while self.pool.report().state != state:  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0.02)
+
+    async def close(self) -> None:
+        for name in list(self.containers._running):
+            self.containers.stop(name, StopOrder(cause=EndCause.KILLED, reason="over"), 0.0)
+        await self.containers.drain(20)
+        await self.pool.close()
+        await self.containers.close()
+
+    def jvms(self) -> list[int]:
+        """Processes of the pool, their shims included."""
+        mark = f"{self.dir}/warm/"
+        processes = psutil.process_iter(["cmdline"])
+        return [p.pid for p in processes if any(mark in x for x in p.info["cmdline"] or ())]
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    node = Node(tmp_path)
+    yield node
+    await node.close()
+    assert not node.jvms(), "none is left behind"
+
+
+async def test_the_second_executor_of_a_kind_is_one_that_waited(node: Node) -> None:
+    assert await node.run("c1") == "cold s3cret\n"
+    assert "none of its kind" in node.pool.report().why_missed
+    await node.until("ready")
+    seen = json.loads(await node.run("c2"))
+    order = seen["order"]
+    assert order["environment"]["_SPARK_AUTH_SECRET"] == "s3cret"
+    assert order["environment"]["SPARK_LOCAL_DIRS"] == str(node.dir / "containers/c2/local")
+    assert order["properties"] == {"spark.driver.port": "1"}
+    assert order["arguments"][:2] == ["--driver-url", CONTEXT.driver_url]
+    assert seen["cwd"] == str(node.dir / "containers/c2"), (
+        "its directory has become the container's"
+    )
+    began = seen["began"]["SPARK_LOCAL_DIRS"]
+    assert began.startswith(str(node.dir / "warm")), "and paths that it knew lead there"
+    assert "s3cret" not in json.dumps(seen["began"]), "nothing of it was there at the start"
+    assert node.pool.report().used == 1
+    await node.until("ready")
+    third = json.loads(await node.run("c3"))
+    assert third["began"]["SPARK_LOCAL_DIRS"] != began, "each is used once"
+
+
+async def test_no_secret_stands_in_a_file(node: Node) -> None:
+    await node.run("c1")
+    await node.until("ready")
+    await node.run("c2")
+    logs = ("stdout",)
+    for path in node.dir.rglob("*"):
+        if path.is_file() and path.name not in logs:
+            assert "s3cret" not in path.read_text(errors="replace"), path
+
+
+async def test_another_kind_replaces_the_first(node: Node) -> None:
+    await node.run("c1")
+    await node.until("ready")
+    (first, *_) = node.jvms()
+    larger = replace(USUAL, heap_mib=1100)
+    assert await node.run("c2", larger) == "cold s3cret\n"
+    async with asyncio.timeout(LIMIT_S):
+        while psutil.pid_exists(first):  # noqa: ASYNC110 - another process ends
+            await asyncio.sleep(0.02)
+    await node.until("ready")
+    assert "order" in json.loads(await node.run("c3", larger))
+
+
+async def test_a_jvm_that_died_in_waiting_costs_a_cold_start_and_no_more(node: Node) -> None:
+    await node.run("c1")
+    await node.until("ready")
+    for pid in node.jvms():
+        os.kill(pid, signal.SIGKILL)
+    assert await node.run("c2") == "cold s3cret\n"
+    assert node.pool.report().used == 0
+    await node.until("ready")
+
+
+async def test_jvms_that_do_not_start_are_given_up(tmp_path: Path) -> None:
+    node = Node(tmp_path, broken=True)
+    try:
+        node.pool.reserve(launch_of(USUAL, node.java, tmp_path / "c"), 1408, other_user=False)
+        await node.until("failed")
+        assert "no such heap" in node.pool.report().note
+        assert not node.jvms()
+        assert node.pool._failures == warm.FAILURES_MAX
+    finally:
+        await node.close()
+
+
+async def test_a_container_of_another_user_starts_as_ever(node: Node, tmp_path: Path) -> None:
+    launch = launch_of(USUAL, node.java, tmp_path / "c")
+    assert node.pool.reserve(launch, 1408, other_user=True) is None
+    assert node.pool.report().why_missed == "it runs as another user"
+
+
+async def test_off_by_default(tmp_path: Path) -> None:
+    node = Node(tmp_path, size=0)
+    await node.run("c1")
+    shown = node.pool.report()
+    assert (shown.state, shown.used, shown.missed) == ("off", 0, 0)
+    await node.close()
+
+
+AGENT_THAT_IS_KILLED = """
+import asyncio, sys
+from pathlib import Path
+from tests.agent.test_warm import Node
+async def main():
+    node = Node(Path(sys.argv[1]))
+    await node.run("c1")
+    await node.until("ready")
+    print(" ".join(map(str, node.jvms())), flush=True)
+    await asyncio.sleep(600)
+asyncio.run(main())
+"""
+
+
+def test_jvms_end_with_an_agent_that_is_killed(
+    tmp_path: Path, eventually: Callable[..., object]
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", AGENT_THAT_IS_KILLED, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as agent:
+        try:
+            assert agent.stdout is not None
+            pids = [int(pid) for pid in agent.stdout.readline().split()]
+            assert len(pids) == 2, "a shim and its JVM"
+        finally:
+            agent.kill()
+    eventually(lambda: not any(map(psutil.pid_exists, pids)), LIMIT_S, "both have ended")

@@ -1,0 +1,260 @@
+"""A node that kills whatever starts there gets nothing more, for a while."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.bounds import Bounds
+from hrm.core.exclusion import CONFIRM_S, Exclusions
+from hrm.core.explain import explain
+from hrm.core.model import (
+    ApplicationId,
+    ContainerEnd,
+    ContainerState,
+    EndCause,
+    NodeName,
+    Resources,
+    WorkloadClass,
+)
+from hrm.testing.virtual import VirtualCluster, unit
+
+N1, N2, N3 = NodeName("n1"), NodeName("n2"), NodeName("n3")
+A, B, C = ApplicationId("a"), ApplicationId("b"), ApplicationId("c")
+CRASH = ContainerEnd(cause=EndCause.EXITED, exit_code=52, message="exit code 52")
+
+
+@dataclass
+class Killer:
+    """A cluster of which ``n1`` ends whatever starts there after 0.1 s."""
+
+    cluster: VirtualCluster
+    bad: str = "n1"
+
+    def live(self, seconds: float) -> None:
+        """Let time pass; AppMasters ask for another executor where one has failed."""
+        for _ in range(int(seconds * 4)):
+            self.cluster.advance(0.25)
+            self.cluster.tell_master(e.Ticked(now=self.cluster.now))
+            for container_id in list(self.cluster.nodes[self.bad].processes):
+                application_id, _, executor = container_id.rpartition("-x")
+                app = ApplicationId(application_id)
+                resources = self.cluster.container(app, int(executor)).request.resources
+                self.cluster.end_process(app, int(executor), exit_code=52)
+                another = self.cluster.app(app).last_executor_number + 1
+                self.cluster.request(app, [another], resources)
+
+    def placed_on(self, app: ApplicationId) -> list[str]:
+        everything = (*self.cluster.app(app).ended, *self.cluster.app(app).containers.values())
+        return [x.node for x in everything if x.node is not None]
+
+
+def killer(*names: str, bad: str = "n1", vcores: int = 4, **bounds: Any) -> Killer:
+    units = [unit(name, vcores=vcores) for name in names]
+    return Killer(VirtualCluster(units, bounds=Bounds(**bounds)), bad)
+
+
+def why(cluster: VirtualCluster, app: ApplicationId) -> str:
+    summary, details = explain(cluster.master.ledger, cluster.app(app), cluster.now)
+    return "\n".join([summary, *details])
+
+
+def test_an_application_leaves_a_node_that_kills_its_executors() -> None:
+    subject = killer("n1", "n2", "n3")
+    app = subject.cluster.submit(6)
+    subject.live(5)
+    assert subject.cluster.states(app) == {"running": 6}
+    assert {x.node for x in subject.cluster.app(app).containers.values()} == {"n2", "n3"}
+    assert subject.placed_on(app).count("n1") <= 3, "one was on its way when the second failed"
+    said = why(subject.cluster, app)
+    assert "n1 is excluded for this application for 5" in said
+    assert "2 of its containers failed there at once" in said
+    assert not subject.cluster.master.ledger.exclusions.of_all(subject.cluster.now)
+
+
+def test_the_exclusion_ends_and_the_next_is_longer() -> None:
+    book, now = Exclusions(Bounds(node_exclusion_s=10.0, node_exclusion_max_s=50.0)), 0.0
+    lengths = []
+    assert not book.failed(A, N1, CRASH, now)
+    for _ in range(5):
+        assert book.failed(A, N1, CRASH, now), "after the first, one failure is enough"
+        (exclusion,) = book.of_application(A, now)
+        lengths.append(exclusion.until_s - now)
+        assert book.avoided(A, exclusion.until_s - 0.01) == {N1}
+        assert book.avoided(A, exclusion.until_s) == frozenset()
+        assert book.avoided(B, now) == frozenset()
+        now = exclusion.until_s
+    assert lengths == [10.0, 20.0, 40.0, 50.0, 50.0]
+    now += 50.1
+    assert not book.failed(A, N1, CRASH, now), "it kept out of trouble: two are needed again"
+
+
+def test_a_node_that_fails_several_applications_is_excluded_for_all() -> None:
+    subject = killer("n1", "n2", "n3", node_failing_applications=2)
+    cluster = subject.cluster
+    cluster.submit(6), cluster.submit(6)
+    subject.live(CONFIRM_S - 1.0)
+    assert not cluster.master.ledger.exclusions.of_all(cluster.now)
+    subject.live(3.0)
+    (exclusion,) = cluster.master.ledger.exclusions.of_all(cluster.now)
+    assert (exclusion.node, exclusion.why.partition(":")[0]) == (
+        "n1",
+        "executors of 2 applications failed there at once",
+    )
+    newcomer = cluster.submit(3)
+    subject.live(2.0)
+    assert "n1" not in subject.placed_on(newcomer)
+    assert "n1 is excluded for every application" in why(cluster, newcomer)
+
+
+def test_an_application_that_fails_everywhere_accuses_no_node() -> None:
+    book = Exclusions(Bounds(node_failing_applications=1))
+    for node in (N1, N2):
+        assert [book.failed(A, node, CRASH, 0.0) for _ in range(2)] == [False, True]
+    assert book.tick(CONFIRM_S, lambda _: True, nodes_alive=3) == []
+    assert book.avoided(B, CONFIRM_S) == frozenset()
+    assert book.avoided(A, CONFIRM_S) == {N1, N2}
+
+
+def test_an_application_that_ended_badly_meanwhile_accuses_no_node() -> None:
+    """Executors of a driver that died end by themselves, wherever they are."""
+    book = Exclusions(Bounds(node_failing_applications=1))
+    book.failed(A, N1, CRASH, 0.0), book.failed(A, N1, CRASH, 0.0)
+    book.failed(B, N2, CRASH, 0.0), book.failed(B, N2, CRASH, 0.0)
+    assert book.tick(CONFIRM_S, lambda app: app == B, nodes_alive=4) == [N2]
+
+
+def test_the_last_node_is_never_excluded_and_why_says_so() -> None:
+    subject = killer("n1", vcores=2)
+    app = subject.cluster.submit(2)
+    subject.live(3)
+    assert len(subject.placed_on(app)) > 5, "it goes on trying there"
+    assert "n1 is used all the same: no other node could hold its containers" in why(
+        subject.cluster, app
+    )
+
+
+def test_a_node_that_alone_is_large_enough_is_used_all_the_same() -> None:
+    subject = Killer(VirtualCluster([unit("n1", vcores=4), unit("n2", vcores=1)]))
+    app = subject.cluster.submit(1, Resources(4, 1024))
+    small = subject.cluster.submit(2, Resources(1, 1024))
+    subject.live(5)
+    assert set(subject.placed_on(app)) == {"n1"}
+    running = subject.cluster.app(small).containers.values()
+    assert {x.node for x in running} == {"n2"}, "one of its two waits there rather"
+
+
+def test_who_waits_at_a_node_that_gets_excluded_goes_elsewhere() -> None:
+    subject = killer("n1", vcores=1)
+    cluster = subject.cluster
+    app = cluster.submit(4)
+    cluster.settle()
+    assert cluster.states(app) == {"running": 1, "waiting": 3}
+    cluster.add_node(unit("n2", vcores=4))
+    cluster.end_process(app, 1, exit_code=52)
+    cluster.settle()
+    cluster.end_process(app, 2, exit_code=52)
+    cluster.settle()
+    assert cluster.container(app, 3).state is ContainerState.RUNNING, "its node was faster"
+    end = cluster.container(app, 4).end
+    assert end is not None
+    assert (end.cause, end.message) == (EndCause.PREEMPTED, "n1 is excluded, see hrm app why")
+    cluster.request(app, [5, 6])
+    cluster.settle()
+    assert [cluster.container(app, executor).node for executor in (5, 6)] == ["n2", "n2"]
+
+
+def test_a_stream_and_a_gang_are_placed_beside_it_or_not_at_all() -> None:
+    for gang_min, kind in ((0, WorkloadClass.STREAM), (3, WorkloadClass.BATCH)):
+        subject = killer("n1", "n2", vcores=4, lease_scope="candidates")
+        book = subject.cluster.master.ledger.exclusions
+        app = ApplicationId("app-19700101-1-0001")
+        book.failed(app, N1, CRASH, 1000.0), book.failed(app, N1, CRASH, 1000.0)
+        assert subject.cluster.submit(3, workload_class=kind, gang_min=gang_min) == app
+        subject.cluster.settle()
+        assert subject.placed_on(app) == ["n2"] * 3
+
+
+def test_claims_that_were_on_their_way_are_not_granted() -> None:
+    subject = killer("n1", "n2")
+    cluster = subject.cluster
+    placing = cluster.master.placing
+    app = cluster.submit(0)
+    cluster.request(app, [1])
+    scheduler = placing.schedulers[cluster.app(app).scheduler]
+    commands = cluster.master.handle(e.SchedulerWoken(now=cluster.now, scheduler=scheduler.name))
+    (proposal,) = [x.proposal for x in commands if isinstance(x, c.ProposeClaims)]
+    node = NodeName(proposal.claims[0].unit_id.partition("/")[0])
+    book = cluster.master.ledger.exclusions
+    book.failed(app, node, CRASH, cluster.now), book.failed(app, node, CRASH, cluster.now)
+    cluster.tell_master(e.ClaimsProposed(now=cluster.now, proposal=proposal))
+    assert cluster.container(app, 1).state is ContainerState.PENDING
+    cluster.settle()
+    assert cluster.container(app, 1).node == ({"n1", "n2"} - {node}).pop()
+
+
+def test_what_does_not_count_against_a_node() -> None:
+    subject = killer("n1", "n2", node_failures=1)
+    cluster = subject.cluster
+    app = cluster.submit(4)
+    cluster.settle()
+    first = next(iter(cluster.nodes["n1"].processes)).rpartition("-x")[2]
+    cluster.end_process(app, int(first), exit_code=0)
+    cluster.release(app, *[int(x.rpartition("-x")[2]) for x in cluster.nodes["n1"].processes])
+    cluster.settle()
+    cluster.request(app, [5, 6, 7])
+    cluster.advance(Bounds().node_failure_run_s + 1)
+    late = next(iter(cluster.nodes["n1"].processes)).rpartition("-x")[2]
+    cluster.end_process(app, int(late), exit_code=1)
+    cluster.settle()
+    assert not cluster.master.ledger.exclusions.of_application(app, cluster.now)
+
+
+def test_zero_failures_switch_it_off() -> None:
+    book = Exclusions(Bounds(node_failures=0))
+    assert not any(book.failed(A, N1, CRASH, 0.0) for _ in range(10))
+    assert not book.open
+
+
+def test_another_machine_of_the_name_begins_anew() -> None:
+    book = Exclusions(Bounds())
+    book.failed(A, N1, CRASH, 0.0), book.failed(A, N1, CRASH, 0.0)
+    assert book.avoided(A, 1.0) == {N1}
+    book.pardon(N1)
+    assert book.avoided(A, 1.0) == frozenset()
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([A, B, C]),
+            st.sampled_from([N1, N2, N3]),
+            st.floats(0.0, 40.0),
+            st.booleans(),
+        ),
+        max_size=60,
+    )
+)
+def test_exclusions_are_bounded_and_books_become_empty(
+    history: list[tuple[ApplicationId, NodeName, float, bool]],
+) -> None:
+    bounds = Bounds(node_exclusion_s=5.0, node_exclusion_max_s=30.0, node_failure_window_s=20.0)
+    book, again, now = Exclusions(bounds), Exclusions(bounds), 0.0
+    for app, node, pause_s, ticks in history:
+        now += pause_s
+        for each in (book, again):
+            each.failed(app, node, CRASH, now)
+            if ticks:
+                each.tick(now, lambda app: app != C, 3)
+        for exclusion in (*book.of_application(app, now), *book.of_all(now)):
+            assert 0.0 < exclusion.until_s - now <= 30.0
+        assert book.avoided(app, now) == again.avoided(app, now), "it is a function of its events"
+    for _ in range(3):
+        now += 61.0
+        book.tick(now, lambda _: True, 3)
+    assert not book.open

@@ -1,0 +1,93 @@
+"""What a master that has just started may grant before all nodes are back."""
+
+from __future__ import annotations
+
+from hrm.core import events as e
+from hrm.core.application_master import AppMasterCore
+from hrm.core.application_messages import (
+    Blame,
+    Command,
+    ContainerChanged,
+    ContainerSeen,
+    Phase,
+    ProfileTarget,
+    RequestContainers,
+    SessionOpened,
+    TargetsChanged,
+)
+from hrm.core.model import ApplicationId, ContainerRequest, ContainerState, EndCause
+from hrm.testing.virtual import SMALL, VirtualCluster, unit
+
+
+def restarted() -> tuple[VirtualCluster, ApplicationId]:
+    """Two nodes run a container each; the master has started again, and one node is back."""
+    cluster = VirtualCluster([unit("n1", vcores=2), unit("n2", vcores=2)])
+    app = cluster.submit(2)
+    cluster.settle()
+    cluster.restart_master()
+    cluster.attach(app)
+    cluster.register(cluster.nodes["n1"])
+    return cluster, app
+
+
+def ask(cluster: VirtualCluster, app: ApplicationId, executor: int, again: bool | None) -> None:
+    request = ContainerRequest(executor_id=str(executor), resource_profile_id=0, resources=SMALL)
+    cluster.tell_master(
+        e.ContainersRequested(now=cluster.now, application_id=app, requests=(request,), again=again)
+    )
+
+
+def test_what_is_surely_new_starts_at_once_on_a_node_that_is_back() -> None:
+    cluster, app = restarted()
+    asked_at_s = cluster.now
+    ask(cluster, app, 3, again=False)
+    cluster.settle()
+    new = cluster.container(app, 3)
+    assert (new.state, new.node) == (ContainerState.RUNNING, "n1")
+    assert new.assigned_at_s - asked_at_s < 0.1
+
+
+def test_what_may_have_been_asked_for_before_waits_for_the_node_that_may_run_it() -> None:
+    for again in (True, None):
+        cluster, app = restarted()
+        ask(cluster, app, 3, again)
+        cluster.settle()
+        assert cluster.container(app, 3).state is ContainerState.PENDING
+        cluster.register(cluster.nodes["n2"])
+        cluster.settle()
+        assert cluster.container(app, 3).state is ContainerState.RUNNING, "all are back"
+
+
+def test_once_the_wait_is_over_it_is_given_up_and_what_is_new_is_not() -> None:
+    cluster, app = restarted()
+    ask(cluster, app, 3, again=True)
+    ask(cluster, app, 4, again=False)
+    cluster.advance(cluster.bounds.recovery_window_s + 1)
+    end = cluster.container(app, 3).end
+    assert end is not None
+    assert end.cause is EndCause.LOST
+    assert "n2" in end.message
+    assert cluster.container(app, 4).state is ContainerState.RUNNING
+
+
+def requests(commands: list[Command]) -> list[RequestContainers]:
+    return [x for x in commands if isinstance(x, RequestContainers)]
+
+
+def test_the_appmaster_says_what_it_asks_for_again() -> None:
+    target = ProfileTarget(profile=0, count=2, vcores=1, heap_mib=1, memory_mib=1)
+    for took_over in (False, True):
+        core = AppMasterCore(took_over=took_over)
+        core.handle(TargetsChanged(now=0, targets=(target,)))
+        opened = SessionOpened(now=0, epoch=1, containers=(), last_executor_number=0)
+        (first,) = requests(core.handle(opened))
+        running = ContainerSeen(executor_id="1", profile=0, phase=Phase.RUNNING)
+        core.handle(ContainerChanged(now=1, container=running))
+        back = SessionOpened(now=2, epoch=2, containers=(running,), last_executor_number=2)
+        (repeated,) = requests(core.handle(back))
+        lost = ContainerSeen(executor_id="1", profile=0, phase=Phase.ENDED, blame=Blame.NODE)
+        (new,) = requests(core.handle(ContainerChanged(now=3, container=lost)))
+        asked = [[x.executor_id for x in each.asks] for each in (first, repeated, new)]
+        assert asked == [["1", "2"], ["2"], ["3"]]
+        said = [each.again for each in (first, repeated, new)]
+        assert said == ([None] * 3 if took_over else [False, True, False])

@@ -1,0 +1,27 @@
+"""Where its driver is and what came with it: `cluster_mode.py WAY_TO_END [FILE]`.
+
+Ways to end: stop; no-stop (exit status 0 with the context alive); a number (that exit status).
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import helper  # type: ignore[import-not-found]  # comes with --py-files
+from pyspark.sql import SparkSession
+
+way = sys.argv[1]
+spark = SparkSession.builder.getOrCreate()
+total = spark.sparkContext.parallelize(range(100), 4).map(helper.square).sum()
+print("SUM", total, Path(sys.argv[2]).read_text().strip(), flush=True)
+workers = spark.sparkContext.parallelize([0], 1)
+print("PYTHON", workers.map(lambda _: os.environ.get("HRM_DRIVER_PYTHON")).first(), flush=True)
+print("CONF", spark.conf.get("spark.test.words"), Path.cwd().name, flush=True)
+if way == "stop":
+    spark.stop()
+elif way == "no-stop":
+    sys.stdout.flush()
+    os._exit(0)
+else:
+    sys.stderr.write("it failed on purpose\n")
+    sys.exit(int(way))

@@ -1,0 +1,25 @@
+"""One streaming query with a checkpoint: `counting_stream.py CHECKPOINT BATCHES_FILE`.
+
+Each micro-batch adds a line to the file: the driver's number and the batch's.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+checkpoint, batches = sys.argv[1:]
+attempt = os.environ["HRM_SUBMISSION_ATTEMPT"]
+
+
+def note(frame, batch_id):  # type: ignore[no-untyped-def]
+    frame.count()
+    with Path(batches).open("a") as file:
+        file.write(f"{attempt} {batch_id}\n")
+
+
+spark = SparkSession.builder.appName("counting").getOrCreate()
+rate = spark.readStream.format("rate").option("rowsPerSecond", 5).load()
+writer = rate.writeStream.foreachBatch(note).option("checkpointLocation", checkpoint)
+writer.trigger(processingTime="500 milliseconds").start().awaitTermination()

@@ -1,0 +1,408 @@
+"""The journal: what changes is on disk, bounded, and read by who comes later or comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from hrm.core import events as e
+from hrm.core.ledger import Ledger
+from hrm.core.master import MasterCore
+from hrm.core.model import ApplicationId, ApplicationState, NodeState
+from hrm.core.transitions import APPLICATION, NODE, Lifecycle
+from hrm.errors import InvalidConfig
+from hrm.master import events
+from hrm.master.events import EPOCH_BITS, Journal, Wish
+from hrm.policies.min_wait import MinWait
+from hrm.v1 import admin_pb2, application_pb2, common_pb2, events_pb2, events_pb2_grpc
+from tests.master.test_services import (
+    TIMEOUT_S,
+    Running,
+    asking_for,
+    attached,
+    node,
+    refused,
+    running,
+    running_now,
+)
+
+EVERYTHING = Wish()
+NOW = 1_000.0
+
+
+@pytest.fixture
+def journals(tmp_path: Path) -> Iterator[Callable[..., Journal]]:
+    """``journals(epoch, kept=…, keep_s=…)``: on one file, one after another."""
+    made: list[Journal] = []
+
+    def make(epoch: int = 1, kept: int = 1_000, keep_s: float = 3600.0) -> Journal:
+        for journal in made:
+            journal.close()
+        made[:] = [Journal(tmp_path / "events.sqlite", epoch, kept=kept, keep_s=keep_s)]
+        return made[0]
+
+    yield make
+    for journal in made:
+        journal.close()
+
+
+def say(journal: Journal, *states: NodeState, at_s: float | None = None, name: str = "n1") -> None:
+    """A node goes through ``states``."""
+    life = Lifecycle("node", name, NODE, NodeState.ALIVE, journal.watch)
+    for state in states:
+        life.move(state, at_s if at_s is not None else time.time(), "said so")
+        journal.took(None)
+
+
+TO_AND_FRO = (NodeState.LOST, NodeState.ALIVE)
+
+
+async def test_what_changed_is_there_for_the_next_master(
+    journals: Callable[..., Journal],
+) -> None:
+    journal = journals(epoch=1)
+    say(journal, NodeState.DRAINING, NodeState.LOST)
+    await journal.flush()
+    first = await journal.latest(EVERYTHING, 10)
+    assert [(x.kind, x.node, x.from_state, x.to_state, x.reason) for x in first] == [
+        ("node", "n1", "alive", "draining", "said so"),
+        ("node", "n1", "draining", "lost", "said so"),
+    ]
+    later = journals(epoch=2)
+    say(later, NodeState.DRAINING)
+    await later.flush()
+    known = await later.latest(EVERYTHING, 10)
+    assert known[:2] == first
+    assert await later.after(first[-1].event_id, EVERYTHING, 10) == known[2:]
+    assert known[2].event_id > 2 << EPOCH_BITS, "whatever the last master lost"
+
+
+async def test_a_closed_journal_has_written_all(journals: Callable[..., Journal]) -> None:
+    journal = journals()
+    say(journal, *(TO_AND_FRO * 600))
+    again = journals(epoch=2, kept=10_000)
+    assert len(await again.latest(EVERYTHING, 5_000)) == 1_200
+
+
+async def test_no_more_are_kept_than_is_said(
+    journals: Callable[..., Journal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "TRIM_GROUP_MAX", 100)
+    journal = journals(kept=1_000)
+    say(journal, *(TO_AND_FRO * 1_000))
+    await journal.flush()
+    known = await journal.latest(EVERYTHING, 10_000)
+    assert 1_000 <= len(known) <= 1_000 + 100 + events.GROUP_MAX
+    assert journal.is_gone(known[0].event_id - 500), "a reader who comes back now is told"
+    assert not journal.is_gone(known[-1].event_id)
+
+
+async def test_old_ones_go(journals: Callable[..., Journal]) -> None:
+    journal = journals(keep_s=3600.0)
+    say(journal, *TO_AND_FRO, at_s=time.time() - 7200.0)
+    say(journal, *TO_AND_FRO)
+    again = journals(epoch=2, keep_s=3600.0)
+    async with asyncio.timeout(TIMEOUT_S):
+        known = await again.latest(EVERYTHING, 10)
+        while len(known) != 2:
+            known = await again.latest(EVERYTHING, 10)
+    assert all(x.at_s > time.time() - 3600.0 for x in known)
+
+
+async def test_what_finds_no_room_is_counted_and_said(
+    journals: Callable[..., Journal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "QUEUED_MAX", 10)
+    journal = journals()
+    life = Lifecycle("node", "n1", NODE, NodeState.ALIVE, journal.watch)
+    for state in TO_AND_FRO * 6:
+        life.move(state, time.time(), "too many at once")
+    journal.took(None)
+    assert journal.dropped == 12
+    say(journal, NodeState.DRAINING)
+    await journal.flush()
+    known = await journal.latest(EVERYTHING, 10)
+    assert [x.kind for x in known] == ["node", "journal"]
+    assert known[1].reason.startswith("12 events were dropped")
+
+
+async def test_a_disk_that_fails_stops_nobody(journals: Callable[..., Journal]) -> None:
+    journal = journals()
+    journal._db.execute("DROP TABLE events")
+    say(journal, *TO_AND_FRO)
+    await journal.flush()
+    assert journal.dropped == 2
+
+
+async def test_a_damaged_journal_is_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "events.sqlite"
+    path.write_bytes(b"no database at all" * 1_000)
+    journal = Journal(path, 1, kept=1_000, keep_s=60.0)
+    say(journal, NodeState.LOST)
+    await journal.flush()
+    assert len(await journal.latest(EVERYTHING, 10)) == 1
+    assert (tmp_path / "events.sqlite.damaged").exists()
+    journal.close()
+
+
+def test_a_journal_that_somebody_holds_is_not_taken_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "_OPEN_TIMEOUT_S", 0.05)
+    path = tmp_path / "events.sqlite"
+    holder = sqlite3.connect(path)
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(InvalidConfig, match="database is locked"):
+        Journal(path, 1, kept=1_000, keep_s=60.0)
+    holder.close()
+    assert path.exists()
+
+
+async def test_wishes_choose(journals: Callable[..., Journal]) -> None:
+    journal = journals()
+    say(journal, NodeState.LOST, at_s=time.time() - 100.0, name="n1")
+    say(journal, NodeState.LOST, name="n2")
+    app = Lifecycle("application", "app-1", APPLICATION, ApplicationState.SUBMITTED, journal.watch)
+    app.move(ApplicationState.KILLED, time.time(), "why not")
+    journal.took(e.KillRequested(now=0.0, call_id=1, application_id=ApplicationId("app-1")))
+    await journal.flush()
+
+    async def chosen(wish: Wish) -> list[str]:
+        return [x.node or x.application_id for x in await journal.latest(wish, 10)]
+
+    assert await chosen(Wish(node="n1")) == ["n1"]
+    assert await chosen(Wish(application_id="app-1")) == ["app-1"]
+    assert await chosen(Wish(since_s=time.time() - 50.0)) == ["n2", "app-1"]
+    assert (await journal.latest(Wish(application_id="app-1"), 1))[0].actor == "administrator"
+
+
+def test_who_watches_changes_nothing() -> None:
+    """The core answers the same, and each move is told once, as it is made."""
+
+    def fed(core: MasterCore) -> list[Any]:
+        registered = e.ApplicationRegistered(
+            now=NOW,
+            call_id=1,
+            application_id=ApplicationId(""),
+            submission_key="k",
+            name="a",
+            user="u",
+        )
+        out = core.handle(registered)
+        app = next(iter(core.ledger.applications))
+        out += core.handle(
+            e.ApplicationAttached(now=NOW, call_id=2, application_id=app, session=1, epoch=1)
+        )
+        return out + core.handle(e.KillRequested(now=NOW, call_id=3, application_id=app))
+
+    told: list[Any] = []
+    watched = MasterCore(1, [MinWait(0)], watch=told.append)
+    assert repr(fed(watched)) == repr(fed(MasterCore(1, [MinWait(0)])))
+    assert [(kind, was, to) for kind, _, _, was, to, _, _ in told] == [
+        ("application", None, ApplicationState.SUBMITTED),
+        ("application", ApplicationState.SUBMITTED, ApplicationState.KILLED),
+    ]
+    assert isinstance(watched.ledger, Ledger)
+
+
+# --- over gRPC --------------------------------------------------------------------------------
+
+
+def stub(master: Running) -> Any:
+    return events_pb2_grpc.EventServiceStub(master.channel)
+
+
+async def read(master: Running, **wish: Any) -> tuple[list[Any], str]:
+    """The events of a wish, and the token to go on from."""
+    found: list[Any] = []
+    resume = ""
+    request = events_pb2.WatchEventsRequest(**wish)
+    async for page in stub(master).WatchEvents(request, timeout=TIMEOUT_S):
+        found += page.events
+        resume = page.resume
+    return found, resume
+
+
+async def lived(master: Running) -> str:
+    """An application whose one executor runs on n1 and fails there; answers its id."""
+    stream = master.nodes.Connect(timeout=TIMEOUT_S)
+    await stream.write(node())
+    await stream.read()
+    session = await attached(master)
+    await session.write(asking_for(1))
+    async with asyncio.timeout(TIMEOUT_S):
+        while (order := await stream.read()).WhichOneof("message") != "assign":
+            pass
+    spec = order.assign
+    await stream.write(running_now(spec, 2))
+    ended = running_now(spec, 3)
+    ended.container.state = common_pb2.CONTAINER_STATE_ENDED
+    ended.container.end.CopyFrom(
+        common_pb2.ContainerEnd(
+            cause=common_pb2.END_CAUSE_EXITED, exit_code=3, message="it wanted to"
+        )
+    )
+    await stream.write(ended)
+    async with asyncio.timeout(TIMEOUT_S):
+        while common_pb2.CONTAINER_STATE_ENDED not in _states(await session.read()):
+            pass
+    huge = application_pb2.ContainerRequest(
+        executor_id="9", resources=common_pb2.Resources(vcores=64, memory_mib=512)
+    )
+    ask = application_pb2.RequestContainers(containers=[huge])
+    await session.write(application_pb2.ApplicationUpdate(request=ask))
+    assert (await session.read()).refused.message
+    kill = admin_pb2.KillApplicationRequest(application_id=spec.application_id, reason="enough")
+    await master.admin.KillApplication(kill, timeout=TIMEOUT_S)
+    session.cancel()
+    stream.cancel()
+    return str(spec.application_id)
+
+
+def _states(notice: Any) -> list[int]:
+    """The states of the containers that a notice, or several in one, tells of."""
+    return [x.state for x in (notice.container, *notice.changed.containers)]
+
+
+CONTAINER_LIFE = ["pending", "assigned", "running", "ended"]
+
+
+async def test_a_life_is_told_from_its_events(tmp_path: Path) -> None:
+    async with running(tmp_path) as master:
+        app = await lived(master)
+        found, _ = await read(master, application_id=app)
+        of_container = [x for x in found if x.kind == "container"]
+        assert [x.to_state for x in of_container] == CONTAINER_LIFE
+        assert [x.from_state for x in of_container] == ["", *CONTAINER_LIFE[:-1]]
+        assert [x.node for x in of_container] == ["", "n1", "n1", "n1"]
+        assert [x.actor for x in of_container] == [
+            "application", "scheduler-1", "node n1", "node n1",
+        ]  # fmt: skip
+        end = of_container[-1]
+        assert (end.cause, end.exit_code, end.reason) == ("exited", 3, "it wanted to")
+        of_app = [(x.to_state, x.actor) for x in found if x.kind == "application"]
+        assert of_app == [
+            ("submitted", "application"),
+            ("running", "node n1"),
+            ("refused", "application"),
+            ("killed", "administrator"),
+        ]
+        ids = [x.event_id for x in found]
+        assert ids == sorted(set(ids))
+        on_node, _ = await read(master, node="n1")
+        assert [x.to_state for x in on_node if x.kind == "node"] == ["alive"]
+        assert {x.container_id for x in on_node} == {"", end.container_id}
+
+
+async def test_why_is_told_after_the_master_has_forgotten(tmp_path: Path) -> None:
+    async def why(master: Running, app: str) -> Any:
+        request = admin_pb2.ExplainApplicationRequest(application_id=app)
+        return await master.admin.ExplainApplication(request, timeout=TIMEOUT_S)
+
+    async with running(tmp_path) as master:
+        app = await lived(master)
+        told = await why(master, app)
+        assert "killed" in told.summary
+        assert "enough" in told.summary
+        trouble = "1 container ended badly (exited): it wanted to"
+        assert trouble in told.details
+        assert any(line.startswith("refused 1 executor") for line in told.details)
+    async with running(tmp_path, ended_applications_kept=0) as master:
+        master.interpreter.submit(e.Ticked(now=time.time()))
+        assert app not in master.interpreter.core.ledger.applications
+        later = await why(master, app)
+        assert later.summary.startswith("killed after ")
+        assert later.summary.endswith(": enough")
+        assert trouble in later.details
+        assert "it was submitted by somebody as app" in later.details
+        with refused(grpc.StatusCode.NOT_FOUND, "no such application"):
+            await why(master, "app-of-nobody")
+
+
+async def test_a_log_is_looked_for_where_the_journal_says(tmp_path: Path) -> None:
+    async with running(tmp_path) as master:
+        app = await lived(master)
+    async with running(tmp_path, ended_applications_kept=0) as master:
+        stream = master.nodes.Connect(timeout=TIMEOUT_S)
+        await stream.write(node())
+        await stream.read()
+        for executor in ("", "1"):
+            request = admin_pb2.ReadLogsRequest(application_id=app, executor_id=executor)
+            # Nobody listens at the endpoint of this node: that it is asked at all is the point.
+            with refused(grpc.StatusCode.FAILED_PRECONDITION, "the agent of n1"):
+                await master.admin.ReadLogs(request, timeout=TIMEOUT_S).read()
+        request = admin_pb2.ReadLogsRequest(application_id=app, executor_id="7")
+        with refused(grpc.StatusCode.NOT_FOUND, "no "):
+            await master.admin.ReadLogs(request, timeout=TIMEOUT_S).read()
+        stream.cancel()
+
+
+async def test_a_reader_that_follows_goes_on_at_the_next_master(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    resume = ""
+    async with running(tmp_path) as master:
+        follow = stub(master).WatchEvents(
+            events_pb2.WatchEventsRequest(follow=True, limit=10), timeout=TIMEOUT_S
+        )
+        app = await lived(master)
+        async with asyncio.timeout(TIMEOUT_S):
+            while "killed" not in [x.to_state for x in seen]:
+                page = await follow.read()
+                seen += page.events
+                resume = page.resume
+        follow.cancel()
+    async with running(tmp_path) as master:
+        stream = master.nodes.Connect(timeout=TIMEOUT_S)
+        await stream.write(node("n2"))
+        await stream.read()
+        call = stub(master).WatchEvents(
+            events_pb2.WatchEventsRequest(follow=True, resume=resume), timeout=TIMEOUT_S
+        )
+        async with asyncio.timeout(TIMEOUT_S):
+            while "n2" not in [x.node for x in seen]:
+                seen += (await call.read()).events
+        call.cancel()
+        stream.cancel()
+        ids = [x.event_id for x in seen]
+        assert ids == sorted(set(ids)), "none twice, in order"
+        everything, _ = await read(master, limit=1_000)
+        assert [x.event_id for x in everything] == ids, "and none missed"
+        assert app in {x.application_id for x in seen}
+
+
+@pytest.mark.parametrize(
+    ("wish", "part"),
+    [
+        ({"limit": -1}, "limit is -1"),
+        ({"limit": 100_001}, "from 1 to 100000"),
+        ({"since_s": -1.0}, "since_s is -1"),
+        ({"since_s": float("nan")}, "since_s is nan"),
+        ({"resume": "x"}, "no token"),
+        ({"resume": "9" * 19}, "no token"),
+        ({"node": "n" * 100_000}, "node has 100000 characters"),
+    ],
+)
+async def test_bad_wishes_are_refused(tmp_path: Path, wish: dict[str, Any], part: str) -> None:
+    async with running(tmp_path) as master:
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, part):
+            await read(master, **wish)
+
+
+async def test_not_everybody_may_follow_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hrm.master.events_service.FOLLOWERS_MAX", 1)
+    async with running(tmp_path) as master:
+        request = events_pb2.WatchEventsRequest(follow=True)
+        first = stub(master).WatchEvents(request, timeout=TIMEOUT_S)
+        await first.read()
+        with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "follow already"):
+            await stub(master).WatchEvents(request, timeout=TIMEOUT_S).read()
+        first.cancel()

@@ -1,0 +1,137 @@
+"""Files by their content: sent in pieces, whole or not at all, kept while somebody needs them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from hrm.errors import InvalidRequest, LimitReached, NotFound, StaleEpoch
+from hrm.master.file_store import FileStore
+
+DATA = random.Random(1).randbytes(300_000)
+DIGEST = hashlib.sha256(DATA).hexdigest()
+SIZE = len(DATA)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "files"
+
+
+@pytest.fixture
+def store(directory: Path) -> FileStore:
+    return FileStore(directory, file_mib_max=1, held_mib_max=2)
+
+
+async def put(store: FileStore, offset: int, data: bytes, digest: str = DIGEST) -> int:
+    return await store.put(digest, SIZE, "a.jar", offset, data)
+
+
+async def test_a_file_comes_in_pieces_and_goes_in_pieces(store: FileStore) -> None:
+    assert store.find([(DIGEST, SIZE, "a.jar")]) == [0]
+    assert await put(store, 0, DATA[:100_000]) == 100_000
+    assert store.find([(DIGEST, SIZE, "a.jar")]) == [100_000]
+    with pytest.raises(NotFound):
+        store.require([DIGEST])
+    assert await put(store, 100_000, DATA[100_000:]) == SIZE
+    store.require([DIGEST])
+    assert store.find([(DIGEST, SIZE, "a.jar")]) == [SIZE]
+    assert b"".join(store.pieces(DIGEST, 0)) == DATA
+    assert b"".join(store.pieces(DIGEST, SIZE - 5)) == DATA[-5:]
+
+
+async def test_another_master_goes_on_where_the_last_one_ended(directory: Path) -> None:
+    first = FileStore(directory, file_mib_max=1, held_mib_max=2)
+    await put(first, 0, DATA[:100_000])
+    second = FileStore(directory, file_mib_max=1, held_mib_max=2)
+    assert second.find([(DIGEST, SIZE, "a.jar")]) == [100_000]
+    assert await put(second, 100_000, DATA[100_000:]) == SIZE
+
+
+async def test_a_piece_that_comes_twice_or_out_of_order_does_no_harm(store: FileStore) -> None:
+    await put(store, 0, DATA[:100])
+    with pytest.raises(StaleEpoch, match="begins at 100"):
+        await put(store, 0, DATA[:100])
+    with pytest.raises(StaleEpoch):
+        await put(store, 200, DATA[200:])
+    await put(store, 100, DATA[100:])
+    assert await put(store, 0, DATA[:100]) == SIZE, "it is whole already"
+    assert b"".join(store.pieces(DIGEST, 0)) == DATA
+
+
+async def test_what_is_not_what_its_hash_says_is_refused_and_forgotten(store: FileStore) -> None:
+    with pytest.raises(InvalidRequest, match="has changed while it was sent"):
+        await put(store, 0, DATA[:-1] + b"?")
+    assert store.find([(DIGEST, SIZE, "a.jar")]) == [0]
+
+
+async def test_a_file_without_a_byte(store: FileStore) -> None:
+    empty = hashlib.sha256(b"").hexdigest()
+    assert await store.put(empty, 0, "empty", 0, b"") == 0
+    assert list(store.pieces(empty, 0)) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "fits"), [(1024 * 1024, True), (1024 * 1024 + 1, False), (2 << 30, False)]
+)
+def test_a_file_over_the_limit_is_refused_by_its_size(
+    store: FileStore, size: int, fits: bool
+) -> None:
+    if fits:
+        store.check_size(size, "a.jar")
+        return
+    with pytest.raises(InvalidRequest, match="file_mib_max"):
+        store.check_size(size, "a.jar")
+    with pytest.raises(InvalidRequest, match="file_mib_max"):
+        store.find([(DIGEST, size, "a.jar")])
+
+
+async def test_all_files_together_have_a_bound(store: FileStore) -> None:
+    sizes = [(f"{n:064x}", 1024 * 1024, f"{n}.jar") for n in range(3)]
+    assert store.find(sizes[:2]) == [0, 0]
+    with pytest.raises(LimitReached, match="files_held_mib"):
+        store.find(sizes)
+    await put(store, 0, DATA)
+    with pytest.raises(LimitReached):
+        store.find(sizes[:2])
+    assert store.find([(DIGEST, SIZE, "a.jar")]) == [SIZE], "what is there needs no room"
+
+
+@pytest.mark.parametrize("digest", ["", "A" * 64, "../" + "a" * 61, "a" * 63])
+async def test_only_a_hash_names_a_file(store: FileStore, digest: str) -> None:
+    with pytest.raises(InvalidRequest):
+        await put(store, 0, b"x", digest)
+    with pytest.raises(NotFound):
+        store.pieces(digest, 0)
+    with pytest.raises(NotFound):
+        store.require([digest])
+
+
+async def test_a_piece_beyond_the_size_is_refused(store: FileStore) -> None:
+    with pytest.raises(InvalidRequest, match="does not fit"):
+        await put(store, 0, DATA + b"more")
+
+
+async def test_what_nobody_needs_goes_after_a_while(store: FileStore, directory: Path) -> None:
+    await put(store, 0, DATA)
+    other = hashlib.sha256(b"other").hexdigest()
+    await store.put(other, 5, "other", 0, b"oth")
+    assert store.clean({DIGEST}, 60.0) == 0
+    _age(directory)
+    assert store.clean({DIGEST}, 60.0) == 1, "the part that never became whole"
+    store.require([DIGEST])
+    os.utime(directory / DIGEST, (1.0, 1.0))
+    assert store.find([(DIGEST, SIZE, "a.jar")]) == [SIZE], "to name it keeps it"
+    assert store.clean(set(), 60.0) == 0
+    os.utime(directory / DIGEST, (1.0, 1.0))
+    assert store.clean(set(), 60.0) == 1
+    assert store.held_bytes == 0
+
+
+def _age(directory: Path) -> None:
+    for path in directory.iterdir():
+        os.utime(path, (1.0, 1.0))

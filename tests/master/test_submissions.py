@@ -1,0 +1,403 @@
+"""Submissions over real gRPC: a client, a master, and a node that says what it is told to say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from hrm import rpc
+from hrm.errors import HrmError, InvalidRequest
+from hrm.spark import submit
+from hrm.spark.submit_options import parse
+from hrm.v1 import common_pb2, node_pb2, submission_pb2_grpc
+from hrm.v1 import submission_pb2 as pb
+from tests.master.test_services import TIMEOUT_S, Running, node, refused, registration, running
+
+RUNNING = common_pb2.CONTAINER_STATE_RUNNING
+ENDED = common_pb2.CONTAINER_STATE_ENDED
+
+
+@pytest.fixture
+async def master(tmp_path: Path) -> AsyncIterator[Running]:
+    async with running(tmp_path, file_mib_max=1) as subject:
+        yield subject
+
+
+def stub(master: Running) -> Any:
+    return submission_pb2_grpc.SubmissionServiceStub(master.channel)
+
+
+async def state_of(master: Running, submission_id: str, state: Any) -> pb.Submission:
+    """The submission once it is in this state."""
+    async with asyncio.timeout(TIMEOUT_S):
+        async for found in stub(master).Watch(pb.GetSubmissionRequest(submission_id=submission_id)):
+            if found.state == state:
+                return found  # type: ignore[no-any-return]
+    raise AssertionError(f"it ended as {found.state}")
+
+
+class Agent:
+    """A node: takes containers, and says of them what a test wants said."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self._sequence = 1
+
+    async def assigned(self) -> common_pb2.ContainerSpec:
+        return (await self._next("assign")).assign  # type: ignore[no-any-return]
+
+    async def stopped(self) -> node_pb2.StopContainer:
+        return (await self._next("stop")).stop  # type: ignore[no-any-return]
+
+    async def _next(self, kind: str) -> Any:
+        async with asyncio.timeout(TIMEOUT_S):
+            while (message := await self._call.read()).WhichOneof("message") != kind:
+                pass
+            return message
+
+    async def say(self, spec: common_pb2.ContainerSpec, state: Any, code: int = 0) -> None:
+        status = common_pb2.ContainerStatus(
+            container_id=spec.container_id,
+            application_id=spec.application_id,
+            executor_id=spec.executor_id,
+            workload_class=common_pb2.WORKLOAD_CLASS_BATCH,
+            resources=spec.resources,
+            state=state,
+            node="n1",
+            resource_unit_id=spec.resource_unit_id,
+            started_at_s=1.0,
+        )
+        if state == ENDED:
+            status.end.cause = common_pb2.END_CAUSE_EXITED
+            status.end.exit_code = code
+            status.end.message = f"exited with code {code}"
+        self._sequence += 1
+        await self._call.write(node_pb2.NodeMessage(sequence=self._sequence, container=status))
+
+
+@asynccontextmanager
+async def agent(master: Running, name: str = "n1") -> AsyncIterator[Agent]:
+    call = master.nodes.Connect()
+    await call.write(node(name, f"identity-{name}"))
+    yield Agent(call)
+    call.cancel()
+
+
+def submission(key: str = "k1", **fields: Any) -> pb.SubmitRequest:
+    main = pb.DriverResource(role=pb.RESOURCE_ROLE_MAIN, uri="local:/a.py")
+    values: dict[str, Any] = {
+        "name": "app", "user": "u", "vcores": 1, "memory_mib": 1024, "heap_mib": 512,
+        "resources": [main], **fields,
+    }  # fmt: skip
+    return pb.SubmitRequest(key=key, driver=pb.DriverSpec(**values))
+
+
+def lease(submission_id: str, attempt: int = 1, **fields: Any) -> pb.LeaseDriverRequest:
+    return pb.LeaseDriverRequest(submission_id=submission_id, attempt=attempt, **fields)
+
+
+async def test_a_driver_from_its_submission_to_its_end(master: Running) -> None:
+    async with agent(master) as one:
+        conf = [pb.SparkSetting(key="spark.secret", value="xyz")]
+        sent = await stub(master).Submit(submission(conf=conf, arguments=["a", "b"]))
+        submission_id = sent.submission_id
+        assert sent.state == pb.SUBMISSION_STATE_SUBMITTED
+        assert "xyz" not in str(sent), "its configuration is shown nowhere"
+        spec = await one.assigned()
+        assert (spec.application_id, spec.executor_id) == (submission_id, "1")
+        assert (spec.resources.memory_mib, spec.heap_mib) == (1024, 512)
+        document = json.loads(spec.launch.driver)
+        assert document["conf"] == [["spark.secret", "xyz"]]
+        assert document["arguments"] == ["a", "b"]
+
+        await one.say(spec, RUNNING)
+        launching = await state_of(master, submission_id, pb.SUBMISSION_STATE_LAUNCHING)
+        assert launching.node == "n1"
+        granted = await stub(master).Lease(lease(submission_id))
+        assert (granted.lease_s, granted.renew_s > 0) == (0.0, True)
+
+        known = await master.applications.Register(
+            registration(submission_id=submission_id, submission_attempt=1)
+        )
+        found = await state_of(master, submission_id, pb.SUBMISSION_STATE_RUNNING)
+        assert list(found.application_ids) == [known.application_id]
+        await one.say(spec, ENDED)
+        done = await state_of(master, submission_id, pb.SUBMISSION_STATE_FINISHED)
+        assert done.exit_code == 0
+        app = master.interpreter.core.ledger.applications[known.application_id]
+        assert app.record.state.value == "succeeded", "nothing is left of it"
+        listed = await stub(master).List(pb.ListSubmissionsRequest())
+        assert not listed.submissions
+        listed = await stub(master).List(pb.ListSubmissionsRequest(include_ended=True))
+        assert len(listed.submissions) == 1
+        with refused(grpc.StatusCode.ABORTED, "may not run: it is finished"):
+            await stub(master).Lease(lease(submission_id))
+
+
+async def test_a_failed_driver_is_started_again_and_its_stale_self_shut_out(
+    tmp_path: Path,
+) -> None:
+    async with (
+        running(tmp_path, driver_restart_delay_s=0.1, driver_lease_s=2) as master,
+        agent(master) as one,
+    ):
+        sent = await stub(master).Submit(submission(supervise=True))
+        first = await one.assigned()
+        await one.say(first, RUNNING)
+        granted = await stub(master).Lease(lease(sent.submission_id))
+        assert granted.lease_s == 2.0
+        await one.say(first, ENDED, 1)
+        second = await one.assigned()
+        assert second.executor_id == "2"
+        assert second.container_id != first.container_id
+        with refused(grpc.StatusCode.ABORTED, "driver 2 has taken its place"):
+            await stub(master).Lease(lease(sent.submission_id))
+        await one.say(second, RUNNING)
+        await stub(master).Lease(lease(sent.submission_id, 2))
+        with refused(grpc.StatusCode.NOT_FOUND, "may not register"):
+            await master.applications.Register(
+                registration(submission_id=sent.submission_id, submission_attempt=1)
+            )
+        known = await master.applications.Register(
+            registration(submission_id=sent.submission_id, submission_attempt=2)
+        )
+        killed = await stub(master).Kill(pb.KillSubmissionRequest(submission_id=sent.submission_id))
+        assert killed.state == pb.SUBMISSION_STATE_KILLING
+        assert (await one.stopped()).container_id == second.container_id
+        app = master.interpreter.core.ledger.applications[known.application_id]
+        assert app.record.state.value == "killed"
+        await one.say(second, ENDED, 143)
+        await state_of(master, sent.submission_id, pb.SUBMISSION_STATE_KILLED)
+
+
+async def test_a_driver_that_is_lost_with_its_node_is_fenced(tmp_path: Path) -> None:
+    times = {"node_timeout_s": 1.0, "heartbeat_interval_s": 0.2, "driver_restart_delay_s": 0.1}
+    async with running(tmp_path, driver_lease_s=60, **times) as master:
+        async with agent(master) as one:
+            sent = await stub(master).Submit(submission(supervise=True))
+            await one.say(await one.assigned(), RUNNING)
+            await stub(master).Lease(lease(sent.submission_id))
+        async with agent(master, "n2") as other:
+            waiting = pb.SUBMISSION_STATE_WAITING_TO_RESTART
+            lost = await state_of(master, sent.submission_id, waiting)
+            assert lost.restart_at_s - lost.submitted_at_s > 60, "for its lease goes on"
+            with refused(grpc.StatusCode.ABORTED, "it was given up"):
+                await stub(master).Lease(lease(sent.submission_id))
+            await stub(master).Lease(lease(sent.submission_id, gone=True))
+            assert (await other.assigned()).executor_id == "2"
+
+
+async def test_to_kill_the_application_of_a_driver_ends_its_submission(master: Running) -> None:
+    async with agent(master) as one:
+        sent = await stub(master).Submit(submission(supervise=True))
+        await one.say(await one.assigned(), RUNNING)
+        await stub(master).Lease(lease(sent.submission_id))
+        from hrm.v1 import admin_pb2
+
+        request = admin_pb2.KillApplicationRequest(application_id=sent.submission_id, reason="no")
+        await master.admin.KillApplication(request)
+        killed = await state_of(master, sent.submission_id, pb.SUBMISSION_STATE_KILLED)
+        assert killed.message == "no"
+
+
+async def test_a_call_that_comes_twice_submits_once(master: Running) -> None:
+    sent = await asyncio.gather(*(stub(master).Submit(submission()) for _ in range(3)))
+    assert len({each.submission_id for each in sent}) == 1
+    listed = await stub(master).List(pb.ListSubmissionsRequest())
+    assert len(listed.submissions) == 1
+
+
+async def test_a_driver_that_no_node_can_run_fails_at_once(master: Running) -> None:
+    async with agent(master):
+        sent = await stub(master).Submit(submission(vcores=64))
+        failed = await state_of(master, sent.submission_id, pb.SUBMISSION_STATE_FAILED)
+        assert "the driver asks for 64 vcores" in failed.message
+        assert "spark.driver.cores" in failed.message
+
+
+async def test_another_master_knows_what_was_submitted(tmp_path: Path) -> None:
+    async with running(tmp_path) as first, agent(first) as one:
+        sent = await stub(first).Submit(submission())
+        spec = await one.assigned()
+        await one.say(spec, RUNNING)
+        await stub(first).Lease(lease(sent.submission_id))
+        await state_of(first, sent.submission_id, pb.SUBMISSION_STATE_RUNNING)
+    async with running(tmp_path) as second:
+        found = await stub(second).Get(pb.GetSubmissionRequest(submission_id=sent.submission_id))
+        assert (found.state, found.attempt) == (pb.SUBMISSION_STATE_RUNNING, 1)
+        async with agent(second) as one:
+            await one.say(spec, RUNNING)
+            await stub(second).Lease(lease(sent.submission_id))
+            await one.say(spec, ENDED)
+            await state_of(second, sent.submission_id, pb.SUBMISSION_STATE_FINISHED)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"vcores": 0}, "vcores"),
+        ({"heap_mib": 2048}, "heap of 2048 MiB in 1024 MiB"),
+        ({"resources": []}, "exactly one resource of role MAIN"),
+        ({"resources": [pb.DriverResource(uri="x")]}, "role"),
+        ({"resources": [pb.DriverResource(role=pb.RESOURCE_ROLE_MAIN)]}, "a file or a URI"),
+    ],
+)
+async def test_fields_out_of_range_are_refused(
+    master: Running, fields: dict[str, Any], says: str
+) -> None:
+    with refused(grpc.StatusCode.INVALID_ARGUMENT, says):
+        await stub(master).Submit(submission(**fields))
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "a,b", "x" * 256])
+async def test_names_that_lead_out_of_the_directory_are_refused(master: Running, name: str) -> None:
+    digest = pb.FileDigest(sha256="0" * 64, size_bytes=1)
+    main = pb.DriverResource(role=pb.RESOURCE_ROLE_MAIN, name=name, file=digest)
+    with refused(grpc.StatusCode.INVALID_ARGUMENT, "cannot name a file"):
+        await stub(master).Submit(submission(resources=[main]))
+
+
+async def test_files_that_were_not_sent_are_missed(master: Running) -> None:
+    digest = pb.FileDigest(sha256="0" * 64, size_bytes=1)
+    main = pb.DriverResource(role=pb.RESOURCE_ROLE_MAIN, name="a.jar", file=digest)
+    with refused(grpc.StatusCode.NOT_FOUND, "send it first"):
+        await stub(master).Submit(submission(resources=[main]))
+    with refused(grpc.StatusCode.NOT_FOUND, "no such submission"):
+        await stub(master).Get(pb.GetSubmissionRequest(submission_id="driver-1"))
+
+
+async def test_nothing_without_the_token(master: Running) -> None:
+    channel = rpc.channel(master.address, "wrong")
+    with refused(grpc.StatusCode.UNAUTHENTICATED, "token"):
+        await submission_pb2_grpc.SubmissionServiceStub(channel).Submit(submission())
+    await channel.close(None)
+
+
+class Sender:
+    """The client of spark-submit, off the loop of the master."""
+
+    def __init__(self, master: Running) -> None:
+        self.address, self.token = master.address, master.settings.token_file
+
+    async def send(self, *arguments: str, before: Any = None) -> pb.Submission:
+        return await asyncio.to_thread(self._send, arguments, before)
+
+    def _send(self, arguments: tuple[str, ...], before: Any) -> pb.Submission:
+        spec, files = submit.driver_spec(parse(arguments, {}))
+        with submit.connect(self.address, self.token) as (client, _):
+            if before is not None:
+                before(client, files)
+            return client.submit(spec, files)
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    path = tmp_path / "app.py"
+    path.write_text("print(1)\n" * 200_000 + "#")
+    path.write_text(path.read_text()[: 1024 * 1024])
+    return path
+
+
+async def test_a_client_sends_each_file_once(master: Running, app: Path, tmp_path: Path) -> None:
+    other = tmp_path / "data.txt"
+    other.write_bytes(b"")
+    sender = Sender(master)
+    await sender.send("--files", str(other), str(app))
+    await sender.send("--files", f"{other},local:/on/nodes,hdfs://h/x", str(app), "argument")
+    listed = await stub(master).List(pb.ListSubmissionsRequest())
+    assert [each.name for each in listed.submissions] == ["app.py", "app.py"]
+    kept = sorted(p.stat().st_size for p in (master.settings.state_dir / "files").iterdir())
+    assert kept == [0, 1024 * 1024]
+
+
+async def test_what_was_cut_off_goes_on(master: Running, app: Path) -> None:
+    def half(client: Any, files: dict[str, submit.LocalFile]) -> None:
+        file = files["app.py"]
+        file.read_digest()
+        data = app.read_bytes()[: 512 * 1024]
+        client.call("PutPiece", pb.PutPieceRequest(file=file.message(), offset=0, data=data))
+
+    sent = await Sender(master).send(str(app), before=half)
+    assert sent.submission_id.startswith("driver-")
+
+
+async def test_a_file_over_the_limit_is_never_read(master: Running, tmp_path: Path) -> None:
+    large = tmp_path / "large.jar"
+    with large.open("wb") as file:
+        file.truncate(2 << 30)
+    with pytest.raises(InvalidRequest, match=r"2048\.0 MiB, more than the 1 MiB .*file_mib_max"):
+        await Sender(master).send(str(large))
+
+
+@pytest.mark.parametrize("how", ["it grows", "other bytes of the same size and age"])
+async def test_a_file_that_changes_while_it_is_sent_is_refused(
+    master: Running, app: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = submit.LocalFile.read_digest
+
+    def then_change(file: submit.LocalFile) -> None:
+        digest(file)
+        if how == "it grows":
+            with app.open("a") as more:
+                more.write("#")
+        else:
+            import os
+
+            app.write_bytes(b"#" * file.size)
+            os.utime(app, ns=(file.changed_ns, file.changed_ns))
+
+    monkeypatch.setattr(submit.LocalFile, "read_digest", then_change)
+    with pytest.raises(InvalidRequest, match="has changed while it was sent"):
+        await Sender(master).send(str(app))
+    assert not (await stub(master).List(pb.ListSubmissionsRequest())).submissions
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["/no/such.py"], "/no/such.py does not exist here"),
+        (["--jars", "/no/*.jar", "{app}"], "no file matches"),
+        (["--files", "{directory}", "{app}"], "is no file"),
+        ([], "name the application"),
+        (["pyspark-shell"], "cannot run pyspark-shell"),
+        (["--driver-memory", "much", "{app}"], "spark.driver.memory is 'much'"),
+        (["--driver-cores", "0", "{app}"], "spark.driver.cores"),
+        (["--jars", "{other}", "{app}"], "have one name"),
+        (["--py-files", "{app}", "{app}"], "is named in two lists"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_sent(
+    tmp_path: Path, app: Path, arguments: list[str], says: str
+) -> None:
+    other = tmp_path / "other" / "app.py"
+    other.parent.mkdir()
+    other.touch()
+    places = {"app": str(app), "directory": str(tmp_path), "other": str(other)}
+    with pytest.raises(HrmError, match=says):
+        submit.driver_spec(parse([x.format(**places) for x in arguments], {}))
+
+
+@pytest.mark.parametrize(
+    ("main", "conf", "memory_mib"),
+    [
+        ("local:/a.jar", {}, 1024 + 384),
+        ("local:/a.jar", {"spark.driver.memory": "8g"}, 8192 + 819),
+        ("local:/a.py", {"spark.driver.memory": "8g"}, 8192 + 3276),
+        ("local:/a.py", {"spark.driver.memoryOverhead": "1g"}, 2048),
+        ("local:/a.jar", {"spark.driver.memoryOverheadFactor": "0.5"}, 1024 + 512),
+    ],
+)
+def test_a_driver_holds_its_heap_and_what_is_beside_it(
+    main: str, conf: dict[str, str], memory_mib: int
+) -> None:
+    given = [f"--conf={key}={value}" for key, value in conf.items()]
+    spec, files = submit.driver_spec(parse([*given, main], {}))
+    assert (spec.memory_mib, files) == (memory_mib, {})
+    assert spec.resources[0].uri == main

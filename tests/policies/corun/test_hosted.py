@@ -1,0 +1,288 @@
+"""A learned node policy under its host: who decides, what sends it back to PATS, what is told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from hrm.core.pipeline.feasibility import CAPS
+from hrm.core.pipeline.model import Device, NodeView, Row, Start, SubtaskKey, TaskId
+from hrm.core.pipeline.node_messages import RunOutcome, SubtaskTiming
+from hrm.policies.corun import HostedPolicy, Stdm, load, load_hosted
+from hrm.policies.corun.hosted import SLICE_S, FiniteScore
+from hrm.policies.corun.room import Room
+from hrm.policies.corun.scores import Oracle
+from hrm.policies.host import HostBounds, Mode
+from tests.policies.corun.worlds import Known, gpu, node_view, subtask, views
+
+TIMES = Known({"edges": 8.0, "faces": 9.0}, {"edges": 1.0, "faces": 3.0})
+READY = [subtask("edges", task="t1"), subtask("faces", task="t2")]
+
+
+class Backwards:
+    """Starts the last that is ready on the first core; ``does`` may do something else."""
+
+    name = "backwards"
+
+    def __init__(self, does: Callable[[NodeView], Sequence[Start]] | None = None) -> None:
+        self.does = does
+
+    def dispatch(self, view: NodeView) -> list[Start]:
+        if self.does is not None:
+            return list(self.does(view))
+        return [Start(view.ready[-1].key, Device.CPU, view.idle_cores[0])]
+
+
+class Ticks:
+    """A clock that moves on by ``step_s`` at each look."""
+
+    def __init__(self, step_s: float = 0.0) -> None:
+        self.now, self.step_s = 0.0, step_s
+
+    def __call__(self) -> float:
+        self.now += self.step_s
+        return self.now
+
+
+def made(
+    learned: Any = None, mode: Mode = Mode.ON, clock: Ticks | None = None, **more: Any
+) -> HostedPolicy:
+    options: dict[str, Any] = {
+        "node": "n1",
+        "model": "m",
+        "outside": lambda _rows: 0.0,
+        "sampled_at": lambda: None,
+        "bounds": HostBounds(budget_s=0.01, blind_share=1.0),
+    }
+    rng = np.random.default_rng(0)
+    return HostedPolicy(
+        learned or Backwards(),
+        load("pats", rng=rng),
+        clock_s=clock or Ticks(),
+        mode=mode,
+        **(options | more),
+    )
+
+
+def view(now: float = 100.0, ready: Sequence[Any] = READY, known: Known = TIMES) -> NodeView:
+    return node_view(ready, known, now=now, idle=[0], gpus=[gpu()])
+
+
+def fallbacks(policy: HostedPolicy) -> dict[str, int]:
+    return policy.host.status(0.0).fallbacks
+
+
+def test_a_trusted_policy_decides_and_each_start_says_so() -> None:
+    (start,) = made().dispatch(view())
+    assert start == Start(READY[1].key, Device.CPU, 0, placed_by="backwards")
+
+
+@pytest.mark.parametrize("mode", [Mode.OFF, Mode.SHADOW])
+def test_an_untrusted_one_does_not(mode: Mode) -> None:
+    policy = made(mode=mode)
+    starts = policy.dispatch(view())
+    assert {(one.placed_by, one.fallback) for one in starts} == {("pats", "")}
+    status = policy.host.status(0.0)
+    assert (status.kind, status.asked, status.learned) == ("node", 1, 0)
+    assert status.shadowed == (mode is Mode.SHADOW)
+    if status.shadowed:
+        (record,) = status.records
+        assert (record.learned, record.same) == ("t2/faces on cpu 0", False)
+        assert "t1/edges on gpu 0" in record.heuristic
+
+
+def test_the_same_starts_in_another_order_are_the_same_answer() -> None:
+    pats = load("pats", rng=np.random.default_rng(0))
+    policy = made(Backwards(lambda seen: pats.dispatch(seen)[::-1]), Mode.SHADOW)
+    policy.dispatch(view())
+    assert policy.host.status(0.0).agreed == 1
+
+
+def _raises(_view: NodeView) -> list[Start]:
+    raise RuntimeError("a bug")
+
+
+def _nan_speedup() -> Known:
+    known = Known()
+    known.speedup = lambda row: math.nan  # type: ignore[method-assign]
+    return known
+
+
+CASES: dict[str, tuple[Any, dict[str, Any], Known]] = {
+    "fault": (Backwards(_raises), {}, TIMES),
+    "infeasible": (Backwards(lambda v: [Start(v.ready[0].key, Device.CPU, 7)]), {}, TIMES),
+    "infeasible ": (Backwards(lambda v: [Start(one.key, Device.CPU, 0) for one in v.ready]), {},
+                    TIMES),
+    "infeasible  ": (Backwards(lambda v: [Start(SubtaskKey(TaskId("x"), "x"), Device.CPU, 0)]), {},
+                     TIMES),
+    "over-budget": (None, {"clock": Ticks(0.02)}, TIMES),
+    "schema": (None, {"schema": "of another HRM"}, TIMES),
+    "stale-snapshot": (None, {"sampled_at": lambda: 100.0 - 3.5}, TIMES),
+    "out-of-distribution": (None, {"outside": lambda _rows: 0.2}, TIMES),
+    "not-finite": (None, {}, _nan_speedup()),
+    "not-finite ": (None, {}, Known(features={"edges": [math.nan] * 8})),
+    "not-finite  ": (None, {}, Known({"edges": math.inf})),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_in_doubt_the_heuristic_decides_and_the_reason_is_told(case: str) -> None:
+    learned, more, known = CASES[case]
+    policy, reason = made(learned, **more), case.strip()
+    starts = policy.dispatch(view(known=known))
+    assert starts and {one.placed_by for one in starts} == {"pats"}
+    assert all(one.fallback.startswith(f"{reason}: ") for one in starts)
+    assert fallbacks(policy) == {reason: 1}
+
+
+def test_a_score_that_is_no_number_is_a_doubt() -> None:
+    score = FiniteScore(Oracle(lambda _row, _beside: math.nan))
+    policy = made(load("iawp", rng=np.random.default_rng(0), score=score))
+    busy = node_view(READY, TIMES, now=100.0, gpus=[gpu(running=["edges"])])
+    assert {one.placed_by for one in policy.dispatch(busy)} == {"pats"}
+    assert fallbacks(policy) == {"not-finite": 1}
+
+
+def test_three_slow_answers_open_the_breaker() -> None:
+    policy = made(clock=Ticks(0.02))
+    for number in range(5):
+        policy.dispatch(view(now=100.0 + number))
+    assert fallbacks(policy) == {"over-budget": 3, "breaker-open": 2}
+
+
+def test_a_canary_is_a_share_of_the_time_other_on_each_node() -> None:
+    def slices(node: str) -> list[bool]:
+        policy = made(mode=Mode.CANARY_10, node=node)
+        found = []
+        for number in range(1_000):
+            starts = policy.dispatch(view(now=SLICE_S * number))
+            again = policy.dispatch(view(now=SLICE_S * number + SLICE_S / 2))
+            assert {one.placed_by for one in starts} == {one.placed_by for one in again}
+            found.append(starts[0].placed_by == "backwards")
+        return found
+
+    one, other = slices("n1"), slices("n2")
+    assert sum(one) == pytest.approx(100, abs=30)
+    assert sum(mine and theirs for mine, theirs in zip(one, other, strict=True)) < 40
+
+
+def test_nobody_is_asked_while_all_is_full() -> None:
+    policy = made()
+    assert policy.dispatch(node_view(READY, TIMES, gpus=[gpu(running=["edges"] * 4)])) == []
+    assert policy.host.status(0.0).asked == 0
+
+
+def timing(start: Start, waited_s: float, outcome: RunOutcome = RunOutcome.DONE) -> SubtaskTiming:
+    return SubtaskTiming(
+        key=start.key, row=Row(start.key.subtask, 1, "P4"), device=start.device, number=0, run=1,
+        outcome=outcome, ready_at=0.0, started_at=waited_s, waited_s=waited_s, ran_s=1.0,
+    )  # fmt: skip
+
+
+def _placed(policy: HostedPolicy, number: int, now: float) -> Start:
+    one = replace(subtask("edges", task=f"t{number}"), since=now)
+    (start,) = policy.dispatch(view(now=now, ready=[one]))
+    return start
+
+
+def _watched(policy: HostedPolicy, number: int, waited_s: float) -> None:
+    now = 10.0 * number
+    start = _placed(policy, number, now)
+    policy.ended(timing(start, waited_s), now)
+
+
+def test_it_goes_back_to_its_shadow_where_it_is_worse_for_long() -> None:
+    policy = made(mode=Mode.OFF)
+    fell: list[bool] = []
+    policy.host.on_roll_back = lambda: fell.append(True)
+    for number in range(30):
+        _watched(policy, number, 0.1)
+    policy.host.set_mode(Mode.ON)
+    for number in range(30, 90):
+        _watched(policy, number, 0.1)
+    assert policy.host.mode is Mode.ON, "as good as the heuristic"
+    for number in range(90, 250):
+        _watched(policy, number, 5.0)
+    assert (policy.host.mode, fell) == (Mode.SHADOW, [True])
+    assert fallbacks(policy)["watchdog"] == 1
+
+
+@pytest.mark.parametrize(
+    ("outcome", "counts"),
+    [
+        (RunOutcome.OUT_OF_GPU_MEMORY, True),
+        (RunOutcome.RAISED, False),
+        (RunOutcome.STOPPED, False),
+    ],
+)
+def test_a_failure_counts_where_its_place_may_be_why(outcome: RunOutcome, counts: bool) -> None:
+    policy = made()
+    for number in range(25):
+        start = _placed(policy, number, 100.0)
+        policy.ended(timing(start, 0.1, outcome), 100.0)
+    ratio = policy.host.status(100.0).ratio_p95
+    assert ratio == 10.0 if counts else math.isnan(ratio)
+
+
+def test_what_was_waited_for_counts_from_when_it_was_ready() -> None:
+    """One that becomes ready with nine others is expected to take as long as all of them."""
+    policy = made(mode=Mode.OFF, bounds=HostBounds(samples_min=1))
+    many = [subtask("track", task=f"t{number}") for number in range(10)]
+    ready = [replace(one, since=100.0) for one in many]
+    (start,) = policy.dispatch(node_view(ready, Known({"track": 4.0}), now=100.0, idle=[0]))
+    policy.ended(timing(start, 39.1), 140.0)
+    assert policy.host.status(140.0).reference_p95 == pytest.approx(1.0)
+
+
+@given(seen=views())
+def test_whatever_it_is_asked_what_it_starts_fits(seen: NodeView) -> None:
+    policy = made(load("iawp", rng=np.random.default_rng(0)))
+    room = Room(seen, CAPS)
+    ready = {one.key: one for one in seen.ready}
+    for start in policy.dispatch(seen):
+        assert room.fits(ready[start.key], start.device, start.number)
+        room.take(ready[start.key], start.device, start.number)
+
+
+def test_an_agents_policy_is_hosted_if_it_is_a_learned_one() -> None:
+    def loaded(name: str) -> Any:
+        return load_hosted(
+            name,
+            rng=np.random.default_rng(0),
+            node="n1",
+            estimates=Stdm(memory_mib=1000.0),
+            sampled_at=lambda: None,
+        )
+
+    assert not isinstance(loaded("pats"), HostedPolicy)
+    hosted = loaded("iawp")
+    assert isinstance(hosted, HostedPolicy)
+    status = hosted.host.status(0.0)
+    assert (status.policy, status.heuristic, status.mode) == ("iawp", "pats", Mode.SHADOW)
+    assert status.model == "cosine over gaussian"
+    hosted.dispatch(view())
+    assert fallbacks(hosted) == {"out-of-distribution": 1}, "nothing was measured here yet"
+
+
+def test_estimates_tell_how_far_a_row_is_from_what_was_measured() -> None:
+    stdm = Stdm(memory_mib=1000.0)
+    rows = [Row(f"k{number}", 2, "P4") for number in range(8)]
+    assert stdm.outside(rows) == 1.0
+    for number, row in enumerate(rows):
+        stdm.observe(row, "sm", 0.2 + 0.05 * number)
+        stdm.observe(row, "memory", 100.0)
+    assert stdm.outside(rows) == 0.0
+    assert stdm.outside([Row("new", 2, "P4")]) == 0.0, "it is believed to be like the others"
+    far = Row("far", 2, "P4")
+    stdm.observe(far, "sm", 0.95)
+    assert stdm.outside([far]) == pytest.approx(1 / 3), "of processors, memory and size"
+    for _ in range(3):
+        for number in range(8):
+            stdm.observe(Row(f"like it {number}", 2, "P4"), "sm", 0.9)
+    assert stdm.outside([far]) == 0.0, "learned meanwhile"
