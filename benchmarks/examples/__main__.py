@@ -134,7 +134,7 @@ class Runner:
             return self._watch(plan, work, submission)
         status = submission.process.wait(self._limit_s)
         if status != 0:
-            raise BenchmarkError(f"status {status}: {tail(submission.process.log, 6)}")
+            raise BenchmarkError(f"status {status}: {tail(submission.process.log, 400)}")
         app = self._application(work)
         if app.state != common_pb2.APPLICATION_STATE_SUCCEEDED:
             state = common_pb2.ApplicationState.Name(app.state)
@@ -149,7 +149,7 @@ class Runner:
 
         def seen() -> bool:
             if not submission.running:
-                raise BenchmarkError(f"it ended by itself: {tail(submission.process.log, 6)}")
+                raise BenchmarkError(f"it ended by itself: {tail(submission.process.log, 400)}")
             return pattern.search(shown.read_text(errors="replace")) is not None
 
         try:
@@ -177,7 +177,7 @@ class Runner:
 def _short(message: str) -> str:
     """The line of a failure that says most."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    errors = [x for x in lines if re.search(r"(Error|Exception)\b", x)]
+    errors = [x for x in lines if re.match(r"(\w+\.)*\w*(Error|Exception)\b", x)]
     return (errors or lines or ["no word"])[-1].replace("|", "/")[:160]
 
 
