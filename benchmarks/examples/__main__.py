@@ -199,8 +199,8 @@ def _report(document: dict[str, Any]) -> str:
     said = ", ".join(f"{many} {kind}" for kind, many in counts.items())
     return "\n".join(
         [
-            f"Spark's own examples ({len(outcomes)}), unchanged, each by the stock spark-submit on "
-            f"two nodes of HRM: {said}.",
+            f"Spark's own examples ({len(outcomes)} of {document['known']} run), unchanged, each "
+            f"by the stock spark-submit on two nodes of HRM: {said}.",
             "",
             common.table(("example", "result", "kind", "s", "note"), rows),
         ]
@@ -247,6 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         known = {}
 
     def write() -> None:
+        document["known"] = len(names)
         document["examples"] = [asdict(known[name]) for name in names if name in known]
         common.write_results(options.name, "Spark's examples on HRM", document, _report(document))
 
