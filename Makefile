@@ -17,7 +17,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PROTO := $(wildcard proto/hrm/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint proto-check test-unit test-spark test-extra format proto docs weights clean
+.PHONY: help venv demo test lint proto-check test-unit test-spark test-extra test-matrix examples format proto docs weights clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,16 @@ test-spark: $(READY) ## tests that run a real Spark on a real cluster (some minu
 test-extra: $(READY) ## long tests: the benchmarks' applications, the plugin against a fake master
 	$(BIN)/python -m pytest -ra -m "spark and extra" --durations=5
 
+# An environment of its own for each, in .venv-matrix; a Spark is some 450 MB to install. WHOLE=1 runs
+# all integration tests, VERSIONS="4.0 4.3" some versions.
+VERSIONS ?= 3.5 4.0 4.1 4.3
+test-matrix: ## the core of the integration tests on several versions of Spark
+	@.ci/ensure-java
+	PYTHON=$(PYTHON) .ci/test-matrix $(if $(WHOLE),--whole) $(VERSIONS)
+
+examples: $(READY) ## Spark's own Python examples on a cluster of HRM, into a table (an hour)
+	$(BIN)/python -m benchmarks.examples --at-once 2
+
 format: $(READY) ## put the code into the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -79,10 +89,12 @@ docs: $(READY) ## write docs/configuration.md and docs/states.md from the code
 
 # Some minutes a model; the seeds are in the trainer. What comes out is committed with its results.
 WEIGHTS := hrm/policies/weights
-LEARNED := --pretrain-decisions 8000 --decisions 8000 --validate-every 2000 --validation-seeds 4
+SET  := --pretrain-decisions 10000 --decisions 12000 --validate-every 3000 --validation-seeds 4
+FLAT := --pretrain-decisions 16000 --replay 16000 --decisions 16000 --validate-every 4000 \
+  --validation-seeds 3 --options nodes=11
 weights: $(READY) ## train the weights of learned policies that ship with HRM (long)
-	OMP_NUM_THREADS=1 $(BIN)/python -m hrm.learn.ldwp ldwp-set $(LEARNED) --out $(WEIGHTS)/ldwp-set-1.npz
-	OMP_NUM_THREADS=1 $(BIN)/python -m hrm.learn.ldwp ldwp $(LEARNED) --options nodes=11 --out $(WEIGHTS)/ldwp-1.npz
+	OMP_NUM_THREADS=1 $(BIN)/python -m hrm.learn.ldwp ldwp-set $(SET) --out $(WEIGHTS)/ldwp-set-1.npz
+	OMP_NUM_THREADS=1 $(BIN)/python -m hrm.learn.ldwp ldwp $(FLAT) --out $(WEIGHTS)/ldwp-1.npz
 
 clean: ## remove what the tools left; .venv stays (rm -r .venv removes that)
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

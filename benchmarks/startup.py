@@ -32,6 +32,7 @@ from benchmarks.clusters import Cluster, Finished, Hrm, Shape, Standalone
 from benchmarks.common import CONSOLE, Ratio
 from benchmarks.processes import BenchmarkError, interruptible, start, tail, wait_until
 from benchmarks.text import build_text
+from hrm.config import hrm_home
 
 __all__ = ["TARGETS", "Plan", "Taken", "document", "launches", "main", "report"]
 
@@ -76,7 +77,7 @@ class Taken:
 
 
 class Started(Hrm):
-    """HRM with its archives in a directory that several clusters share."""
+    """HRM whose archives and plugin are kept for the clusters of later runs."""
 
     name = "archive"
     warm = 0
@@ -85,10 +86,10 @@ class Started(Hrm):
         return {**super().environment(), "HRM_AGENT_WARM_EXECUTORS": str(self.warm)}
 
     def start(self) -> None:
-        shared = self.directory.parent / "archives"
-        shared.mkdir(exist_ok=True)
         self.state_dir.mkdir(mode=0o700, parents=True)
-        (self.state_dir / "archives").symlink_to(shared)
+        for name, home in (("archives", common.cache_dir()), ("plugins", hrm_home())):
+            (home / name).mkdir(parents=True, exist_ok=True)
+            (self.state_dir / name).symlink_to(home / name)
         environment = {**self.environment(), "HRM_HOME": str(self.state_dir)}
         log = self.directory / "archive.log"
         made = start(self.command("env", "--archive"), log=log, environment=environment)

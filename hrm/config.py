@@ -456,6 +456,30 @@ class AgentSettings(_Settings):
         default="",
         description="the user for submitters who do not exist on the node; empty: they are refused",
     )
+    disk_limit_mib: int = Field(
+        default=0,
+        ge=0,
+        description="disk that a container may use in its work directory, logs included; one over "
+        "it is ended; 0: as much as there is",
+    )
+    disk_node_limit_mib: int = Field(
+        default=0,
+        ge=0,
+        description="disk that all running containers of the node may use together; whoever uses "
+        "most is ended; 0: as much as there is",
+    )
+    disk_interval_s: float = Field(
+        default=30.0, gt=0, description="between two measurements of the disk that containers use"
+    )
+    mps: Literal["auto", "off"] = Field(
+        default="auto",
+        description="containers that share a GPU do so through CUDA MPS, which holds them to their "
+        "share; auto: where NVIDIA's driver offers it",
+    )
+    gpu_memory_watch: bool = Field(
+        default=True,
+        description="end containers whose processes use more device memory than they hold",
+    )
     spark_home: Path | None = Field(
         default=None, description="Spark of the executors; empty: pyspark's"
     )
@@ -543,7 +567,12 @@ class AgentSettings(_Settings):
         default=5, ge=1, le=100, description="rotated files kept beside the newest"
     )
     work_keep_s: float = Field(
-        default=86_400.0, ge=0, description="time an ended container's work directory is kept"
+        default=86_400.0, ge=0, description="time an ended container's logs are kept"
+    )
+    logs_mib_max: int = Field(
+        default=10_240,
+        ge=0,
+        description="logs kept on the node in all; the oldest of ended containers go first",
     )
 
     @field_validator("gpus", mode="before")

@@ -180,6 +180,7 @@ def _from_entry(value: Entry) -> pb.QueueEntry:
         demand=value.demand,
         duration_s=value.duration_s,
         started_at_s=value.started_at_s,
+        passed=value.passed,
     )
 
 
@@ -193,6 +194,7 @@ def _to_entry(message: pb.QueueEntry) -> Entry:
         (demand[0], demand[1], demand[2], demand[3]),
         message.duration_s,
         message.started_at_s,
+        message.passed,
     )
 
 

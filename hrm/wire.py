@@ -361,6 +361,8 @@ def to_usage(message: node.NodeUsage) -> Usage:
             message.memory_total_mib, "usage.memory_total_mib", 0, MEMORY_MIB_MAX
         ),
         load_1m=_amount(message.load_1m, "usage.load_1m"),
+        disk_mib=_whole(message.disk_used_mib, "usage.disk_used_mib", 0, MEMORY_MIB_MAX),
+        disk_free_mib=_whole(message.disk_free_mib, "usage.disk_free_mib", 0, MEMORY_MIB_MAX),
     )
 
 
@@ -369,6 +371,8 @@ def _to_container_usage(message: common.ContainerUsage) -> Usage:
         cpu_percent=_amount(message.cpu_percent, "usage.cpu_percent"),
         memory_mib=_whole(message.memory_mib, "usage.memory_mib", 0, MEMORY_MIB_MAX),
         processes=_whole(message.processes, "usage.processes", 0, INT32_MAX),
+        disk_mib=_whole(message.disk_mib, "usage.disk_mib", 0, MEMORY_MIB_MAX),
+        gpu_memory_mib=_whole(message.gpu_memory_mib, "usage.gpu_memory_mib", 0, MEMORY_MIB_MAX),
     )
 
 
@@ -378,6 +382,8 @@ def from_usage(value: Usage) -> node.NodeUsage:
         memory_used_mib=value.memory_mib,
         memory_total_mib=value.memory_total_mib,
         load_1m=value.load_1m,
+        disk_used_mib=value.disk_mib,
+        disk_free_mib=value.disk_free_mib,
     )
 
 
@@ -491,6 +497,8 @@ def from_status(value: ContainerStatus) -> common.ContainerStatus:
         message.usage.cpu_percent = value.usage.cpu_percent
         message.usage.memory_mib = value.usage.memory_mib
         message.usage.processes = value.usage.processes
+        message.usage.disk_mib = value.usage.disk_mib
+        message.usage.gpu_memory_mib = value.usage.gpu_memory_mib
     return message
 
 

@@ -2,7 +2,7 @@
 # Makes a stock Spark understand masters of the form hrm://host:port.
 #
 # Point SPARK_CONF_DIR at this directory. Spark's launcher sources this file in its own shell, so it
-# may rewrite the launcher's arguments. It does six things, for hrm:// masters alone:
+# may rewrite the launcher's arguments. It does seven things, for hrm:// masters alone:
 #
 #   1. hrm://host:port becomes spark+hrm://host:port, the form that spark-submit lets pass;
 #   2. the plugin is compiled for this Spark, once, and put on the driver's class path;
@@ -12,7 +12,9 @@
 #   4. the AppMaster's Python starts now, to import while the driver's JVM starts;
 #   5. where there is an archive of Spark's classes, made by an agent of this machine or by
 #      `hrm env --archive`, the driver starts with it (HRM_ARCHIVE=off: it does not);
-#   6. what spark-submit would ignore without a word is not: --num-executors becomes the setting that
+#   6. where HRM_EVENT_LOG_DIR names a directory, event logs are on and go there. These are Java
+#      properties, the weakest of Spark's settings: any of the application's own wins;
+#   7. what spark-submit would ignore without a word is not: --num-executors becomes the setting that
 #      HRM obeys, and a limit on all cores is warned of.
 #
 # In cluster deploy mode, and for --status and --kill, none of that is needed here: the arguments go
@@ -201,6 +203,18 @@ _hrm_start_appmaster() {
   HRM_APPMASTER_PID=$!
 }
 
+# The lines of Java's argument file that turn event logs on, if they are to be.
+_hrm_event_log() {
+  local directory="${HRM_EVENT_LOG_DIR:-}"
+  [ -n "$directory" ] || return 0
+  if [ ! -d "$directory" ] || [ ! -w "$directory" ]; then
+    echo "HRM: warning: no event log: HRM_EVENT_LOG_DIR is $directory, where no file can be written" >&2
+    return 0
+  fi
+  directory="${directory//\\/\\\\}"
+  printf '%s\n' -Dspark.eventLog.enabled=true "\"-Dspark.eventLog.dir=${directory//\"/\\\"}\""
+}
+
 _hrm_secret() {
   local file descriptor secret
   secret="$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')" && [ "${#secret}" -eq 64 ] ||
@@ -211,6 +225,7 @@ _hrm_secret() {
     SPARK_DIST_CLASSPATH="$SPARK_DIST_CLASSPATH" "$HRM_PYTHON" -I -S "$HRM_SPARK_DIR/archive.py" \
       "$SPARK_HOME" "${SPARK_CONF_DIR:-}" "$@" >> "$file" || : # a driver starts without as well
   fi
+  _hrm_event_log >> "$file"
   exec {descriptor}< "$file"
   rm -f "$file"
   HRM_ARGUMENT_FILE="@/proc/self/fd/$descriptor"
@@ -245,4 +260,4 @@ fi
 # A program that a driver starts may call spark-submit itself, and must come by here again.
 unset SPARK_ENV_LOADED
 unset -f _hrm_fail _hrm_is_master _hrm_rewrite _hrm_take _hrm_default_master _hrm_find_python
-unset -f _hrm_start_appmaster _hrm_secret _hrm_adapt _hrm_judge _hrm_property
+unset -f _hrm_start_appmaster _hrm_secret _hrm_event_log _hrm_adapt _hrm_judge _hrm_property

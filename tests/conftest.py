@@ -16,6 +16,10 @@ os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 T = TypeVar("T")
 
+PATIENCE = float(os.environ.get("HRM_TEST_PATIENCE", "1"))
+"""By how much limits of time are stretched, on a machine that is slow or busy. What is checked
+stays as it is."""
+
 
 @pytest.fixture(scope="session")
 def _plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -51,7 +55,7 @@ def eventually() -> Callable[..., object]:
     """``eventually(condition, timeout_s)``: the first true value of ``condition``, or a failure."""
 
     def wait(condition: Callable[[], T], timeout_s: float = 10.0, what: str = "") -> T:
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + PATIENCE * timeout_s
         while not (value := condition()):
             if time.monotonic() > deadline:
                 pytest.fail(f"not within {timeout_s:g} s: {what or condition}")
@@ -83,6 +87,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     fails is tried once more, and both tries stand in the summary (``RERUN``), to be looked into.
     """
     marked = {item for item in items if item.get_closest_marker("spark")}
+    for item in marked if PATIENCE != 1 else ():
+        limit = item.get_closest_marker("timeout")
+        limit_s = PATIENCE * (limit.args[0] if limit else 120.0)
+        item.add_marker(pytest.mark.timeout(limit_s), append=False)
     for item in items:
         if item in marked or "integration" in item.path.parts:
             item.add_marker(pytest.mark.flaky(reruns=1))

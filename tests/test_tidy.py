@@ -33,6 +33,7 @@ LONG_FUNCTIONS: dict[str, str] = {}
 RUN_BY_NAME = {
     "hrm/agent/shim.py": "started by its path, so that it imports nothing",
     "hrm/spark/build.py": "started by its path in spark-env.sh, so that it imports little",
+    "hrm/spark/rehearsal.py": "an application, given to spark-submit by its path",
     "hrm/sim/pipelines/learning.py": "named as text, module:factory, where somebody learns",
     "hrm/core/invariants.py": "for tests and simulations, the user's own among them",
     "hrm/core/pipeline/invariants.py": "for tests and simulations, the user's own among them",

@@ -1,13 +1,17 @@
-"""LDWP + IAWP: figures 3 and 5 to 13 of the paper, in the simulator, beside the best heuristics.
+"""LDWP + IAWP: figures 5 to 13 of the paper, in the simulator, beside the best heuristics.
 
     python -m benchmarks.paper.ldwp [--quick] [--json FILE] [--seeds 10] [--processes 1]
+                                    [--runs FILE]
 
 The cluster of table 4 (``hrm.sim.pipelines``) runs the production cores under pairs of policies,
 ``cluster+node``. Seeds are split: learned weights come from 0 to 99, the best heuristic pair and
 IAWP's variant are chosen on 100 to 119, what is reported was measured on 1000 to 1019 with frozen
-weights. Every throughput stands beside what arrived and beside the fluid bound.
+weights. Every throughput stands beside what arrived and beside the fluid bound. At the paper's
+rates a good policy serves all that arrives; what each can do at most is measured beyond them.
 
-Figure 4 (the error of the NCF) is ``python -m benchmarks.paper.ncf``.
+``--runs FILE`` keeps every run in FILE as soon as it is over: the same command goes on where it was
+stopped. Figures 3 and 13 with learning are ``python -m benchmarks.paper.ldwp_learning``, figure 4
+(the error of the NCF) is ``python -m benchmarks.paper.ncf``.
 """
 
 from __future__ import annotations
@@ -22,15 +26,15 @@ from typing import Any
 from benchmarks import common
 from benchmarks.common import CONSOLE
 from benchmarks.paper.ldwp_plots import draw_all
-from benchmarks.paper.ldwp_report import document_of, report
-from benchmarks.paper.ldwp_runs import Job, Run, Setting, bound_of, run_all
+from benchmarks.paper.ldwp_report import SHIP_SETTINGS, document_of, report
+from benchmarks.paper.ldwp_runs import TEST_FIRST, Job, Run, Setting, bound_of, run_all
 from hrm.errors import NotFound
 from hrm.policies import models
 from hrm.policies.models import Model
 
 __all__ = ["main"]
 
-VALIDATION_FIRST, TEST_FIRST = 100, 1_000
+VALIDATION_FIRST = 100
 
 RANDOM = "random+random"
 BASELINES = (
@@ -47,16 +51,30 @@ LEARNED = ("ldwp", "ldwp-set")
 CLUSTER_POLICIES = ("random", "least-loaded", "min-wait", "demand", "ect")
 NODE_POLICIES = ("random", "mct", "min-min", "pats")
 SIZES_MB = (10.0, 20.0, 60.0, 120.0, 200.0, 400.0)
+SATURATION_PER_MIN = 120.0
+"""A third above the fluid bound; not of the paper."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is run. ``validation``: seeds of a choice; ``main``: tasks of a run at the highest
-    rate and where nodes come and go; ``other``: of all other runs, with wider intervals for it."""
+    """How much is run.
+
+    ``seeds``: of what the ship rule counts; ``fewer``: of the rest, which explains it.
+    ``validation``: seeds of a choice, with ``choice`` tasks each; ``span_min``: how long tasks
+    arrive at the paper's rates, ``main_min`` at the highest, at least ``least`` tasks. Tasks of a
+    run: ``changes`` where nodes come and go, ``full`` where more arrives than can be done,
+    ``sizes`` of figure 12, ``other`` of all the rest.
+    """
 
     seeds: int
+    fewer: int
     validation: int
-    main: int
+    choice: int
+    span_min: float
+    main_min: float
+    least: int
+    changes: int
+    full: int
     other: int
     sizes: int
     rates: tuple[float, ...]
@@ -64,8 +82,15 @@ class Plan:
     worlds: tuple[str, ...]
 
 
-FULL = Plan(10, 2, 1_500, 600, 60, (10, 20, 30, 40, 50, 60), (4, 7, 10), ("overload", "none"))
-QUICK = Plan(2, 1, 300, 200, 30, (30, 60), (6,), ("none",))
+FULL = Plan(
+    seeds=10, fewer=3, validation=2, choice=600, span_min=10.0, main_min=15.0, least=150,
+    changes=1_350, full=600, other=450, sizes=60, rates=(10, 20, 30, 40, 50, 60),
+    nodes=(4, 7, 10), worlds=("overload", "none"),
+)  # fmt: skip
+QUICK = Plan(
+    seeds=2, fewer=2, validation=1, choice=200, span_min=5.0, main_min=5.0, least=100,
+    changes=0, full=0, other=200, sizes=30, rates=(30, 60), nodes=(6,), worlds=("none",),
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -85,8 +110,8 @@ class Chosen:
 
     @property
     def main(self) -> tuple[str, ...]:
-        """With the paper's other two methods."""
-        return tuple(dict.fromkeys((*self.core, "ect+mct", "demand+pats")))
+        """With the paper's other two methods, and with who prefers short tasks."""
+        return tuple(dict.fromkeys((*self.core, "ect+min-min", "ect+mct", "demand+pats")))
 
 
 def _available(weights: Path | None) -> dict[str, Model]:
@@ -101,13 +126,13 @@ def _available(weights: Path | None) -> dict[str, Model]:
 
 def _validate(plan: Plan, given: argparse.Namespace, learned: Sequence[str]) -> Chosen:
     """The best heuristic pair and IAWP's score by throughput at 60/min on validation seeds."""
-    setting = Setting(name="validation", x=60, rate_per_min=60, tasks=plan.other)
+    setting = Setting(name="validation", x=60, rate_per_min=60, tasks=plan.choice)
     pairs = (*BASELINES, *(f"ect+{name}" for name in IAWP_VARIANTS))
     seeds = range(VALIDATION_FIRST, VALIDATION_FIRST + plan.validation)
     jobs = [Job(setting, seed, (pair,), given.profiles, given.weights)
             for seed in seeds for pair in pairs]  # fmt: skip
     scores: dict[str, list[float]] = {}
-    for run in run_all(jobs, processes=given.processes, said=CONSOLE.print):
+    for run in run_all(jobs, processes=given.processes, said=CONSOLE.print, kept=given.runs):
         scores.setdefault(run.pair, []).append(run.values["throughput"])
     means = {pair: sum(values) / len(values) for pair, values in scores.items()}
     best = max(BASELINES, key=lambda pair: means[pair])
@@ -120,9 +145,14 @@ def _settings(plan: Plan, chosen: Chosen) -> list[tuple[Setting, tuple[str, ...]
     core = chosen.core
     found = []
     for rate in plan.rates:
-        tasks = plan.main if rate == plan.rates[-1] else plan.other
+        minutes = plan.main_min if rate == plan.rates[-1] else plan.span_min
+        tasks = max(plan.least, round(minutes * rate))
         pairs = chosen.main if rate >= 50 else core
         found.append((Setting(name="rates", x=rate, rate_per_min=rate, tasks=tasks), pairs))
+    if plan.full:
+        rate = SATURATION_PER_MIN
+        setting = Setting(name="saturation", x=rate, rate_per_min=rate, tasks=plan.full)
+        found.append((setting, chosen.main))
     for nodes in plan.nodes:
         setting = Setting(name="nodes", x=nodes, rate_per_min=50, nodes=nodes, tasks=plan.other)
         found.append((setting, core))
@@ -144,9 +174,11 @@ def _settings(plan: Plan, chosen: Chosen) -> list[tuple[Setting, tuple[str, ...]
                 rate_per_min=rate * 60.0 / size if what == "loaded" else rate, tasks=plan.sizes,
             )  # fmt: skip
             found.append((setting, core))
-    changes = Setting(name="changes", x=50, rate_per_min=50, nodes=8, changes=True, tasks=plan.main)
+    changes = Setting(
+        name="changes", x=50, rate_per_min=50, nodes=8, changes=True, tasks=plan.changes
+    )
     learned = tuple(f"{name}+{chosen.iawp}" for name in (*chosen.learned, "ect"))
-    if plan.main >= FULL.main:
+    if plan.changes:
         found.append((changes, learned))
     cold = Setting(name="cold", x=50, rate_per_min=50, known=False, tasks=plan.other)
     found.append((cold, learned))
@@ -157,11 +189,12 @@ def _measure(plan: Plan, given: argparse.Namespace, chosen: Chosen) -> list[Run]
     count = given.seeds or plan.seeds
     jobs = [
         Job(setting, TEST_FIRST + number, pairs, given.profiles, given.weights)
-        for setting, pairs in _settings(plan, chosen)
         for number in range(count)
+        for setting, pairs in _settings(plan, chosen)
+        if number < plan.fewer or setting.name in SHIP_SETTINGS
     ]
     CONSOLE.print(f"{len(jobs)} jobs, {sum(len(job.pairs) for job in jobs)} runs")
-    return list(run_all(jobs, processes=given.processes, said=CONSOLE.print))
+    return list(run_all(jobs, processes=given.processes, said=CONSOLE.print, kept=given.runs))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -173,6 +206,7 @@ def _parser() -> argparse.ArgumentParser:
     common.add_common_arguments(parser)
     parser.add_argument("--seeds", type=int, default=0, help="test seeds of each point")
     parser.add_argument("--processes", type=int, default=1, help="runs at a time")
+    parser.add_argument("--runs", type=Path, help="keep runs in this file, and go on from it")
     parser.add_argument("--profiles", type=Path, help="a table of subtask profiles")
     parser.add_argument("--weights", type=Path, help="a directory of models beside HRM's own")
     return parser

@@ -14,7 +14,7 @@ from matplotlib import pyplot as plt
 
 from benchmarks.paper.plots import HEIGHT_IN, STYLE, WIDTH_IN
 
-__all__ = ["draw_all"]
+__all__ = ["draw_all", "draw_learning"]
 
 _COLOURS = ("#7f8c8d", "#b7950b", "#1e8449", "#6c3483", "#2471a3", "#c0392b", "#117864", "#a04000")
 _MARKERS = ("x", "v", "^", "D", "o", "s", "P", "*")
@@ -33,6 +33,28 @@ def draw_all(document: Mapping[str, Any], folder: Path) -> list[Path]:
             plt.close(whole)
         made.append(path)
     return made
+
+
+def draw_learning(document: Mapping[str, Any], folder: Path) -> Path:
+    """Figure 3, and figure 13 with learning, side by side."""
+    path = folder / "paper-ldwp-learning.svg"
+    with mpl.rc_context(STYLE):
+        whole = plt.figure(figsize=(WIDTH_IN, HEIGHT_IN))
+        left, right = whole.subplots(1, 2)
+        for place, one in enumerate(document["curves"]):
+            words = "pre-trained" if one["pretrained"] else "from nothing"
+            left.plot(
+                one["decisions"], one["reward"], color=_COLOURS[4 + place // 2],
+                linestyle="-" if one["pretrained"] else ":", label=f"{one['policy']}, {words}",
+            )  # fmt: skip
+        left.set_xlabel("decisions")
+        left.set_ylabel("reward of a greedy trial")
+        left.legend(fontsize=6.5)
+        _fluctuations(right, document["fluctuations"])
+        whole.tight_layout()
+        whole.savefig(path, metadata={"Date": None})
+        plt.close(whole)
+    return path
 
 
 def _rows(document: Mapping[str, Any], setting: str) -> list[Mapping[str, Any]]:
@@ -142,8 +164,11 @@ def _balance(whole: Any, document: Mapping[str, Any]) -> None:
 
 
 def _changes(whole: Any, document: Mapping[str, Any]) -> None:
-    panel = whole.subplots()
-    for place, one in enumerate(document["fluctuations"]):
+    _fluctuations(whole.subplots(), document["fluctuations"])
+
+
+def _fluctuations(panel: Any, several: Sequence[Mapping[str, Any]]) -> None:
+    for place, one in enumerate(several):
         panel.plot(
             range(1, len(one["series"]) + 1), one["series"],
             color=_COLOURS[(place + 4) % len(_COLOURS)], label=one["pair"],

@@ -6,23 +6,38 @@ process on the same arrivals. Every run is held against its bound; one above it 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import hashlib
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from hrm.policies import models
 from hrm.sim.pipelines import profiles as tables
 from hrm.sim.pipelines.bounds import Fluid
 from hrm.sim.pipelines.measures import Result
 from hrm.sim.pipelines.policies import policies
 from hrm.sim.pipelines.run import simulate
-from hrm.sim.pipelines.scenario import APPLICATIONS, Change, Scenario, arrivals, workers
+from hrm.sim.pipelines.scenario import (
+    APPLICATIONS,
+    Change,
+    Scenario,
+    Work,
+    arrivals,
+    workers,
+)
 
-__all__ = ["Job", "Run", "Setting", "bound_of", "run_all", "scenario_of"]
+__all__ = ["TEST_FIRST", "Job", "Run", "Setting", "bound_of", "run_all", "run_of", "scenario_of"]
+
+TEST_FIRST = 1_000
+"""The first of the seeds that results are measured on."""
 
 JOIN_S, LEAVE_S = 600.0, 1_200.0
 _TASK_COUNTS = (50, 100, 200, 400, 700, 1_000, 1_500)
@@ -139,19 +154,26 @@ def _do(job: Job) -> list[Run]:
             f"{most:.2f}: the simulator is wrong"
         )
         result.bound = min(fluid.rate_per_min, result.arrival_cap)
-        found.append(
-            Run(
-                setting=job.setting,
-                seed=job.seed,
-                pair=pair,
-                values={**result.values(), "fluid_bound": fluid.rate_per_min},
-                series=_series(result),
-                balance=_balance(result, work.arrives_s),
-                log_hash=result.log_hash,
-                seconds=time.process_time() - began,
-            )
-        )
+        run = run_of(job.setting, job.seed, pair, result, work)
+        run.values["fluid_bound"] = fluid.rate_per_min
+        run.values["of_bound"] = result.throughput() / result.bound
+        run.seconds = time.process_time() - began
+        found.append(run)
     return found
+
+
+def run_of(setting: Setting, seed: int, pair: str, result: Result, work: Work) -> Run:
+    """The figures of ``result``."""
+    return Run(
+        setting=setting,
+        seed=seed,
+        pair=pair,
+        values=result.values(),
+        series=_series(result),
+        balance=_balance(result, work.arrives_s),
+        log_hash=result.log_hash,
+        seconds=0.0,
+    )
 
 
 def _series(result: Result) -> list[int]:
@@ -167,15 +189,69 @@ def _balance(result: Result, arrives_s: Sequence[float]) -> list[tuple[int, floa
     ]
 
 
-def run_all(jobs: Sequence[Job], *, processes: int, said: Callable[[str], None]) -> Iterator[Run]:
-    """All runs of all jobs, in the order of the jobs. ``processes`` 1: in this one."""
-    for done, runs in enumerate(_each(jobs, processes), 1):
+def run_all(
+    jobs: Sequence[Job], *, processes: int, said: Callable[[str], None], kept: Path | None = None
+) -> Iterator[Run]:
+    """All runs of all jobs, in the order of the jobs. ``processes`` 1: in this one.
+
+    ``kept``: a file of JSON lines in which the runs of each job are kept as soon as there are any,
+    and from which those that are there are taken: what was stopped goes on.
+    """
+    held = _kept(kept) if kept is not None else {}
+    left = [job for job in jobs if _key(job) not in held]
+    made = iter(_each(left, processes))
+    for done, job in enumerate(jobs, 1):
+        runs = held.get(_key(job))
+        if runs is None:
+            runs = next(made)
+            if kept is not None:
+                _keep(kept, job, runs)
         first = runs[0]
         said(
             f"{done} of {len(jobs)}: {first.setting.name} {first.setting.x:g}, seed {first.seed}, "
             f"{len(runs)} pairs, {sum(run.seconds for run in runs):.0f} s"
         )
         yield from runs
+
+
+@functools.lru_cache(maxsize=4)
+def _inputs(profiles: Path | None, weights: Path | None) -> str:
+    """A hash of the profiles and the models that jobs run with; of the code there is none."""
+    files = [profiles] if profiles is not None else [*tables.SHIPPED]
+    for folder in (models.PACKAGE_DIR, weights):
+        files += sorted(folder.glob("*.npz")) if folder is not None else []
+    held = b"".join(path.read_bytes() for path in files if path.exists())
+    return hashlib.sha256(held).hexdigest()[:16]
+
+
+def _key(job: Job) -> str:
+    return f"{_inputs(job.profiles, job.weights)} {job!r}"
+
+
+def _keep(path: Path, job: Job, runs: Sequence[Run]) -> None:
+    line = {"job": _key(job), "runs": [dataclasses.asdict(run) for run in runs]}
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def _kept(path: Path) -> dict[str, list[Run]]:
+    """A last line that was cut off is not there."""
+    found: dict[str, list[Run]] = {}
+    for text in path.read_text().splitlines() if path.exists() else ():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        found[line["job"]] = [_run(one) for one in line["runs"]]
+    return found
+
+
+def _run(held: dict[str, Any]) -> Run:
+    setting = dict(held.pop("setting"))
+    if setting["applications"] is not None:
+        setting["applications"] = tuple(setting["applications"])
+    balance = [(int(count), degree, load) for count, degree, load in held.pop("balance")]
+    return Run(setting=Setting(**setting), balance=balance, **held)
 
 
 def _each(jobs: Sequence[Job], processes: int) -> Iterable[list[Run]]:

@@ -24,6 +24,7 @@ from scipy.stats import t as student
 from benchmarks import common
 from benchmarks.common import CONSOLE
 from benchmarks.paper import ncf_methods as methods
+from benchmarks.paper.ncf_curve import STEPS, curve
 from benchmarks.paper.ncf_data import Measured, read_igniter, read_profiles
 from benchmarks.paper.ncf_plot import draw
 from hrm.errors import HrmError
@@ -175,6 +176,11 @@ def report(document: Mapping[str, Any]) -> str:
             _metrics_table(table["metrics"]),
             _applications_table(table["metrics"]["by_application"]),
         ]
+        parts += [
+            "### Learning a new application (figure 4)",
+            _CURVE_IS,
+            _curve_table(table["curve"]),
+        ]
         if table["scores"]:
             parts += ["### Co-run scores", _SCORES_ARE, _scores_table(table["scores"])]
     parts.append(f"Best: `{document['best']['predictor']}`, `{document['best']['score']}`.")
@@ -189,6 +195,27 @@ _SCORES_ARE = (
     "not held out, but what a manager sees that has run for a while. A score that is the same for "
     "all pairs has rank 0."
 )
+
+
+_CURVE_IS = (
+    "Half of a held-out application's cells are told one after the other, each a step of plain "
+    "gradient descent, to a network that was trained on the other applications and to one that was "
+    "only drawn. Loss: mean square, of the cells it learns from; error: mean absolute, of the "
+    "other half. The closed form knows the same half."
+)
+
+
+def _curve_table(found: Mapping[str, Any]) -> str:
+    rows = [
+        [f"{step:,}"]
+        + [f"{found[name][what][place]:.4f}" for what in ("loss", "error")
+           for name in ("pretrained", "fresh")]
+        + [f"{found['gaussian_error']:.4f}"]
+        for place, step in enumerate(found["steps"])
+    ]  # fmt: skip
+    header = ["cells told", "loss, pre-trained", "loss, from nothing", "error, pre-trained",
+              "error, from nothing", "error of the closed form"]  # fmt: skip
+    return common.table(header, rows)
 
 
 def _cell(value: Mapping[str, float] | None) -> str:
@@ -243,7 +270,7 @@ def _tables(arguments: argparse.Namespace) -> list[Measured]:
     return tables
 
 
-def _measured(table: Measured, seeds: int, trials: int) -> dict[str, Any]:
+def _measured(table: Measured, seeds: int, trials: int, quick: bool) -> dict[str, Any]:
     for problem in table.problems[:10]:
         CONSOLE.print(f"left out: {problem}")
     return {
@@ -255,6 +282,7 @@ def _measured(table: Measured, seeds: int, trials: int) -> dict[str, Any]:
         "problems": list(table.problems),
         "metrics": measure_metrics(table, seeds, trials),
         "scores": measure_scores(table, trials) if table.pairs else None,
+        "curve": curve(table, seeds, STEPS[:3] if quick else STEPS),
     }
 
 
@@ -293,7 +321,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not tables:
         CONSOLE.print("nothing to measure: name a folder with --data or profiles with --profiles")
         return 2
-    measured = [_measured(table, seeds, trials) for table in tables]
+    measured = [_measured(table, seeds, trials, options.quick) for table in tables]
     provenance = common.provenance("benchmarks.paper.ncf", ("numpy", "scipy", "torch"))
     if options.data is not None:
         # Where the data lie is this machine's matter.

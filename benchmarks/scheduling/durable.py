@@ -4,9 +4,9 @@
 to the disk before it is answered), attaches, asks for all its containers in one request, and is
 done when the nodes have been told of all of them; then the next one follows. Events and commands go
 through ``hrm.master.interpreter`` as in the daemon, and the journal of events watches; only the
-streams end in this process. A commit
-is one container of which a node has been told; nobody is told anything before the writes that it
-rests on are on disk. The requests are made before the clock starts.
+streams end in this process. A commit is one container of which a node has been told; nobody is told
+anything before the writes that it rests on are on disk. The requests are made before the clock
+starts.
 
 Between the repetitions, outside of the clock, the applications end, their containers with them, and
 the master forgets them.

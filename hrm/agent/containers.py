@@ -9,7 +9,7 @@ stopped:
     stop.json        the order to stop, with cause and reason
     exit.json        how the command ended
     acknowledged     the master knows of the end; only the logs are of interest now
-    stdout, stderr   with their older parts, kept for ``work_keep_s`` after the end
+    stdout, stderr   with their older parts, kept as ``hrm.agent.retention`` says
     local/, tmp/     Spark's scratch space
 
 At the end all is removed but the logs and the records above: what a container fetched or wrote
@@ -50,6 +50,7 @@ from hrm import wire
 from hrm.agent import shim
 from hrm.agent.isolation import DRIVERS, Device, Isolation, Limits
 from hrm.agent.logs import STREAMS
+from hrm.agent.retention import ACKNOWLEDGED_FILE, Swept, sweep
 from hrm.agent.run_as import Account
 from hrm.agent.warm import WarmJvm, WarmPool
 from hrm.core.model import ContainerSpec, EndCause, LaunchContext
@@ -60,7 +61,6 @@ from hrm.v1 import common_pb2
 __all__ = ["Adopted", "Containers", "Ended", "StopOrder"]
 
 RECORD_FILE = "container.json"
-ACKNOWLEDGED_FILE = "acknowledged"
 HOME_DIR = "work"
 _SCRATCH = ("local", "tmp")
 _KEPT = {RECORD_FILE, ACKNOWLEDGED_FILE, "shim.log"} | {
@@ -253,7 +253,7 @@ class Containers:
             (directory / name).mkdir(mode=0o700, exist_ok=True)
             _hand_over(directory / name, account)
         for name, text in launch.files.items():
-            (directory / name).write_text(text)
+            _write_private(directory / name, text)
             _hand_over(directory / name, account)
         bare = replace(spec, launch=LaunchContext(decommissions=spec.launch.decommissions))
         record = {
@@ -479,16 +479,17 @@ class Containers:
                     _log.info("removing a leftover group", container=container_id)
                     driver.remove(container_id)
 
-    def forget_old(self, keep_s: float, now: float) -> int:
-        """Remove the directories of containers that ended ``keep_s`` ago; answers how many."""
-        removed = 0
-        for directory in sorted(self.dir.iterdir()):
-            with contextlib.suppress(OSError):
-                old = (directory / shim.EXIT_FILE).stat().st_mtime < now - keep_s
-                if old and directory.name not in self._running:
-                    remove_tree(directory)
-                    removed += 1
-        return removed
+    def forget_old(self, keep_s: float, now: float, bytes_max: int = 1 << 62) -> Swept:
+        """Remove directories of containers that ended ``keep_s`` ago, and the oldest of those that
+        have ended while all together have more than ``bytes_max``."""
+        return sweep(
+            self.dir,
+            self._running.__contains__,
+            keep_s=keep_s,
+            bytes_max=bytes_max,
+            now=now,
+            remove=remove_tree,
+        )
 
 
 def _open_up(directory: Path, account: Account | None) -> None:
@@ -497,6 +498,13 @@ def _open_up(directory: Path, account: Account | None) -> None:
     if account is not None:
         directory.chmod(0o711)
         directory.parent.chmod(0o711)
+
+
+def _write_private(path: Path, text: str) -> None:
+    """A new file that is closed to others from its first byte on: it may hold a secret."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
 
 
 def _hand_over(path: Path, account: Account | None) -> None:

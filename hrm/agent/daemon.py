@@ -29,10 +29,12 @@ from hrm import rpc, wire
 from hrm.agent import isolation as isolating
 from hrm.agent import shim
 from hrm.agent.containers import Containers, Ended, StopOrder
+from hrm.agent.disk import DiskWatch
 from hrm.agent.driver import driver_launch, files_dir, forget_old_files
 from hrm.agent.link import Link
 from hrm.agent.logs import LogPages, Logs, LogService
 from hrm.agent.machine import Machine, auto_binding, describe, ending, keep_binding
+from hrm.agent.mps import Mps
 from hrm.agent.own_log import configure_logging
 from hrm.agent.pipeline_gpus import GpuService
 from hrm.agent.pipeline_runtime import PipelineRuntime
@@ -114,7 +116,8 @@ class Agent:
             account_of=machine.run_as.account_of,
             warm=shortcuts.warm if shortcuts is not None else None,
         )
-        self._tracker = Tracker(settings.usage_interval_s, self._sampled)
+        self._tracker = self._watching()
+        self._mps = Mps(settings.mps, settings.work_dir, machine.hardware.gpus)
         self._logs = Logs(self._containers.dir, token, self._is_over)
         self._sample: Sample | None = None
         self._starting: dict[str, asyncio.Task[None]] = {}
@@ -140,6 +143,20 @@ class Agent:
         self._spark_versions = spark_versions
         self._endpoint = ""
 
+    def _watching(self) -> Tracker:
+        settings = self._settings
+        return Tracker(
+            settings.usage_interval_s,
+            self._sampled,
+            disk=DiskWatch(
+                self._containers.dir,
+                interval_s=settings.disk_interval_s,
+                limit_mib=settings.disk_limit_mib,
+                node_limit_mib=settings.disk_node_limit_mib,
+            ),
+            device_memory=self._machine.device_memory,
+        )
+
     def _rebuild_isolation(self, name: str) -> isolating.Isolation:
         make = isolating.DRIVERS[name]
         vcores = self._machine.capacity.vcores
@@ -158,6 +175,7 @@ class Agent:
             self._tracker.start()
             stack.push_async_callback(asyncio.to_thread, self._tracker.stop)
             stack.push_async_callback(self._containers.close)
+            await asyncio.to_thread(self._mps.start)
             await self._adopt()
             if self._pipelines is not None:
                 await self._pipelines.start()
@@ -181,6 +199,8 @@ class Agent:
             finally:
                 self._ending.set()
                 await self._end_containers()
+                if await self._containers.drain(0.0):
+                    await asyncio.to_thread(self._mps.stop)
                 await self._link.close(_FLUSH_LIMIT_S)
                 for task in (cleaning, linked, told):
                     task.cancel()
@@ -290,18 +310,21 @@ class Agent:
 
     async def _clean_up(self) -> None:
         keep_s = self._settings.work_keep_s
+        bytes_max = self._settings.logs_mib_max << 20
         period_s = min(_CLEANUP_PERIOD_S, max(1.0, keep_s))
         while True:
             try:
-                removed = await asyncio.to_thread(self._containers.forget_old, keep_s, time.time())
+                swept = await asyncio.to_thread(
+                    self._containers.forget_old, keep_s, time.time(), bytes_max
+                )
             except OSError as error:
-                removed = 0
                 _log.warning("cannot remove old work directories", why=str(error))
+            else:
+                if swept.old or swept.too_much:
+                    _log.info("removed logs", old=swept.old, too_much=swept.too_much)
             if self._shuffle is not None:
                 live = {x.spec.application_id for x in self._core.containers.values()}
                 await asyncio.to_thread(self._shuffle.forget_old, keep_s, live, time.time())
-            if removed:
-                _log.info("removed old work directories", count=removed)
             files = files_dir(self._settings)
             await asyncio.to_thread(forget_old_files, files, keep_s, time.time())
             await asyncio.sleep(period_s)
@@ -381,6 +404,8 @@ class Agent:
             )
             held = unit.gpu if spec.resources.gpu_memory_mib else None
             closed = self._machine.gpu_devices.closed(held)
+            shared = self._mps.environment(held, spec.resources.gpu_memory_mib)
+            launch = replace(launch, environment={**launch.environment, **shared})
             if self._shuffle is not None and self._shuffle.serves(spec):
                 account = self._machine.run_as.account_of(spec.user)
                 launch = self._shuffle.prepare(spec, launch, account)
@@ -404,6 +429,7 @@ class Agent:
                 self._containers.isolation_of(spec.container_id),
                 limit_mib=spec.resources.memory_mib,
                 heap_mib=spec.heap_mib,
+                gpu_limit_mib=spec.resources.gpu_memory_mib,
             )
 
     def _stop(self, command: c.StopProcess) -> None:
@@ -454,7 +480,10 @@ class Agent:
         for breach in sample.breaches:
             container_id = ContainerId(breach.container_id)
             event = e.ContainerOverLimit(
-                now=time.time(), container_id=container_id, message=breach.message
+                now=time.time(),
+                container_id=container_id,
+                message=breach.message,
+                cause=breach.cause,
             )
             self._deliver(event)
         if not self._ending.is_set():
@@ -476,6 +505,7 @@ class Agent:
             isolation=machine.isolation.driver.name,
             spark_versions=self._spark_versions,
             platform=settings.platform,
+            remarks=[*machine.remarks, *filter(None, [self._mps.remark])],
         )
 
     def _connected(self, epoch: int, first: bool) -> None:
@@ -563,6 +593,8 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
             versions: tuple[str, ...] = ()
             if command_of is None:
                 command_of, versions, shortcuts = _spark_commands(settings, machine)
+            for remark in machine.remarks:
+                _log.info("how containers are kept apart", what=remark)
             for name, why in machine.isolation.passed_over.items():
                 _log.info("isolation passed over", driver=name, why=why)
             shuffle = _shuffle_service(settings)

@@ -153,8 +153,8 @@ class Logs:
         path = self._dir / container_id / stream
         if self._is_over(container_id) is None and not path.parent.is_dir():
             raise NotFound(
-                f"this node has no log of {container_id}: it never ran here, or its work "
-                f"directory was cleaned up (work_keep_s)"
+                f"this node has no log of {container_id}: it never ran here, or its logs were "
+                f"removed for their age or size (work_keep_s, logs_mib_max)"
             )
         return path
 

@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pynvml
 import structlog
 
 from hrm.agent import shim
 from hrm.agent.containers import Ended, StopOrder
+from hrm.agent.device_memory import DeviceMemory, NvmlDeviceMemory
 from hrm.agent.gpu_devices import GpuDevices, find_gpu_devices
 from hrm.agent.hardware import cores as hardware_cores
 from hrm.agent.hardware import find_gpus, numa_distances
@@ -77,6 +79,7 @@ class Machine:
     isolation: Detection
     run_as: RunAs
     gpu_devices: GpuDevices
+    device_memory: DeviceMemory | None = None
     pipelines: PipelineShare | None = None
 
     @property
@@ -89,8 +92,9 @@ class Machine:
         """What people should know of how this node keeps its containers apart."""
         told = (
             f"isolation: {self.isolation.explanation}",
-            self.run_as.remark,
+            f"run as: {self.run_as.remark}",
             self.gpu_devices.remark(self.isolation.driver),
+            _memory_remark(self),
         )
         return tuple(remark for remark in told if remark)
 
@@ -138,8 +142,30 @@ class Machine:
                 isolation=isolation,
                 run_as=run_as,
                 gpu_devices=gpu_devices,
+                device_memory=_watch_device_memory(settings, hardware),
                 pipelines=pipelines,
             )
+
+
+def _watch_device_memory(settings: AgentSettings, hardware: Hardware) -> DeviceMemory | None:
+    real = [gpu for gpu in hardware.gpus if not gpu.declared]
+    if not settings.gpu_memory_watch or not real:
+        return None
+    try:
+        return NvmlDeviceMemory(real)
+    except pynvml.NVMLError as error:
+        _log.warning("device memory is not watched", why=str(error))
+        return None
+
+
+def _memory_remark(machine: Machine) -> str:
+    if not machine.hardware.gpus:
+        return ""
+    if machine.device_memory is not None:
+        return "device memory: watched through NVML; a container over its share is ended"
+    if all(gpu.declared for gpu in machine.hardware.gpus):
+        return "device memory: counted only: the GPUs are declared, no device stands behind them"
+    return "device memory: counted only (gpu_memory_watch = false, or NVML does not answer)"
 
 
 def _host_name() -> str:

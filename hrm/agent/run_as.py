@@ -10,7 +10,8 @@ not say which person holds it. So the claim is bounded on every node, whatever t
 
 What this protects: the node from containers, one user's files and secrets from the containers of
 another, and the agent and its token from all of them, because no executor is given the token. What
-it does not: somebody who holds the token may claim to be any user that these rules let through.
+it does not: somebody who holds the token, as every driver does, may claim to be any user that these
+rules let through.
 
 Only root may become another user. An agent of anybody else runs containers as itself, and says so.
 

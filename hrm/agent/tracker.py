@@ -8,6 +8,9 @@ which count it once but cost a walk of the page tables.
 Where the kernel enforces the limit, it kills one process of the group and counts that; the tracker
 turns the count into the end of the whole container. Where nothing does, the tracker compares. Both
 give the same breach, whose message names the limit and the setting that raises it.
+
+Disk and device memory are measured elsewhere (``disk``, ``device_memory``) and judged here, so that
+one sample has all that a container uses, and a container breaks one limit only, the first found.
 """
 
 from __future__ import annotations
@@ -17,13 +20,15 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import psutil
 import structlog
 
+from hrm.agent.device_memory import DeviceMemory, device_memory_message
+from hrm.agent.disk import DiskWatch
 from hrm.agent.isolation import Isolation
-from hrm.core.model import Usage
+from hrm.core.model import EndCause, Usage
 
 __all__ = ["Breach", "Sample", "Tracker", "memory_message"]
 
@@ -34,10 +39,11 @@ _log = structlog.get_logger("hrm.agent.tracker")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breach:
-    """A container that is over its memory limit, in words for its user."""
+    """A container that is over a limit, in words for its user."""
 
     container_id: str
     message: str
+    cause: EndCause = EndCause.MEMORY_LIMIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +61,7 @@ class _Watched:
     isolation: Isolation
     limit_mib: int
     heap_mib: int
+    gpu_limit_mib: int
     cpu_s: dict[int, float] = field(default_factory=dict)
     sampled_at_s: float = 0.0
     breached: bool = False
@@ -80,9 +87,19 @@ class Tracker:
     thread.
     """
 
-    def __init__(self, interval_s: float, on_sample: Callable[[Sample], None]) -> None:
+    def __init__(
+        self,
+        interval_s: float,
+        on_sample: Callable[[Sample], None],
+        *,
+        disk: DiskWatch | None = None,
+        device_memory: DeviceMemory | None = None,
+    ) -> None:
+        """``disk`` sweeps in a thread of its own, which this one starts and stops with itself."""
         self._interval_s = interval_s
         self._on_sample = on_sample
+        self._disk = disk
+        self._device_memory = device_memory
         self._lock = threading.Lock()
         self._watched: dict[str, _Watched] = {}
         self._ending = threading.Event()
@@ -96,10 +113,12 @@ class Tracker:
         *,
         limit_mib: int,
         heap_mib: int = 0,
+        gpu_limit_mib: int = 0,
     ) -> None:
         """Follow the processes below ``root_pid``, which itself does not count."""
+        entry = _Watched(root_pid, isolation, limit_mib, heap_mib, gpu_limit_mib)
         with self._lock:
-            self._watched[container_id] = _Watched(root_pid, isolation, limit_mib, heap_mib)
+            self._watched[container_id] = entry
 
     def unwatch(self, container_id: str) -> None:
         with self._lock:
@@ -108,11 +127,17 @@ class Tracker:
     def start(self) -> None:
         psutil.cpu_percent()  # the first call only sets the mark
         self._thread.start()
+        if self._disk is not None:
+            self._disk.start()
 
     def stop(self) -> None:
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join(_STOP_LIMIT_S)
+        if self._disk is not None:
+            self._disk.stop()
+        if self._device_memory is not None:
+            self._device_memory.close()
 
     def _run(self) -> None:
         while not self._ending.wait(self._interval_s):
@@ -127,22 +152,53 @@ class Tracker:
         with self._lock:
             watched = dict(self._watched)
         children = _children() if watched else {}
+        devices = self._device_memory.used_bytes() if self._device_memory and watched else {}
+        disk = self._disk.use.containers if self._disk is not None else {}
+        full = self._disk.too_much(watched) if self._disk is not None else {}
         usages: dict[str, Usage] = {}
         breaches: list[Breach] = []
         for container_id, entry in watched.items():
             processes = _below(entry.root_pid, children)
             memory_mib = _memory_mib(container_id, entry, processes)
+            gpu_mib = sum(devices.get(process.pid, 0) for process in processes) // _MIB
             usages[container_id] = Usage(
                 cpu_percent=_cpu_percent(entry, processes),
                 memory_mib=memory_mib,
                 processes=len(processes),
+                disk_mib=disk[container_id].mib if container_id in disk else 0,
+                gpu_memory_mib=gpu_mib,
             )
-            over = _over(container_id, entry, memory_mib)
-            if over is not None and not entry.breached:
+            if entry.breached:
+                continue
+            breach = _breach(container_id, entry, memory_mib, gpu_mib, full.get(container_id))
+            if breach is not None:
                 entry.breached = True
-                message = memory_message(over or None, entry.limit_mib, entry.heap_mib)
-                breaches.append(Breach(container_id=container_id, message=message))
-        return Sample(node=_node_usage(), containers=usages, breaches=tuple(breaches))
+                breaches.append(breach)
+        return Sample(node=self._node(), containers=usages, breaches=tuple(breaches))
+
+    def _node(self) -> Usage:
+        usage = _node_usage()
+        if self._disk is None:
+            return usage
+        use = self._disk.use
+        return replace(usage, disk_mib=use.total_mib, disk_free_mib=use.free_mib)
+
+
+def _breach(
+    container_id: str, entry: _Watched, memory_mib: int, gpu_mib: int, disk: str | None
+) -> Breach | None:
+    """The first limit that a container is over; ``disk``: what is told of it, None: inside."""
+    over = _over(container_id, entry, memory_mib)
+    if over is not None:
+        message = memory_message(over or None, entry.limit_mib, entry.heap_mib)
+        return Breach(container_id=container_id, message=message)
+    if gpu_mib > entry.gpu_limit_mib:
+        message = device_memory_message(gpu_mib, entry.gpu_limit_mib)
+        cause = EndCause.GPU_MEMORY_LIMIT
+        return Breach(container_id=container_id, message=message, cause=cause)
+    if disk is not None:
+        return Breach(container_id=container_id, message=disk, cause=EndCause.DISK_LIMIT)
+    return None
 
 
 def _over(container_id: str, entry: _Watched, memory_mib: int) -> int | None:

@@ -12,8 +12,8 @@ dies. When it is taken, the directory becomes the container's: it is renamed, an
 paths valid that the JVM knows.
 
 The memory of the pool is not offered to the cluster (``reserved_mib``), so that it is never taken
-twice. It starts one JVM at a time, at a low priority where the agent is root, and gives up after
-some failures in a row.
+twice. It starts one JVM at a time, some seconds after the last executor was asked for, at a low
+priority where the agent is root, and gives up after some failures in a row.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ MEMORY_MAX_MIB = 512
 """The most that a JVM in waiting may take."""
 
 FAILURES_MAX = 3
+CALM_S = 5.0
+CALM_LIMIT_S = 60.0
 _READY_LIMIT_S = 180.0
 _END_LIMIT_S = 10.0
 _LOOK_PERIOD_S = 0.2
@@ -60,7 +62,7 @@ _LOG_BYTES_MAX = 1 << 20
 _NOTE_MAX = 500
 _LATE_VARIABLES = re.compile(
     r"_SPARK_AUTH_SECRET|SPARK_USER|SPARK_LOG_URL_(STDOUT|STDERR)|SPARK_EXECUTOR_\w+|PYTHON\w*|"
-    r"PYSPARK_\w+|SPARK_LOCAL_DIRS|TMPDIR|HRM_CONTAINER_ID"
+    r"PYSPARK_\w+|SPARK_LOCAL_DIRS|TMPDIR|HRM_CONTAINER_ID|HRM_DRIVER_PYTHON"
 )
 _FIXED_VARIABLES = re.compile(
     r"HOME|USER|LOGNAME|LANG|LC_ALL|LC_CTYPE|TZ|PATH|LD_LIBRARY_PATH|JAVA_HOME|SPARK_HOME|"
@@ -156,13 +158,15 @@ class WarmJvm:
         return (self.path / READY_FILE).exists()
 
     def weigh(self) -> int:
-        """Note and answer what it takes, MiB."""
-        used = 0
+        """What it takes, MiB; what of it is its own, and no file's, is noted."""
+        used = own = 0
         for pid in shim.descendants(self._process.pid):
             with contextlib.suppress(psutil.Error):
-                used += psutil.Process(pid).memory_info().rss
-        self.memory_mib = (used >> 20) + 1
-        return self.memory_mib
+                memory = psutil.Process(pid).memory_info()
+                used += memory.rss
+                own += memory.rss - memory.shared
+        self.memory_mib = (own >> 20) + 1
+        return used >> 20
 
     def move(self, directory: Path) -> None:
         """Its directory becomes ``directory``; the JVM goes on to use the old name.
@@ -211,9 +215,14 @@ class WarmPool:
     """``settings.warm_executors`` JVMs of the kind that was wanted last. One event loop."""
 
     def __init__(
-        self, settings: AgentSettings, spark: Spark, plugin: Callable[[], str] | None = None
+        self,
+        settings: AgentSettings,
+        spark: Spark,
+        plugin: Callable[[], str] | None = None,
+        calm_s: float = CALM_S,
     ) -> None:
-        """``plugin``: finds the jar with ``WarmExecutor``; built where it is not given."""
+        """``plugin``: finds the jar with ``WarmExecutor``; built where it is not given.
+        ``calm_s``: time without another executor before a JVM is started."""
         self._size = settings.warm_executors
         self._dir = settings.work_dir.absolute() / "warm"
         self._jars = ":".join(class_path(str(spark.home)))
@@ -224,6 +233,8 @@ class WarmPool:
         self._failures = 0
         self._note = ""
         self._building = False
+        self._asked_at_s = 0.0
+        self._calm_s = calm_s
         self._kick = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -261,6 +272,7 @@ class WarmPool:
         if isinstance(profile, str):
             self._count.missing(profile)
             return None
+        self._asked_at_s = time.monotonic()
         if profile != self._wanted:
             self._wanted, self._failures = profile, 0
         self._kick.set()
@@ -303,6 +315,7 @@ class WarmPool:
             self._kick.set()
             self._building = True
             try:
+                await self._calm()
                 jvm = await self._warm_up(wanted)
                 self._ready.append(jvm)
                 self._failures, self._note = 0, ""
@@ -312,6 +325,12 @@ class WarmPool:
                 _log.warning("no warm JVM", why=self._note, failures=self._failures)
             finally:
                 self._building = False
+
+    async def _calm(self) -> None:
+        """Let the executors that have just been asked for start first, within a limit."""
+        latest = time.monotonic() + CALM_LIMIT_S
+        while (wait_s := min(self._asked_at_s + self._calm_s, latest) - time.monotonic()) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(wait_s)  # meanwhile others may have been asked for
 
     async def _drop(self, jvms: list[WarmJvm]) -> None:
         for jvm in tuple(jvms):

@@ -55,9 +55,17 @@ def up(
     schedulers: Annotated[
         int, typer.Option("--schedulers", min=1, max=256, help="Parallel ones in the master.")
     ] = 2,
+    event_log: Annotated[
+        bool,
+        typer.Option(
+            "--event-log/--no-event-log",
+            envvar="HRM_EVENT_LOG",
+            help="Applications write Spark's event logs, for hrm history.",
+        ),
+    ] = True,
 ) -> None:
     """Start a cluster on this machine: one master and some nodes, all processes."""
-    from hrm.cli import embedded, machine
+    from hrm.cli import embedded, history, machine
 
     size = machine.node_size(
         nodes,
@@ -82,7 +90,10 @@ def up(
             port=embedded.free_port(host, port),
             nodes=nodes,
             size=size,
+            event_log=event_log,
         )
+        if removed := history.prune(directory / embedded.EVENT_LOGS, time.time()):
+            console.note(f"removed {removed} event logs that were old or too many")
         began = time.monotonic()
         with _interruptible(), _progress() as progress:
             embedded.start(cluster, schedulers, progress)
@@ -182,7 +193,11 @@ def _say_next_steps(cluster: Cluster, took_s: float) -> None:
         "  hrm spark-submit app.py            # a stock Spark's spark-submit, on this cluster",
         '  eval "$(hrm env)"                  # or set up this shell, then:',
         f"  spark-submit --master hrm://{cluster.address} app.py",
-        "  hrm status; hrm apps               # look",
+        "  hrm status; hrm apps; hrm events   # look",
+        *(
+            ["  hrm history                        # Spark's pages of what has ended"]
+            * cluster.event_log
+        ),
         f"  hrm down{_state_flag(cluster.directory)}",
     ]
     typer.echo("\n".join(lines))

@@ -93,6 +93,12 @@ _ENVIRONMENT = {
     "HRM_CONFIG": ("", "the configuration file; it must exist if this is set"),
     "HRM_MASTER": ("", "`host:port` that `hrm status` and its like ask"),
     "HRM_TOKEN_FILE": ("`$HRM_HOME/token`", "the cluster's secret, for clients and AppMasters"),
+    "HRM_ARCHIVE": ("`on`", "`off`: drivers start without the archive of Spark's classes"),
+    "HRM_EVENT_LOG": ("", "`0`: `hrm up` leaves Spark's event logs off, as --no-event-log does"),
+    "HRM_EVENT_LOG_DIR": (
+        "set by `hrm env`",
+        "where applications write Spark's event logs; empty: nowhere",
+    ),
     "HRM_PYTHON": ("set by `hrm env`", "the Python that has HRM, for Spark's start scripts"),
     "HRM_DEBUG": ("", "`1`: errors of the command line show their traceback"),
     "NO_COLOR": ("", "anything: no colours"),

@@ -7,6 +7,7 @@ forgets one::
     DIR/master/             the master's store
     DIR/nodes/node-1/       an agent's work directory, its containers in containers/
     DIR/logs/node-1.log     what the daemon said; .log.1 is the run before
+    DIR/event-logs/         Spark's own, of applications, for hrm history
     DIR/cluster.json        which processes belong to the cluster: written before they are needed
     DIR/up.lock             held by whoever starts or ends the cluster
 
@@ -38,6 +39,7 @@ from hrm.cli.machine import NodeSize
 
 __all__ = ["Cluster", "Process", "Progress", "free_port", "locked", "start", "stop"]
 
+EVENT_LOGS = "event-logs"
 MASTER_START_TIMEOUT_S = 60.0
 AGENTS_START_TIMEOUT_S = 60.0
 APPLICATIONS_STOP_TIMEOUT_S = 10.0
@@ -85,6 +87,7 @@ class Cluster:
     version: str = __version__
     boot: str = field(default_factory=boot_id)
     started_at_s: float = field(default_factory=time.time)
+    event_log: bool = True
     processes: list[Process] = field(default_factory=list)
 
     @property
@@ -94,6 +97,11 @@ class Cluster:
     @property
     def token(self) -> Path:
         return self.directory / "token"
+
+    @property
+    def event_log_dir(self) -> str:
+        """Where Spark's event logs go; empty: they are off."""
+        return str(self.directory / EVENT_LOGS) if self.event_log else ""
 
     def alive(self) -> list[Process]:
         if self.boot != boot_id():
@@ -112,6 +120,7 @@ class Cluster:
                 "nodes": self.nodes,
                 "cores": self.size.cores,
                 "memory_mib": self.size.memory_mib,
+                "event_log": self.event_log,
                 "processes": [asdict(process) for process in self.processes],
             },
         )
@@ -137,6 +146,7 @@ class Cluster:
                 version=str(document["version"]),
                 boot=str(document["boot_id"]),
                 started_at_s=float(document["started_at_s"]),
+                event_log=bool(document.get("event_log", False)),
                 processes=[Process(**process) for process in document["processes"]],
             )
         except FileNotFoundError:
@@ -205,6 +215,7 @@ def start(cluster: Cluster, schedulers: int, progress: Progress) -> None:
     from hrm import rpc
 
     rpc.create_token(cluster.token)
+    (cluster.directory / EVENT_LOGS).mkdir(mode=0o700, exist_ok=True)
     try:
         _start(cluster, schedulers, progress)
     except BaseException:
@@ -342,6 +353,8 @@ def _start(cluster: Cluster, schedulers: int, progress: Progress) -> None:
     progress("starting the master")
     master = ["master", "--port", str(cluster.port), "--state-dir", str(directory / "master"),
               "--schedulers", str(schedulers)]  # fmt: skip
+    # Everything of an embedded cluster is its user's: there is nobody else to run as.
+    own = [] if "run_as" in load(AgentSettings).model_fields_set else ["--run-as", "off"]
     children["master"] = _spawn(cluster, "master", "master", [*master, *shared])
     _wait(
         children,
@@ -350,9 +363,7 @@ def _start(cluster: Cluster, schedulers: int, progress: Progress) -> None:
         lambda: "the master does not answer",
     )
     names = [f"node-{number}" for number in range(1, cluster.nodes + 1)]
-    if "run_as" not in load(AgentSettings).model_fields_set:
-        # Everything of an embedded cluster is its user's: there is nobody else to run as.
-        shared += ["--run-as", "off"]
+    shared += own
     for name in names:
         agent = ["agent", "--master", cluster.address, "--name", name, "--port", "0",
                  "--log-port", "0", "--work-dir", str(directory / "nodes" / name),
@@ -387,7 +398,12 @@ def _spawn(cluster: Cluster, role: str, name: str, arguments: list[str]) -> _Chi
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "HRM_HOME": str(cluster.directory), "NO_COLOR": "1"},
+            env={
+                **os.environ,
+                "HRM_HOME": str(cluster.directory),
+                "HRM_EVENT_LOG_DIR": cluster.event_log_dir,
+                "NO_COLOR": "1",
+            },
             start_new_session=True,
         )
     # Our own child keeps its pid until poll() reaps it, so the ticks are certainly its own;

@@ -37,6 +37,11 @@ _LATEST_SINCE = 100_000
 app = typer.Typer(no_args_is_help=True)
 
 
+@app.callback()
+def _group() -> None:
+    """Without this the only command would be the whole program."""
+
+
 @app.command()
 def events(
     follow: Annotated[
@@ -116,12 +121,13 @@ def _follow(
                     shown.add(page)
                     request.resume = page.resume
                     heard_s, pause_s = time.monotonic(), _RETRY_S
-            # The master ends no such stream unless it stops.
-        except errors.Unavailable as error:
-            if not heard_s or time.monotonic() - heard_s > AWAY_MAX_S:
+        except errors.HrmError as error:
+            # One that is stopped politely cancels the stream, which is no error of any other kind.
+            away = type(error) in (errors.Unavailable, errors.HrmError)
+            if not away or not heard_s or time.monotonic() - heard_s > AWAY_MAX_S:
                 raise
             if pause_s == _RETRY_S:
-                console.note(f"{error.message}; waiting for it")
+                console.note("the master is away; waiting for it")
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _RETRY_MAX_S)
 

@@ -221,7 +221,7 @@ def node_show(
         answer = connection.stub.ListNodes(ListNodesRequest(), timeout=timeout)
     found = next((node for node in answer.nodes if node.name == name), None)
     if found is None:
-        raise errors.NotFound(f"no node is called {name}; hrm nodes lists them")
+        raise errors.NotFound(f"no node {name}; hrm nodes lists them")
     _show(found, output, lambda render: render.node_view(found))
 
 

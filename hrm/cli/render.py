@@ -130,7 +130,15 @@ def nodes_table(nodes: Iterable[admin_pb2.Node]) -> RenderableType:
 
 
 def node_view(node: admin_pb2.Node) -> RenderableType:
-    """``hrm node show``: its units, and its shortcuts to running executors."""
+    """``hrm node show``: its units, disk, isolation, and its shortcuts to running executors."""
+    parts = [nodes_table([node])]
+    for more in (_node_facts(node), _shortcuts(node)):
+        if more.row_count:
+            parts += ["", more]
+    return Group(*parts)
+
+
+def _shortcuts(node: admin_pb2.Node) -> Table:
     table = _table("SHORTCUT", "STATE", ">USED", ">MISSED", "NOTE")
     for shortcut in node.shortcuts:
         notes = [shortcut.note]
@@ -143,8 +151,19 @@ def node_view(node: admin_pb2.Node) -> RenderableType:
             *map(str, counts),
             escape("; ".join(filter(None, notes)) or "-"),
         )
-    units = nodes_table([node])
-    return Group(units, "", table) if node.shortcuts else units
+    return table
+
+
+def _node_facts(node: admin_pb2.Node) -> Table:
+    facts = Table.grid(padding=(0, 2))
+    usage = node.usage
+    if usage.disk_used_mib or usage.disk_free_mib:
+        disk = f"containers use {memory(usage.disk_used_mib)}, {memory(usage.disk_free_mib)} free"
+        facts.add_row("[bold]disk[/]", disk)
+    for remark in node.remarks:
+        name, separator, text = remark.partition(": ")
+        facts.add_row(f"[bold]{escape(name)}[/]" if separator else "", escape(text or remark))
+    return facts
 
 
 def _node_state(node: admin_pb2.Node) -> str:

@@ -1,9 +1,9 @@
 """``hrm env`` and ``hrm spark-submit``: a stock Spark that understands ``hrm://``.
 
 Spark reads ``$SPARK_CONF_DIR/spark-env.sh`` in the shell that starts it; HRM's copy of that file is
-all that an unmodified Spark needs. So the environment is four variables, and these two commands
-print them or set them. Somebody who has a ``SPARK_CONF_DIR`` of their own keeps it, and adds one
-line to its ``spark-env.sh``.
+all that an unmodified Spark needs. So the environment is five variables at most, and these two
+commands print them or set them. Somebody who has a ``SPARK_CONF_DIR`` of their own keeps it, and
+adds one line to its ``spark-env.sh``.
 """
 
 from __future__ import annotations
@@ -155,12 +155,25 @@ def spark_environment() -> dict[str, str]:
     for directory in dict.fromkeys(map(str, reversed(binaries))):
         if directory not in path.split(os.pathsep):
             path = os.pathsep.join((directory, path))
-    return {
+    variables = {
         "SPARK_CONF_DIR": str(_chosen_conf_dir()),
         "HRM_PYTHON": sys.executable,
         "HRM_TOKEN_FILE": str(token.expanduser().absolute()),
         "PATH": path,
     }
+    event_logs = os.environ.get("HRM_EVENT_LOG_DIR", _event_logs_here())
+    return {**variables, "HRM_EVENT_LOG_DIR": event_logs} if event_logs else variables
+
+
+def _event_logs_here() -> str:
+    """Where the cluster of `hrm up` keeps Spark's event logs; empty: nowhere."""
+    from hrm.cli.embedded import Cluster
+
+    try:
+        cluster = Cluster.read(address.state_home())
+    except errors.InvalidConfig:
+        return ""  # whoever needs the cluster says so
+    return cluster.event_log_dir if cluster is not None else ""
 
 
 def has_master(arguments: Sequence[str]) -> bool:

@@ -20,12 +20,15 @@ import heapq
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from hrm.core.feasibility import Vector, fits, minus, plus
-from hrm.core.model import WorkloadClass
-from hrm.core.resource_unit import Entry, UnitImage, startable
+from hrm.core.model import ContainerId, WorkloadClass
+from hrm.core.resource_unit import Entry, UnitImage, duration_s, end_s, overtake, startable
 
-__all__ = ["Estimate", "duration_s", "end_s", "estimate", "simulate"]
+__all__ = ["Estimate", "estimate", "simulate"]
+
+_End: TypeAlias = tuple[float, int, Vector]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +72,12 @@ def estimate(
 def simulate(demand: Vector, unit: UnitImage, now: float) -> float:
     """Seconds until a new batch container of ``demand`` would start at ``unit``.
 
-    Infinite where streams hold what it needs for good. Takes O((r + w)(w + log(r + w))) for r
-    running and w waiting containers; both are bounded per unit.
+    Infinite where streams hold what it needs for good. It is taken for a long one: it passes a
+    waiter only where there is room for both. Takes O((r + w)(w + r log(r + w))) for r running and w
+    waiting containers; both are bounded per unit.
     """
-    free = unit.free
-    ends: list[tuple[float, int, Vector]] = []
+    free, room = unit.free, unit.room
+    ends: list[_End] = []
     for order, entry in enumerate(unit.running):
         ends.append((max(now, end_s(entry)), order, entry.demand))
     heapq.heapify(ends)
@@ -81,28 +85,25 @@ def simulate(demand: Vector, unit: UnitImage, now: float) -> float:
     batch = list(unit.batch_waiting)
     order = len(ends)
     at = now
+    new = Entry(ContainerId(""), WorkloadClass.BATCH, demand, math.inf)
     while True:
-        started = list(startable(stream, batch, free))
+        started = list(startable(stream, (*batch, new), free, room, lambda: _held(ends), at))
+        if started and started[-1] is new:
+            return at - now
         for entry in started:
             free = minus(free, entry.demand)
-            (stream if entry.workload_class is WorkloadClass.STREAM else batch).remove(entry)
+            if entry.workload_class is WorkloadClass.STREAM:
+                room = minus(room, entry.demand)
+                stream.remove(entry)
+            else:
+                overtake(batch, entry)
             heapq.heappush(ends, (at + duration_s(entry), order, entry.demand))
             order += 1
-        if not stream and fits(demand, free):
-            return at - now
         if not ends or math.isinf(ends[0][0]):
             return math.inf
         at, _, released = heapq.heappop(ends)
         free = plus(free, released)
 
 
-def duration_s(entry: Entry) -> float:
-    """How long a waiting container will run once it has started; infinite for a stream."""
-    if entry.workload_class is WorkloadClass.STREAM:
-        return math.inf
-    return max(0.0, entry.duration_s)
-
-
-def end_s(entry: Entry) -> float:
-    """When a running container is due, whether or not that is past; infinite for a stream."""
-    return entry.started_at_s + duration_s(entry)
+def _held(ends: list[_End]) -> list[tuple[float, Vector]]:
+    return [(end, demand) for end, _, demand in ends]

@@ -97,6 +97,7 @@ class NodeRegistered(Event):
     isolation: str = ""
     spark_versions: tuple[str, ...] = ()
     platform: str = ""
+    remarks: tuple[str, ...] = ()
 
 
 @quick
@@ -409,10 +410,11 @@ class ContainerAdopted(Event):
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerOverLimit(Event):
-    """The tracker saw a container use more than it holds."""
+    """A container was seen to use more than it holds; ``cause`` says of what."""
 
     container_id: ContainerId
     message: str
+    cause: EndCause = EndCause.MEMORY_LIMIT
 
 
 @quick

@@ -48,6 +48,9 @@ def unit_violations(queue: UnitQueue) -> list[str]:
         found.append(f"{name} leaves {queue.stream_room} to streams, a recount says {stream_room}")
     places = Counter([*queue.running, *queue.stream_waiting, *queue.batch_waiting])
     found += [f"{x} is in {n} places of {name}" for x, n in places.items() if n > 1]
+    here = [x for x, owner in queue.line.items() if owner is queue]
+    if here != list(queue.batch_waiting):
+        found.append(f"{name} queues {[*queue.batch_waiting]}, in the pool's line are {here}")
     return found
 
 

@@ -142,6 +142,7 @@ class Node:
     containers: dict[ContainerId, Container] = field(default_factory=dict)
     usage: Usage | None = None
     shortcuts: tuple[Shortcut, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def state(self) -> NodeState:

@@ -117,6 +117,8 @@ class EndCause(enum.Enum):
     KILLED = "killed"
     LOST = "lost"
     PREEMPTED = "preempted"
+    DISK_LIMIT = "disk-limit"
+    GPU_MEMORY_LIMIT = "gpu-memory-limit"
 
 
 @quick
@@ -284,13 +286,19 @@ class ContainerEnd:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a container or node uses: percent of one CPU, MiB, number of processes."""
+    """What a container or node uses: percent of one CPU, MiB, number of processes.
+
+    ``disk_mib``: of the work directory, logs included; ``disk_free_mib``: of a node, what is left.
+    """
 
     cpu_percent: float = 0.0
     memory_mib: int = 0
     processes: int = 0
     memory_total_mib: int = 0
     load_1m: float = 0.0
+    disk_mib: int = 0
+    disk_free_mib: int = 0
+    gpu_memory_mib: int = 0
 
 
 @quick

@@ -260,9 +260,9 @@ class NodeCore:
         if container is None:
             return
         if container.life.state is ContainerState.RUNNING:
-            self._stop_running(container, EndCause.MEMORY_LIMIT, event.message, 0.0, event.now)
+            self._stop_running(container, event.cause, event.message, 0.0, event.now)
         elif container.decommissioning:
-            self._hurry(container, EndCause.MEMORY_LIMIT, event.message, 0.0)
+            self._hurry(container, event.cause, event.message, 0.0)
 
     def _forget(self, event: e.EndsAcknowledged) -> None:
         for container_id in event.container_ids:

@@ -210,6 +210,7 @@ class Nodes:
             isolation=event.isolation,
             spark_versions=event.spark_versions,
             platform=event.platform,
+            remarks=event.remarks,
             registered_at_s=event.now,
             last_heard_s=event.now,
             sequence=event.sequence,

@@ -360,9 +360,8 @@ class Scheduler:
         durations_s = [x.expected_duration_s or default_s for _, x in members]
         container_ids = [container_id for container_id, _ in members]
         same = itertools.repeat
-        columns = zip(
-            container_ids, same(workload_class), same(demand), durations_s, same(0.0), strict=False
-        )
+        constants = same(workload_class), same(demand)
+        columns = zip(container_ids, *constants, durations_s, same(0.0), same(0), strict=False)
         entries = tuple(_each(Entry, columns))
         return Placement(
             workload_class,

@@ -325,6 +325,6 @@ class SharedState(Columns):
 def _numbers(queue: UnitQueue | None, version: int, limit: int) -> tuple[int, ...]:
     """The row of a queue that has changed."""
     assert queue is not None
-    waiting = queue.stream_waiting if len(queue.pool) == 1 else queue.image().stream_waiting
-    counts = (len(waiting), len(queue.batch_waiting), version + 1, limit)
+    waiting = queue if len(queue.pool) == 1 else queue.image()
+    counts = (len(waiting.stream_waiting), len(waiting.batch_waiting), version + 1, limit)
     return queue.free + queue.stream_room + counts

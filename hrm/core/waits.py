@@ -23,10 +23,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hrm.core.estimate import duration_s, end_s
 from hrm.core.feasibility import Vector
 from hrm.core.model import WorkloadClass
-from hrm.core.resource_unit import UnitImage
+from hrm.core.promise import PASSES_MAX
+from hrm.core.resource_unit import UnitImage, duration_s, end_s
 
 __all__ = ["WaitTable"]
 
@@ -55,7 +55,9 @@ class WaitTable:
         self._durations: Floats = np.zeros((0, 0))
         self._wanted: Ints = np.zeros((0, _DIMENSIONS, 0), np.int64)
         self._kinds: Ints = np.zeros((0, 0), np.int64)
+        self._passed: Ints = np.zeros((0, 0), np.int64)
         self._free: Ints = np.zeros((_DIMENSIONS, 0), np.int64)
+        self._room: Ints = np.zeros((_DIMENSIONS, 0), np.int64)
         self._first_end: Floats = np.zeros(0)
 
     def update(self, image: Callable[[int], UnitImage | None], rows: int) -> None:
@@ -99,6 +101,8 @@ class WaitTable:
             self._durations[:, rows],
             self._wanted[:, :, rows],
             self._kinds[:, rows],
+            self._passed[:, rows],
+            self._room[:, rows],
             now,
         )
         starts, at_once = play.run(np.asarray(demand, np.int64)[:, np.newaxis])
@@ -119,7 +123,10 @@ class WaitTable:
             self._ends[: len(running), row] = ends
             self._held[: len(running), :, row] = [entry.demand for entry in running]
             self._first_end[row] = min(ends)
+        if image.batch_waiting:
+            self._room[:, row] = image.room
         if waiting:
+            self._passed[: len(waiting), row] = [entry.passed for entry in waiting]
             self._durations[: len(waiting), row] = [duration_s(entry) for entry in waiting]
             self._wanted[: len(waiting), :, row] = [entry.demand for entry in waiting]
             self._kinds[: len(waiting), row] = [
@@ -137,7 +144,9 @@ class WaitTable:
         self._durations = _pad(self._durations, -1, more, 0)
         self._wanted = _pad(self._wanted, -1, more, 0)
         self._kinds = _pad(self._kinds, -1, more, _NOBODY)
+        self._passed = _pad(self._passed, -1, more, 0)
         self._free = _pad(self._free, -1, more, -1)
+        self._room = _pad(self._room, -1, more, 0)
         self._first_end = _pad(self._first_end, -1, more, np.inf)
         self.known.clear()
 
@@ -152,6 +161,7 @@ class WaitTable:
             self._durations = _pad(self._durations, 0, more, 0)
             self._wanted = _pad(self._wanted, 0, more, 0)
             self._kinds = _pad(self._kinds, 0, more, _NOBODY)
+            self._passed = _pad(self._passed, 0, more, 0)
 
 
 class _Play:
@@ -169,6 +179,8 @@ class _Play:
         durations: Floats,
         wanted: Ints,
         kinds: Ints,
+        passed: Ints,
+        room: Ints,
         now: float,
     ) -> None:
         places, units = kinds.shape
@@ -179,6 +191,10 @@ class _Play:
         self.wanted = wanted
         self.stream: Bools = kinds == _STREAM
         self.waiting: Bools = kinds != _NOBODY
+        self.batch: Bools = kinds == _BATCH
+        self.passes: Ints = PASSES_MAX - passed
+        self.room = room
+        self.promised: Bools = self.batch & _fit_each(wanted, room)
         self.next_place: Ints = np.full(units, len(ends), np.int64)
         self.at: Floats = np.full(units, now)
         self.index: Ints = np.arange(units)
@@ -189,8 +205,10 @@ class _Play:
         starts_s: Floats = np.full(len(self.at), np.inf)
         at_once: Bools = np.zeros(len(self.at), np.bool_)
         for step in range(len(self.ends) + 1):
-            stream_left, begun = self._start()
+            stream_left, begun, promises = self._start()
             fitting = self.open & ~stream_left & _fit(demand, self.free)
+            parts = np.broadcast_to(demand, self.free.shape)
+            promises.hold_up(fitting, parts, np.full(len(self.at), np.inf))
             starts_s[self.index[fitting]] = self.at[fitting]
             if step == 0:
                 at_once = begun | fitting
@@ -208,14 +226,19 @@ class _Play:
             self._narrow()
         return starts_s, at_once
 
-    def _start(self) -> tuple[Bools, Bools]:
-        """Let start who may, as ``startable``; answers where a stream is left and who did."""
+    def _start(self) -> tuple[Bools, Bools, _Promises]:
+        """Let start who may, as ``startable``; answers where a stream is left, where somebody did,
+        and what is promised to those who are left."""
         stream_left: Bools = np.zeros(len(self.at), np.bool_)
         begun: Bools = np.zeros(len(self.at), np.bool_)
+        promises = _Promises(self)
         for place in np.flatnonzero(self.waiting.any(axis=1)).tolist():
             here, stream, wanted = self.waiting[place], self.stream[place], self.wanted[place]
-            starts = here & _fit(wanted, self.free) & (stream | ~stream_left)
+            fitting = here & _fit(wanted, self.free)
+            starts = fitting & (stream | ~stream_left)
             stream_left |= here & stream & ~starts
+            promises.hold_up(starts, wanted, self.durations[place])
+            promises.to(here & ~fitting & self.promised[place], place)
             units = np.flatnonzero(starts)
             if not len(units):
                 continue
@@ -225,8 +248,17 @@ class _Play:
             self.free[:, units] -= demands
             self.next_place[units] += 1
             here[units] = False
+            self.passes[:place, units] -= 1
+            if stream[units].any():
+                self._leave_less(units[stream[units]], place)
             begun |= starts
-        return stream_left, begun
+        return stream_left, begun, promises
+
+    def _leave_less(self, units: Ints, place: int) -> None:
+        """The streams that have started at ``place`` leave less to batch."""
+        self.room[:, units] -= self.wanted[place][:, units]
+        could = _fit_each(self.wanted[:, :, units], self.room[:, units])
+        self.promised[:, units] = self.batch[:, units] & could
 
     def _narrow(self) -> None:
         """Go on without the units that are answered, once they are half of all."""
@@ -237,7 +269,58 @@ class _Play:
         self.free, self.durations = self.free[:, left], self.durations[:, left]
         self.wanted, self.stream = self.wanted[:, :, left], self.stream[:, left]
         self.waiting, self.next_place = self.waiting[:, left], self.next_place[left]
+        self.batch, self.promised = self.batch[:, left], self.promised[:, left]
+        self.passes, self.room = self.passes[:, left], self.room[:, left]
         self.at, self.index, self.open = self.at[left], self.index[left], self.open[left]
+
+
+class _Promises:
+    """``promise.Promise`` to the first waiter of each unit, made when a later one could start."""
+
+    def __init__(self, play: _Play) -> None:
+        units = len(play.at)
+        self.play = play
+        self.place: Ints = np.full(units, -1)
+        self.made: Bools = np.zeros(units, np.bool_)
+        self.at: Floats = np.full(units, np.inf)
+        self.spare: Ints = np.zeros((_DIMENSIONS, units), np.int64)
+        self.passes: Ints = np.zeros(units, np.int64)
+
+    def to(self, left: Bools, place: int) -> None:
+        """The waiters at ``place`` are left; where they are the first, they are promised."""
+        self.place[left & (self.place < 0)] = place
+
+    def hold_up(self, starts: Bools, parts: Ints, durations: Floats) -> None:
+        """Take out of ``starts`` whom a promise does not allow; count the others."""
+        units = np.flatnonzero(starts & (self.place >= 0))
+        if not len(units):
+            return
+        self._make(units[~self.made[units]])
+        short = self.play.at[units] + durations[units] <= self.at[units]
+        fitting = _fit(parts[:, units], self.spare[:, units])
+        allowed = (self.passes[units] > 0) & (short | fitting)
+        starts[units[~allowed]] = False
+        self.passes[units[allowed]] -= 1
+        long = units[allowed & ~short]
+        self.spare[:, long] -= parts[:, long]
+
+    def _make(self, units: Ints) -> None:
+        if not len(units):
+            return
+        play, each, places = self.play, np.arange(len(units)), self.place[units]
+        wanted = play.wanted[places, :, units].T
+        order = play.ends[:, units].argsort(axis=0, kind="stable")
+        ends = np.take_along_axis(play.ends[:, units], order, 0)
+        held = np.take_along_axis(play.held[:, :, units], order[:, np.newaxis], 0)
+        free = held.cumsum(axis=0) + play.free[:, units]
+        enough: Bools = np.all(wanted <= free, axis=1)
+        enough &= np.isfinite(ends)
+        at = np.where(enough.any(axis=0), ends[enough.argmax(axis=0), each], np.inf)
+        last = np.maximum(0, (ends <= at).sum(axis=0) - 1)
+        self.at[units] = at
+        self.spare[:, units] = free[last, :, each].T - wanted
+        self.passes[units] = play.passes[places, units]
+        self.made[units] = True
 
 
 def _fit(demands: Ints, offers: Ints) -> Bools:
@@ -245,6 +328,12 @@ def _fit(demands: Ints, offers: Ints) -> Bools:
     fitting: Bools = demands[0] <= offers[0]
     for dimension in range(1, _DIMENSIONS):
         fitting &= demands[dimension] <= offers[dimension]
+    return fitting
+
+
+def _fit_each(demands: Ints, offers: Ints) -> Bools:
+    """The same for each of the first axis of ``demands``, shape (n, 4, units)."""
+    fitting: Bools = np.all(demands <= offers, axis=1)
     return fitting
 
 

@@ -76,7 +76,11 @@ class Environment(Protocol):
     def reset(self, seed: int) -> Decision: ...
 
     def step(self, node: int) -> Step:
-        """Place the task of the last decision on row ``node`` of its view, and go on."""
+        """Place the task of the last decision on row ``node`` of its view, and go on.
+
+        -1: the task stays at the head of the queue and comes back, with another view, when
+        something has happened in the cluster.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +114,8 @@ def drive(
     found: list[tuple[Ended, float]] = []
     for _ in range(decisions_max):
         assert decision is not None
-        ideal[decision.task.task_id] = ideal_s(decision)
+        # Who waits is asked again: what was ideal at first is what it is measured by.
+        ideal.setdefault(decision.task.task_id, ideal_s(decision))
         step = environment.step(policy.choose(*decision).node)
         for end in step.ended:
             policy.ended(end.task_id, now=end.at, response_s=end.response_s, ok=end.ok)

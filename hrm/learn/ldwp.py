@@ -158,10 +158,10 @@ def train(args: Args, said: Progress = lambda share, doing: None) -> dict[str, A
     rewards = Rewards(args.reward, gamma=args.gamma, tau_s=args.tau_s)
     learner = Learner(brain, rewards, args.hyper(), rng)
     said(0.0, "scale of the rewards")
-    _calibrate(learner, environment)
+    first = _calibrate(learner, environment)
     if args.pretrain_decisions:
         _pretrain(learner, environment, args, said)
-    return _learn(learner, environment, args, said)
+    return _learn(learner, environment, args, said, first)
 
 
 def run(learner: Learner, environment: Environment, decisions: int, said: Progress) -> None:
@@ -199,15 +199,21 @@ def _brain(args: Args, environment: Environment) -> Brain:
     return FlatBrain(Layout(args.features, types, args.history), nodes, generator)
 
 
-def _calibrate(learner: Learner, environment: Environment) -> None:
-    """A thousand random decisions, from which nothing is kept but the scale of the rewards."""
+def _calibrate(learner: Learner, environment: Environment) -> list[Transition]:
+    """A thousand random decisions: the scale of the rewards, and nothing to learn from.
+
+    Answers with what was seen, of which the first trial needs the ranges where nothing is learned
+    before it.
+    """
     epsilon, learner.learning = learner.hyper.epsilon, False
     learner.begin((1.0, 1.0, 0))
     run(learner, environment, CALIBRATION_DECISIONS, lambda share, doing: None)
-    learner.rewards.kappa = kappa_of([t.reward for t in learner.replay.held])
+    seen = list(learner.replay.held)
+    learner.rewards.kappa = kappa_of([t.reward for t in seen])
     learner.replay.clear()
     learner.learning = True
     learner.begin(epsilon)
+    return seen
 
 
 def _pretrain(learner: Learner, environment: Environment, args: Args, said: Progress) -> None:
@@ -254,7 +260,11 @@ def _fit(
 
 
 def _learn(
-    learner: Learner, environment: Environment, args: Args, said: Progress
+    learner: Learner,
+    environment: Environment,
+    args: Args,
+    said: Progress,
+    first: Sequence[Transition],
 ) -> dict[str, Any]:
     """Learn by doing; the model that does best on validation seeds is written and described."""
     seeds = VALIDATION[: args.validation_seeds]
@@ -264,7 +274,7 @@ def _learn(
     best: Model | None = None
     done = 0
     while True:
-        model = _model(learner, args, trials)
+        model = _model(learner, args, learner.replay.held or first)
         found = dataclasses.asdict(evaluate(environment, _frozen(model), seeds))
         trials.append({"decisions": done, **found})
         log.info("after %d decisions: %s", done, json.dumps(found))
@@ -299,14 +309,12 @@ def _frozen(model: Model) -> Callable[[], ClusterPolicy]:
     return lambda: load_policy(model.kind, rng=rng, model=model, hosted=False)
 
 
-def _model(learner: Learner, args: Args, trials: Sequence[dict[str, Any]]) -> Model:
-    """What the learner knows now, with the ranges of what it knows it from."""
+def _model(learner: Learner, args: Args, seen: Sequence[Transition]) -> Model:
+    """What the learner knows now, with the ranges of what it has seen."""
     brain = learner.brain
-    if not learner.replay.held:
-        raise InvalidConfig(
-            "there is nothing to take ranges from; give --pretrain-decisions or --decisions"
-        )
-    held = learner.replay.held[:: max(1, len(learner.replay.held) // STATES_MAX)]
+    if not seen:
+        raise InvalidConfig("no task ended in a thousand decisions; the environment is too slow")
+    held = seen[:: max(1, len(seen) // STATES_MAX)]
     states = [transition.state for transition in held]
     with torch.no_grad():
         parts = [

@@ -384,6 +384,7 @@ def _node(ledger: Ledger, node: Node, now: float) -> pb.Node:
         last_heard_s_ago=max(0.0, now - node.last_heard_s),
         platform=node.platform,
         shortcuts=[wire.from_shortcut(shortcut) for shortcut in node.shortcuts],
+        remarks=node.remarks,
     )
     book = ledger.exclusions
     for exclusion in book.of_all(now):

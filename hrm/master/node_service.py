@@ -26,6 +26,8 @@ FIRST_MESSAGE_TIMEOUT_S = 10.0
 
 log = structlog.get_logger("master.nodes")
 
+_REMARKS_MAX = 20
+
 _Context: TypeAlias = grpc.aio.ServicerContext[pb.NodeMessage, pb.MasterMessage]
 
 
@@ -112,6 +114,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             isolation=wire.to_text(register.isolation, "isolation"),
             spark_versions=tuple(register.spark_versions),
             platform=wire.to_text(register.platform, "platform"),
+            remarks=tuple(wire.to_text(x, "remarks") for x in register.remarks[:_REMARKS_MAX]),
         )
 
     async def _read(self, requests: Any, name: NodeName, incarnation: str) -> None:

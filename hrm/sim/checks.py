@@ -32,6 +32,7 @@ from hrm.sim.answers import Answers
 from hrm.sim.copies import Copies
 from hrm.sim.evictions import needless_evictions
 from hrm.sim.grants import Grants
+from hrm.sim.overtaking import Overtaking, held_up
 from hrm.sim.room import room
 from hrm.sim.views import Views
 
@@ -55,6 +56,7 @@ class Oracle:
     answers: Answers = field(init=False)
     copies: Copies = field(init=False)
     grants: Grants = field(init=False)
+    overtaking: Overtaking = field(init=False)
     views: Views = field(init=False)
     _stops: Counter[str] = field(default_factory=Counter)
     _second: int = 0
@@ -63,6 +65,7 @@ class Oracle:
         self.answers = Answers(self.violated)
         self.copies = Copies(self.violated)
         self.grants = Grants(self.violated)
+        self.overtaking = Overtaking(self.violated)
         self.views = Views(self.violated)
 
     def violated(self, what: str) -> None:
@@ -144,8 +147,8 @@ class Oracle:
         acts: bool,
         commands: list[c.NodeCommand],
     ) -> None:
-        """Units are healthy, nobody waits who could run, batch makes way for streams alone, and old
-        masters rule nothing.
+        """Units are healthy, nobody waits who could run and delay nobody, batch makes way for
+        streams alone, and old masters rule nothing.
 
         ``acts``: the event made the node start or stop something, or take something in.
         """
@@ -159,6 +162,7 @@ class Oracle:
             )
         if not isinstance(event, e.StopReceived):
             self.found += needless_evictions(core, commands)
+        self.overtaking.after(core, commands, event.now)
         if isinstance(event, e.UsageMeasured) and commands and core.target is not None:
             self._streams_held_up(core)
         for unit_id, queue in core.units.items():
@@ -166,7 +170,9 @@ class Oracle:
             if not queue.stream_waiting and _stream_waits_for_cores(queue.pool):
                 continue
             for entry in waiting:
-                if room(entry.demand, queue.free):
+                if room(entry.demand, queue.free) and not (
+                    entry.container_id in queue.batch_waiting and held_up(queue, entry)
+                ):
                     self.violated(f"{entry.container_id} waits at {unit_id} though it could run")
 
     def _streams_held_up(self, core: NodeCore) -> None:

@@ -38,6 +38,14 @@ _CLASSES = {
 }
 
 
+_ITS_OWN_DOING = (
+    common_pb2.END_CAUSE_MEMORY_LIMIT,
+    common_pb2.END_CAUSE_LAUNCH_FAILED,
+    common_pb2.END_CAUSE_DISK_LIMIT,
+    common_pb2.END_CAUSE_GPU_MEMORY_LIMIT,
+)
+
+
 def seen(status: common_pb2.ContainerStatus) -> messages.ContainerSeen:
     """A container as the master tells it."""
     phase = _PHASES.get(status.state, messages.Phase.REQUESTED)
@@ -56,7 +64,7 @@ def seen(status: common_pb2.ContainerStatus) -> messages.ContainerSeen:
 def _blame(end: common_pb2.ContainerEnd) -> messages.Blame:
     if end.cause == common_pb2.END_CAUSE_NODE_LOST:
         return messages.Blame.NODE
-    if end.cause in (common_pb2.END_CAUSE_MEMORY_LIMIT, common_pb2.END_CAUSE_LAUNCH_FAILED):
+    if end.cause in _ITS_OWN_DOING:
         return messages.Blame.APPLICATION
     if end.cause == common_pb2.END_CAUSE_EXITED and end.exit_code != 0:
         return messages.Blame.APPLICATION

@@ -212,8 +212,8 @@ def driver_options(spark_home: str, conf_dir: str, arguments: Sequence[str]) -> 
     after = [conf_dir.rstrip("/") + "/" if conf_dir else ""]
     after += [os.environ.get(n, "") for n in ("HADOOP_CONF_DIR", "YARN_CONF_DIR")]
     after += [os.environ.get("SPARK_DIST_CLASSPATH", "")]
-    path = os.pathsep.join([*archives.jars, *filter(None, after)])
-    return [*flags(archives.path("driver")), "-cp", path]
+    class_path = os.pathsep.join([*archives.jars, *filter(None, after)])
+    return [*flags(archives.path("driver")), "-cp", class_path]
 
 
 def _roots() -> list[str]:

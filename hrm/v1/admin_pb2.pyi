@@ -93,7 +93,7 @@ class ListNodesResponse(_message.Message):
     def __init__(self, nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("name", "host", "endpoint", "state", "resource_units", "isolation", "spark_versions", "usage", "registered_at_s", "last_heard_s_ago", "platform", "shortcuts", "excluded_for_s", "exclusion", "excluded_applications")
+    __slots__ = ("name", "host", "endpoint", "state", "resource_units", "isolation", "spark_versions", "usage", "registered_at_s", "last_heard_s_ago", "platform", "shortcuts", "excluded_for_s", "exclusion", "excluded_applications", "remarks")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
@@ -109,6 +109,7 @@ class Node(_message.Message):
     EXCLUDED_FOR_S_FIELD_NUMBER: _ClassVar[int]
     EXCLUSION_FIELD_NUMBER: _ClassVar[int]
     EXCLUDED_APPLICATIONS_FIELD_NUMBER: _ClassVar[int]
+    REMARKS_FIELD_NUMBER: _ClassVar[int]
     name: str
     host: str
     endpoint: str
@@ -124,7 +125,8 @@ class Node(_message.Message):
     excluded_for_s: float
     exclusion: str
     excluded_applications: int
-    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., endpoint: _Optional[str] = ..., state: _Optional[_Union[_common_pb2.NodeState, str]] = ..., resource_units: _Optional[_Iterable[_Union[ResourceUnitStatus, _Mapping]]] = ..., isolation: _Optional[str] = ..., spark_versions: _Optional[_Iterable[str]] = ..., usage: _Optional[_Union[_node_pb2.NodeUsage, _Mapping]] = ..., registered_at_s: _Optional[float] = ..., last_heard_s_ago: _Optional[float] = ..., platform: _Optional[str] = ..., shortcuts: _Optional[_Iterable[_Union[_node_pb2.Shortcut, _Mapping]]] = ..., excluded_for_s: _Optional[float] = ..., exclusion: _Optional[str] = ..., excluded_applications: _Optional[int] = ...) -> None: ...
+    remarks: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., endpoint: _Optional[str] = ..., state: _Optional[_Union[_common_pb2.NodeState, str]] = ..., resource_units: _Optional[_Iterable[_Union[ResourceUnitStatus, _Mapping]]] = ..., isolation: _Optional[str] = ..., spark_versions: _Optional[_Iterable[str]] = ..., usage: _Optional[_Union[_node_pb2.NodeUsage, _Mapping]] = ..., registered_at_s: _Optional[float] = ..., last_heard_s_ago: _Optional[float] = ..., platform: _Optional[str] = ..., shortcuts: _Optional[_Iterable[_Union[_node_pb2.Shortcut, _Mapping]]] = ..., excluded_for_s: _Optional[float] = ..., exclusion: _Optional[str] = ..., excluded_applications: _Optional[int] = ..., remarks: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ResourceUnitStatus(_message.Message):
     __slots__ = ("unit", "free", "running", "waiting_stream", "waiting_batch")

@@ -44,6 +44,8 @@ class EndCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     END_CAUSE_KILLED: _ClassVar[EndCause]
     END_CAUSE_LOST: _ClassVar[EndCause]
     END_CAUSE_PREEMPTED: _ClassVar[EndCause]
+    END_CAUSE_DISK_LIMIT: _ClassVar[EndCause]
+    END_CAUSE_GPU_MEMORY_LIMIT: _ClassVar[EndCause]
 
 class NodeState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -77,6 +79,8 @@ END_CAUSE_LAUNCH_FAILED: EndCause
 END_CAUSE_KILLED: EndCause
 END_CAUSE_LOST: EndCause
 END_CAUSE_PREEMPTED: EndCause
+END_CAUSE_DISK_LIMIT: EndCause
+END_CAUSE_GPU_MEMORY_LIMIT: EndCause
 NODE_STATE_UNSPECIFIED: NodeState
 NODE_STATE_ALIVE: NodeState
 NODE_STATE_DRAINING: NodeState
@@ -194,14 +198,18 @@ class ContainerStatus(_message.Message):
     def __init__(self, container_id: _Optional[str] = ..., application_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., workload_class: _Optional[_Union[WorkloadClass, str]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., state: _Optional[_Union[ContainerState, str]] = ..., node: _Optional[str] = ..., resource_unit_id: _Optional[str] = ..., requested_at_s: _Optional[float] = ..., assigned_at_s: _Optional[float] = ..., started_at_s: _Optional[float] = ..., ended_at_s: _Optional[float] = ..., end: _Optional[_Union[ContainerEnd, _Mapping]] = ..., stdout_url: _Optional[str] = ..., stderr_url: _Optional[str] = ..., usage: _Optional[_Union[ContainerUsage, _Mapping]] = ..., expected_duration_s: _Optional[float] = ...) -> None: ...
 
 class ContainerUsage(_message.Message):
-    __slots__ = ("cpu_percent", "memory_mib", "processes")
+    __slots__ = ("cpu_percent", "memory_mib", "processes", "disk_mib", "gpu_memory_mib")
     CPU_PERCENT_FIELD_NUMBER: _ClassVar[int]
     MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
     PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    DISK_MIB_FIELD_NUMBER: _ClassVar[int]
+    GPU_MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
     cpu_percent: float
     memory_mib: int
     processes: int
-    def __init__(self, cpu_percent: _Optional[float] = ..., memory_mib: _Optional[int] = ..., processes: _Optional[int] = ...) -> None: ...
+    disk_mib: int
+    gpu_memory_mib: int
+    def __init__(self, cpu_percent: _Optional[float] = ..., memory_mib: _Optional[int] = ..., processes: _Optional[int] = ..., disk_mib: _Optional[int] = ..., gpu_memory_mib: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("active_jobs", "active_stages", "completed_stages", "tasks_total", "tasks_running", "tasks_completed", "tasks_failed", "mean_task_s", "streaming_queries", "stages")

@@ -70,7 +70,7 @@ class NodeMessage(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., register: _Optional[_Union[RegisterNode, _Mapping]] = ..., heartbeat: _Optional[_Union[NodeHeartbeat, _Mapping]] = ..., container: _Optional[_Union[_common_pb2.ContainerStatus, _Mapping]] = ..., rebinding: _Optional[_Union[RebindingAnswer, _Mapping]] = ...) -> None: ...
 
 class RegisterNode(_message.Message):
-    __slots__ = ("name", "identity", "incarnation", "host", "endpoint", "resource_units", "containers", "isolation", "spark_versions", "platform")
+    __slots__ = ("name", "identity", "incarnation", "host", "endpoint", "resource_units", "containers", "isolation", "spark_versions", "platform", "remarks")
     NAME_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +81,7 @@ class RegisterNode(_message.Message):
     ISOLATION_FIELD_NUMBER: _ClassVar[int]
     SPARK_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     PLATFORM_FIELD_NUMBER: _ClassVar[int]
+    REMARKS_FIELD_NUMBER: _ClassVar[int]
     name: str
     identity: str
     incarnation: str
@@ -91,7 +92,8 @@ class RegisterNode(_message.Message):
     isolation: str
     spark_versions: _containers.RepeatedScalarFieldContainer[str]
     platform: str
-    def __init__(self, name: _Optional[str] = ..., identity: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., endpoint: _Optional[str] = ..., resource_units: _Optional[_Iterable[_Union[ResourceUnit, _Mapping]]] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., isolation: _Optional[str] = ..., spark_versions: _Optional[_Iterable[str]] = ..., platform: _Optional[str] = ...) -> None: ...
+    remarks: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., identity: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., endpoint: _Optional[str] = ..., resource_units: _Optional[_Iterable[_Union[ResourceUnit, _Mapping]]] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., isolation: _Optional[str] = ..., spark_versions: _Optional[_Iterable[str]] = ..., platform: _Optional[str] = ..., remarks: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class NodeHeartbeat(_message.Message):
     __slots__ = ("usage", "containers", "shortcuts")
@@ -120,16 +122,20 @@ class Shortcut(_message.Message):
     def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., note: _Optional[str] = ..., used: _Optional[int] = ..., missed: _Optional[int] = ..., why_missed: _Optional[str] = ...) -> None: ...
 
 class NodeUsage(_message.Message):
-    __slots__ = ("cpu_percent", "memory_used_mib", "memory_total_mib", "load_1m")
+    __slots__ = ("cpu_percent", "memory_used_mib", "memory_total_mib", "load_1m", "disk_used_mib", "disk_free_mib")
     CPU_PERCENT_FIELD_NUMBER: _ClassVar[int]
     MEMORY_USED_MIB_FIELD_NUMBER: _ClassVar[int]
     MEMORY_TOTAL_MIB_FIELD_NUMBER: _ClassVar[int]
     LOAD_1M_FIELD_NUMBER: _ClassVar[int]
+    DISK_USED_MIB_FIELD_NUMBER: _ClassVar[int]
+    DISK_FREE_MIB_FIELD_NUMBER: _ClassVar[int]
     cpu_percent: float
     memory_used_mib: int
     memory_total_mib: int
     load_1m: float
-    def __init__(self, cpu_percent: _Optional[float] = ..., memory_used_mib: _Optional[int] = ..., memory_total_mib: _Optional[int] = ..., load_1m: _Optional[float] = ...) -> None: ...
+    disk_used_mib: int
+    disk_free_mib: int
+    def __init__(self, cpu_percent: _Optional[float] = ..., memory_used_mib: _Optional[int] = ..., memory_total_mib: _Optional[int] = ..., load_1m: _Optional[float] = ..., disk_used_mib: _Optional[int] = ..., disk_free_mib: _Optional[int] = ...) -> None: ...
 
 class MasterMessage(_message.Message):
     __slots__ = ("epoch", "registered", "assign", "stop", "acknowledge", "set_class", "rebind", "drop_shuffle_files")

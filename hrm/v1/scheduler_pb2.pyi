@@ -87,18 +87,20 @@ class UnitImage(_message.Message):
     def __init__(self, unit: _Optional[_Union[_node_pb2.ResourceUnit, _Mapping]] = ..., node: _Optional[str] = ..., open: bool = ..., waiting_limit: _Optional[int] = ..., running: _Optional[_Iterable[_Union[QueueEntry, _Mapping]]] = ..., stream_waiting: _Optional[_Iterable[_Union[QueueEntry, _Mapping]]] = ..., batch_waiting: _Optional[_Iterable[_Union[QueueEntry, _Mapping]]] = ...) -> None: ...
 
 class QueueEntry(_message.Message):
-    __slots__ = ("container_id", "workload_class", "demand", "duration_s", "started_at_s")
+    __slots__ = ("container_id", "workload_class", "demand", "duration_s", "started_at_s", "passed")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     WORKLOAD_CLASS_FIELD_NUMBER: _ClassVar[int]
     DEMAND_FIELD_NUMBER: _ClassVar[int]
     DURATION_S_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_S_FIELD_NUMBER: _ClassVar[int]
+    PASSED_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     workload_class: _common_pb2.WorkloadClass
     demand: _containers.RepeatedScalarFieldContainer[int]
     duration_s: float
     started_at_s: float
-    def __init__(self, container_id: _Optional[str] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., demand: _Optional[_Iterable[int]] = ..., duration_s: _Optional[float] = ..., started_at_s: _Optional[float] = ...) -> None: ...
+    passed: int
+    def __init__(self, container_id: _Optional[str] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., demand: _Optional[_Iterable[int]] = ..., duration_s: _Optional[float] = ..., started_at_s: _Optional[float] = ..., passed: _Optional[int] = ...) -> None: ...
 
 class JobImage(_message.Message):
     __slots__ = ("application_id", "workload_class", "gang", "pending", "avoid")

@@ -14,6 +14,7 @@ from hrm.agent.daemon import run
 from hrm.config import AgentSettings
 from hrm.core.model import ContainerSpec, Gpu
 from hrm.spark.launch import Launch, gpu_environment
+from tests.agent import fake_nvml
 
 
 def command_of(
@@ -26,5 +27,7 @@ def command_of(
 
 
 if __name__ == "__main__":
+    if fake_nvml.VARIABLE in os.environ:
+        fake_nvml.install(Path(os.environ[fake_nvml.VARIABLE]))
     settings = AgentSettings.model_validate_json(sys.argv[1])
     sys.exit(asyncio.run(run(settings, command_of)))

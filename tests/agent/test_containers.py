@@ -74,8 +74,8 @@ async def test_old_directories_are_removed(hands: Hands, tmp_path: Path) -> None
     await hands.end()
     await hands.containers.start(spec_of("c2"), shell(FOREVER))
     ended_at_s = (tmp_path / "containers/c1/exit.json").stat().st_mtime
-    assert hands.containers.forget_old(60, ended_at_s + 59) == 0
-    assert hands.containers.forget_old(60, ended_at_s + 61) == 1
+    assert hands.containers.forget_old(60, ended_at_s + 59).old == 0
+    assert hands.containers.forget_old(60, ended_at_s + 61).old == 1
     assert [path.name for path in hands.containers.dir.iterdir()] == ["c2"]
 
 
@@ -105,6 +105,17 @@ async def test_the_record_has_no_secret(hands: Hands, tmp_path: Path) -> None:
     record = (tmp_path / "containers" / SPEC.container_id / "container.json").read_text()
     assert "s3cret" not in record
     assert json.loads(record)["spec"]["containerId"] == SPEC.container_id
+
+
+async def test_files_of_a_launch_are_private_from_the_start(hands: Hands, tmp_path: Path) -> None:
+    command = replace(shell(FOREVER), files={"token": "s3cret"})
+    before = os.umask(0)
+    try:
+        await hands.containers.start(spec_of("c1"), command)
+    finally:
+        os.umask(before)
+    path = tmp_path / "containers/c1/token"
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("s3cret", 0o600)
 
 
 async def test_an_order_to_stop_outlives_the_agent(hands: Hands, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -225,21 +224,6 @@ async def test_an_adopted_container_of_another_user_is_reaped_whole(
     assert shim.start_ticks(pid) is None
     left = {path.name for path in (open_dir / "work/containers/app-1-x1").iterdir()}
     assert left.isdisjoint({"work", "local", "tmp", "spec.json"})
-
-
-@as_root
-async def test_a_killed_supervisor_takes_a_container_of_another_user_along(
-    open_dir: Path, master: Master, start_agent: StartAgent, eventually: Eventually
-) -> None:
-    """The kernel forgets the parent-death signal when ids change: it must be asked for after."""
-    start_agent(work_dir=str(open_dir / "work"), run_as="submitter", isolation="none")
-    await master.until(lambda: master.registrations)
-    master.assign("app-1-x1", "exec sleep 600", user=NOBODY)
-    await master.until_state("app-1-x1", RUNNING)
-    document = eventually(lambda: process_of(open_dir / "work/containers/app-1-x1"))
-    os.kill(document["shim_pid"], signal.SIGKILL)
-    eventually(lambda: shim.start_ticks(document["pid"]) is None)
-    assert (await master.until_state("app-1-x1", ENDED)).end.cause == common_pb2.END_CAUSE_LOST
 
 
 def said(directory: Path) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from hrm.agent import shim
+from hrm.agent.run_as import may_switch
 
 Eventually = Callable[..., Any]
 StartShim = Callable[..., subprocess.Popen[bytes]]
@@ -163,6 +164,45 @@ def test_a_killed_shim_takes_the_command_with_it(
     process.kill()
     eventually(lambda: shim.start_ticks(report["pid"]) is None)
     assert not (tmp_path / "exit.json").exists()
+
+
+ACCOUNT = {"uid": 65_534, "gid": 65_534, "groups": [65_534, 100]}
+as_root = pytest.mark.skipif(not may_switch(), reason="only root can become another user")
+
+
+@as_root
+def test_a_command_becomes_the_account(start: StartShim, tmp_path: Path) -> None:
+    end = exit_of(tmp_path, start("id -u; id -g; id -G; umask", account=ACCOUNT, cwd="/"))
+    assert end["exit_code"] == 0
+    said = (tmp_path / "stdout").read_text().split("\n")
+    assert said == ["65534", "65534", "65534 100", "0077", ""]
+    about = (tmp_path / "stdout").stat()
+    assert (about.st_uid, about.st_gid, about.st_mode & 0o777) == (65_534, 65_534, 0o600)
+    assert (tmp_path / "exit.json").stat().st_uid == os.getuid()
+
+
+@as_root
+def test_a_killed_shim_takes_a_command_of_another_user_with_it(
+    start: StartShim, tmp_path: Path, eventually: Eventually
+) -> None:
+    """The kernel forgets the parent-death signal when ids change: it must be asked for after."""
+    process = start("exec sleep 600", account=ACCOUNT, cwd="/")
+    pid = report_of(process)["pid"]
+    try:
+        process.kill()
+        eventually(lambda: shim.start_ticks(pid) is None)
+    finally:
+        if shim.start_ticks(pid) is not None:
+            os.kill(pid, signal.SIGKILL)
+
+
+@as_root
+def test_an_account_without_the_way_to_its_directory_hears_it(
+    start: StartShim, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o700)
+    problem = report_of(start("true", account=ACCOUNT))["error"]
+    assert problem == f"cannot enter {tmp_path}: Permission denied"
 
 
 def test_logs_rotate_and_stay_bounded(start: StartShim, tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ class Node:
         self.java = fake_java(directory, broken=broken)
         settings = AgentSettings(work_dir=directory / "agent", warm_executors=size)
         self.dir = directory / "agent"
-        self.pool = WarmPool(settings, SPARK, plugin=lambda: "/plugin.jar")
+        self.pool = WarmPool(settings, SPARK, plugin=lambda: "/plugin.jar", calm_s=0.0)
         self.ends: asyncio.Queue[tuple[str, Ended]] = asyncio.Queue()
         self.containers = Containers(
             self.dir,

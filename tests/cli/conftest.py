@@ -62,6 +62,18 @@ def example_node() -> admin_pb2.Node:
         isolation="cgroup1",
         spark_versions=["4.3.0"],
         last_heard_s_ago=0.4,
+        remarks=["run as: containers run as root (run_as = off)"],
+        usage=node_pb2.NodeUsage(disk_used_mib=3 << 10, disk_free_mib=40 << 10),
+        shortcuts=[
+            node_pb2.Shortcut(
+                name="executor-archive",
+                state="ready",
+                note="/archives/[x]",  # square brackets are markup to rich
+                used=12,
+                missed=3,
+                why_missed="the Java option -XX:+UseZGC",
+            )
+        ],
     )
 
 

@@ -37,6 +37,15 @@ def test_nodes_are_listed_with_their_queues(hrm: Run, master: FakeMaster) -> Non
     assert " 1/2 " in row  # waiting: stream, batch
 
 
+def test_a_node_tells_how_it_keeps_its_containers_apart(hrm: Run, master: FakeMaster) -> None:
+    shown = hrm("node", "show", "node-1").stdout
+    assert "1/4" in shown, "its units"
+    assert "containers use 3 GiB, 40 GiB free" in shown
+    assert "run as  containers run as root (run_as = off)" in shown
+    document = json.loads(hrm("node", "show", "node-1", "-o", "json").stdout)
+    assert document["remarks"] == ["run as: containers run as root (run_as = off)"]
+
+
 def test_applications_are_listed_with_class_and_age(hrm: Run, master: FakeMaster) -> None:
     row = hrm("apps").stdout.splitlines()[1]
     for shown in (APPLICATION, "word [count]", "ada", "stream", "running", "1/0/4", "3m2"):
@@ -67,6 +76,15 @@ def test_kill_passes_the_reason_on(hrm: Run, master: FakeMaster) -> None:
     result = hrm("app", "kill", APPLICATION, "--reason", "too big")
     assert "killed" in result.stdout
     assert "too big" in result.stdout
+
+
+def test_a_node_is_shown_with_its_shortcuts(hrm: Run, master: FakeMaster) -> None:
+    shown = hrm("node", "show", "node-1").stdout
+    row = next(line for line in shown.splitlines() if "executor-archive" in line)
+    assert row.split()[:4] == ["executor-archive", "ready", "12", "3"]
+    assert "/archives/[x]; last missed because of: the Java option -XX:+UseZGC" in row
+    document = json.loads(hrm("node", "show", "node-1", "--output", "json").stdout)
+    assert (document["name"], document["shortcuts"][0]["used"]) == ("node-1", 12)
 
 
 def test_drain_and_back(hrm: Run, master: FakeMaster) -> None:
@@ -178,6 +196,7 @@ def test_unknown_application(hrm: Run, master: FakeMaster) -> None:
 def test_unknown_node(hrm: Run, master: FakeMaster) -> None:
     said = _one_line(hrm("node", "drain", "node-1", "node-9"))
     assert said == "error: no node node-9; hrm nodes lists them\n"
+    assert _one_line(hrm("node", "show", "node-9")) == said
 
 
 def test_nobody_listens(hrm: Run, master: FakeMaster) -> None:

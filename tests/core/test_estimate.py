@@ -63,9 +63,19 @@ def test_a_stream_ranks_units_by_the_streams_that_wait_there() -> None:
     assert (chosen.row, chosen.wait) == (1, 1.0)
 
 
-def test_first_fit_lets_a_small_container_pass_a_large_waiter() -> None:
+def test_a_new_container_waits_for_the_waiter_that_it_would_delay() -> None:
     unit = image(4, [entry("a", 2, 10), entry("b", 2, 30)], [entry("c", 4, 20)])
-    assert wait_of(2, unit) == 10.0
+    assert wait_of(2, unit) == 50.0
+
+
+def test_a_new_container_passes_a_waiter_beside_which_there_is_room() -> None:
+    unit = image(4, [entry("a", 2, 10), entry("b", 2, 30)], [entry("c", 3, 20)])
+    assert wait_of(1, unit) == 10.0
+
+
+def test_nobody_waits_for_a_waiter_that_streams_hold_up() -> None:
+    unit = image(4, [entry("a", 1, 10), entry("b", 1, 0, STREAM)], [entry("c", 4, 20)])
+    assert wait_of(2, unit) == 0.0
 
 
 def test_room_at_once_is_no_wait_and_the_first_such_unit_is_taken() -> None:

@@ -185,8 +185,8 @@ def test_an_application_that_turns_out_a_stream_does_not_evict_itself() -> None:
     other = cluster.submit(1, Resources(2, 1024))
     cluster.settle()
     app = cluster.submit(0)
-    cluster.request(app, [1], Resources(3, 1024))
-    cluster.request(app, [2], Resources(2, 1024))
+    cluster.request(app, [1], Resources(2, 1024))
+    cluster.request(app, [2], Resources(3, 1024))
     cluster.settle()
     assert cluster.states(app) == {"waiting": 1, "running": 1}
     cluster.tell_master(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hrm.core.model import ApplicationState, ContainerState
-from hrm.core.transitions import APPLICATION, CONTAINER, NODE, Lifecycle
+from hrm.core.transitions import APPLICATION, CONTAINER, NODE, Lifecycle, Move
 from hrm.errors import InvalidTransition
 
 TABLES: list[dict[Any, frozenset[Any]]] = [APPLICATION, CONTAINER, NODE]
@@ -57,3 +57,18 @@ def test_an_illegal_move_tells_the_history() -> None:
         life.move(ContainerState.RUNNING, 3.0, "a late report")
     assert [line.split(": ")[1] for line in caught.value.history] == ["room at once", "node lost"]
     assert "a late report" in str(caught.value)
+
+
+def test_who_watches_hears_of_each_move_as_it_is_made_and_of_nothing_else() -> None:
+    told: list[Move] = []
+    life = Lifecycle("container", "x", CONTAINER, ContainerState.PENDING, told.append)
+    life.owner = owner = object()
+    life.begin(1.0, "asked for")
+    assert life.move(ContainerState.ASSIGNED, 2.0, "room")
+    assert not life.move(ContainerState.ASSIGNED, 3.0, "again")
+    with pytest.raises(InvalidTransition):
+        life.move(ContainerState.PENDING, 4.0, "back")
+    assert told == [
+        ("container", "x", owner, None, ContainerState.PENDING, 1.0, "asked for"),
+        ("container", "x", owner, ContainerState.PENDING, ContainerState.ASSIGNED, 2.0, "room"),
+    ]

@@ -62,19 +62,21 @@ def test_an_overdue_container_moves_the_wait_with_the_clock() -> None:
     assert waits == [15.0, 11.0, 5.0, 5.0, 5.0]
 
 
-def test_of_two_that_end_together_the_one_that_started_first_ends_first() -> None:
-    """``late`` stands before ``early`` in the queue but starts after it. The other order of their
-    ends would let ``large`` in, and the new container would wait for that."""
+def test_a_new_container_passes_a_waiter_only_where_there_is_room_for_both() -> None:
+    """``long`` may pass ``large``, which is promised 20 s: beside it there is a vcore to spare. A
+    new one of one vcore would want the same, and one of two waits until ``large`` has ended."""
     state = SharedState()
-    queue = UnitQueue(unit("n0", vcores=4, run_limit=9))
-    queue.enqueue(_entry("p", 3, 10.0))
+    queue = UnitQueue(unit("n0", vcores=5, run_limit=9))
+    queue.enqueue(_entry("p", 3, 20.0))
     queue.enqueue(_entry("q", 1, 5.0))
     queue.start_all(0.0)
-    for name, vcores, length_s in (("late", 2, 10.0), ("early", 1, 15.0), ("large", 3, 100.0)):
+    for name, vcores, length_s in (("large", 4, 100.0), ("long", 1, 300.0)):
         queue.enqueue(_entry(name, vcores, length_s))
     row = np.array([state.add(NodeName("n0"), queue)])
-    assert simulate((2, 1, 0, 1), queue.image(), 0.0) == 20.0
-    assert state.waits_s((2, 1, 0, 1), row, 0.0).tolist() == [20.0]
+    for vcores, wait_s in ((1, 120.0), (2, 120.0), (5, 300.0)):
+        demand = (vcores, 1, 0, 1)
+        assert simulate(demand, queue.image(), 0.0) == wait_s
+        assert state.waits_s(demand, row, 0.0).tolist() == [wait_s]
 
 
 @settings(max_examples=300, deadline=None)

@@ -15,6 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.conftest import PATIENCE
+
 REPOSITORY = Path(__file__).parents[2]
 APPS = Path(__file__).parent / "apps"
 BIN = Path(sys.executable).parent
@@ -34,7 +36,7 @@ class Submitted:
 
     def wait(self, timeout_s: float = 120.0) -> int:
         try:
-            return self.process.wait(timeout_s)
+            return self.process.wait(PATIENCE * timeout_s)
         except subprocess.TimeoutExpired:
             pytest.fail(f"still running after {timeout_s} s:\n{self.output()[-4000:]}")
 
@@ -91,7 +93,7 @@ class Cluster:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=timeout_s,
+            timeout=PATIENCE * timeout_s,
             check=False,
         )
 

@@ -21,6 +21,7 @@ SUM_OF_SQUARES = "TOTAL 332833500"
 CLEAN_UP_S = 10.0
 
 
+@pytest.mark.core
 def test_a_python_application_runs_and_returns_everything(
     cluster: Cluster, eventually: Callable[..., Any]
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_session_built_in_plain_python_runs(cluster: Cluster) -> None:
     assert "CoarseGrainedExecutorBackend" in log, "the link in Spark's UI shows the executor's log"
 
 
+@pytest.mark.core
 def test_dynamic_allocation_grows_and_shrinks(
     cluster: Cluster, tmp_path: Path, eventually: Callable[..., Any]
 ) -> None:
@@ -205,7 +207,11 @@ def test_a_container_over_its_memory_is_killed_with_the_limit_named(
 
 @pytest.mark.parametrize(
     ("trigger", "expected"),
-    [("processing-time", "STREAM"), ("default", "STREAM"), ("available-now", "BATCH")],
+    [
+        pytest.param("processing-time", "STREAM", marks=pytest.mark.core),
+        ("default", "STREAM"),
+        ("available-now", "BATCH"),
+    ],
 )
 def test_the_class_is_found_not_declared(
     cluster: Cluster, tmp_path: Path, eventually: Callable[..., Any], trigger: str, expected: str

@@ -76,6 +76,18 @@ def test_the_papers_rewards_and_losses_run_to_a_model(tmp_path: Path, reward: st
     assert model.meta["reward"] == reward
 
 
+def test_without_pre_training_the_first_trial_is_of_a_network_that_knows_nothing(
+    tmp_path: Path,
+) -> None:
+    small = {"decisions": 600, "validate_every": 600}
+    _, without = _trained(tmp_path, pretrain_decisions=0, **small)
+    _, pretrained = _trained(tmp_path, **small)
+    first, last = without["trials"]
+    assert first["decisions"] == 0
+    assert first["log_slowdown"] > pretrained["trials"][0]["log_slowdown"]
+    assert first["log_slowdown"] > last["log_slowdown"]
+
+
 def test_training_goes_on_to_other_traces_and_never_touches_those_of_tests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

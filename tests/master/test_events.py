@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from hrm.core.ledger import Ledger
 from hrm.core.master import MasterCore
 from hrm.core.model import ApplicationId, ApplicationState, NodeState
 from hrm.core.transitions import APPLICATION, NODE, Lifecycle
+from hrm.errors import InvalidConfig
 from hrm.master import events
 from hrm.master.events import EPOCH_BITS, Journal, Wish
 from hrm.policies.min_wait import MinWait
@@ -32,6 +34,7 @@ from tests.master.test_services import (
 )
 
 EVERYTHING = Wish()
+NOW = 1_000.0
 
 
 @pytest.fixture
@@ -149,13 +152,26 @@ async def test_a_damaged_journal_is_set_aside(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_a_journal_that_somebody_holds_is_not_taken_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "_OPEN_TIMEOUT_S", 0.05)
+    path = tmp_path / "events.sqlite"
+    holder = sqlite3.connect(path)
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(InvalidConfig, match="database is locked"):
+        Journal(path, 1, kept=1_000, keep_s=60.0)
+    holder.close()
+    assert path.exists()
+
+
 async def test_wishes_choose(journals: Callable[..., Journal]) -> None:
     journal = journals()
     say(journal, NodeState.LOST, at_s=time.time() - 100.0, name="n1")
     say(journal, NodeState.LOST, name="n2")
     app = Lifecycle("application", "app-1", APPLICATION, ApplicationState.SUBMITTED, journal.watch)
     app.move(ApplicationState.KILLED, time.time(), "why not")
-    journal.took(e.KillRequested(now=0.0, call_id=1, application_id=None))  # type: ignore[arg-type]
+    journal.took(e.KillRequested(now=0.0, call_id=1, application_id=ApplicationId("app-1")))
     await journal.flush()
 
     async def chosen(wish: Wish) -> list[str]:
@@ -171,8 +187,6 @@ def test_who_watches_changes_nothing() -> None:
     """The core answers the same, and each move is told once, as it is made."""
 
     def fed(core: MasterCore) -> list[Any]:
-        from tests.core.test_counted_work import NOW
-
         registered = e.ApplicationRegistered(
             now=NOW,
             call_id=1,

@@ -29,6 +29,8 @@ def test_every_container_state_has_a_phase(state: common_pb2.ContainerState) -> 
         ("EXITED", 0, messages.Blame.NOBODY),
         ("RELEASED", 143, messages.Blame.NOBODY),
         ("MEMORY_LIMIT", 137, messages.Blame.APPLICATION),
+        ("DISK_LIMIT", 137, messages.Blame.APPLICATION),
+        ("GPU_MEMORY_LIMIT", 137, messages.Blame.APPLICATION),
         ("NODE_LOST", -1, messages.Blame.NODE),
         ("LAUNCH_FAILED", -1, messages.Blame.APPLICATION),
         ("KILLED", 143, messages.Blame.NOBODY),

@@ -194,6 +194,29 @@ async def test_a_driver_that_is_gone_is_reported_and_leaves_nothing(
     assert "the driver is gone" in master.finished.message
 
 
+@pytest.mark.parametrize("code", [0, 3, None])
+async def test_in_cluster_mode_the_exit_status_says_how_it_ended(
+    master: FakeMaster, tmp_path: Path, code: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exit_file = tmp_path / "exit-code"
+    monkeypatch.setenv("HRM_DRIVER_EXIT_FILE", str(exit_file))
+    setup = "appmaster.EXIT_FILE_TIMEOUT_S = 1.0"
+    async with fake_driver(master, tmp_path, setup=setup) as driver:
+        driver.say(target(1))
+        await until_registered(driver)
+        assert driver.process.stdin is not None
+        driver.process.stdin.close()
+        if code is not None:
+            exit_file.write_text(str(code))
+        await until(lambda: master.finished is not None, 10, "the master hears of it")
+        assert await driver.end(10) == 0
+    assert master.finished is not None
+    succeeded = master.finished.state == common_pb2.APPLICATION_STATE_SUCCEEDED
+    assert succeeded == (code == 0)
+    says = {0: "", 3: "the driver exited with code 3", None: "the driver is gone"}
+    assert says[code] in master.finished.message
+
+
 async def test_a_fault_of_its_own_ends_the_process_so_that_it_is_started_again(
     master: FakeMaster, tmp_path: Path
 ) -> None:

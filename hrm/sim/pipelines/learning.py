@@ -1,13 +1,16 @@
 """The simulated cluster as a world to learn in: it stops at every decision of the cluster policy.
 
 ``environment(...)`` is what ``hrm.learn.ldwp`` names. ``reset(seed)`` draws a run and answers with
-its first decision, ``step(node)`` places that task and goes on to the next. The same seed is the
-same cluster, arrivals, sizes and failures, whatever is decided.
+its first decision, ``step(node)`` places that task and goes on to the next; with -1 the task stays
+in the queue and is asked about again when something has happened. The same seed is the same
+cluster, arrivals, sizes and failures, whatever is decided.
 
 Two kinds. ``nodes=11`` is the paper's cluster with rates of 30 to 70 a minute, for a network with
 one output a node. ``nodes=random`` draws, for a network that has to serve any cluster, 3 to 64
 nodes of any mix of types, rates between 0.4 and 1.1 times what such a cluster can do at most, a
-world of interference, and in half of the runs nodes that join, leave or fail.
+world of interference, and in half of the runs nodes that join, leave or fail. Such a run has as
+many tasks for each node as the other kind, so that it is about as long: in a short one a large
+cluster is never full.
 
 Nothing is shared with tests but the code: which seeds are for what is ``hrm.learn.environment``'s.
 
@@ -44,6 +47,8 @@ __all__ = ["Decision", "Ended", "LearningEnvironment", "Step", "draw", "environm
 
 NODES_LEAST, NODES_MOST = 3, 64
 LOAD_LEAST, LOAD_MOST = 0.4, 1.1
+TASKS_MOST = 2_000
+"""Of a drawn cluster, however large it is."""
 FIXED_RATES_PER_MIN = (30.0, 70.0)
 
 
@@ -125,7 +130,8 @@ class LearningEnvironment:
         return decision
 
     def step(self, node: int) -> Step:
-        """Place the task of the last decision on row ``node`` of its view, and go on."""
+        """Place the task of the last decision on row ``node`` of its view, and go on; -1: it
+        waits."""
         run, asked = self._run, self._asked
         assert run is not None and asked.question is not None
         asked.answer = asked.question.task.task_id, node
@@ -145,7 +151,10 @@ class LearningEnvironment:
 def draw(
     seed: int, *, table: tables.Profiles, nodes: int | None, tasks: int, world: str | None
 ) -> Scenario:
-    """The run of a seed. ``nodes`` None: any cluster; ``world`` None: any of them."""
+    """The run of a seed. ``nodes`` None: any cluster; ``world`` None: any of them.
+
+    ``tasks``: of a cluster of that many nodes; of a drawn one, what eleven nodes would have.
+    """
     rng = np.random.default_rng([seed, 0x1EA2])
     drawn_world = str(rng.choice(("measured", "measured", "overload", "none")))
     if nodes is not None:
@@ -167,6 +176,7 @@ def draw(
     power = sum(worker.type.gpus for worker in cluster)
     most = SATURATION_PER_MIN * power / sum(NODE_TYPES[one].gpus for one in WORKERS)
     rate = float(rng.uniform(LOAD_LEAST, LOAD_MOST)) * most
+    tasks = min(max(1, tasks * count // len(WORKERS)), TASKS_MOST)
     return Scenario(
         profiles=table,
         rate_per_min=rate,
@@ -207,7 +217,7 @@ def environment(**options: Any) -> LearningEnvironment:
     """
     known = {
         "nodes": "random",
-        "tasks": "400",
+        "tasks": "1000",
         "world": "",
         "node_policy": "iawp:guarded",
         "profiles": "",

@@ -62,7 +62,7 @@ SHIPPED = (
 )
 """Where the measured table is: in an installed package, in a checkout."""
 
-TIME_SCALE = 196.0
+TIME_SCALE = 192.0
 """All measured times are multiplied by this, once and for all policies alike, so that eleven
 workers can do ``scenario.SATURATION_PER_MIN`` tasks a minute at most and the paper's rates (10 to
 60) mean what they mean there. It follows from the fluid bound alone, not from any policy."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+from hrm.core.pipeline.model import Choice
 from hrm.errors import InvalidConfig
-from hrm.policies.cluster.heuristics import Ect
-from hrm.sim.pipelines.learning import LearningEnvironment, draw, environment
+from hrm.learn.environment import drive, evaluate
+from hrm.policies.cluster.heuristics import Demand, Ect
+from hrm.sim.pipelines.learning import TASKS_MOST, LearningEnvironment, draw, environment
 from hrm.sim.pipelines.profiles import sample
 
 
@@ -56,7 +60,35 @@ def test_nodes_that_fail_do_not_end_the_trace() -> None:
         )
     )
     found = _drive(environment(tasks="15", node_policy="pats"), seed)
-    assert len([name for name, _, ok in found if ok]) == 15
+    drawn = draw(seed, table=table, nodes=None, tasks=15, world=None)
+    assert len([name for name, _, ok in found if ok]) == drawn.tasks > 0
+
+
+def test_a_drawn_cluster_has_as_many_tasks_a_node() -> None:
+    table = sample()
+    drawn = [draw(seed, table=table, nodes=None, tasks=110, world=None) for seed in range(20)]
+    assert [one.tasks for one in drawn] == [10 * len(one.workers) for one in drawn]
+    whole = draw(1, table=table, nodes=None, tasks=100_000, world=None)
+    assert whole.tasks == TASKS_MOST
+
+
+def test_who_pulls_may_leave_tasks_in_the_queue() -> None:
+    """``demand`` answers -1 while nobody is idle; the task comes back, and all end."""
+    made: Any = environment(nodes="1", tasks="60", node_policy="pats")
+    waited = False
+
+    class Watched(Demand):
+        def choose(self, *decision: Any) -> Choice:
+            nonlocal waited
+            choice = super().choose(*decision)
+            waited = waited or choice.node < 0
+            return choice
+
+    found, terminal = drive(made, Watched(), 2)
+    assert waited and not terminal
+    assert len({end.task_id for end, _ in found if end.ok}) == 60
+    assert all(ideal > 0.0 for end, ideal in found if end.ok)
+    assert evaluate(made, Demand, [2]).tasks == 60
 
 
 @pytest.mark.parametrize(

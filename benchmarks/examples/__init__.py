@@ -1,0 +1,1 @@
+"""Spark's own bundled Python examples on a cluster of HRM: ``python -m benchmarks.examples``."""

@@ -1,0 +1,269 @@
+"""Runs Spark's own bundled Python examples, unchanged, on a cluster of HRM.
+
+    python -m benchmarks.examples                      # all; writes results/examples.*
+    python -m benchmarks.examples --only 'sql/*' --at-once 2
+    python -m benchmarks.examples --again failed       # those that have not passed, new ones first
+
+Each example is a file of the pyspark package and is handed to the stock ``spark-submit`` with a
+working directory that has the files it names. It passes when it ends with status 0 and the master
+knows it as an application that succeeded with an executor on one of its nodes. A streaming example
+passes when its output shows words that were sent to it while the master knew it as running; it is
+stopped then. The JVMs compile quickly rather than well: that changes no answer, and there are many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fnmatch
+import importlib.util
+import json
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import common
+from benchmarks.clusters import Hrm, Shape, Submission, spark_home
+from benchmarks.common import CONSOLE, RESULTS_DIR
+from benchmarks.examples import data
+from benchmarks.examples.plan import Plan, discover, plan_of
+from benchmarks.processes import BenchmarkError, interruptible, tail, wait_until
+from hrm import rpc
+from hrm.errors import HrmError
+from hrm.v1 import admin_pb2, admin_pb2_grpc, common_pb2
+
+__all__ = ["Outcome", "main"]
+
+LIMIT_S = 300.0
+_SHAPE = Shape(nodes=2, cores_per_node=2, memory_per_node_mib=4096, executors=1, executor_cores=2)
+_QUICK = "-XX:TieredStopAtLevel=1"
+_APPLICATION = re.compile(r"app-\d{8}-\d+-\d{4,}")
+_PASSED, _FAILED, _SKIPPED = "passed", "failed", "skipped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one example. ``seconds``: from spark-submit to the end, or to the stop."""
+
+    example: str
+    result: str
+    seconds: float = 0.0
+    kind: str = ""
+    note: str = ""
+
+
+class _Unbuffered(Hrm):
+    """What an example prints is there at once: streaming ones are stopped for it."""
+
+    def environment(self) -> dict[str, str]:
+        return {**super().environment(), "PYTHONUNBUFFERED": "1"}
+
+
+class Runner:
+    """Runs examples on one cluster."""
+
+    def __init__(self, cluster: Hrm, directory: Path, limit_s: float) -> None:
+        self._cluster = cluster
+        self._directory = directory
+        self._limit_s = limit_s
+        self._home = spark_home()
+        self._resources = directory / "resources"
+        data.resources(self._resources)
+        token = rpc.read_token(cluster.token_file)
+        self._channel = rpc.sync_channel(cluster.master.removeprefix("hrm://"), token)
+        self._admin = admin_pb2_grpc.AdminServiceStub(self._channel)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def run(self, example: str) -> Outcome:
+        """One example, to its end."""
+        plan = plan_of(example)
+        missing = [name for name in plan.modules if importlib.util.find_spec(name) is None]
+        if plan.skip or missing:
+            note = plan.skip or f"needs {', '.join(missing)}, not installed here"
+            return Outcome(example=example, result=_SKIPPED, note=note)
+        work = self._directory / example.removesuffix(".py").replace("/", "-")
+        data.lay_out(work, self._home, self._resources)
+        began_s = time.monotonic()
+        try:
+            with self._input(plan, work) as arguments:
+                note = self._judge(plan, work, self._submit(example, plan, work, arguments))
+            result = _PASSED
+        except (BenchmarkError, HrmError) as error:
+            note, result = _short(str(error)), _FAILED
+        seconds = time.monotonic() - began_s
+        kind = "stream" if plan.until else "batch"
+        return Outcome(example=example, result=result, seconds=seconds, kind=kind, note=note)
+
+    @contextlib.contextmanager
+    def _input(self, plan: Plan, work: Path) -> Iterator[list[str]]:
+        """The arguments, with what they name at work."""
+        with contextlib.ExitStack() as stack:
+            port = stack.enter_context(data.serve_lines()) if "{port}" in plan.arguments else 0
+            if plan.feed:
+                stack.enter_context(data.feed_files(work / plan.feed))
+            yield [x.format(port=port, work=work) for x in plan.arguments]
+
+    def _submit(self, example: str, plan: Plan, work: Path, arguments: list[str]) -> Submission:
+        events = work / "events"
+        settings = {
+            **self._cluster.submit_settings(),
+            "spark.eventLog.dir": events.as_uri(),
+            "spark.driver.extraJavaOptions": _QUICK,
+            "spark.executor.extraJavaOptions": _QUICK,
+            **dict(plan.settings),
+        }
+        events.mkdir()
+        path = self._home / "examples" / "src" / "main" / "python" / example
+        return self._cluster.submit(path, arguments, work, settings)
+
+    def _judge(self, plan: Plan, work: Path, submission: Submission) -> str:
+        """Wait for its end, or for its output; answers a note.
+
+        Raises:
+            BenchmarkError: it failed, or the master does not know it.
+        """
+        if plan.until:
+            return self._watch(plan, work, submission)
+        status = submission.process.wait(self._limit_s)
+        if status != 0:
+            raise BenchmarkError(f"status {status}: {tail(submission.process.log, 400)}")
+        app = self._application(work)
+        if app.state != common_pb2.APPLICATION_STATE_SUCCEEDED:
+            state = common_pb2.ApplicationState.Name(app.state)
+            raise BenchmarkError(f"ended with status 0, and the master says {state}: {app.message}")
+        if not any(container.started_at_s for container in app.containers):
+            raise BenchmarkError("no executor ran")
+        return ""
+
+    def _watch(self, plan: Plan, work: Path, submission: Submission) -> str:
+        pattern = re.compile(plan.until)
+        shown = submission.process.log if plan.in_log else submission.output
+
+        def seen() -> bool:
+            if not submission.running:
+                raise BenchmarkError(f"it ended by itself: {tail(submission.process.log, 400)}")
+            return pattern.search(shown.read_text(errors="replace")) is not None
+
+        try:
+            wait_until(seen, self._limit_s, f"no {plan.until!r} in its output", 0.5)
+            app = self._application(work)
+            if app.state != common_pb2.APPLICATION_STATE_RUNNING:
+                raise BenchmarkError("its output is there, and the master does not say it runs")
+        finally:
+            submission.stop()
+        kind = common_pb2.WorkloadClass.Name(app.workload_class).rpartition("_")[2].lower()
+        return f"stopped after its output; class {kind}"
+
+    def _application(self, work: Path) -> admin_pb2.Application:
+        """What the master says of the application whose event log is in ``work``."""
+        ids = {
+            x[0] for path in (work / "events").iterdir() if (x := _APPLICATION.search(path.name))
+        }
+        if not ids:
+            raise BenchmarkError("it made no application on this cluster")
+        request = admin_pb2.GetApplicationRequest(application_id=sorted(ids)[-1])
+        answer: admin_pb2.Application = self._admin.GetApplication(request, timeout=10.0)
+        return answer
+
+
+def _short(message: str) -> str:
+    """The line of a failure that says most."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    errors = [x for x in lines if re.match(r"(\w+\.)*\w*(Error|Exception)\b", x)]
+    return (errors or lines or ["no word"])[-1].replace("|", "/")[:160]
+
+
+def _report(document: dict[str, Any]) -> str:
+    outcomes = document["examples"]
+    counts = {
+        kind: sum(x["result"] == kind for x in outcomes) for kind in (_PASSED, _FAILED, _SKIPPED)
+    }
+    rows = [
+        (
+            x["example"],
+            x["result"],
+            x["kind"] or None,
+            round(x["seconds"]) or None,
+            x["note"] or None,
+        )
+        for x in outcomes
+    ]
+    said = ", ".join(f"{many} {kind}" for kind, many in counts.items())
+    return "\n".join(
+        [
+            f"Spark's own examples ({len(outcomes)}), unchanged, each by the stock spark-submit on "
+            f"two nodes of HRM: {said}.",
+            "",
+            common.table(("example", "result", "kind", "s", "note"), rows),
+        ]
+    )
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.examples", description=__doc__)
+    parser.add_argument("--only", default="*", help="a pattern of names, such as 'sql/*'")
+    parser.add_argument("--at-once", type=int, default=1, help="how many run at once")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for each")
+    parser.add_argument(
+        "--again", choices=("all", "failed"), default="all",
+        help="failed: those that have not run with this Spark; where there are none, that failed",
+    )  # fmt: skip
+    parser.add_argument("--most", type=int, default=1_000, help="run no more than so many now")
+    parser.add_argument("--name", default="examples", help="of the results")
+    return parser.parse_args(arguments)
+
+
+def _known(name: str, version: str) -> dict[str, Outcome]:
+    """Outcomes of earlier runs with this Spark."""
+    try:
+        document = json.loads((RESULTS_DIR / f"{name}.json").read_text())
+    except FileNotFoundError:
+        return {}
+    if document["provenance"]["versions"]["pyspark"] != version:
+        return {}
+    return {x["example"]: Outcome(**x) for x in document["examples"]}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is asked for; 1 if anything failed."""
+    options = parse_arguments(arguments)
+    root = spark_home() / "examples" / "src" / "main" / "python"
+    names = discover(root)
+    document: dict[str, Any] = {"provenance": common.provenance("benchmarks.examples")}
+    known = _known(options.name, document["provenance"]["versions"]["pyspark"])
+    wanted = [name for name in names if fnmatch.fnmatch(name, options.only)]
+    if options.again == "failed":
+        new = [name for name in wanted if name not in known]
+        wanted = new or [name for name in wanted if known[name].result == _FAILED]
+    elif options.only == "*":
+        known = {}
+
+    def write() -> None:
+        document["examples"] = [asdict(known[name]) for name in names if name in known]
+        common.write_results(options.name, "Spark's examples on HRM", document, _report(document))
+
+    with (
+        interruptible(),
+        tempfile.TemporaryDirectory(prefix="hrm-examples-") as scratch,
+        _Unbuffered(_SHAPE, Path(scratch) / "cluster") as cluster,
+        contextlib.closing(Runner(cluster, Path(scratch), options.limit)) as runner,
+        ThreadPoolExecutor(options.at_once) as pool,
+    ):
+        for outcome in pool.map(runner.run, wanted[: options.most]):
+            known[outcome.example] = outcome
+            said = f"{outcome.result} {outcome.example} {outcome.seconds:.0f} s {outcome.note}"
+            CONSOLE.print(said, markup=False)
+            write()
+    return int(any(x.result == _FAILED for x in known.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""Which process uses how much memory of which GPU, as NVML tells it.
+
+The memory of a container is that of its processes, each with its CUDA context, which no share of a
+GPU is free of (some hundred MiB). The processes are known by their numbers; NVML speaks of those of
+the machine, so an agent inside a container of its own, with its own numbers, sees nobody.
+
+Looking costs a call for each GPU, and is done with every sample of the tracker. A driver that fails
+is asked again at the next: nobody ends because of what could not be read.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+import pynvml
+import structlog
+
+from hrm.core.model import Gpu
+
+__all__ = ["DeviceMemory", "NvmlDeviceMemory", "device_memory_message"]
+
+_MIB = 1024 * 1024
+_log = structlog.get_logger("hrm.agent")
+
+
+class DeviceMemory(abc.ABC):
+    """Where the tracker asks."""
+
+    @abc.abstractmethod
+    def used_bytes(self) -> dict[int, int]:
+        """Device memory of each process that has some, over all GPUs watched, by process id."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Let go of the driver."""
+
+
+class NvmlDeviceMemory(DeviceMemory):
+    """The real one. ``gpus``: those whose processes count."""
+
+    def __init__(self, gpus: Iterable[Gpu]) -> None:
+        """Raises pynvml.NVMLError: there is no driver to ask."""
+        pynvml.nvmlInit()
+        self._handles = [pynvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in gpus]
+        self._failed = False
+
+    def used_bytes(self) -> dict[int, int]:
+        used: dict[int, int] = {}
+        try:
+            for handle in self._handles:
+                for pid, size in _processes(handle).items():
+                    used[pid] = used.get(pid, 0) + size
+        except pynvml.NVMLError as error:
+            if not self._failed:
+                _log.warning("device memory is not watched: the driver fails", why=str(error))
+            self._failed = True
+            return {}
+        self._failed = False
+        return used
+
+    def close(self) -> None:
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def _processes(handle: Any) -> dict[int, int]:
+    """A process that computes and draws is in both lists, with the same figure."""
+    found: dict[int, int] = {}
+    lists = (
+        pynvml.nvmlDeviceGetComputeRunningProcesses,
+        pynvml.nvmlDeviceGetGraphicsRunningProcesses,
+    )
+    for listed in lists:
+        for process in listed(handle):
+            size = process.usedGpuMemory or 0  # None: the driver does not tell
+            found[process.pid] = max(found.get(process.pid, 0), int(size))
+    return found
+
+
+def device_memory_message(used_mib: int, limit_mib: int) -> str:
+    """One line for the user of a container that was over its share of a GPU."""
+    if not limit_mib:
+        return (
+            f"used {used_mib} MiB of device memory and holds none; ask for a GPU with "
+            f"spark.executor.resource.gpu.amount=1"
+        )
+    return (
+        f"used {used_mib} MiB of device memory of {limit_mib} MiB (each process's CUDA context "
+        f"counts); raise spark.hrm.executor.gpu.memory, or keep less on the GPU at once"
+    )

@@ -1,0 +1,168 @@
+"""What an agent's streams to the master have in common: one at a time, made again when it ends.
+
+Both ends send a registration first, then whatever there is to say. What is to be sent waits in a
+queue with a bound; a master that does not keep up is cut off, and hears everything anew after the
+next registration. After a failure the next try waits for a time that doubles up to a bound, and
+varies, so that a master which returns is not met by all of its nodes at once.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any, Generic, TypeVar
+
+import grpc
+import grpc.aio
+
+from hrm import rpc
+from hrm.errors import Unavailable
+
+__all__ = ["DELAY_S", "MasterStream"]
+
+DELAY_S = 0.2
+_REGISTER_LIMIT_S = 10.0
+_QUEUE_MAX = 10_000
+
+Said = TypeVar("Said")
+Heard = TypeVar("Heard")
+
+
+class MasterStream(abc.ABC, Generic[Said, Heard]):
+    """One stream, and the next. All of it belongs to the event loop."""
+
+    def __init__(
+        self, *, target: str, read_token: Callable[[], str], delay_max_s: float, log: Any
+    ) -> None:
+        self._target = target
+        self._read_token = read_token
+        self._delay_max_s = delay_max_s
+        self._log = log
+        self._queue: asyncio.Queue[Iterable[Said] | None] | None = None
+        self._closing = asyncio.Event()
+        self._jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing
+
+    @abc.abstractmethod
+    def _connect(self, channel: grpc.aio.Channel, said: AsyncIterator[Said]) -> Any:
+        """The call that says all of ``said``; an asynchronous iterable of what the master says."""
+
+    @abc.abstractmethod
+    def _registration(self) -> Said:
+        """What is said first."""
+
+    @abc.abstractmethod
+    def _registered(self, message: Heard) -> float:
+        """Take in the master's first message; answers the seconds between heartbeats."""
+
+    @abc.abstractmethod
+    def _take(self, message: Heard) -> None:
+        """Take in every other message."""
+
+    @abc.abstractmethod
+    def _beat(self) -> None:
+        """Say that this side lives."""
+
+    def _ended(self) -> None:
+        """A stream has ended, registered or not."""
+
+    def _takes_more(self) -> bool:
+        """Is there a stream? One that cannot keep up is cut, and starts afresh."""
+        if self._queue is None:
+            return False
+        if self._queue.qsize() >= _QUEUE_MAX:
+            self._log.warning("the master does not keep up; connecting again", messages=_QUEUE_MAX)
+            self._end_stream()
+            return False
+        return True
+
+    def _say(self, messages: Iterable[Said]) -> None:
+        """Queue what ``_takes_more`` has room for."""
+        assert self._queue is not None
+        self._queue.put_nowait(messages)
+
+    def _end_stream(self) -> None:
+        """End the stream once all is said."""
+        if self._queue is not None:
+            self._queue.put_nowait(None)
+            self._queue = None
+
+    async def _pause(self, delay_s: float) -> float:
+        """Wait about that long, or until ``close``; answers how long to wait the next time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(delay_s * self._jitter.uniform(0.5, 1.0)):
+                await self._closing.wait()
+        return min(self._delay_max_s, delay_s * 2)
+
+    async def _session(self) -> None:
+        """One stream from registration to its end. Raises the HrmError that ended it."""
+        queue: asyncio.Queue[Iterable[Said] | None] = asyncio.Queue()
+        self._queue = queue
+        self._say((self._registration(),))
+        async with rpc.channel(self._target, self._read_token()) as channel:
+            call = self._connect(channel, _drained(queue))
+            tasks: list[asyncio.Task[None]] = []
+            try:
+                messages = aiter(call)
+                interval_s = self._registered(await self._first(messages))
+                tasks = [
+                    asyncio.create_task(self._read(messages)),
+                    asyncio.create_task(self._keep_alive(interval_s)),
+                ]
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            except grpc.RpcError as error:
+                raise rpc.error_from(error, self._target) from error
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                call.cancel()
+                self._end_stream()
+                self._ended()
+
+    async def _first(self, messages: AsyncIterator[Heard]) -> Heard:
+        try:
+            async with asyncio.timeout(_REGISTER_LIMIT_S):
+                return await anext(messages)
+        except TimeoutError as error:
+            raise Unavailable(
+                f"the master at {self._target} did not answer the registration within "
+                f"{_REGISTER_LIMIT_S:.0f} s"
+            ) from error
+        except StopAsyncIteration as error:
+            raise Unavailable(f"the master at {self._target} ended the stream") from error
+
+    async def _read(self, messages: AsyncIterator[Heard]) -> None:
+        async for message in messages:
+            self._take(message)
+
+    async def _keep_alive(self, interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(max(0.05, interval_s))
+            self._beat()
+
+    async def close(self, limit_s: float) -> None:
+        """Send what is queued, then end the stream."""
+        self._closing.set()
+        queue = self._queue
+        self._end_stream()
+        if queue is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(limit_s):
+                    await queue.join()
+
+
+async def _drained(queue: asyncio.Queue[Iterable[Said] | None]) -> AsyncIterator[Said]:
+    while True:
+        item = await queue.get()
+        # An item counts as done when the next is asked for: by then it has left this process.
+        if item is None:
+            queue.task_done()
+            return
+        for message in item:
+            yield message
+        queue.task_done()

@@ -1,0 +1,155 @@
+"""Device memory of containers' processes: an agent, real processes, and a fake of NVML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+
+from hrm.agent.device_memory import NvmlDeviceMemory, device_memory_message
+from hrm.core.model import Gpu
+from hrm.v1 import common_pb2
+from tests.agent import fake_nvml
+from tests.agent.conftest import ENDED, RUNNING, AgentProcess, Master, StartAgent
+
+Eventually = Callable[..., Any]
+GPUS = (Gpu(index=0, memory_mib=1000), Gpu(index=1, memory_mib=1000))
+MIB = 1 << 20
+FOREVER = "sh -c 'echo $$ > python.pid; exec sleep 600'"
+"""A child of the command, as a Python worker is of its executor."""
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, int], list[SimpleNamespace]]:
+    """What two GPUs say: (list, GPU) to processes."""
+    lists: dict[tuple[str, int], list[SimpleNamespace]] = {}
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: index)
+    for kind in ("Compute", "Graphics"):
+        monkeypatch.setattr(
+            pynvml,
+            f"nvmlDeviceGet{kind}RunningProcesses",
+            lambda handle, kind=kind: lists.get((kind, handle), []),
+        )
+    return lists
+
+
+def process(pid: int, mib: int | None) -> SimpleNamespace:
+    return SimpleNamespace(pid=pid, usedGpuMemory=None if mib is None else mib * MIB)
+
+
+def test_a_process_is_counted_once_on_each_gpu(driver: Any) -> None:
+    driver["Compute", 0] = [process(7, 300), process(8, None)]
+    driver["Graphics", 0] = [process(7, 300), process(9, 10)]
+    driver["Compute", 1] = [process(7, 50)]
+    memory = NvmlDeviceMemory(GPUS)
+    assert memory.used_bytes() == {7: 350 * MIB, 8: 0, 9: 10 * MIB}
+    assert NvmlDeviceMemory(GPUS[1:]).used_bytes() == {7: 50 * MIB}
+
+
+def test_a_driver_that_fails_ends_nobody(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = NvmlDeviceMemory(GPUS)
+
+    def lost(_handle: int) -> list[SimpleNamespace]:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pynvml, "nvmlDeviceGetComputeRunningProcesses", lost)
+        assert memory.used_bytes() == {}
+    driver["Compute", 0] = [process(7, 1)]
+    assert memory.used_bytes() == {7: MIB}
+
+
+def test_the_message_names_what_to_raise() -> None:
+    assert "600 MiB of device memory of 500 MiB" in device_memory_message(600, 500)
+    assert "raise spark.hrm.executor.gpu.memory" in device_memory_message(600, 500)
+    assert "spark.executor.resource.gpu.amount=1" in device_memory_message(600, 0)
+
+
+async def with_a_container(
+    tmp_path: Path,
+    master: Master,
+    start_agent: StartAgent,
+    monkeypatch: pytest.MonkeyPatch,
+    **settings: Any,
+) -> tuple[AgentProcess, Path]:
+    """An agent on one fake GPU of 1000 MiB, and a container that holds 500 of it."""
+    path = tmp_path / "nvml.json"
+    fake_nvml.say(path, [1000], {})
+    monkeypatch.setenv(fake_nvml.VARIABLE, str(path))
+    agent = start_agent(**settings)
+    await master.until(lambda: master.registrations)
+    assert not master.registrations[0].resource_units[1].gpu.declared
+    master.assign("app-1-x1", FOREVER, unit=1, gpu_memory_mib=500)
+    await master.until_state("app-1-x1", RUNNING)
+    return agent, path
+
+
+def child_of(agent: AgentProcess, container_id: str, eventually: Eventually) -> int:
+    path = agent.work_dir / "containers" / container_id / "python.pid"
+    eventually(lambda: path.exists() and path.read_text().strip())
+    return int(path.read_text())
+
+
+async def test_a_container_over_its_share_ends_with_the_reason(
+    tmp_path: Path,
+    master: Master,
+    start_agent: StartAgent,
+    monkeypatch: pytest.MonkeyPatch,
+    eventually: Eventually,
+) -> None:
+    agent, path = await with_a_container(tmp_path, master, start_agent, monkeypatch)
+    pid = child_of(agent, "app-1-x1", eventually)
+    fake_nvml.say(path, [1000], {0: {pid: 400, 1: 999}})
+    status = await master.until(
+        lambda: (
+            master.statuses["app-1-x1"].usage.gpu_memory_mib == 400 and master.statuses["app-1-x1"]
+        )
+    )
+    assert status.state == RUNNING, "inside its share, whatever others use"
+    fake_nvml.say(path, [1000], {0: {pid: 501}})
+    end = (await master.until_state("app-1-x1", ENDED)).end
+    assert end.cause == common_pb2.END_CAUSE_GPU_MEMORY_LIMIT
+    assert "used 501 MiB of device memory of 500 MiB" in end.message
+
+
+async def test_one_that_holds_none_may_use_none(
+    tmp_path: Path,
+    master: Master,
+    start_agent: StartAgent,
+    monkeypatch: pytest.MonkeyPatch,
+    eventually: Eventually,
+) -> None:
+    agent, path = await with_a_container(tmp_path, master, start_agent, monkeypatch)
+    master.assign("app-2-x1", FOREVER)
+    await master.until_state("app-2-x1", RUNNING)
+    fake_nvml.say(path, [1000], {0: {child_of(agent, "app-2-x1", eventually): 20}})
+    end = (await master.until_state("app-2-x1", ENDED)).end
+    assert end.cause == common_pb2.END_CAUSE_GPU_MEMORY_LIMIT
+    assert "used 20 MiB of device memory and holds none" in end.message
+    assert master.statuses["app-1-x1"].state == RUNNING
+
+
+async def test_the_node_says_what_becomes_of_over_users(
+    tmp_path: Path,
+    master: Master,
+    start_agent: StartAgent,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await with_a_container(tmp_path, master, start_agent, monkeypatch)
+    remarks = list(master.registrations[0].remarks)
+    assert any(r.startswith("device memory: watched through NVML") for r in remarks)
+    assert any(r.startswith("MPS: off (the driver here comes without") for r in remarks)
+
+
+async def test_declared_gpus_are_counted_only(master: Master, start_agent: StartAgent) -> None:
+    start_agent(gpus=[{"memory_mib": 1000}])
+    await master.until(lambda: master.registrations)
+    remarks = list(master.registrations[0].remarks)
+    assert any(r.startswith("device memory: counted only: the GPUs are declared") for r in remarks)
+    assert any(r.startswith("MPS: off (the GPUs are declared") for r in remarks)

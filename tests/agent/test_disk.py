@@ -1,0 +1,177 @@
+"""Disk use: what is counted, who is over a bound, and what becomes of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hrm.agent import disk
+from hrm.agent.disk import DiskUse, DiskWatch, Measured, measure
+from hrm.core.model import EndCause
+from hrm.v1 import common_pb2
+from tests.agent.conftest import ENDED, Master, StartAgent
+
+Eventually = Callable[..., Any]
+MIB = 1 << 20
+
+
+def fill(path: Path, mib: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(os.urandom(MIB) * mib)
+    return path
+
+
+def measured(directory: Path, **more: int) -> Measured:
+    return measure(directory, threading.Event(), **more)
+
+
+def test_blocks_count_wherever_they_are(tmp_path: Path) -> None:
+    fill(tmp_path / "local/blockmgr-1/0a/shuffle_0_0_0.data", 3)
+    fill(tmp_path / "stdout", 2)
+    assert measured(tmp_path) == Measured(5, whole=True)
+
+
+def test_a_file_with_two_names_counts_once(tmp_path: Path) -> None:
+    os.link(fill(tmp_path / "a", 3), tmp_path / "b")
+    assert measured(tmp_path).mib == 3
+
+
+def test_a_sparse_file_counts_what_is_on_disk(tmp_path: Path) -> None:
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    assert measured(tmp_path).mib == 0
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    fill(tmp_path / "elsewhere/data", 4)
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "link").symlink_to(tmp_path / "elsewhere")
+    (here / "loop").symlink_to(here)
+    assert measured(here).mib == 0
+
+
+def test_what_is_removed_meanwhile_is_no_error(tmp_path: Path) -> None:
+    assert measured(tmp_path / "gone") == Measured(0, whole=True)
+
+
+def test_more_files_than_are_looked_at_are_said(tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / str(number)).touch()
+    assert not measured(tmp_path, entries_max=19).whole
+    assert measured(tmp_path, entries_max=20).whole
+
+
+def test_directories_too_deep_to_walk_are_said(tmp_path: Path) -> None:
+    before = Path.cwd()
+    deep = tmp_path
+    try:
+        for _ in range(25):
+            os.chdir(deep)
+            deep = Path("x" * 200)
+            deep.mkdir()
+    finally:
+        os.chdir(before)
+    assert not measured(tmp_path).whole
+
+
+def watch(directory: Path, **limits: int) -> DiskWatch:
+    return DiskWatch(directory, interval_s=60.0, **limits)
+
+
+def test_a_sweep_has_every_container_and_what_is_free(tmp_path: Path) -> None:
+    fill(tmp_path / "app-1-x1/local/block", 3)
+    fill(tmp_path / "app-1-x2/stdout", 1)
+    use = watch(tmp_path).sweep()
+    assert use.containers == {"app-1-x1": Measured(3), "app-1-x2": Measured(1)}
+    assert use.total_mib == 4
+    assert use.free_mib > 0
+    assert watch(tmp_path / "absent").sweep() == DiskUse()
+
+
+def test_ended_containers_are_measured_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+
+    def spy(directory: Path, ending: threading.Event) -> Measured:
+        looked.append(directory.name)
+        return measure(directory, ending)
+
+    monkeypatch.setattr(disk, "measure", spy)
+    fill(tmp_path / "ended/stdout", 1)
+    (tmp_path / "ended/exit.json").touch()
+    fill(tmp_path / "live/stdout", 1)
+    sweeps = watch(tmp_path)
+    assert sweeps.sweep() == sweeps.sweep()
+    assert sorted(looked) == ["ended", "live", "live"]
+    (tmp_path / "ended/stdout").unlink()
+    assert sweeps.sweep().containers["ended"] == Measured(0), "its logs were cleared away"
+
+
+def test_one_over_its_own_bound_is_named_with_the_setting(tmp_path: Path) -> None:
+    fill(tmp_path / "a/x", 3)
+    fill(tmp_path / "b/x", 2)
+    bounded = watch(tmp_path, limit_mib=2)
+    bounded.sweep()
+    told = bounded.too_much(["a", "b"])
+    assert list(told) == ["a"], "at the bound is inside"
+    assert "used 3 MiB of disk, and a container may use 2 (disk_limit_mib" in told["a"]
+    assert bounded.too_much(["b"]) == {}, "one that has ended uses what it uses"
+    assert watch(tmp_path).too_much(["a", "b"]) == {}, "off by default"
+
+
+def test_over_the_nodes_bound_the_largest_goes_first(tmp_path: Path) -> None:
+    fill(tmp_path / "a/x", 2)
+    fill(tmp_path / "b/x", 3)
+    fill(tmp_path / "ended/x", 9)
+    bounded = watch(tmp_path, node_limit_mib=4)
+    bounded.sweep()
+    told = bounded.too_much(["a", "b"])
+    assert list(told) == ["b"]
+    assert "together used 5 of 4 MiB (disk_node_limit_mib" in told["b"]
+    assert bounded.too_much(["a"]) == {}
+
+
+def test_what_cannot_be_measured_is_too_much_where_there_is_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").mkdir()
+    monkeypatch.setattr(disk, "measure", lambda *_: Measured(0, whole=False))
+    bounded, free = watch(tmp_path, limit_mib=100), watch(tmp_path)
+    bounded.sweep()
+    free.sweep()
+    assert "cannot be measured" in bounded.too_much(["a"])["a"]
+    assert free.too_much(["a"]) == {}
+
+
+async def test_a_container_over_its_disk_ends_with_the_reason_and_leaves_nothing(
+    master: Master, start_agent: StartAgent
+) -> None:
+    agent = start_agent(disk_limit_mib=8, disk_interval_s=0.1)
+    await master.until(lambda: master.registrations)
+    hog = "head -c 20000000 /dev/urandom > local/block; exec sleep 600"
+    master.assign("app-1-x1", hog)
+    master.assign("app-1-x2", "head -c 2000000 /dev/urandom > local/block; exec sleep 600")
+    end = (await master.until_state("app-1-x1", ENDED)).end
+    assert end.cause == common_pb2.END_CAUSE_DISK_LIMIT
+    assert "and a container may use 8 (disk_limit_mib of the agent)" in end.message
+    assert not (agent.work_dir / "containers/app-1-x1/local").exists()
+    await master.until(lambda: master.statuses["app-1-x2"].usage.disk_mib >= 1)
+    await master.until(
+        lambda: (
+            1 <= master.heartbeats[-1].usage.disk_used_mib < 8
+            and master.heartbeats[-1].usage.disk_free_mib > 0
+        )
+    )
+    assert master.statuses["app-1-x2"].state != ENDED
+
+
+def test_the_causes_have_names_for_people() -> None:
+    assert EndCause.DISK_LIMIT.value == "disk-limit"
+    assert EndCause.GPU_MEMORY_LIMIT.value == "gpu-memory-limit"

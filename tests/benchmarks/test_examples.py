@@ -1,0 +1,148 @@
+"""What Spark's examples are given, and what is made of how they end."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.clusters import spark_home
+from benchmarks.examples import __main__ as runner
+from benchmarks.examples import data
+from benchmarks.examples.__main__ import Outcome
+from benchmarks.examples.plan import _PLANS, discover, plan_of
+
+ROOT = Path(__file__).parents[2]
+_NAMED = re.compile(r"""["']((?:data|examples/src/main/resources)/[^"'`]+)["'`]""")
+_WRITTEN = ("data/test_table",)
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """A working directory as an example gets it."""
+    pytest.importorskip("pyspark")
+    resources = tmp_path / "resources"
+    data.resources(resources)
+    data.lay_out(tmp_path / "work", spark_home(), resources)
+    return tmp_path / "work"
+
+
+def test_all_files_that_examples_name_are_there(work: Path) -> None:
+    root = spark_home() / "examples" / "src" / "main" / "python"
+    names = discover(root)
+    assert len(names) > 100
+    named = {
+        path
+        for name in names
+        if not plan_of(name).skip
+        for path in _NAMED.findall((root / name).read_text())
+        if not path.startswith(_WRITTEN)
+    }
+    assert len(named) > 20
+    assert [path for path in sorted(named) if not (work / path).exists()] == []
+    files = [x for name in names for x in plan_of(name).arguments if x.startswith("data/")]
+    assert [path for path in files if not (work / path).exists()] == []
+
+
+def test_what_an_example_writes_does_not_reach_sparks_own_files(work: Path) -> None:
+    (work / "data" / "test_table").mkdir()
+    assert not (spark_home() / "data" / "test_table").exists()
+
+
+def test_every_plan_is_for_an_example_that_exists() -> None:
+    pytest.importorskip("pyspark")
+    names = discover(spark_home() / "examples" / "src" / "main" / "python")
+    assert sorted(_PLANS.keys() - set(names)) == []
+    for name in names:
+        if (
+            "awaitTermination"
+            in (spark_home() / "examples" / "src" / "main" / "python" / name).read_text()
+            and not plan_of(name).skip
+        ):
+            assert plan_of(name).until, f"{name} would never end"
+
+
+def test_lines_come_for_as_long_as_somebody_reads() -> None:
+    with data.serve_lines() as port, socket.create_connection(("127.0.0.1", port)) as reader:
+        reader.settimeout(10)
+        lines = reader.makefile()
+        got = [lines.readline().strip() for _ in range(2 * len(data.LINES))]
+    assert got == [*data.LINES, *data.LINES]
+
+
+def test_files_come_whole(tmp_path: Path, eventually: Callable[..., Any]) -> None:
+    (tmp_path / "lines").mkdir()
+    with data.feed_files(tmp_path / "lines"):
+        found = eventually(lambda: list((tmp_path / "lines").iterdir()))
+        assert found[0].read_text().splitlines() == list(data.LINES)
+
+
+def test_a_report_counts_and_keeps_the_reasons() -> None:
+    outcomes = [
+        Outcome(example="pi.py", result="passed", seconds=12.4, kind="batch"),
+        Outcome(example="sql/x.py", result="skipped", note="needs a broker"),
+        Outcome(example="y.py", result="failed", seconds=3.0, kind="batch", note="status 1"),
+    ]
+    text = runner._report({"examples": [vars_of(x) for x in outcomes]})
+    assert "(3), unchanged" in text
+    assert "1 passed, 1 failed, 1 skipped" in text
+    assert "| pi.py | passed | batch | 12 | - |" in text
+    assert "| sql/x.py | skipped | - | - | needs a broker |" in text
+
+
+def vars_of(outcome: Outcome) -> dict[str, object]:
+    return {name: getattr(outcome, name) for name in Outcome.__dataclass_fields__}
+
+
+def test_of_a_failure_the_error_is_kept() -> None:
+    said = "status 1: Traceback\n  File x\nValueError: no | such thing\n26/11/21 INFO Stopping\n"
+    assert runner._short(said) == "ValueError: no / such thing"
+    assert runner._short("") == "no word"
+
+
+def test_earlier_outcomes_count_for_the_same_spark_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "RESULTS_DIR", tmp_path)
+    assert runner._known("examples", "4.3.0") == {}
+    example = vars_of(Outcome(example="pi.py", result="passed"))
+    document = {"provenance": {"versions": {"pyspark": "4.3.0"}}, "examples": [example]}
+    (tmp_path / "examples.json").write_text(json.dumps(document))
+    assert runner._known("examples", "4.3.0")["pi.py"].result == "passed"
+    assert runner._known("examples", "4.4.0") == {}
+
+
+def _matrix_row(directory: Path, spark: str, failures: int) -> str:
+    """Report one run as ``make test-matrix`` does; answers the table."""
+    environment = directory / f"env-{spark}"
+    site = environment / "lib" / "python3.11" / "site-packages"
+    for name in (f"pyspark-{spark}", "numpy-1.26.4"):
+        (site / f"{name}.dist-info").mkdir(parents=True, exist_ok=True)
+    (environment / "pyvenv.cfg").write_text("home = /usr\nversion = 3.11.7\n")
+    (environment / "report.xml").write_text(
+        f'<testsuites><testsuite tests="5" failures="{failures}" errors="0" skipped="1" '
+        f'time="61.2"/></testsuites>'
+    )
+    (directory / "docs").mkdir(exist_ok=True)
+    subprocess.run(
+        [sys.executable, str(ROOT / ".ci" / "matrix-report"), str(environment), "spark and core"],
+        cwd=directory, check=True, timeout=60,
+    )  # fmt: skip
+    return (directory / "docs" / "spark-versions.md").read_text()
+
+
+def test_the_table_of_versions_has_one_row_for_each(tmp_path: Path) -> None:
+    _matrix_row(tmp_path, "4.0.5", 0)
+    _matrix_row(tmp_path, "3.5.9", 2)
+    rows = [x for x in _matrix_row(tmp_path, "3.5.9", 0).splitlines() if re.match(r"\| \d", x)]
+    assert [row.split("|")[1:6] for row in rows] == [
+        [" 3.5.9 ", " core ", " 4 ", " 0 ", " 1 "],
+        [" 4.0.5 ", " core ", " 4 ", " 0 ", " 1 "],
+    ]

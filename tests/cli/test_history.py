@@ -1,0 +1,116 @@
+"""``hrm history`` and its logs: where they go, how long they stay, who may turn them off."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from hrm.cli import history
+from hrm.cli.embedded import Cluster
+from hrm.cli.machine import NodeSize
+from hrm.cli.spark import conf_dir, spark_environment
+
+
+def cluster_in(home: Path, *, event_log: bool) -> Cluster:
+    size = NodeSize(cores=1, memory_mib=1024, notes=())
+    cluster = Cluster(
+        directory=home, host="127.0.0.1", port=7480, nodes=1, size=size, event_log=event_log
+    )
+    cluster.save()
+    return cluster
+
+
+def test_hrm_env_names_the_event_logs_of_hrm_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HRM_HOME", str(tmp_path))
+    monkeypatch.delenv("HRM_EVENT_LOG_DIR", raising=False)
+    assert "HRM_EVENT_LOG_DIR" not in spark_environment(), "no cluster"
+    cluster_in(tmp_path, event_log=True)
+    assert spark_environment()["HRM_EVENT_LOG_DIR"] == str(tmp_path / "event-logs")
+    monkeypatch.setenv("HRM_EVENT_LOG_DIR", "")
+    assert "HRM_EVENT_LOG_DIR" not in spark_environment(), "the user's own word is the last"
+    monkeypatch.delenv("HRM_EVENT_LOG_DIR")
+    cluster_in(tmp_path, event_log=False)
+    assert "HRM_EVENT_LOG_DIR" not in spark_environment()
+    known = Cluster.read(tmp_path)
+    assert known is not None
+    assert not known.event_log
+
+
+def _properties(directory: Path) -> tuple[list[str], str]:
+    """What spark-env.sh adds to Java's argument file, and what it says."""
+    script = (conf_dir() / "spark-env.sh").read_text()
+    begin = script.index("_hrm_event_log() {")
+    function = script[begin : script.index("\n}\n", begin) + 3]
+    done = subprocess.run(
+        ["bash", "-c", f"{function}_hrm_event_log"],
+        env={**os.environ, "HRM_EVENT_LOG_DIR": str(directory)},
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=True,
+    )
+    return done.stdout.splitlines(), done.stderr
+
+
+def test_odd_directories_reach_java_as_they_are(tmp_path: Path) -> None:
+    odd = tmp_path / 'with space, "quotes" and \\'
+    odd.mkdir()
+    lines, _ = _properties(odd)
+    escaped = str(odd).replace("\\", "\\\\").replace('"', '\\"')
+    assert lines == ["-Dspark.eventLog.enabled=true", f'"-Dspark.eventLog.dir={escaped}"']
+
+
+def test_a_directory_that_is_none_is_said_and_stops_nobody(tmp_path: Path) -> None:
+    lines, said = _properties(tmp_path / "nowhere")
+    assert lines == []
+    assert "warning: no event log" in said
+
+
+def test_old_logs_and_too_many_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "EVENT_LOGS_MAX", 2)
+    now = time.time()
+    ages_s = {"eventlog_v2_app-1": 40.0 * 86_400, "app-2.zstd": 30.0, "app-3": 20.0, "app-4": 10.0}
+    for name, age_s in ages_s.items():
+        path = tmp_path / name
+        if name.startswith("eventlog"):
+            path.mkdir()
+            (path / "events_1").touch()
+        else:
+            path.touch()
+        os.utime(path, (now - age_s, now - age_s))
+    (tmp_path / "somebody's own").touch()
+    assert history.prune(tmp_path, now) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["app-3", "app-4", "somebody's own"]
+    assert history.prune(tmp_path / "nowhere", now) == 0
+
+
+def test_without_logs_or_with_a_port_in_use_it_says_what_to_type(
+    tmp_path: Path, hrm: Callable[..., Result]
+) -> None:
+    done = hrm("history", "--state-dir", str(tmp_path))
+    assert done.exit_code == 1
+    assert "name one with --dir" in done.stderr
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = hrm("history", "--dir", str(tmp_path), "--port", str(port))
+    assert done.exit_code == 1
+    assert "hrm history --port 0" in done.stderr
+
+
+def test_the_users_options_come_last() -> None:
+    told = history.environment(Path("/a b"), 1, {"SPARK_HISTORY_OPTS": "-Dspark.history.ui.port=2"})
+    options = told["SPARK_HISTORY_OPTS"]
+    assert '"-Dspark.history.fs.logDirectory=/a b"' in options
+    assert options.index("port=1") < options.index("port=2")
+    assert told["SPARK_LOCAL_IP"] == "127.0.0.1"

@@ -1,0 +1,14 @@
+"""Shuffles inside of the executors' JVMs, then waits: `shuffled.py FILE_THAT_ENDS_IT`."""
+
+import sys
+import time
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.appName("shuffled").getOrCreate()
+print("COUNT", spark.range(0, 100_000, 1, 4).repartition(3).distinct().count(), flush=True)
+deadline = time.monotonic() + 100
+while not Path(sys.argv[1]).exists() and time.monotonic() < deadline:
+    time.sleep(0.1)
+spark.stop()
