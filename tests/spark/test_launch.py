@@ -21,10 +21,9 @@ from hrm.spark.launch import Java, Spark, executor_launch
 
 
 @pytest.fixture
-def spark_home(tmp_path: Path) -> Path:
-    """A Spark without a jar."""
+def spark(tmp_path: Path) -> Spark:
     (tmp_path / "jars").mkdir()
-    return tmp_path
+    return Spark(home=tmp_path, version="4.3.0", python_path=())
 
 
 @pytest.mark.parametrize(
@@ -37,11 +36,7 @@ def spark_home(tmp_path: Path) -> Path:
     ],
 )
 def test_library_paths_of_application_and_node(
-    spark_home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    node: str,
-    application: str,
-    expected: str | None,
+    monkeypatch: pytest.MonkeyPatch, spark: Spark, node: str, application: str, expected: str | None
 ) -> None:
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     if node:
@@ -63,7 +58,7 @@ def test_library_paths_of_application_and_node(
     )
     launch = executor_launch(
         spec,
-        spark=Spark(home=spark_home, version="4.3.0", python_path=()),
+        spark=spark,
         java=Java(command=Path("/jdk/bin/java"), home=None, version="17"),
         host="h",
         work_dir=Path("/work"),
@@ -73,7 +68,7 @@ def test_library_paths_of_application_and_node(
 
 @pytest.mark.parametrize("like", [True, False])
 def test_a_python_that_is_not_the_drivers_is_refused_with_both_versions(
-    spark_home: Path, like: bool
+    spark: Spark, like: bool
 ) -> None:
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     spec = ContainerSpec(
@@ -94,7 +89,7 @@ def test_a_python_that_is_not_the_drivers_is_refused_with_both_versions(
     def launch() -> object:
         return executor_launch(
             spec,
-            spark=Spark(home=spark_home, version="4.3.0", python_path=()),
+            spark=spark,
             java=Java(command=Path("/jdk/bin/java"), home=None, version="17"),
             host="h",
             work_dir=Path("/work"),
