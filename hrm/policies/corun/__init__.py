@@ -29,6 +29,7 @@ from hrm.policies.corun.store import load_estimates, save_estimates
 
 __all__ = [
     "DEFAULT_SCORE",
+    "HEURISTIC",
     "LEARNED",
     "SCORES",
     "HostedPolicy",
@@ -39,6 +40,7 @@ __all__ = [
     "load_hosted",
     "predictor",
     "save_estimates",
+    "variant",
 ]
 
 DEFAULT_SCORE = "cosine"
@@ -58,7 +60,12 @@ _POLICIES: dict[str, Callable[..., NodePolicy]] = {
 }
 LEARNED = frozenset({"iawp"})
 """Those that decide by what they predict, and for which ``HEURISTIC`` answers."""
-HEURISTIC = "pats"
+HEURISTIC = "mct"
+"""With ``cluster.HEURISTIC`` the best pair on validation seeds
+(benchmarks/results/paper-ldwp.md)."""
+DEFAULT_VARIANT = ("cosine", "guarded")
+"""What ``iawp`` alone means, the best on validation seeds. ``iawp:cosine`` is the paper's."""
+_GUARDED = {"tail_guard": True, "steal": True}
 _PREDICTORS: dict[str, Callable[..., Predictor]] = {
     "mean": Mean,
     "neighbours": Neighbours,
@@ -104,27 +111,54 @@ def load_hosted(
     estimates: Stdm,
     sampled_at: Callable[[], float | None],
     clock_s: Callable[[], float] = time.thread_time,
-    score: str = DEFAULT_SCORE,
 ) -> NodePolicy:
     """The node policy ``name`` for an agent; a learned one is hosted and begins in its shadow.
 
-    ``sampled_at``, ``clock_s``: as for ``HostedPolicy`` and ``Host``.
+    ``name`` as for ``variant``; ``sampled_at``, ``clock_s`` as for ``HostedPolicy`` and ``Host``.
 
     Raises:
         InvalidConfig: no policy or score of that name.
     """
-    if name not in LEARNED:
-        return load(name, rng=rng)
+    base, options = variant(name)
+    if base not in LEARNED:
+        return load(base, rng=rng)
+    score: str = options.pop("score")
+    told = f"{score}, guarded" if options else score
     finite = FiniteScore(_score(score, {}))
     return HostedPolicy(
-        load(name, rng=rng, score=finite),
+        load(base, rng=rng, score=finite, **options),
         load(HEURISTIC, rng=rng),
         node=node,
-        model=f"{score} over {estimates.predictor.name}",
+        model=f"{told} over {estimates.predictor.name}",
         clock_s=clock_s,
         outside=estimates.outside,
         sampled_at=sampled_at,
     )
+
+
+def variant(spelled: str) -> tuple[str, dict[str, Any]]:
+    """The name and the options of ``load`` that a setting spells.
+
+    A name, or ``iawp`` with a co-run score and perhaps ``guarded``, as in ``iawp:cosine:guarded``.
+    ``guarded`` turns on ``tail_guard`` and ``steal``, which the paper does not have: a core leaves
+    to a GPU what a GPU would end sooner.
+
+    Raises:
+        InvalidConfig: the words behind the name are none of these.
+    """
+    name, *words = spelled.split(":")
+    if name not in LEARNED:
+        if words:
+            raise InvalidConfig(f"node policy {name!r} has no variants; write {name}")
+        return name, {}
+    scores = [word for word in words or DEFAULT_VARIANT if word != "guarded"]
+    if len(scores) > 1 or not set(scores) <= set(SCORES):
+        raise InvalidConfig(
+            f"no node policy is called {spelled!r}; write {name}, or {name}:SCORE or "
+            f"{name}:SCORE:guarded with SCORE one of {', '.join(sorted(SCORES))}"
+        )
+    guarded = "guarded" in (words or DEFAULT_VARIANT)
+    return name, {"score": scores[0] if scores else DEFAULT_SCORE, **(_GUARDED if guarded else {})}
 
 
 def predictor(name: str, **options: Any) -> Predictor:

@@ -4,17 +4,14 @@ All of one run share one kind of estimates, one feasibility rule and one set of 
 cluster policies decide under their host, whose clock stands still here: a decision over its budget
 would make a run depend on the machine. Decision times are measured beside (``run``).
 
-A node policy may carry a co-run score: ``iawp:cosine``, ``iawp:overload``, ``iawp:learned`` or
-``iawp:oracle``; the oracle knows the slow-downs of the world and is no policy that one could have.
-``:guarded`` behind it turns on ``tail_guard`` and ``steal``, which the paper does not have: a core
-leaves to a GPU what a GPU would end sooner.
+Node policies are spelled as in an agent's settings (``corun.variant``). The score of
+``iawp:oracle`` knows the slow-downs of the world and is no policy that one could have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -64,14 +61,9 @@ def policies(
     gpu_memory = {one.type.gpu_model: one.type.gpu_memory_mib for one in scenario.all_workers}
 
     def node_policy(worker: Worker) -> NodePolicy:
-        name, *said = node.split(":")
-        guarded = "guarded" in said
-        score = next((word for word in said if word != "guarded"), "")
+        name, options = corun.variant(node)
         rng = np.random.default_rng([scenario.seed, 0xD2, *str(worker.name).encode()])
-        options: dict[str, Any] = {"tail_guard": True, "steal": True} if guarded else {}
-        if score:
-            options["score"] = score
-        if score == "oracle":
+        if options.get("score") == "oracle":
             options["truth"] = _Loss(truth)
         return corun.load(name, rng=rng, **options)
 
