@@ -270,7 +270,8 @@ def table(runs: dict[str, Run]) -> str:
     """The figures, one pair a row."""
     header = ["cluster/node policy", "tasks", "tasks/min", "response p50, s", "p95, s",
               "runs on GPUs, %", "on the killed node", "placed again",
-              "refusals", "decided by what has learned", "wrong", "failed", "lost", "not once"]  # fmt: skip
+              "refusals", "decided by what has learned", "wrong", "failed", "lost",
+              "not once"]  # fmt: skip
     rows = [
         [name, one.tasks, f"{one.tasks_per_min:.0f}", f"{one.p50_s:.1f}", f"{one.p95_s:.1f}",
          f"{100 * one.gpu_share:.0f}", one.on_victim, one.again, one.refusals,
@@ -400,8 +401,8 @@ def _report(document: dict[str, Any], runs: dict[str, Run]) -> str:
             "and the node refused, or failures of the policy. `decided by what has learned`: of "
             "all decisions that were asked of it, and why its heuristic made others; a policy "
             "that is on leaves a tenth to the heuristic until 20 of its tasks have ended. A "
-            "node's are of those that live, and one decision is one dispatch. `not once`: tasks that "
-            "did not end exactly once, at the client and in the master's log.",
+            "node's are of those that live, and one decision is one dispatch. `not once`: tasks "
+            "that did not end exactly once, at the client and in the master's log.",
             "",
             f"All of it took {document['seconds']:.0f} s.",
         ]
