@@ -76,7 +76,8 @@ _LATE_PROPERTIES = re.compile(
 _FIXED_OPTIONS = re.compile(
     r"-Xm[sx]\d+m|-XX:\+IgnoreUnrecognizedVMOptions|--add-(modules|opens|exports)=\S+|"
     r"--enable-native-access=\S+|--sun-misc-unsafe-memory-access=allow|"
-    r"-Djdk\.reflect\.useDirectMethodHandle=false|-Dio\.netty\.[\w.]+=\w+"
+    r"-Djava\.net\.preferIPv6Addresses=(true|false)|-Djdk\.reflect\.useDirectMethodHandle=false|"
+    r"-Dio\.netty\.[\w.]+=\w+"
 )
 _log = structlog.get_logger("hrm.agent.warm")
 
