@@ -66,7 +66,7 @@ _LATE_VARIABLES = re.compile(
 )
 _FIXED_VARIABLES = re.compile(
     r"HOME|USER|LOGNAME|LANG|LC_ALL|LC_CTYPE|TZ|PATH|LD_LIBRARY_PATH|JAVA_HOME|SPARK_HOME|"
-    r"CUDA_VISIBLE_DEVICES"
+    r"CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS"
 )
 _LATE_PROPERTIES = re.compile(
     r"-D(spark\.(?:[\w.]+\.port|authenticate|decommission\.enabled|network\.timeout|"
