@@ -134,7 +134,7 @@ class Runner:
             return self._watch(plan, work, submission)
         status = submission.process.wait(self._limit_s)
         if status != 0:
-            raise BenchmarkError(f"status {status}: {tail(submission.process.log, 6)}")
+            raise BenchmarkError(f"status {status}: {tail(submission.process.log, 400)}")
         app = self._application(work)
         if app.state != common_pb2.APPLICATION_STATE_SUCCEEDED:
             state = common_pb2.ApplicationState.Name(app.state)
@@ -149,7 +149,7 @@ class Runner:
 
         def seen() -> bool:
             if not submission.running:
-                raise BenchmarkError(f"it ended by itself: {tail(submission.process.log, 6)}")
+                raise BenchmarkError(f"it ended by itself: {tail(submission.process.log, 400)}")
             return pattern.search(shown.read_text(errors="replace")) is not None
 
         try:
@@ -177,7 +177,7 @@ class Runner:
 def _short(message: str) -> str:
     """The line of a failure that says most."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    errors = [x for x in lines if re.search(r"(Error|Exception)\b", x)]
+    errors = [x for x in lines if re.match(r"(\w+\.)*\w*(Error|Exception)\b", x)]
     return (errors or lines or ["no word"])[-1].replace("|", "/")[:160]
 
 
@@ -199,8 +199,8 @@ def _report(document: dict[str, Any]) -> str:
     said = ", ".join(f"{many} {kind}" for kind, many in counts.items())
     return "\n".join(
         [
-            f"Spark's own examples ({len(outcomes)}), unchanged, each by the stock spark-submit on "
-            f"two nodes of HRM: {said}.",
+            f"Spark's own examples ({len(outcomes)} of {document['known']} run), unchanged, each "
+            f"by the stock spark-submit on two nodes of HRM: {said}.",
             "",
             common.table(("example", "result", "kind", "s", "note"), rows),
         ]
@@ -247,6 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         known = {}
 
     def write() -> None:
+        document["known"] = len(names)
         document["examples"] = [asdict(known[name]) for name in names if name in known]
         common.write_results(options.name, "Spark's examples on HRM", document, _report(document))
 

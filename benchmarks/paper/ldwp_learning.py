@@ -268,7 +268,8 @@ QUICK = Plan(1, 400, 200, 300, 60, 300, 60, 1, 60)
 _FIGURES = {"throughput": "tasks/min", "slowdown": "over ideal", "response_p95_s": "p95, s"}
 
 
-def _report(document: Mapping[str, Any]) -> str:
+def report(document: Mapping[str, Any]) -> str:
+    """Markdown."""
     curve_rows = [
         [one["policy"], "yes" if one["pretrained"] else "no", f"{count:,}", f"{reward:.3f}",
          f"{rate:.1f}", f"{p95:.0f}"]
@@ -328,12 +329,19 @@ def _measure_online(
             for number in range(plan.online_seeds)
         ]  # fmt: skip
         runs = online(jobs, processes=given.processes, said=CONSOLE.print)
+    return summed(runs, whole=plan is FULL)
+
+
+def summed(
+    runs: Sequence[Run], *, whole: bool
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Figures of each policy, and, if the runs are ``whole``, how it took the changes of nodes."""
     rows, fluctuations = [], []
     for name in _ONLINE_POLICIES:
         own = [run for run in runs if run.pair == name]
         figures = {n: interval([run.values[n] for run in own]).as_json() for n in _FIGURES}
         rows.append({"pair": name, "seeds": len(own), "figures": figures})
-        if plan is FULL:
+        if whole:
             fluctuations.append(changes(own))
     return rows, fluctuations
 
@@ -362,7 +370,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "online": rows,
         "fluctuations": fluctuations,
     }
-    body = _report(document)
+    body = report(document)
     sys.stdout.write(body + "\n")
     if given.json:
         common.write_json(given.json, document)

@@ -116,17 +116,7 @@ class Agent:
             account_of=machine.run_as.account_of,
             warm=shortcuts.warm if shortcuts is not None else None,
         )
-        self._tracker = Tracker(
-            settings.usage_interval_s,
-            self._sampled,
-            disk=DiskWatch(
-                self._containers.dir,
-                interval_s=settings.disk_interval_s,
-                limit_mib=settings.disk_limit_mib,
-                node_limit_mib=settings.disk_node_limit_mib,
-            ),
-            device_memory=machine.device_memory,
-        )
+        self._tracker = self._watching()
         self._mps = Mps(settings.mps, settings.work_dir, machine.hardware.gpus)
         self._logs = Logs(self._containers.dir, token, self._is_over)
         self._sample: Sample | None = None
@@ -152,6 +142,20 @@ class Agent:
             )
         self._spark_versions = spark_versions
         self._endpoint = ""
+
+    def _watching(self) -> Tracker:
+        settings = self._settings
+        return Tracker(
+            settings.usage_interval_s,
+            self._sampled,
+            disk=DiskWatch(
+                self._containers.dir,
+                interval_s=settings.disk_interval_s,
+                limit_mib=settings.disk_limit_mib,
+                node_limit_mib=settings.disk_node_limit_mib,
+            ),
+            device_memory=self._machine.device_memory,
+        )
 
     def _rebuild_isolation(self, name: str) -> isolating.Isolation:
         make = isolating.DRIVERS[name]

@@ -48,7 +48,7 @@ _DELAY_MAX_S = 30.0
 _SETTLED_S = 60.0
 _START_LIMIT_S = 60.0
 _END_LIMIT_S = 5.0
-_BOOK = "registered"
+_BOOK = "registeredExecutors"
 
 _log = structlog.get_logger("hrm.agent.shuffle")
 
@@ -110,7 +110,7 @@ class ShuffleService:
         """
         self._secrets[spec.application_id] = _secret_of(spec)
         self._say("know", spec.application_id, self._secrets[spec.application_id])
-        place = self._directory / spec.application_id / spec.container_id
+        place = self._directory.resolve() / spec.application_id / spec.container_id
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         if account is not None:
             for above in (place.parent, self._directory):
@@ -132,14 +132,13 @@ class ShuffleService:
             for place in list(self._directory.iterdir()):
                 application_id = ApplicationId(place.name)
                 old = place.is_dir() and place.stat().st_mtime < now - keep_s
-                if old and application_id not in live:
+                if old and _names_a_place(place.name) and application_id not in live:
                     self.forget(application_id)
 
     async def _live(self) -> str:
         """One life of the service; answers why it ended."""
         jar = await asyncio.to_thread(self._jar, str(self._spark.home))
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (self._directory / _BOOK).mkdir(mode=0o700, exist_ok=True)
         with (self._directory / "service.log").open("wb") as log:
             process = await asyncio.create_subprocess_exec(
                 *self._command(jar),
@@ -176,7 +175,8 @@ class ShuffleService:
     def _command(self, jar: str) -> tuple[str, ...]:
         settings = {
             "spark.shuffle.service.port": str(self._port),
-            "spark.local.dir": str(self._directory / _BOOK),
+            # It serves no file from elsewhere, and keeps its book of executors there.
+            "spark.local.dir": str(self._directory.resolve()),
         }
         return (
             str(self._java.command),
@@ -191,7 +191,8 @@ class ShuffleService:
 
 def _names_a_place(application_id: str) -> bool:
     """May files of this application lie in a directory of its name, and nowhere else?"""
-    return Path(application_id).name == application_id and application_id not in ("..", _BOOK)
+    plain = Path(application_id).name == application_id and application_id != ".."
+    return plain and not application_id.startswith(_BOOK)
 
 
 def _secret_of(spec: ContainerSpec) -> str:

@@ -353,6 +353,8 @@ def _start(cluster: Cluster, schedulers: int, progress: Progress) -> None:
     progress("starting the master")
     master = ["master", "--port", str(cluster.port), "--state-dir", str(directory / "master"),
               "--schedulers", str(schedulers)]  # fmt: skip
+    # Everything of an embedded cluster is its user's: there is nobody else to run as.
+    own = [] if "run_as" in load(AgentSettings).model_fields_set else ["--run-as", "off"]
     children["master"] = _spawn(cluster, "master", "master", [*master, *shared])
     _wait(
         children,
@@ -361,9 +363,7 @@ def _start(cluster: Cluster, schedulers: int, progress: Progress) -> None:
         lambda: "the master does not answer",
     )
     names = [f"node-{number}" for number in range(1, cluster.nodes + 1)]
-    if "run_as" not in load(AgentSettings).model_fields_set:
-        # Everything of an embedded cluster is its user's: there is nobody else to run as.
-        shared += ["--run-as", "off"]
+    shared += own
     for name in names:
         agent = ["agent", "--master", cluster.address, "--name", name, "--port", "0",
                  "--log-port", "0", "--work-dir", str(directory / "nodes" / name),

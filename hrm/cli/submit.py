@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["app", "run_submit"]
 
 INTERRUPTED = 130
-TAIL_BYTES = 8_192
+TAIL_BYTES = 65_536
 TAIL_LINES = 20
+_CHATTER = re.compile(r"[\d/]+ [\d:]+ INFO |\s+at [\w$.]+[./]")
+"""Spark's log at level INFO, of which a driver that fails says a page as it goes, and the places
+of a Java exception."""
 HELP = """\
 Usage: hrm submit [options] APP [APP's arguments]
        hrm submit --status ID | --kill ID [--master hrm://HOST:PORT]
@@ -139,34 +143,46 @@ def _follow(client: Client, submission_id: str, channel: Any) -> int:
         if line != told:
             console.note(f"HRM: {line}")
         told = line
-    if last.state != pb.SUBMISSION_STATE_FINISHED:
+    if last.state == pb.SUBMISSION_STATE_FAILED and last.node:
         _tell_last_words(last, channel)
     return exit_status(last)
 
 
 def _tell_last_words(submission: pb.Submission, channel: Any) -> None:
-    """The end of the driver's log, as far as its node still has it."""
+    """The end of the driver's logs, as far as its node still has them. What a Python driver writes
+    to either comes to stdout, by way of its JVM."""
     import grpc
 
+    for stream in ("stderr", "stdout"):
+        try:
+            lines = _tail(submission, stream, channel)
+        except grpc.RpcError as error:
+            console.note(f"HRM: the driver's log cannot be read: {error.details()}")
+            return
+        if lines:
+            where = f"{stream} on {submission.node or 'its node'}"
+            console.note(f"HRM: the last lines of the driver's {where}:")
+        for line in lines:
+            console.note(f"  {line}")
+    console.note(
+        f"HRM: all of it: hrm submission logs {submission.submission_id} --stream stdout|stderr"
+    )
+
+
+def _tail(submission: pb.Submission, stream: str, channel: Any) -> list[str]:
     from hrm.v1.admin_pb2 import ReadLogsRequest
     from hrm.v1.admin_pb2_grpc import AdminServiceStub
 
     request = ReadLogsRequest(
         application_id=submission.submission_id,
         executor_id=str(submission.attempt),
-        stream="stderr",
+        stream=stream,
         tail_bytes=TAIL_BYTES,
     )
-    try:
-        call = AdminServiceStub(channel).ReadLogs(request, timeout=TIMEOUT_S)
-        text = b"".join(chunk.data for chunk in call).decode(errors="replace")
-    except grpc.RpcError as error:
-        console.note(f"HRM: the driver's log cannot be read: {error.details()}")
-        return
-    console.note(f"HRM: the last lines of the driver's log on {submission.node or 'its node'}:")
-    for line in text.splitlines()[-TAIL_LINES:]:
-        console.note(f"  {line}")
-    console.note(f"HRM: all of it: hrm submission logs {submission.submission_id}")
+    call = AdminServiceStub(channel).ReadLogs(request, timeout=TIMEOUT_S)
+    text = b"".join(chunk.data for chunk in call).decode(errors="replace")
+    lines = text.splitlines()
+    return [line for line in lines if not _CHATTER.match(line)][-TAIL_LINES:]
 
 
 def _line(submission: pb.Submission) -> str:

@@ -184,7 +184,7 @@ class SubmissionsCore:
             # It lives, and its node has not said so yet: until then its leases are what we hear.
             entry.confirm_by_s = self._fence_ends_at_s(entry)
         if entry.record.state is not S.RUNNING:
-            changes = {"may_live": True, "started_at_s": event.now, "launches": 0}
+            changes = {"may_live": True, "started_at_s": event.now, "launches": 0, "message": ""}
             self._move(entry, S.RUNNING, event.now, "its driver runs", **changes)
         lease_s = self.bounds.driver_lease_s if entry.record.supervise else 0.0
         renew_s = self.bounds.renew_s

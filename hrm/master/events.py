@@ -39,6 +39,7 @@ from hrm.core.history import Refused, StateEvent
 from hrm.core.ledger import Container
 from hrm.core.model import ApplicationId, ContainerState, container_id_of
 from hrm.core.transitions import Move, Watch
+from hrm.errors import InvalidConfig
 
 __all__ = ["EPOCH_BITS", "Journal", "Wish"]
 
@@ -108,6 +109,9 @@ class Journal:
     """A journal in ``path``. One master at a time writes it.
 
     A file that is damaged is set aside: what is lost is history, and no reason not to serve.
+
+    Raises:
+        InvalidConfig: it cannot be opened, or somebody else holds it.
 
     Invariants: only the writer thread changes the file. ``_put`` counts the moves that were queued,
     ``_taken`` those that the writer has taken from there, ``_written`` those that it has written or
@@ -373,6 +377,11 @@ def _open(path: Path) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
         return _prepared(path)
+    except sqlite3.OperationalError as error:
+        raise InvalidConfig(
+            f"cannot open the journal {path}: {error}; free it, or name another directory with "
+            f"--state-dir"
+        ) from error
     except sqlite3.DatabaseError as error:
         aside = path.with_name(f"{path.name}.damaged")
         log.error("the journal is damaged; beginning a new one", why=str(error), old=str(aside))

@@ -284,7 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             attempts_max=given.attempts,
         )
     except TrainingFailed as error:
-        print(json.dumps({"problem": error.message}))
+        sys.stdout.write(json.dumps({"problem": error.message}) + "\n")
         return 1
     return 0 if done else BUSY
 

@@ -90,8 +90,8 @@ def test_a_report_counts_and_keeps_the_reasons() -> None:
         Outcome(example="sql/x.py", result="skipped", note="needs a broker"),
         Outcome(example="y.py", result="failed", seconds=3.0, kind="batch", note="status 1"),
     ]
-    text = runner._report({"examples": [vars_of(x) for x in outcomes]})
-    assert "(3), unchanged" in text
+    text = runner._report({"known": 9, "examples": [vars_of(x) for x in outcomes]})
+    assert "(3 of 9 run), unchanged" in text
     assert "1 passed, 1 failed, 1 skipped" in text
     assert "| pi.py | passed | batch | 12 | - |" in text
     assert "| sql/x.py | skipped | - | - | needs a broker |" in text

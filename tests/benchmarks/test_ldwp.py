@@ -7,10 +7,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks.paper.ldwp_compare import Paired, holm, paired, ship
-from benchmarks.paper.ldwp_learning import Online, online, plateau, train_first
+from benchmarks.paper.ldwp_learning import Online, online, plateau, summed
+from benchmarks.paper.ldwp_learning import report as learning_report
 from benchmarks.paper.ldwp_report import document_of, report
 from benchmarks.paper.ldwp_runs import Job, Setting, run_all
+from hrm.policies import models
+from hrm.policies.cluster.features import Layout
+from hrm.policies.models import Model
 from hrm.sim.experiments.metrics import Interval
+from hrm.sim.pipelines.scenario import workers
 
 pytest.importorskip("scipy")
 
@@ -90,11 +95,25 @@ def test_the_plateau_of_a_curve() -> None:
 
 def test_a_network_learns_on_while_nodes_come_and_go(tmp_path: Path) -> None:
     """Both ways run to the end from a model of eight nodes, on the same arrivals."""
-    pytest.importorskip("torch")
-    model = train_first(tmp_path, decisions=100, tasks=30, profiles=None)
-    setting = Setting(name="changes", x=50, rate_per_min=4, nodes=8, changes=True, tasks=60)
+    torch = pytest.importorskip("torch")
+    from hrm.learn.q_networks import FlatBrain
+
+    nodes = [(one.name, one.type.name) for one in workers(8)]
+    brain = FlatBrain(Layout(), nodes, torch.Generator().manual_seed(0))
+    arrays = {name: tensor.detach().numpy() for name, tensor in brain.weights.items()}
+    meta = {**brain.meta(), "kappa": 1.0}
+    model = tmp_path / "ldwp-1.npz"
+    held = Model(kind="ldwp", version=1, schema=brain.schema(), arrays=arrays, meta=meta)
+    models.write(held, model)
+    setting = Setting(name="changes", x=50, rate_per_min=2, nodes=8, changes=True, tasks=30)
     job = Online(setting=setting, seed=1000, model=model, profiles=None, weights=None)
     runs = online([job], processes=1, said=lambda words: None)
     assert [run.pair for run in runs][:2] == ["ldwp, transfer", "ldwp, new"]
     assert all(run.values["failed"] == 0 for run in runs)
     assert len({run.log_hash for run in runs}) == len(runs)
+    rows, fluctuations = summed(runs, whole=False)
+    curve = {"policy": "ldwp", "pretrained": True, "seeds": 1, "decisions": [0, 10],
+             "reward": [-1.0, -0.5], "tasks_per_min": [3.0, 4.0], "response_p95_s": [9.0, 8.0],
+             "plateau": 10}  # fmt: skip
+    text = learning_report({"curves": [curve], "online": rows, "fluctuations": fluctuations})
+    assert "| ldwp, transfer |" in text and "| ldwp | yes | 10 | -0.500 | 4.0 | 8 |" in text

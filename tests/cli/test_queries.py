@@ -46,11 +46,6 @@ def test_a_node_tells_how_it_keeps_its_containers_apart(hrm: Run, master: FakeMa
     assert document["remarks"] == ["run as: containers run as root (run_as = off)"]
 
 
-def test_a_node_that_is_not_there(hrm: Run, master: FakeMaster) -> None:
-    said = _one_line(hrm("node", "show", "node-9"))
-    assert said == "error: no node is called node-9; hrm nodes lists them\n"
-
-
 def test_applications_are_listed_with_class_and_age(hrm: Run, master: FakeMaster) -> None:
     row = hrm("apps").stdout.splitlines()[1]
     for shown in (APPLICATION, "word [count]", "ada", "stream", "running", "1/0/4", "3m2"):

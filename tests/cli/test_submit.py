@@ -113,13 +113,18 @@ def test_a_driver_that_fails_shows_its_last_words(
 ) -> None:
     failed = {"state": pb.SUBMISSION_STATE_FAILED, "exit_code": 7, "message": "exited with code 7"}
     master.states = [{**failed, "node": "n1", "attempt": 3}]
-    master.log = b"early\n" + b"line\n" * 30 + b"the last [word]\n"
+    informs = b"26/11/21 21:43:19 INFO SparkContext: stopped\n\tat org.apache.spark.X(X.scala:1)\n"
+    master.log = b"early\n" + b"line\n" * 30 + b"the last [word]\n" + informs * 30
     done = run("submit", program)
     assert done.exit_code == 7
     assert "exited with code 7" in done.stderr
     assert "the last [word]" in done.stderr
     assert "early" not in done.stderr
-    assert master.requests[-1].executor_id == "3"
+    assert "SparkContext" not in done.stderr
+    assert "X.scala" not in done.stderr
+    assert [(x.executor_id, x.stream) for x in master.requests[1:]] == [
+        ("3", "stderr"), ("3", "stdout"),
+    ]  # fmt: skip
 
 
 def test_who_does_not_wait_gets_the_id(run: Any, program: str) -> None:

@@ -111,10 +111,10 @@ def test_a_port_in_use_is_named_and_nothing_stays(directory: Path) -> None:
 def test_a_daemon_that_cannot_start_is_quoted_and_the_rest_is_ended(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HRM_AGENT_STOP_GRACE_S", "soon")  # agents fail, after the master is up
+    monkeypatch.setenv("HRM_AGENT_SPARK_HOME", "/nowhere")  # agents fail, after the master is up
     said = _one_error(_hrm("up", *SMALL, "--state-dir", str(directory)))
-    assert "ended at its start (exit status 2)" in said
-    assert "HRM_AGENT_STOP_GRACE_S" in said
+    assert "ended at its start (exit status 1)" in said
+    assert "/nowhere is no Spark" in said
     assert str(directory / "logs") in said
     assert not (directory / "cluster.json").exists()
     assert _of(directory) == []

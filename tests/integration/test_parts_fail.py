@@ -95,88 +95,6 @@ def nodes(cluster: Cluster) -> dict[str, dict[str, Any]]:
     return {n["name"]: n for n in cluster.ask("nodes")["nodes"]}
 
 
-def test_sql_under_load_notices_nothing(
-    cluster: Cluster, tables: Path, tmp_path: Path, started: Started, eventually: Eventually
-) -> None:
-    """The master by kill -9, with an executor dead meanwhile; then all agents, one by one."""
-    load = Load(cluster, tables, tmp_path / "stop", eventually)
-    eventually(lambda: answers(load.submitted.output()) > 0, 400.0, "the first answers")
-    first = load.running()
-    assert {c["node"] for c in first} == {"node-1", "node-2"}
-    _without_the_master(cluster, load, started, eventually)
-
-    # An agent that dies leaves its executors to the next one.
-    before = {c["container_id"] for c in load.running()}
-    kill_daemon(cluster, "node-2")
-    again = start_agent(cluster, started, "node-2")
-    load.goes_on("with another agent on node-2")
-    assert {c["container_id"] for c in load.running()} == before
-
-    # An orderly restart, as for an upgrade: the node is emptied first.
-    for name, end in (("node-1", None), ("node-2", again)):
-        drained = cluster.run("node", "drain", name, "--move", "60", "--master", cluster.address)
-        assert drained.returncode == 0, drained.stderr
-        eventually(
-            lambda name=name: not nodes(cluster)[name]["resource_units"][0].get("running"),
-            120.0,
-            f"{name} is empty",
-        )
-        if end is None:
-            (pid,) = [p["pid"] for p in cluster.cluster["processes"] if p["name"] == name]
-            subprocess.run(["kill", "-TERM", str(pid)], check=True)
-        else:
-            end.send_signal(signal.SIGTERM)
-            end.wait(60)
-        eventually(
-            lambda name=name: float(nodes(cluster)[name]["last_heard_s_ago"]) > 2.0, 60.0, "it ends"
-        )
-        start_agent(cluster, started, name)
-        eventually(
-            lambda name=name: float(nodes(cluster)[name]["last_heard_s_ago"]) < 2.0, 60.0, "is back"
-        )
-        undone = cluster.run("node", "drain", name, "--undo", "--master", cluster.address)
-        assert undone.returncode == 0, undone.stderr
-        load.goes_on(f"after the restart of {name}")
-
-    load.finish()
-    after = load.application
-    assert after["state"] == "APPLICATION_STATE_SUCCEEDED"
-    ends = [c["end"] for c in after["containers"] if c["end"]["cause"] == "END_CAUSE_EXITED"]
-    assert [end.get("exit_code") for end in ends if end.get("exit_code")] == [137], (
-        "but for the one that was killed, all ended in order"
-    )
-
-
-def _without_the_master(
-    cluster: Cluster, load: Load, started: Started, eventually: Eventually
-) -> None:
-    address, application_id = cluster.address, load.application["application_id"]
-    known = {c["container_id"] for c in load.running()}
-    kill_daemon(cluster, "master")
-    load.goes_on("without a master")
-    executors_of(application_id)[0].kill()
-    load.goes_on("without a master, with one executor less")
-    start_master(cluster, started, address)
-
-    def replaced() -> dict[str, Any] | None:
-        if cluster.run("status", "--master", address).returncode != 0:
-            return None
-        new = [c for c in load.running() if c["container_id"] not in known]
-        return new[0] if new else None
-
-    new = eventually(replaced, 60.0, "the dead executor is replaced")
-    back_at_s = [n["registered_at_s"] for n in nodes(cluster).values()]
-    granted_s = new["assigned_at_s"] - max(back_at_s)
-    started_s = new["started_at_s"] - float(cluster.ask("status")["started_at_s"])
-    print(
-        f"\ngranted {granted_s:.2f} s after the last agent had registered; running "
-        f"{started_s:.2f} s after the master had begun to serve"
-    )
-    assert granted_s < GRANT_LIMIT_S
-    assert len(load.running()) == 2
-    load.goes_on("with another master")
-
-
 def test_a_drained_node_hands_over_cached_and_shuffle_blocks(
     cluster: Cluster, tmp_path: Path, eventually: Eventually
 ) -> None:
@@ -210,3 +128,89 @@ def test_a_drained_node_hands_over_cached_and_shuffle_blocks(
     assert f"SHUFFLED {SUM} COMPUTED 1000" in app.output()
     undone = cluster.run("node", "drain", "node-1", "--undo", "--master", cluster.address)
     assert undone.returncode == 0, undone.stderr
+
+
+def test_sql_under_load_notices_nothing(
+    cluster: Cluster, tables: Path, tmp_path: Path, started: Started, eventually: Eventually
+) -> None:
+    """The master by kill -9, with an executor dead meanwhile; then all agents, one by one."""
+    load = Load(cluster, tables, tmp_path / "stop", eventually)
+    eventually(lambda: answers(load.submitted.output()) > 0, 400.0, "the first answers")
+    first = load.running()
+    assert {c["node"] for c in first} == {"node-1", "node-2"}
+    _without_the_master(cluster, load, started, eventually)
+
+    # An agent that dies leaves its executors to the next one.
+    before = {c["container_id"] for c in load.running()}
+    kill_daemon(cluster, "node-2")
+    again = start_agent(cluster, started, "node-2")
+    load.goes_on("with another agent on node-2")
+    assert {c["container_id"] for c in load.running()} == before
+
+    # An orderly restart, as for an upgrade: the node is emptied first.
+    for name, end in (("node-1", None), ("node-2", again)):
+        drained = cluster.run("node", "drain", name, "--move", "60", "--master", cluster.address)
+        assert drained.returncode == 0, drained.stderr
+        eventually(
+            lambda name=name: not nodes(cluster)[name]["resource_units"][0].get("running"),
+            120.0,
+            f"{name} is empty",
+        )
+        if end is None:
+            (pid,) = [p["pid"] for p in cluster.cluster["processes"] if p["name"] == name]
+            subprocess.run(["kill", "-TERM", str(pid)], check=True)
+        else:
+            end.send_signal(signal.SIGTERM)
+            end.wait(60)
+        eventually(
+            lambda name=name: float(nodes(cluster)[name]["last_heard_s_ago"]) > 2.0,
+            120.0,
+            "it ends",
+        )
+        start_agent(cluster, started, name)
+        eventually(
+            lambda name=name: float(nodes(cluster)[name]["last_heard_s_ago"]) < 2.0,
+            120.0,
+            "is back",
+        )
+        undone = cluster.run("node", "drain", name, "--undo", "--master", cluster.address)
+        assert undone.returncode == 0, undone.stderr
+        load.goes_on(f"after the restart of {name}")
+
+    load.finish()
+    after = load.application
+    assert after["state"] == "APPLICATION_STATE_SUCCEEDED"
+    ends = [c["end"] for c in after["containers"] if c["end"]["cause"] == "END_CAUSE_EXITED"]
+    assert [end.get("exit_code") for end in ends if end.get("exit_code")] == [137], (
+        "but for the one that was killed, all ended in order"
+    )
+
+
+def _without_the_master(
+    cluster: Cluster, load: Load, started: Started, eventually: Eventually
+) -> None:
+    address, application_id = cluster.address, load.application["application_id"]
+    known = {c["container_id"] for c in load.running()}
+    kill_daemon(cluster, "master")
+    load.goes_on("without a master")
+    executors_of(application_id)[0].kill()
+    load.goes_on("without a master, with one executor less")
+    start_master(cluster, started, address)
+
+    def replaced() -> dict[str, Any] | None:
+        if cluster.run("status", "--master", address).returncode != 0:
+            return None
+        new = [c for c in load.running() if c["container_id"] not in known]
+        return new[0] if new else None
+
+    new = eventually(replaced, 180.0, "the dead executor is replaced")
+    back_at_s = [n["registered_at_s"] for n in nodes(cluster).values()]
+    granted_s = new["assigned_at_s"] - max(back_at_s)
+    started_s = new["started_at_s"] - float(cluster.ask("status")["started_at_s"])
+    print(
+        f"\ngranted {granted_s:.2f} s after the last agent had registered; running "
+        f"{started_s:.2f} s after the master had begun to serve"
+    )
+    assert granted_s < GRANT_LIMIT_S
+    assert len(load.running()) == 2
+    load.goes_on("with another master")

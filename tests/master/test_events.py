@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from hrm.core.ledger import Ledger
 from hrm.core.master import MasterCore
 from hrm.core.model import ApplicationId, ApplicationState, NodeState
 from hrm.core.transitions import APPLICATION, NODE, Lifecycle
+from hrm.errors import InvalidConfig
 from hrm.master import events
 from hrm.master.events import EPOCH_BITS, Journal, Wish
 from hrm.policies.min_wait import MinWait
@@ -148,6 +150,19 @@ async def test_a_damaged_journal_is_set_aside(tmp_path: Path) -> None:
     assert len(await journal.latest(EVERYTHING, 10)) == 1
     assert (tmp_path / "events.sqlite.damaged").exists()
     journal.close()
+
+
+def test_a_journal_that_somebody_holds_is_not_taken_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "_OPEN_TIMEOUT_S", 0.05)
+    path = tmp_path / "events.sqlite"
+    holder = sqlite3.connect(path)
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(InvalidConfig, match="database is locked"):
+        Journal(path, 1, kept=1_000, keep_s=60.0)
+    holder.close()
+    assert path.exists()
 
 
 async def test_wishes_choose(journals: Callable[..., Journal]) -> None:

@@ -43,6 +43,14 @@ async def state_of(master: Running, submission_id: str, state: Any) -> pb.Submis
     raise AssertionError(f"it ended as {found.state}")
 
 
+async def application_is(master: Running, application_id: Any, state: str) -> None:
+    """Nothing is left of the application that the driver had registered."""
+    app = master.interpreter.core.ledger.applications[application_id]
+    async with asyncio.timeout(TIMEOUT_S):
+        while app.record.state.value != state:  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(0.01)
+
+
 class Agent:
     """A node: takes containers, and says of them what a test wants said."""
 
@@ -83,9 +91,9 @@ class Agent:
 
 
 @asynccontextmanager
-async def agent(master: Running) -> AsyncIterator[Agent]:
+async def agent(master: Running, name: str = "n1") -> AsyncIterator[Agent]:
     call = master.nodes.Connect()
-    await call.write(node())
+    await call.write(node(name, f"identity-{name}"))
     yield Agent(call)
     call.cancel()
 
@@ -131,8 +139,7 @@ async def test_a_driver_from_its_submission_to_its_end(master: Running) -> None:
         await one.say(spec, ENDED)
         done = await state_of(master, submission_id, pb.SUBMISSION_STATE_FINISHED)
         assert done.exit_code == 0
-        app = master.interpreter.core.ledger.applications[known.application_id]
-        assert app.record.state.value == "succeeded", "nothing is left of it"
+        await application_is(master, known.application_id, "succeeded")
         listed = await stub(master).List(pb.ListSubmissionsRequest())
         assert not listed.submissions
         listed = await stub(master).List(pb.ListSubmissionsRequest(include_ended=True))
@@ -171,10 +178,26 @@ async def test_a_failed_driver_is_started_again_and_its_stale_self_shut_out(
         killed = await stub(master).Kill(pb.KillSubmissionRequest(submission_id=sent.submission_id))
         assert killed.state == pb.SUBMISSION_STATE_KILLING
         assert (await one.stopped()).container_id == second.container_id
-        app = master.interpreter.core.ledger.applications[known.application_id]
-        assert app.record.state.value == "killed"
+        await application_is(master, known.application_id, "killed")
         await one.say(second, ENDED, 143)
         await state_of(master, sent.submission_id, pb.SUBMISSION_STATE_KILLED)
+
+
+async def test_a_driver_that_is_lost_with_its_node_is_fenced(tmp_path: Path) -> None:
+    times = {"node_timeout_s": 4.0, "heartbeat_interval_s": 0.2, "driver_restart_delay_s": 0.1}
+    async with running(tmp_path, driver_lease_s=60, **times) as master:
+        async with agent(master) as one:
+            sent = await stub(master).Submit(submission(supervise=True))
+            await one.say(await one.assigned(), RUNNING)
+            await stub(master).Lease(lease(sent.submission_id))
+        waiting = pb.SUBMISSION_STATE_WAITING_TO_RESTART
+        lost = await state_of(master, sent.submission_id, waiting)
+        assert lost.restart_at_s - lost.submitted_at_s > 60, "for its lease goes on"
+        with refused(grpc.StatusCode.ABORTED, "it was given up"):
+            await stub(master).Lease(lease(sent.submission_id))
+        async with agent(master, "n2") as other:
+            await stub(master).Lease(lease(sent.submission_id, gone=True))
+            assert (await other.assigned()).executor_id == "2"
 
 
 async def test_to_kill_the_application_of_a_driver_ends_its_submission(master: Running) -> None:

@@ -20,6 +20,12 @@ from hrm.errors import LaunchFailed
 from hrm.spark.launch import Java, Spark, executor_launch
 
 
+@pytest.fixture
+def spark(tmp_path: Path) -> Spark:
+    (tmp_path / "jars").mkdir()
+    return Spark(home=tmp_path, version="4.3.0", python_path=())
+
+
 @pytest.mark.parametrize(
     ("node", "application", "expected"),
     [
@@ -30,7 +36,7 @@ from hrm.spark.launch import Java, Spark, executor_launch
     ],
 )
 def test_library_paths_of_application_and_node(
-    monkeypatch: pytest.MonkeyPatch, node: str, application: str, expected: str | None
+    monkeypatch: pytest.MonkeyPatch, spark: Spark, node: str, application: str, expected: str | None
 ) -> None:
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     if node:
@@ -52,7 +58,7 @@ def test_library_paths_of_application_and_node(
     )
     launch = executor_launch(
         spec,
-        spark=Spark(home=Path("/spark"), version="4.3.0", python_path=()),
+        spark=spark,
         java=Java(command=Path("/jdk/bin/java"), home=None, version="17"),
         host="h",
         work_dir=Path("/work"),
@@ -61,7 +67,9 @@ def test_library_paths_of_application_and_node(
 
 
 @pytest.mark.parametrize("like", [True, False])
-def test_a_python_that_is_not_the_drivers_is_refused_with_both_versions(like: bool) -> None:
+def test_a_python_that_is_not_the_drivers_is_refused_with_both_versions(
+    spark: Spark, like: bool
+) -> None:
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     spec = ContainerSpec(
         container_id=ContainerId("app-1-x7"),
@@ -81,7 +89,7 @@ def test_a_python_that_is_not_the_drivers_is_refused_with_both_versions(like: bo
     def launch() -> object:
         return executor_launch(
             spec,
-            spark=Spark(home=Path("/spark"), version="4.3.0", python_path=()),
+            spark=spark,
             java=Java(command=Path("/jdk/bin/java"), home=None, version="17"),
             host="h",
             work_dir=Path("/work"),

@@ -66,7 +66,8 @@ object WarmExecutor {
   private def rehearse(): Unit = {
     val probe = """{"environment": {"a": "b"}, "properties": {}, "arguments": ["c"]}"""
     fields(new ObjectMapper().readTree(probe).get("environment"))
-    Collections.unmodifiableMap(writableEnvironment()).size()
+    // Typed, for Scala 2.12 infers nothing here.
+    Collections.unmodifiableMap[String, String](writableEnvironment()).size()
     Class.forName("org.apache.spark.executor.CoarseGrainedExecutorBackend$Arguments")
     val conf = new SparkConf(false)
       .setMaster("local[1]").setAppName("rehearsal")
