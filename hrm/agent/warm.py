@@ -285,6 +285,11 @@ class WarmPool:
         self._count.missing("none of its kind was ready")
         return None
 
+    def useless(self, why: str) -> None:
+        """The JVM that was reserved last could not be used: it was no use, but a miss."""
+        self._count.used -= 1
+        self._count.missing(why)
+
     def report(self) -> Shortcut:
         """For ``hrm node show``."""
         state, note = "waiting", self._note or "the first executor shows what kind is wanted"
