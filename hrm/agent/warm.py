@@ -38,6 +38,7 @@ import structlog
 
 from hrm.agent import shim
 from hrm.agent.archives import Count
+from hrm.agent.logs import STREAMS
 from hrm.config import AgentSettings, hrm_home
 from hrm.core.model import Shortcut
 from hrm.errors import LaunchFailed
@@ -208,7 +209,11 @@ class WarmJvm:
                 self._process.wait(_END_LIMIT_S)
                 break
             self._process.kill()  # the kernel kills the JVM with its shim
-        if not self.path.is_symlink():
+        if self.path.is_symlink():  # its directory is the container's now, its words are not
+            for name in STREAMS:
+                (self.path / name).unlink(missing_ok=True)
+            self.path.unlink()
+        else:
             shutil.rmtree(self.path, ignore_errors=True)
 
 
