@@ -193,7 +193,9 @@ class WarmJvm:
         assert self._process.stdin is not None
         try:
             with self._process.stdin as pipe:
-                pipe.write(json.dumps(order_of(document)).encode() + b"\n")
+                data = json.dumps(order_of(document)).encode() + b"\n"
+                while data:
+                    data = data[pipe.write(data) :]
         except OSError as error:
             raise LaunchFailed(f"the warm JVM has ended: {error.strerror}") from error
         return self._process
@@ -406,6 +408,7 @@ class WarmPool:
         with (path / "shim.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", shim.__file__, str(path / shim.SPEC_FILE)],
+                bufsize=0,  # or a pipe that breaks would be written to once more
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
