@@ -196,6 +196,8 @@ class Containers:
                 return await self._begin(spec, launch, limits, jvm)
             except LaunchFailed as error:
                 await asyncio.to_thread(jvm.end)
+                assert self._warm is not None
+                self._warm.useless(error.message)
                 _log.warning("a warm JVM was of no use", why=error.message)
         return await self._begin(spec, launch, limits, None)
 
