@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
+from hrm import policy_wire
 from hrm.agent.pipeline_policy import POLICY_FILE, AgentPolicies
 from hrm.errors import InvalidRequest
 from hrm.policies.corun import HostedPolicy, Stdm, load, load_hosted
-from hrm.policies.host import Mode
+from hrm.policies.host import Doubt, Mode, Reason
 from hrm.v1 import policy_pb2 as pb
 
 
@@ -63,6 +64,13 @@ def test_what_has_changed_is_told_and_all_of_it_to_a_new_master(tmp_path: Path) 
     policies.follow(order("off", 1))
     assert [one.mode for one in policies.changed(0.0)] == ["off"]
     assert len(policies.report(0.0)) == 1
+
+
+def test_a_report_with_a_long_error_is_one_that_the_master_takes(tmp_path: Path) -> None:
+    policies, policy = agent(tmp_path)
+    policy.host._count(Doubt(Reason.FAULT, "x" * 70_000))
+    (state,) = policies.changed(0.0)
+    assert policy_wire.to_report(state, "n1").last.startswith("fault: xxx")
 
 
 def test_what_is_not_in_use_is_let_pass_and_no_mode_is_refused(tmp_path: Path) -> None:
