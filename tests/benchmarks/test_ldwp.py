@@ -83,6 +83,9 @@ def test_what_was_kept_is_not_run_again(tmp_path: Path) -> None:
     assert both[0] == first[0]
     assert kept.read_text().startswith(text)
     assert [run.seed for run in both] == [1000, 1001]
+    text = kept.read_text()
+    assert list(run_all(jobs, processes=1, said=lambda words: None, kept=kept)) == both
+    assert kept.read_text() == text, "what was written after a line that was cut off is there"
 
 
 def test_the_plateau_of_a_curve() -> None:
