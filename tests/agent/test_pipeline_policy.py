@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -88,9 +89,13 @@ def test_what_is_not_in_use_is_let_pass_and_no_mode_is_refused(tmp_path: Path) -
 def test_a_damaged_file_lets_it_begin_in_its_shadow(tmp_path: Path, damage: str) -> None:
     (tmp_path / POLICY_FILE).write_text(damage)
     with capture_logs() as logs:
-        _, policy = agent(tmp_path)
+        policies, policy = agent(tmp_path)
     assert policy.host.mode is Mode.SHADOW
     assert [one["log_level"] for one in logs] == ["warning"]
+    policies.follow(order("on", 7))
+    assert policy.host.mode is Mode.SHADOW, "it may have fallen back since that order"
+    policies.follow(order("on", int(1e3 * time.time()) + 1_000))
+    assert policy.host.mode is Mode.ON, "said again"
 
 
 def test_a_disk_that_refuses_does_not_hold_up_a_mode(tmp_path: Path) -> None:
