@@ -95,7 +95,7 @@ def test_a_damaged_file_lets_it_begin_in_its_shadow(tmp_path: Path, damage: str)
     policies.follow(order("on", 7))
     assert policy.host.mode is Mode.SHADOW, "it may have fallen back since that order"
     policies.follow(order("on", int(1e3 * time.time()) + 1_000))
-    assert policy.host.mode is Mode.ON, "said again"
+    assert policy.host.status(0.0).mode is Mode.ON, "said again"
 
 
 def test_a_disk_that_refuses_does_not_hold_up_a_mode(tmp_path: Path) -> None:
