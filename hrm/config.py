@@ -531,7 +531,8 @@ class AgentSettings(_Settings):
         default="pats",
         min_length=1,
         description="what gives subtasks of pipelines cores and GPUs: random, mct, min-min, pats "
-        "or iawp; learned ones begin in shadow, beside pats",
+        "or iawp (iawp:guarded, iawp:SCORE, iawp:SCORE:guarded); learned ones begin in shadow, "
+        "beside pats",
     )
     pipeline_path: str = Field(
         default="",

@@ -34,7 +34,7 @@ from hrm.errors import HrmError
 from hrm.pipeline import Client, Pipeline, Task, TaskResult
 from hrm.policies import models
 from hrm.policies.cluster import HEURISTICS, LEARNED
-from hrm.policies.corun import known
+from hrm.policies.corun import known, parse
 
 __all__ = ["Job", "Pair", "Run", "add_arguments", "main", "pairs", "run_pair"]
 
@@ -276,7 +276,7 @@ def table(runs: dict[str, Run]) -> str:
 
 def _pair(text: str) -> Pair:
     cluster, _, node = text.partition("/")
-    if cluster not in (*HEURISTICS, *LEARNED) or node not in known():
+    if cluster not in (*HEURISTICS, *LEARNED) or parse(node)[0] not in known():
         raise argparse.ArgumentTypeError(
             f"{text!r} is no pair; write CLUSTER/NODE, as ect/pats: one of "
             f"{', '.join((*HEURISTICS, *LEARNED))} and one of {', '.join(known())}"

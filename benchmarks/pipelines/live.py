@@ -73,8 +73,9 @@ class Cluster:
         state.mkdir(parents=True)
         if cluster_policy in LEARNED:
             save_modes(state, {cluster_policy: Mode.ON})
-        if node_policy in corun.LEARNED:
-            NodePolicies(state, lambda _order: None).set_mode(node_policy, Mode.ON)
+        name, _ = corun.parse(node_policy)
+        if name in corun.LEARNED:
+            NodePolicies(state, lambda _order: None).set_mode(name, Mode.ON)
         self._master = self._start(
             "master",
             *("master", "--port", "0", "--state-dir", str(directory / "master")),

@@ -37,6 +37,7 @@ __all__ = [
     "load",
     "load_estimates",
     "load_hosted",
+    "parse",
     "predictor",
     "save_estimates",
 ]
@@ -96,31 +97,50 @@ def load(name: str, *, rng: np.random.Generator, **options: Any) -> NodePolicy:
     return _made(f"node policy {name!r}", make, {"rng": rng, **options})
 
 
+def parse(said: str) -> tuple[str, dict[str, Any]]:
+    """``said`` in a setting, as a name and options of ``load``.
+
+    A co-run score may stand behind the name (``iawp:overload``), and ``guarded``, which turns on
+    ``tail_guard`` and ``steal`` (``iawp:guarded``, ``iawp:learned:guarded``).
+    """
+    name, *words = said.split(":")
+    options: dict[str, Any] = {}
+    if "guarded" in words:
+        words.remove("guarded")
+        options = {"tail_guard": True, "steal": True}
+    if words:
+        options["score"] = ":".join(words)
+    return name, options
+
+
 def load_hosted(
-    name: str,
+    said: str,
     *,
     rng: np.random.Generator,
     node: str,
     estimates: Stdm,
     sampled_at: Callable[[], float | None],
     clock_s: Callable[[], float] = time.thread_time,
-    score: str = DEFAULT_SCORE,
 ) -> NodePolicy:
-    """The node policy ``name`` for an agent; a learned one is hosted and begins in its shadow.
+    """The node policy ``said`` (``parse``) for an agent; a learned one is hosted and begins in its
+    shadow.
 
     ``sampled_at``, ``clock_s``: as for ``HostedPolicy`` and ``Host``.
 
     Raises:
         InvalidConfig: no policy or score of that name.
     """
+    name, options = parse(said)
     if name not in LEARNED:
-        return load(name, rng=rng)
+        return load(name, rng=rng, **options)
+    score = options.pop("score", DEFAULT_SCORE)
     finite = FiniteScore(_score(score, {}))
+    guarded = "guarded " if options else ""
     return HostedPolicy(
-        load(name, rng=rng, score=finite),
+        load(name, rng=rng, score=finite, **options),
         load(HEURISTIC, rng=rng),
         node=node,
-        model=f"{score} over {estimates.predictor.name}",
+        model=f"{guarded}{score} over {estimates.predictor.name}",
         clock_s=clock_s,
         outside=estimates.outside,
         sampled_at=sampled_at,

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -64,14 +63,9 @@ def policies(
     gpu_memory = {one.type.gpu_model: one.type.gpu_memory_mib for one in scenario.all_workers}
 
     def node_policy(worker: Worker) -> NodePolicy:
-        name, *said = node.split(":")
-        guarded = "guarded" in said
-        score = next((word for word in said if word != "guarded"), "")
+        name, options = corun.parse(node)
         rng = np.random.default_rng([scenario.seed, 0xD2, *str(worker.name).encode()])
-        options: dict[str, Any] = {"tail_guard": True, "steal": True} if guarded else {}
-        if score:
-            options["score"] = score
-        if score == "oracle":
+        if options.get("score") == "oracle":
             options["truth"] = _Loss(truth)
         return corun.load(name, rng=rng, **options)
 
