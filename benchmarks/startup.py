@@ -147,13 +147,13 @@ class Warm(Started):
 
     name = "warm"
     warm = 1
-    first = True
 
     def settle(self) -> None:
         super().settle()
-        if not self.first:  # the first executors show what is wanted
+        shortcuts = [s for n in self.nodes() for s in n["shortcuts"]]
+        asked = sum(s["used"] + s["missed"] for s in shortcuts if s["name"] == "warm-executors")
+        if asked:  # the first executors show what is wanted
             wait_until(lambda: self.is_ready("warm-executors"), _READY_LIMIT_S, "warm JVMs", 1.0)
-        self.first = False
 
 
 SYSTEMS: dict[str, type[Cluster]] = {PEER: Standalone, "archive": Started, "warm": Warm}

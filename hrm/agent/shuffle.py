@@ -54,7 +54,7 @@ _DELAY_MAX_S = 30.0
 _SETTLED_S = 60.0
 _START_LIMIT_S = 60.0
 _END_LIMIT_S = 5.0
-_BOOK = "registered"
+_BOOK = "registeredExecutors"
 
 _log = structlog.get_logger("hrm.agent.shuffle")
 
@@ -111,7 +111,7 @@ class ShuffleService:
         """Let the service know the application; the launch with a place for files that stay."""
         self._secrets[spec.application_id] = _secret_of(spec)
         self._say("know", spec.application_id, self._secrets[spec.application_id])
-        place = self._directory / spec.application_id / spec.container_id
+        place = self._directory.resolve() / spec.application_id / spec.container_id
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         places = {"SPARK_LOCAL_DIRS": str(place), "SPARK_EXECUTOR_DIRS": str(place)}
         return replace(launch, environment={**launch.environment, **places})
@@ -132,14 +132,14 @@ class ShuffleService:
     def _older_than(self, oldest_s: float) -> list[ApplicationId]:
         with contextlib.suppress(OSError):
             places = [place for place in sorted(self._directory.iterdir()) if place.is_dir()]
-            return [ApplicationId(x.name) for x in places if x.stat().st_mtime < oldest_s]
+            old = [place.name for place in places if place.stat().st_mtime < oldest_s]
+            return [ApplicationId(name) for name in old if _names_a_place(name)]
         return []
 
     async def _live(self) -> str:
         """One life of the service; answers why it ended."""
         jar = await asyncio.to_thread(self._jar, str(self._spark.home))
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (self._directory / _BOOK).mkdir(mode=0o700, exist_ok=True)
         with (self._directory / "service.log").open("wb") as log:
             process = await asyncio.create_subprocess_exec(
                 *self._command(jar),
@@ -176,7 +176,8 @@ class ShuffleService:
     def _command(self, jar: str) -> tuple[str, ...]:
         settings = {
             "spark.shuffle.service.port": str(self._port),
-            "spark.local.dir": str(self._directory / _BOOK),
+            # It serves no file from elsewhere, and keeps its book of executors there.
+            "spark.local.dir": str(self._directory.resolve()),
         }
         return (
             str(self._java.command),
@@ -191,7 +192,8 @@ class ShuffleService:
 
 def _names_a_place(application_id: str) -> bool:
     """May files of this application lie in a directory of its name, and nowhere else?"""
-    return Path(application_id).name == application_id and application_id not in ("..", _BOOK)
+    plain = Path(application_id).name == application_id and application_id != ".."
+    return plain and not application_id.startswith(_BOOK)
 
 
 def _secret_of(spec: ContainerSpec) -> str:

@@ -22,6 +22,7 @@ While the session with the master is down nothing is sent and nothing is forgott
 compares the master's list with ours::
 
     ours, not running, not listed   asked for again, under the same id
+    ours, listed as ended           it ended while nobody could tell us
     ours, running, not listed       a master of the same epoch knows better: reported dead. A new
                                     one may not have heard its nodes yet: it gets time to confirm
     listed, given up by us          released: Spark has been told that it is dead

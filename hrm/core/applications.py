@@ -286,7 +286,10 @@ class Applications:
         self._admit(event.call_id, app)
 
     def _admit(self, call_id: int, app: Application) -> None:
-        statuses = tuple(self.ledger.status(x) for x in app.containers.values())
+        # Also what has ended: its AppMaster may have been away when that was told, and would wait
+        # for the node of an executor that is long gone.
+        known = (*app.ended, *app.containers.values())
+        statuses = tuple(self.ledger.status(x) for x in known)
         answer = c.ApplicationAdmitted(
             application_id=app.application_id,
             epoch=self.ledger.epoch,

@@ -94,9 +94,8 @@ def train(
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        if not any(map(archives.problem, KINDS)):
-            return True
-        _attempt(archives, plugins, limit_s, attempts_max)
+        if any(map(archives.problem, KINDS)):
+            _attempt(archives, plugins, limit_s, attempts_max)
     _forget_old(archives)
     return True
 

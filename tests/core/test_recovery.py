@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hrm.core import events as e
 from hrm.core.application_master import AppMasterCore
 from hrm.core.application_messages import (
@@ -14,6 +16,7 @@ from hrm.core.application_messages import (
     RequestContainers,
     SessionOpened,
     TargetsChanged,
+    Ticked,
 )
 from hrm.core.model import ApplicationId, ContainerRequest, ContainerState, EndCause
 from hrm.testing.virtual import SMALL, VirtualCluster, unit
@@ -68,6 +71,38 @@ def test_once_the_wait_is_over_it_is_given_up_and_what_is_new_is_not() -> None:
     assert end.cause is EndCause.LOST
     assert "n2" in end.message
     assert cluster.container(app, 4).state is ContainerState.RUNNING
+
+
+def test_an_appmaster_that_comes_after_the_nodes_hears_what_ended_meanwhile() -> None:
+    """It would wait for long for an executor whose end was told when it was not there."""
+    cluster = VirtualCluster([unit("n1", vcores=2)])
+    app = cluster.submit(2)
+    cluster.settle()
+    cluster.disconnect(cluster.nodes["n1"])
+    cluster.end_process(app, 1, exit_code=137)
+    cluster.restart_master()
+    cluster.register(cluster.nodes["n1"])
+    call_id = cluster.attach(app)
+    listed = {x.executor_id: x for x in cluster.admitted(call_id).containers}
+    assert listed["2"].state is ContainerState.RUNNING
+    assert listed["1"].state is ContainerState.ENDED
+    assert listed["1"].end is not None and listed["1"].end.exit_code == 137
+
+    core = AppMasterCore()
+    target = ProfileTarget(profile=0, count=2, vcores=1, heap_mib=1, memory_mib=1)
+    core.handle(TargetsChanged(now=0, targets=(target,)))
+    core.handle(SessionOpened(now=0, epoch=1, containers=(), last_executor_number=0))
+    running = [
+        ContainerSeen(executor_id=x, profile=0, phase=Phase.RUNNING, node="n1") for x in ("1", "2")
+    ]
+    for container in running:
+        core.handle(ContainerChanged(now=1, container=container))
+    ended = replace(running[0], phase=Phase.ENDED, exit_code=137, blame=Blame.APPLICATION)
+    core.handle(
+        SessionOpened(now=9, epoch=2, containers=(ended, running[1]), last_executor_number=2)
+    )
+    (request,) = requests(core.handle(Ticked(now=9.2)))
+    assert ([x.executor_id for x in request.asks], request.again) == (["3"], False)
 
 
 def requests(commands: list[Command]) -> list[RequestContainers]:

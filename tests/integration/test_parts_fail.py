@@ -95,6 +95,41 @@ def nodes(cluster: Cluster) -> dict[str, dict[str, Any]]:
     return {n["name"]: n for n in cluster.ask("nodes")["nodes"]}
 
 
+def test_a_drained_node_hands_over_cached_and_shuffle_blocks(
+    cluster: Cluster, tmp_path: Path, eventually: Eventually
+) -> None:
+    app = cluster.submit(
+        "--conf", "spark.executor.instances=2", str(APPS / "keeper.py"), str(tmp_path)
+    )
+    (tmp_path / "compute").touch()
+    eventually((tmp_path / "ready").exists, 120.0, "the data is there")
+    shown = cluster.application("keeper")
+    assert shown is not None
+    (there,) = [c for c in shown["containers"] if c["node"] == "node-1"]
+    assert cluster.run(
+        "node", "drain", "node-1", "--move", "90", "--master", cluster.address
+    ).returncode == 0  # fmt: skip
+
+    def end() -> dict[str, Any] | None:
+        found = cluster.application("keeper")
+        assert found is not None
+        (same,) = [c for c in found["containers"] if c["container_id"] == there["container_id"]]
+        end: dict[str, Any] | None = same.get("end")
+        return end
+
+    began_s = time.monotonic()
+    ended = eventually(end, 120.0, "its executor has handed over and ended")
+    assert time.monotonic() - began_s < 90.0
+    assert ended["cause"] == "END_CAUSE_PREEMPTED"
+    assert ended.get("exit_code", 0) == 0, "it ended by itself, in time"
+    (tmp_path / "finish").touch()
+    assert app.wait(400.0) == 0, app.output()
+    assert f"CACHED {SUM_OF_SQUARES} COMPUTED 1000" in app.output(), "nothing was computed twice"
+    assert f"SHUFFLED {SUM} COMPUTED 1000" in app.output()
+    undone = cluster.run("node", "drain", "node-1", "--undo", "--master", cluster.address)
+    assert undone.returncode == 0, undone.stderr
+
+
 def test_sql_under_load_notices_nothing(
     cluster: Cluster, tables: Path, tmp_path: Path, started: Started, eventually: Eventually
 ) -> None:
@@ -179,38 +214,3 @@ def _without_the_master(
     assert granted_s < GRANT_LIMIT_S
     assert len(load.running()) == 2
     load.goes_on("with another master")
-
-
-def test_a_drained_node_hands_over_cached_and_shuffle_blocks(
-    cluster: Cluster, tmp_path: Path, eventually: Eventually
-) -> None:
-    app = cluster.submit(
-        "--conf", "spark.executor.instances=2", str(APPS / "keeper.py"), str(tmp_path)
-    )
-    (tmp_path / "compute").touch()
-    eventually((tmp_path / "ready").exists, 120.0, "the data is there")
-    shown = cluster.application("keeper")
-    assert shown is not None
-    (there,) = [c for c in shown["containers"] if c["node"] == "node-1"]
-    assert cluster.run(
-        "node", "drain", "node-1", "--move", "90", "--master", cluster.address
-    ).returncode == 0  # fmt: skip
-
-    def end() -> dict[str, Any] | None:
-        found = cluster.application("keeper")
-        assert found is not None
-        (same,) = [c for c in found["containers"] if c["container_id"] == there["container_id"]]
-        end: dict[str, Any] | None = same.get("end")
-        return end
-
-    began_s = time.monotonic()
-    ended = eventually(end, 120.0, "its executor has handed over and ended")
-    assert time.monotonic() - began_s < 90.0
-    assert ended["cause"] == "END_CAUSE_PREEMPTED"
-    assert ended.get("exit_code", 0) == 0, "it ended by itself, in time"
-    (tmp_path / "finish").touch()
-    assert app.wait(400.0) == 0, app.output()
-    assert f"CACHED {SUM_OF_SQUARES} COMPUTED 1000" in app.output(), "nothing was computed twice"
-    assert f"SHUFFLED {SUM} COMPUTED 1000" in app.output()
-    undone = cluster.run("node", "drain", "node-1", "--undo", "--master", cluster.address)
-    assert undone.returncode == 0, undone.stderr
