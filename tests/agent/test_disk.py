@@ -80,7 +80,7 @@ def test_directories_too_deep_to_walk_are_said(tmp_path: Path) -> None:
     assert not measured(tmp_path).whole
 
 
-def watch(directory: Path, **limits: int) -> DiskWatch:
+def watch(directory: Path, **limits: Any) -> DiskWatch:
     return DiskWatch(directory, interval_s=60.0, **limits)
 
 
