@@ -38,6 +38,7 @@ CONTEXT = LaunchContext(
 )
 USUAL = replace(SPEC, resources=Resources(1, 1408), launch=CONTEXT)
 FAKE_JAVA = """#!{python}
+import contextlib
 import json, os, pathlib, sys
 if {broken}:
     sys.exit("no such heap")
@@ -184,7 +185,8 @@ class Node:
     async def kill_jvms(self) -> None:
         pids = self.jvms()
         for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # the JVM dies with its shim
+                os.kill(pid, signal.SIGKILL)
         async with asyncio.timeout(LIMIT_S):
             while any(jvm.alive for jvm in self.pool._ready):  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.02)
