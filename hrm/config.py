@@ -530,8 +530,9 @@ class AgentSettings(_Settings):
     pipeline_policy: str = Field(
         default="mct",
         min_length=1,
-        description="what gives subtasks of pipelines cores and GPUs: random, mct, min-min, pats, "
-        "iawp or, as in the paper, iawp:cosine; learned ones begin in shadow, beside mct",
+        description="what gives subtasks of pipelines cores and GPUs: random, mct, min-min, pats "
+        "or iawp (iawp:guarded, iawp:SCORE, iawp:SCORE:guarded); learned ones begin in shadow, "
+        "beside mct",
     )
     pipeline_path: str = Field(
         default="",

@@ -16,6 +16,8 @@ from hrm.v1 import policy_pb2 as pb
 __all__ = ["from_status", "to_report"]
 
 _REASONS_MAX = 64
+_TEXT_MAX = 500
+"""Of a reason in words; what is longer is cut: a long error must not cost a node its stream."""
 _NUMBERS = ("seconds_p50", "seconds_p99", "ratio_p95", "reference_p95")
 
 
@@ -33,7 +35,7 @@ def from_status(status: HostStatus, now: float, *, records: bool = False) -> pb.
         shadowed=status.shadowed,
         agreed=status.agreed,
         fallbacks=status.fallbacks,
-        last=status.last,
+        last=status.last[:_TEXT_MAX],
     )
     for name in _NUMBERS:
         value = getattr(status, name)

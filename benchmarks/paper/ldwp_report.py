@@ -132,12 +132,15 @@ def _pairs(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def changes(own: Sequence[Run]) -> dict[str, Any]:
     """Figure 13: tasks a minute over time, how long until 95 % of the later level, and the dip.
 
-    The level is the mean of the last five minutes before the next change; ``dip``: tasks that are
-    missing below the level before the nodes joined, from then on until recovery.
+    The level is the mean of the last five minutes before the next change, of what was smoothed over
+    three; ``dip_tasks``: what is missing below the lower of the levels before and after, until the
+    next change. Arrivals vary, so a policy that learns nothing has some, too.
     """
     shortest = min(len(run.series) for run in own)
     series = np.mean([run.series[:shortest] for run in own], axis=0)
-    smooth = np.convolve(series, np.ones(3) / 3.0, mode="same")
+    # The first and the last minute have one neighbour, not a second one with nothing in it.
+    counted = np.convolve(np.ones(shortest), np.ones(3), mode="same")
+    smooth = np.convolve(series, np.ones(3), mode="same") / counted
     join, leave = int(JOIN_S // 60), int(LEAVE_S // 60)
     return {
         "pair": own[0].pair,
@@ -153,7 +156,7 @@ def _recovery(smooth: Any, begin: int, end: int) -> dict[str, float]:
     after = smooth[begin:end]
     reached = np.flatnonzero(after >= _RECOVERED * level)
     minutes = float(reached[0]) if len(reached) else float(end - begin)
-    missing = np.maximum(0.0, min(before, level) - after[: max(1, int(minutes))])
+    missing = np.maximum(0.0, min(before, level) - after)
     return {"level": level, "minutes": minutes, "dip_tasks": float(missing.sum())}
 
 

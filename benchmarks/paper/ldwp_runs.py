@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -230,8 +231,12 @@ def _key(job: Job) -> str:
 
 def _keep(path: Path, job: Job, runs: Sequence[Run]) -> None:
     line = {"job": _key(job), "runs": [dataclasses.asdict(run) for run in runs]}
-    with path.open("a") as file:
-        file.write(json.dumps(line) + "\n")
+    with path.open("ab+") as file:
+        # A line that was cut off must not take this one with it.
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - 1))
+        cut_off = file.read(1) not in (b"", b"\n")
+        file.write((b"\n" if cut_off else b"") + json.dumps(line).encode() + b"\n")
 
 
 def _kept(path: Path) -> dict[str, list[Run]]:

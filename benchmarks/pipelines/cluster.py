@@ -41,7 +41,7 @@ WINDOW = 24
 """Tasks on their way at a time."""
 VICTIM = "n2"
 KILL_SHARE = 0.5
-QUICK = ("min-wait/mct", "min-wait/iawp")
+QUICK = ("min-wait/mct", "min-wait/iawp:guarded")
 QUICK_TASKS = 40
 LIMIT_S = 600.0
 SIZES_MB = (2, 3, 4)
@@ -118,14 +118,16 @@ def pairs() -> tuple[Pair, ...]:
     """Every heuristic for nodes with ``HEURISTIC``, every node policy under the cluster's, and
     ``learned_pairs``."""
     found = [Pair(name, corun.HEURISTIC) for name in HEURISTICS]
-    found += [Pair(HEURISTIC, name) for name in (*corun.known(), "iawp:cosine")]
+    found += [Pair(HEURISTIC, name) for name in (*corun.known(), "iawp:guarded")]
     return tuple(dict.fromkeys((*found, *learned_pairs())))
 
 
 def learned_pairs() -> tuple[Pair, ...]:
     """Every learned cluster policy with ``HEURISTIC``, and the last one with ``iawp``, too."""
     learned = [name for name in LEARNED if models.listed(name)]
-    found = [Pair(name, node) for name in learned[-1:] for node in (corun.HEURISTIC, "iawp")]
+    found = [
+        Pair(name, node) for name in learned[-1:] for node in (corun.HEURISTIC, "iawp:guarded")
+    ]
     return (*found, *(Pair(name, corun.HEURISTIC) for name in learned[:-1]))
 
 
@@ -292,7 +294,7 @@ def _decided(run: Run) -> str:
 def _pair(text: str) -> Pair:
     cluster, _, node = text.partition("/")
     try:
-        corun.variant(node)
+        corun.parse(node)
         if cluster in (*HEURISTICS, *LEARNED) and node.partition(":")[0] in corun.known():
             return Pair(cluster, node)
     except InvalidConfig as error:

@@ -112,9 +112,9 @@ class Cluster:
         state.mkdir(parents=True)
         if cluster_policy in LEARNED:
             save_modes(state, {cluster_policy: Mode.ON})
-        node_name, _ = corun.variant(node_policy)
-        if node_name in corun.LEARNED:
-            NodePolicies(state, lambda _order: None).set_mode(node_name, Mode.ON)
+        name, _ = corun.parse(node_policy)
+        if name in corun.LEARNED:
+            NodePolicies(state, lambda _order: None).set_mode(name, Mode.ON)
         self._master = self._start(
             "master",
             *("master", "--port", "0", "--state-dir", str(directory / "master")),

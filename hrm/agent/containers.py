@@ -28,12 +28,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fnmatch
 import json
 import os
 import re
 import select
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -48,6 +50,7 @@ from google.protobuf import json_format
 
 from hrm import wire
 from hrm.agent import shim
+from hrm.agent.driver import APPLICATION_DIR
 from hrm.agent.isolation import DRIVERS, Device, Isolation, Limits
 from hrm.agent.logs import STREAMS
 from hrm.agent.retention import ACKNOWLEDGED_FILE, Swept, sweep
@@ -196,6 +199,10 @@ class Containers:
                 return await self._begin(spec, launch, limits, jvm)
             except LaunchFailed as error:
                 await asyncio.to_thread(jvm.end)
+                assert self._warm is not None
+                self._warm.useless(error.message)
+                # What has moved there with it is not this container's: its first words, above all.
+                await asyncio.to_thread(remove_tree, self.work_dir(spec.container_id))
                 _log.warning("a warm JVM was of no use", why=error.message)
         return await self._begin(spec, launch, limits, None)
 
@@ -514,6 +521,9 @@ def _hand_over(path: Path, account: Account | None) -> None:
 
 
 def _remove_all_but_records(directory: Path) -> None:
+    for place in (HOME_DIR, APPLICATION_DIR, f"{HOME_DIR}/{APPLICATION_DIR}"):
+        with contextlib.suppress(OSError):
+            _keep_crash_reports(directory / place, directory)
     with contextlib.suppress(OSError):
         for path in list(directory.iterdir()):
             log = path.name.split(".")[0] in STREAMS or path.match(_CRASH_REPORT)
@@ -524,6 +534,21 @@ def _remove_all_but_records(directory: Path) -> None:
             else:
                 with contextlib.suppress(OSError):
                     path.unlink()
+
+
+def _keep_crash_reports(place: Path, directory: Path) -> None:
+    """Java leaves them where it ran. No link is followed: this may be root, in a user's directory.
+
+    Raises:
+        OSError: there is no such place, or a file in it cannot be moved.
+    """
+    here = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        for name in fnmatch.filter(os.listdir(here), _CRASH_REPORT):  # noqa: PTH208
+            if stat.S_ISREG(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode):
+                os.rename(name, directory / name, src_dir_fd=here)
+    finally:
+        os.close(here)
 
 
 def remove_tree(path: Path) -> None:

@@ -39,7 +39,7 @@ from hrm.agent.own_log import configure_logging
 from hrm.agent.pipeline_gpus import GpuService
 from hrm.agent.pipeline_runtime import PipelineRuntime
 from hrm.agent.shortcuts import Shortcuts
-from hrm.agent.shuffle import ShuffleService
+from hrm.agent.shuffle import SHUFFLE_DIR, ShuffleService
 from hrm.agent.tracker import Sample, Tracker
 from hrm.config import AgentSettings
 from hrm.core import commands as c
@@ -122,6 +122,7 @@ class Agent:
         self._sample: Sample | None = None
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._stops: dict[str, StopOrder] = {}
+        self._removing: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._ending = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -153,6 +154,7 @@ class Agent:
                 interval_s=settings.disk_interval_s,
                 limit_mib=settings.disk_limit_mib,
                 node_limit_mib=settings.disk_node_limit_mib,
+                beside=settings.work_dir / SHUFFLE_DIR,
             ),
             device_memory=self._machine.device_memory,
         )
@@ -324,7 +326,7 @@ class Agent:
                     _log.info("removed logs", old=swept.old, too_much=swept.too_much)
             if self._shuffle is not None:
                 live = {x.spec.application_id for x in self._core.containers.values()}
-                await asyncio.to_thread(self._shuffle.forget_old, keep_s, live, time.time())
+                await self._shuffle.forget_old(keep_s, live, time.time())
             files = files_dir(self._settings)
             await asyncio.to_thread(forget_old_files, files, keep_s, time.time())
             await asyncio.sleep(period_s)
@@ -407,8 +409,7 @@ class Agent:
             shared = self._mps.environment(held, spec.resources.gpu_memory_mib)
             launch = replace(launch, environment={**launch.environment, **shared})
             if self._shuffle is not None and self._shuffle.serves(spec):
-                account = self._machine.run_as.account_of(spec.user)
-                launch = self._shuffle.prepare(spec, launch, account)
+                launch = self._shuffle.prepare(spec, launch)
             await self._containers.start(spec, launch, unit.cpus, closed)
         except Exception as error:
             if not isinstance(error, HrmError):
@@ -553,7 +554,10 @@ class Agent:
             self._deliver(e.EndsAcknowledged(now=now, epoch=epoch, container_ids=ids))
         elif kind == "drop_shuffle_files":
             if self._shuffle is not None and epoch >= self._core.epoch:
-                self._shuffle.forget(ApplicationId(message.drop_shuffle_files.application_id))
+                application_id = ApplicationId(message.drop_shuffle_files.application_id)
+                removing = asyncio.create_task(self._shuffle.forget(application_id))
+                self._removing.add(removing)
+                removing.add_done_callback(self._removing.discard)
         elif kind == "rebind":
             rebind = message.rebind
             wish = wire.to_binding(rebind)
@@ -597,7 +601,7 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
                 _log.info("how containers are kept apart", what=remark)
             for name, why in machine.isolation.passed_over.items():
                 _log.info("isolation passed over", driver=name, why=why)
-            shuffle = _shuffle_service(settings)
+            shuffle = _shuffle_service(settings, run_as=machine.run_as.active)
             agent = Agent(settings, machine, token, command_of, versions, shortcuts, shuffle)
             await agent.live()
     except HrmError as error:
@@ -606,11 +610,17 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
     return 0
 
 
-def _shuffle_service(settings: AgentSettings) -> ShuffleService | None:
+def _shuffle_service(settings: AgentSettings, *, run_as: bool) -> ShuffleService | None:
     if not settings.shuffle_service:
         return None
+    if run_as:
+        raise InvalidConfig(
+            "shuffle_service and run_as = submitter exclude each other: the service reads shuffle "
+            "files as root, and a link in the place of one would let any user read any file; set "
+            "run_as = off, leave shuffle_service out, or run the agent as another user than root"
+        )
     return ShuffleService(
-        directory=settings.work_dir.absolute() / "shuffle",
+        directory=settings.work_dir.absolute() / SHUFFLE_DIR,
         port=settings.shuffle_service_port,
         memory_mib=settings.shuffle_service_memory_mib,
         spark=find_spark(settings.spark_home),

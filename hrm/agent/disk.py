@@ -114,8 +114,12 @@ class DiskWatch:
         interval_s: float,
         limit_mib: int = 0,
         node_limit_mib: int = 0,
+        beside: Path | None = None,
     ) -> None:
+        """``beside``: where ``<application>/<container>`` holds what outlives a container; it
+        counts while that runs."""
         self._dir = containers_dir
+        self._beside = beside
         self._interval_s = interval_s
         self._limit_mib = limit_mib
         self._node_limit_mib = node_limit_mib
@@ -145,6 +149,7 @@ class DiskWatch:
         """Look once, now."""
         ended: dict[str, tuple[int, Measured]] = {}
         use: dict[str, Measured] = {}
+        beside = {path.name: path for path in self._beside.glob("*/*")} if self._beside else {}
         for directory in sorted(self._dir.iterdir()) if self._dir.is_dir() else ():
             name = directory.name
             # Both asked before it is measured: what it wrote before its end is there by then.
@@ -156,6 +161,9 @@ class DiskWatch:
             known_ns, measured = self._ended.get(name, (0, _NOTHING))
             if not over or known_ns != changed_ns:
                 measured = measure(directory, self._ending)
+            if not over and name in beside:
+                more = measure(beside[name], self._ending)
+                measured = Measured(measured.mib + more.mib, measured.whole and more.whole)
             use[name] = measured
             if over:
                 ended[name] = (changed_ns, measured)

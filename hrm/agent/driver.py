@@ -22,13 +22,22 @@ from hrm.rpc import read_token
 from hrm.spark.conf import DRIVER_ENVIRONMENT, conf_dir
 from hrm.spark.launch import Java, Launch, Spark, gpu_environment
 
-__all__ = ["DOCUMENT_FILE", "driver_launch", "files_dir", "forget_old_files"]
+__all__ = ["APPLICATION_DIR", "DOCUMENT_FILE", "driver_launch", "files_dir", "forget_old_files"]
 
+APPLICATION_DIR = "app"
+"""Of a driver's home: where its files are, and where it runs."""
 DOCUMENT_FILE = "driver.json"
 TOKEN_FILE = "token"  # noqa: S105 - a name
 _INHERITED = (
     *("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH"),
-    *("HRM_HOME", "PYTHONPATH", "SPARK_LOCAL_IP", "HADOOP_CONF_DIR", "SPARK_DIST_CLASSPATH"),
+    *(
+        "HRM_HOME",
+        "HRM_EVENT_LOG_DIR",
+        "PYTHONPATH",
+        "SPARK_LOCAL_IP",
+        "HADOOP_CONF_DIR",
+        "SPARK_DIST_CLASSPATH",
+    ),
 )
 _ENVIRONMENT_SETTING = DRIVER_ENVIRONMENT.removesuffix("NAME")
 

@@ -34,6 +34,7 @@ import grpc
 
 from hrm import rpc
 from hrm.agent import shim
+from hrm.agent.driver import APPLICATION_DIR
 from hrm.agent.driver_files import bring
 from hrm.errors import HrmError, InvalidConfig, LaunchFailed, NotFound, StaleEpoch
 from hrm.spark.conf import properties_text
@@ -49,7 +50,6 @@ RETRY_S = 0.5
 GOODBYE_LIMIT_S = 35.0
 GOODBYE_PERIOD_S = 0.05
 EXIT_FILE = "exit-code"
-APPLICATION_DIR = "app"
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PYTHON_LIMIT_S = 30.0

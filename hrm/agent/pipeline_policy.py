@@ -3,13 +3,15 @@
 People say so to the master (``hrm policy set``), which passes it on as an order with a number. An
 order is followed once: a policy that fell back to its shadow stays there, whatever restarts or
 connects anew, until somebody says so again. What stands is kept in ``pipeline-policy.json`` in the
-work directory; a damaged file lets the policy begin in its shadow.
+work directory; a damaged file lets the policy begin in its shadow, and stay there whatever was
+ordered before: it may have fallen back since.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import structlog
@@ -34,6 +36,8 @@ class AgentPolicies:
         self._path = work_dir / POLICY_FILE
         self._hosted = policy if isinstance(policy, HostedPolicy) else None
         self._orders: dict[str, int] = {}
+        self._too_old = 0
+        """Orders up to this number, the master's milliseconds, may have been followed before."""
         self._told: dict[str, pb.LearnedPolicy] = {}
         self._hosts = Hosts(self._kept(), keep=self._fell_back)
         if self._hosted is not None:
@@ -50,8 +54,15 @@ class AgentPolicies:
             return
         if self._orders.get(order.policy) == order.order:
             return
-        self._hosts.set_mode(order.policy, mode)
         self._orders[order.policy] = order.order
+        if order.order <= self._too_old:
+            _log.warning(
+                "an order of before the damage is not followed; say it again: hrm policy set",
+                policy=order.policy,
+                mode=mode.value,
+            )
+            return
+        self._hosts.set_mode(order.policy, mode)
         self._keep(self._hosts.modes)
         _log.info("mode set", policy=order.policy, mode=mode.value)
 
@@ -85,6 +96,7 @@ class AgentPolicies:
                 file=str(self._path),
                 why=repr(error),
             )
+            self._too_old = int(1e3 * time.time())
             return {}
         return modes
 

@@ -159,9 +159,9 @@ class Log:
         self._account = account
         self._open()
 
-    def begin_anew(self, path: Path) -> None:
-        """The file has moved to ``path``, and what it holds is of no interest."""
-        self._path = path
+    def begin_anew(self, path: Path, bytes_max: int, files_max: int) -> None:
+        """The file has moved to ``path``, has other bounds, and nothing in it is of interest."""
+        self._path, self._bytes_max, self._files_max = path, bytes_max, files_max
         os.ftruncate(self._fd, 0)
         self._size = 0
 
@@ -362,7 +362,7 @@ class Shim:
         self._dir = Path(order["work_dir"])
         self._spec.update(order)
         for name, log in zip(("stdout", "stderr"), self._logs.values(), strict=False):
-            log.begin_anew(self._dir / name)
+            log.begin_anew(self._dir / name, order["log_bytes_max"], order["log_files_max"])
         for path in order["cgroup_files"]:
             Path(path).write_text(str(self._child))
         _hurry(self._child)

@@ -14,6 +14,10 @@ its own, and the service is told those of the applications whose executors start
 Files of an application lie under ``shuffle/`` of the work directory and are removed when the master
 says that it has ended; where nobody says so, after ``work_keep_s``.
 
+The service reads as the agent, and follows what its clients call a shuffle file, links included. So
+it is not for an agent of root whose containers run as others: their users could have it read
+whatever root can. Such an agent refuses to start with it.
+
 Limits: a service that died is started again, and has kept what was registered. An agent that died
 takes it along, and secrets are never written down: for applications of before, the next agent's
 service only works once they start another executor on the node; until then they compute again
@@ -25,7 +29,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,13 +36,16 @@ from pathlib import Path
 
 import structlog
 
-from hrm.agent.run_as import Account
+from hrm.agent.containers import remove_tree
 from hrm.core.model import ApplicationId, ContainerSpec
 from hrm.errors import InvalidConfig
 from hrm.spark.build import BuildError, plugin_jar
 from hrm.spark.launch import Java, Launch, Spark
 
-__all__ = ["ShuffleService"]
+__all__ = ["SHUFFLE_DIR", "ShuffleService"]
+
+SHUFFLE_DIR = "shuffle"
+"""Below the work directory: ``<application>/<container>`` of each that the service serves."""
 
 SECRET_VARIABLE = "_SPARK_AUTH_SECRET"  # noqa: S105 - the name, not the secret
 _MAIN_CLASS = "org.apache.spark.deploy.HrmShuffleService"
@@ -101,39 +107,34 @@ class ShuffleService:
         wanted = spec.launch.shuffle_service and _names_a_place(spec.application_id)
         return wanted and bool(_secret_of(spec))
 
-    def prepare(
-        self, spec: ContainerSpec, launch: Launch, account: Account | None = None
-    ) -> Launch:
-        """Let the service know the application; the launch with a place for files that stay.
-
-        ``account``: as whom the executor runs, if not as the agent; the service reads as the agent.
-        """
+    def prepare(self, spec: ContainerSpec, launch: Launch) -> Launch:
+        """Let the service know the application; the launch with a place for files that stay."""
         self._secrets[spec.application_id] = _secret_of(spec)
         self._say("know", spec.application_id, self._secrets[spec.application_id])
         place = self._directory.resolve() / spec.application_id / spec.container_id
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if account is not None:
-            for above in (place.parent, self._directory):
-                above.chmod(0o711)
-            os.chown(place, account.uid, account.gid)
         places = {"SPARK_LOCAL_DIRS": str(place), "SPARK_EXECUTOR_DIRS": str(place)}
         return replace(launch, environment={**launch.environment, **places})
 
-    def forget(self, application_id: ApplicationId) -> None:
-        """The application has ended."""
+    async def forget(self, application_id: ApplicationId) -> None:
+        """The application has ended. Its files, maybe very many, are removed in a thread."""
         if self._secrets.pop(application_id, None) is not None:
             self._say("forget", application_id)
         if _names_a_place(application_id):
-            shutil.rmtree(self._directory / application_id, ignore_errors=True)
+            await asyncio.to_thread(remove_tree, self._directory / application_id)
 
-    def forget_old(self, keep_s: float, live: set[ApplicationId], now: float) -> None:
+    async def forget_old(self, keep_s: float, live: set[ApplicationId], now: float) -> None:
         """Remove the files of applications of which nothing has been heard for ``keep_s``."""
+        for application_id in await asyncio.to_thread(self._older_than, now - keep_s):
+            if application_id not in live:
+                await self.forget(application_id)
+
+    def _older_than(self, oldest_s: float) -> list[ApplicationId]:
         with contextlib.suppress(OSError):
-            for place in list(self._directory.iterdir()):
-                application_id = ApplicationId(place.name)
-                old = place.is_dir() and place.stat().st_mtime < now - keep_s
-                if old and _names_a_place(place.name) and application_id not in live:
-                    self.forget(application_id)
+            places = [place for place in sorted(self._directory.iterdir()) if place.is_dir()]
+            old = [place.name for place in places if place.stat().st_mtime < oldest_s]
+            return [ApplicationId(name) for name in old if _names_a_place(name)]
+        return []
 
     async def _live(self) -> str:
         """One life of the service; answers why it ended."""

@@ -38,6 +38,7 @@ import structlog
 
 from hrm.agent import shim
 from hrm.agent.archives import Count
+from hrm.agent.logs import STREAMS
 from hrm.config import AgentSettings, hrm_home
 from hrm.core.model import Shortcut
 from hrm.errors import LaunchFailed
@@ -66,7 +67,7 @@ _LATE_VARIABLES = re.compile(
 )
 _FIXED_VARIABLES = re.compile(
     r"HOME|USER|LOGNAME|LANG|LC_ALL|LC_CTYPE|TZ|PATH|LD_LIBRARY_PATH|JAVA_HOME|SPARK_HOME|"
-    r"CUDA_VISIBLE_DEVICES"
+    r"CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS"
 )
 _LATE_PROPERTIES = re.compile(
     r"-D(spark\.(?:[\w.]+\.port|authenticate|decommission\.enabled|network\.timeout|"
@@ -76,7 +77,8 @@ _LATE_PROPERTIES = re.compile(
 _FIXED_OPTIONS = re.compile(
     r"-Xm[sx]\d+m|-XX:\+IgnoreUnrecognizedVMOptions|--add-(modules|opens|exports)=\S+|"
     r"--enable-native-access=\S+|--sun-misc-unsafe-memory-access=allow|"
-    r"-Djdk\.reflect\.useDirectMethodHandle=false|-Dio\.netty\.\w+=\w+"
+    r"-Djava\.net\.preferIPv6Addresses=(true|false)|-Djdk\.reflect\.useDirectMethodHandle=false|"
+    r"-Dio\.netty\.[\w.]+=\w+"
 )
 _log = structlog.get_logger("hrm.agent.warm")
 
@@ -191,7 +193,9 @@ class WarmJvm:
         assert self._process.stdin is not None
         try:
             with self._process.stdin as pipe:
-                pipe.write(json.dumps(order_of(document)).encode() + b"\n")
+                data = json.dumps(order_of(document)).encode() + b"\n"
+                while data:
+                    data = data[pipe.write(data) :]
         except OSError as error:
             raise LaunchFailed(f"the warm JVM has ended: {error.strerror}") from error
         return self._process
@@ -207,7 +211,11 @@ class WarmJvm:
                 self._process.wait(_END_LIMIT_S)
                 break
             self._process.kill()  # the kernel kills the JVM with its shim
-        if not self.path.is_symlink():
+        if self.path.is_symlink():  # its directory is the container's now, its words are not
+            for name in STREAMS:
+                (self.path / name).unlink(missing_ok=True)
+            self.path.unlink()
+        else:
             shutil.rmtree(self.path, ignore_errors=True)
 
 
@@ -283,6 +291,11 @@ class WarmPool:
                 return jvm
         self._count.missing("none of its kind was ready")
         return None
+
+    def useless(self, why: str) -> None:
+        """The JVM that was reserved last could not be used: it was no use, but a miss."""
+        self._count.used -= 1
+        self._count.missing(why)
 
     def report(self) -> Shortcut:
         """For ``hrm node show``."""
@@ -395,6 +408,7 @@ class WarmPool:
         with (path / "shim.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", shim.__file__, str(path / shim.SPEC_FILE)],
+                bufsize=0,  # or a pipe that breaks would be written to once more
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

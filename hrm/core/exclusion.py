@@ -15,7 +15,8 @@ trouble for that long begins anew.
 
 Not the node but the application may be at fault. One that fails on more than half of the nodes
 accuses none of them before the others; nor does one that has ended badly ``CONFIRM_S`` later,
-because executors whose driver died end like those of a bad node.
+because executors whose driver died end like those of a bad node. Drivers accuse nobody: one that
+fails is its application's failure, and only its own next try goes elsewhere.
 
 Never is the last node excluded: where none of the others could ever hold a container, it goes to an
 excluded one all the same (``ClusterView.avoid``), and ``hrm app why`` says so. What waits in the

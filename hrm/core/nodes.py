@@ -33,6 +33,7 @@ from hrm.core.model import (
     EndCause,
     NodeName,
     NodeState,
+    is_driver,
 )
 from hrm.core.placing import Placing
 from hrm.core.resource_unit import Entry, UnitQueue
@@ -365,6 +366,8 @@ class Nodes:
                 self._turn_away(node, now)
 
     def _in_order(self, application_id: ApplicationId) -> bool:
+        if is_driver(application_id):
+            return False  # what ends is the application itself, and its holder lives on
         app = self.ledger.applications.get(application_id)
         if app is None:
             return False

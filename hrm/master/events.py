@@ -247,11 +247,14 @@ class Journal:
         """The number of the newest event on disk; 0: there has been none."""
         return self._last_id
 
-    def is_gone(self, event_id: int) -> bool:
+    async def is_gone(self, event_id: int) -> bool:
         """Have events after this one been dropped for their age or number?"""
+        return 0 < event_id < await asyncio.to_thread(self._trimmed)
+
+    def _trimmed(self) -> int:
         with self._read_lock:
             (trimmed,) = self._reader.execute("SELECT id FROM trimmed").fetchone()
-        return 0 < event_id < int(trimmed)
+        return int(trimmed)
 
     def _select(self, sql: str, values: list[str | int]) -> list[StateEvent]:
         with self._read_lock:

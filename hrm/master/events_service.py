@@ -65,7 +65,7 @@ class EventService(events_pb2_grpc.EventServiceServicer):
                 yield _page(found[first : first + PAGE_EVENTS])
             at = max(newest, found[-1].event_id if found else 0)
             yield pb.EventPage(resume=str(at))
-        elif journal.is_gone(at):
+        elif await journal.is_gone(at):
             yield pb.EventPage(resume=str(at), gap=True)
         while True:
             newest = journal.newest()

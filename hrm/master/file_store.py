@@ -126,7 +126,7 @@ class FileStore:
 
     async def _finish(self, digest: str, name: str) -> None:
         part = self._part(digest)
-        if await asyncio.to_thread(_sha256, part) != digest:
+        if await asyncio.to_thread(_settled_sha256, part) != digest:
             part.unlink(missing_ok=True)
             raise InvalidRequest(
                 f"{name} is not what it was when it was read first: it has changed while it was "
@@ -203,6 +203,8 @@ def _pieces(path: Path, offset: int) -> Iterator[bytes]:
             yield data
 
 
-def _sha256(path: Path) -> str:
+def _settled_sha256(path: Path) -> str:
+    """The hash, once all is on the disk: who has the name of a whole file is never asked again."""
     with path.open("rb") as file:
+        os.fsync(file.fileno())
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import queue
 import sqlite3
 import threading
@@ -150,6 +151,9 @@ class SqliteStore:
         self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            # Whatever the directory's mode: submissions hold secrets. SQLite's other files follow.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            path.chmod(0o600)
             self._db = sqlite3.connect(path, timeout=OPEN_TIMEOUT_S, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")

@@ -55,7 +55,8 @@ LIVES_MAX = 10
 """How often a task is submitted again to a master that has begun anew."""
 CALL_TIMEOUT_S = 60.0
 GIVE_UP_S = 5.0
-"""Most that is waited for tasks to end that were given up."""
+"""Most that is waited for tasks to end that were given up, and for a master that is away to hear
+of it."""
 _AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 T = TypeVar("T")
@@ -302,7 +303,7 @@ class Client:
         request = pb.CancelPipelineTaskRequest(task_id=task_id, reason=reason)
         call = partial(self._stub.Cancel, request, timeout=self._call_timeout_s)
         with contextlib.suppress(errors.HrmError):
-            await self._again(call)
+            await self._again(call, min(GIVE_UP_S, self.patience_s))
 
     def tasks(self, *, everything: bool = False) -> pb.ListPipelineTasksResponse:
         """The tasks and nodes that the master knows; ``everything``: ended tasks, too."""
@@ -409,7 +410,7 @@ class Client:
     ) -> None:
         if given_up.is_set():
             raise _GivenUp
-        await self._stub.Submit(request, timeout=CALL_TIMEOUT_S)
+        await self._stub.Submit(request, timeout=self._call_timeout_s)
         if given_up.is_set():
             # Its cancellation may have overtaken it.
             await self._cancel(request.task_id, "it was given up")
@@ -425,12 +426,14 @@ class Client:
     async def _fetch(self, task_id: str) -> bytes:
         request = pb.GetPipelineResultRequest(task_id=task_id, forget=True)
         chunks: AsyncIterator[pb.PipelineResultChunk] = self._stub.GetResult(
-            request, timeout=CALL_TIMEOUT_S
+            request, timeout=self._call_timeout_s
         )
         return b"".join([chunk.data async for chunk in chunks])
 
-    async def _again(self, call: Callable[[], Awaitable[T]]) -> T:
-        """``call``, repeated while the master is away or full, for ``patience_s`` at the most."""
+    async def _again(self, call: Callable[[], Awaitable[T]], patience_s: float | None = None) -> T:
+        """``call``, repeated while the master is away or full, for ``patience_s`` at the most;
+        None: the client's."""
+        patience_s = self.patience_s if patience_s is None else patience_s
         deadline = None
         while True:
             begun = self._loop.time()
@@ -441,7 +444,7 @@ class Client:
                 again = isinstance(error, errors.Unavailable) or code in _AGAIN
                 now = self._loop.time()
                 if deadline is None or now - begun > WORKED_S:
-                    deadline = now + self.patience_s
+                    deadline = now + patience_s
                 if not again or now >= deadline:
                     if isinstance(error, grpc.RpcError):
                         raise rpc.error_from(error, self.target) from error

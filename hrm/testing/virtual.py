@@ -183,8 +183,9 @@ class VirtualCluster:
         workload_class: WorkloadClass | None = None,
         name: str = "app",
         gang_min: int = 0,
+        new_id: ApplicationId | None = None,
     ) -> ApplicationId:
-        """Register an application, attach it, and ask for executors 1..n."""
+        """Register an application, attach it, and ask for executors 1..n. ``new_id``: its id."""
         call_id = next(self._calls)
         self.tell_master(
             e.ApplicationRegistered(
@@ -196,6 +197,7 @@ class VirtualCluster:
                 user="somebody",
                 declared_class=workload_class,
                 gang_min=gang_min,
+                new_id=new_id,
             )
         )
         application_id = self.admitted(call_id).application_id

@@ -90,6 +90,21 @@ async def test_what_a_container_wrote_goes_with_it(hands: Hands, tmp_path: Path)
     assert left == logs | {"container.json", "process.json", "exit.json"}
 
 
+async def test_crash_reports_are_kept_wherever_java_ran(hands: Hands, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "hs_err_pid9.log").write_text("of somebody else")
+    script = (
+        "mkdir app work; echo a > app/hs_err_pid1.log; echo b > work/hs_err_pid2.log;"
+        f"ln -s {other} work/app; ln -s {other}/hs_err_pid9.log app/hs_err_pid3.log"
+    )
+    await hands.containers.start(spec_of("c1"), shell(script))
+    await hands.end()
+    reports = {path.name for path in (tmp_path / "containers/c1").glob("hs_err*")}
+    assert reports == {"hs_err_pid1.log", "hs_err_pid2.log"}
+    assert (other / "hs_err_pid9.log").exists(), "no link is followed"
+
+
 async def test_a_failed_start_is_an_end_on_record(hands: Hands, tmp_path: Path) -> None:
     with pytest.raises(LaunchFailed, match="cannot execute nothing: No such file"):
         await hands.containers.start(spec_of("c1"), Launch(argv=("nothing",), environment={}))

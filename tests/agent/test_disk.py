@@ -80,7 +80,7 @@ def test_directories_too_deep_to_walk_are_said(tmp_path: Path) -> None:
     assert not measured(tmp_path).whole
 
 
-def watch(directory: Path, **limits: int) -> DiskWatch:
+def watch(directory: Path, **limits: Any) -> DiskWatch:
     return DiskWatch(directory, interval_s=60.0, **limits)
 
 
@@ -124,6 +124,17 @@ def test_one_over_its_own_bound_is_named_with_the_setting(tmp_path: Path) -> Non
     assert "used 3 MiB of disk, and a container may use 2 (disk_limit_mib" in told["a"]
     assert bounded.too_much(["b"]) == {}, "one that has ended uses what it uses"
     assert watch(tmp_path).too_much(["a", "b"]) == {}, "off by default"
+
+
+def test_shuffle_files_of_one_that_runs_count(tmp_path: Path) -> None:
+    containers, beside = tmp_path / "containers", tmp_path / "shuffle"
+    fill(containers / "a/x", 1)
+    fill(beside / "app-1/a/blockmgr-1/0a/shuffle_0_0_0.data", 2)
+    bounded = DiskWatch(containers, interval_s=60.0, limit_mib=2, beside=beside)
+    assert bounded.sweep().containers == {"a": Measured(3)}
+    assert list(bounded.too_much(["a"])) == ["a"]
+    (containers / "a/exit.json").touch()
+    assert bounded.sweep().containers == {"a": Measured(1)}, "then they are nobody's"
 
 
 def test_over_the_nodes_bound_the_largest_goes_first(tmp_path: Path) -> None:

@@ -301,6 +301,7 @@ def test_archives_keep_the_name_that_they_are_unpacked_under(tmp_path: Path) -> 
 
 def test_the_container_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_OF_THE_AGENT", "x")
+    monkeypatch.setenv("HRM_EVENT_LOG_DIR", "/shared/logs")
     spark = Spark(home=tmp_path / "spark", version="4.3.0", python_path=())
     document = {"submission_id": "driver-1", "conf": [["spark.hrm.driverEnv.REGION", "north"]]}
     spec = ContainerSpec(
@@ -337,6 +338,7 @@ def test_the_container_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert made.files["token"] == "secret"
     assert made.environment["REGION"] == "north"
     assert made.environment["HRM_SUBMISSION_ATTEMPT"] == "2"
+    assert made.environment["HRM_EVENT_LOG_DIR"] == "/shared/logs", "as where one submits"
     assert made.environment["CUDA_VISIBLE_DEVICES"] == ""
     assert "SECRET_OF_THE_AGENT" not in made.environment
 

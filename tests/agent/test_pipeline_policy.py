@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
+from hrm import policy_wire
 from hrm.agent.pipeline_policy import POLICY_FILE, AgentPolicies
 from hrm.errors import InvalidRequest
 from hrm.policies.corun import HostedPolicy, Stdm, load, load_hosted
-from hrm.policies.host import Mode
+from hrm.policies.host import Doubt, Mode, Reason
 from hrm.v1 import policy_pb2 as pb
 
 
@@ -65,6 +67,13 @@ def test_what_has_changed_is_told_and_all_of_it_to_a_new_master(tmp_path: Path) 
     assert len(policies.report(0.0)) == 1
 
 
+def test_a_report_with_a_long_error_is_one_that_the_master_takes(tmp_path: Path) -> None:
+    policies, policy = agent(tmp_path)
+    policy.host._count(Doubt(Reason.FAULT, "x" * 70_000))
+    (state,) = policies.changed(0.0)
+    assert policy_wire.to_report(state, "n1").last.startswith("fault: xxx")
+
+
 def test_what_is_not_in_use_is_let_pass_and_no_mode_is_refused(tmp_path: Path) -> None:
     policies, policy = agent(tmp_path)
     policies.follow(pb.PolicyOrder(policy="other", mode="on", order=1))
@@ -80,9 +89,13 @@ def test_what_is_not_in_use_is_let_pass_and_no_mode_is_refused(tmp_path: Path) -
 def test_a_damaged_file_lets_it_begin_in_its_shadow(tmp_path: Path, damage: str) -> None:
     (tmp_path / POLICY_FILE).write_text(damage)
     with capture_logs() as logs:
-        _, policy = agent(tmp_path)
+        policies, policy = agent(tmp_path)
     assert policy.host.mode is Mode.SHADOW
     assert [one["log_level"] for one in logs] == ["warning"]
+    policies.follow(order("on", 7))
+    assert policy.host.mode is Mode.SHADOW, "it may have fallen back since that order"
+    policies.follow(order("on", int(1e3 * time.time()) + 1_000))
+    assert policy.host.status(0.0).mode is Mode.ON, "said again"
 
 
 def test_a_disk_that_refuses_does_not_hold_up_a_mode(tmp_path: Path) -> None:

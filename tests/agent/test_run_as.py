@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pwd
 import shutil
@@ -12,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from hrm.agent import containers, shim
+from hrm.agent import containers, daemon, shim
 from hrm.agent.run_as import Account, RunAs, may_switch
 from hrm.config import AgentSettings, load
 from hrm.errors import InvalidConfig, LaunchFailed
+from hrm.spark.launch import Launch
 from hrm.v1 import common_pb2
 from tests.agent.conftest import ENDED, RUNNING, AgentProcess, Master, StartAgent
 
@@ -35,6 +37,20 @@ def open_dir() -> Iterator[Path]:
 
 def rules(work_dir: Path, **more: Any) -> RunAs:
     return RunAs(load(AgentSettings, work_dir=work_dir, **more))
+
+
+@as_root
+async def test_no_shuffle_service_reads_as_root_what_users_point_it_to(
+    open_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("t0ken")
+    token.chmod(0o600)
+    settings = load(AgentSettings, work_dir=open_dir, token_file=token, shuffle_service=True)
+    async with asyncio.timeout(60.0):
+        status = await daemon.run(settings, lambda *_: Launch(argv=("true",), environment={}))
+    assert status == 1
+    assert "shuffle_service and run_as = submitter exclude each other" in capsys.readouterr().err
 
 
 # --- the rules --------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -99,10 +100,10 @@ async def test_it_is_told_whom_to_serve_and_again_after_it_died(
         assert launch.environment["A"] == "b"
         assert os.path.isdir(launch.environment["SPARK_LOCAL_DIRS"])  # noqa: ASYNC240, PTH112
         service.prepare(spec("die"), Launch(argv=(), environment={}))
-        service.forget(ApplicationId("die"))
+        await service.forget(ApplicationId("die"))
         await soon(lambda: lines(heard).count("began") == 2)
         await soon(lambda: lines(heard)[-1] == "know app-1 s3cret")
-        service.forget(APP)
+        await service.forget(APP)
         await soon(lambda: lines(heard)[-1] == "forget app-1")
     finally:
         running.cancel()
@@ -116,30 +117,43 @@ def test_it_serves_who_asks_and_has_a_secret(service: ShuffleService) -> None:
     assert not service.serves(spec(secret=""))
 
 
-def test_files_stay_until_the_application_has_ended(service: ShuffleService) -> None:
+async def test_files_stay_until_the_application_has_ended(service: ShuffleService) -> None:
     places = [
         Path(service.prepare(spec(name), Launch(argv=(), environment={})).environment[variable])
         for name, variable in ((APP, "SPARK_LOCAL_DIRS"), ("app-2", "SPARK_EXECUTOR_DIRS"))
     ]
     (places[0] / "shuffle_0_0_0.data").write_text("x")
-    service.forget(APP)
+    await service.forget(APP)
     assert not places[0].parent.exists()
     assert places[1].is_dir()
-    service.forget(ApplicationId("../shuffle"))
-    service.forget(ApplicationId(".."))
+    await service.forget(ApplicationId("../shuffle"))
+    await service.forget(ApplicationId(".."))
     assert places[1].is_dir(), "a name that leads elsewhere removes nothing"
 
 
-def test_files_of_which_nobody_hears_again_are_removed_in_time(service: ShuffleService) -> None:
+async def test_directories_deeper_than_python_can_follow_are_removed(
+    service: ShuffleService,
+) -> None:
+    launch = service.prepare(spec(), Launch(argv=(), environment={}))
+    place = Path(launch.environment["SPARK_LOCAL_DIRS"])
+    deep = f"mkdir -p {'d/' * 1500}"
+    subprocess.run(["sh", "-c", deep], cwd=place, check=True)  # noqa: ASYNC221 - a moment
+    await service.forget(APP)
+    assert not place.parent.exists()
+
+
+async def test_files_of_which_nobody_hears_again_are_removed_in_time(
+    service: ShuffleService,
+) -> None:
     place = Path(
         service.prepare(spec(), Launch(argv=(), environment={})).environment["SPARK_LOCAL_DIRS"]
     ).parent
     now = time.time()
     os.utime(place, (now - 100, now - 100))
-    service.forget_old(200.0, set(), now)
-    service.forget_old(50.0, {APP}, now)
+    await service.forget_old(200.0, set(), now)
+    await service.forget_old(50.0, {APP}, now)
     assert place.is_dir(), "not yet, and not while its containers live"
-    service.forget_old(50.0, set(), now)
+    await service.forget_old(50.0, set(), now)
     assert not place.exists()
 
 

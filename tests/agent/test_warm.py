@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -37,6 +38,7 @@ CONTEXT = LaunchContext(
 )
 USUAL = replace(SPEC, resources=Resources(1, 1408), launch=CONTEXT)
 FAKE_JAVA = """#!{python}
+import contextlib
 import json, os, pathlib, sys
 if {broken}:
     sys.exit("no such heap")
@@ -180,6 +182,15 @@ class Node:
         processes = psutil.process_iter(["cmdline"])
         return [p.pid for p in processes if any(mark in x for x in p.info["cmdline"] or ())]
 
+    async def kill_jvms(self) -> None:
+        pids = self.jvms()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):  # the JVM dies with its shim
+                os.kill(pid, signal.SIGKILL)
+        async with asyncio.timeout(LIMIT_S):
+            while any(jvm.alive for jvm in self.pool._ready):  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0.02)
+
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
@@ -211,6 +222,17 @@ async def test_the_second_executor_of_a_kind_is_one_that_waited(node: Node) -> N
     assert third["began"]["SPARK_LOCAL_DIRS"] != began, "each is used once"
 
 
+async def test_its_logs_have_the_bounds_of_a_container(node: Node) -> None:
+    await node.run("c1")
+    await node.until("ready")
+    lines = "".join(f"line-{number:06}\n" for number in range(10_000))
+    await node.run("c2", with_context(environment=(("PYTHON_SAYS", lines),)))
+    logs = sorted(path.name for path in (node.dir / "containers/c2").glob("stdout*"))
+    assert logs[:2] == ["stdout", "stdout.1"]
+    assert all((node.dir / "containers/c2" / name).stat().st_size <= 65536 for name in logs)
+    assert node.pool.report().used == 1
+
+
 async def test_no_secret_stands_in_a_file(node: Node) -> None:
     await node.run("c1")
     await node.until("ready")
@@ -237,11 +259,22 @@ async def test_another_kind_replaces_the_first(node: Node) -> None:
 async def test_a_jvm_that_died_in_waiting_costs_a_cold_start_and_no_more(node: Node) -> None:
     await node.run("c1")
     await node.until("ready")
-    for pid in node.jvms():
-        os.kill(pid, signal.SIGKILL)
+    await node.kill_jvms()
     assert await node.run("c2") == "cold s3cret\n"
     assert node.pool.report().used == 0
     await node.until("ready")
+
+
+async def test_a_jvm_that_dies_as_it_is_taken_leaves_no_word(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.run("c1")
+    await node.until("ready")
+    await node.kill_jvms()
+    with monkeypatch.context() as patched:
+        patched.setattr(warm.WarmJvm, "alive", True)  # as it was a moment ago
+        assert await node.run("c2") == "cold s3cret\n"
+    assert node.pool.report().used == 1
 
 
 async def test_jvms_that_do_not_start_are_given_up(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 from benchmarks.paper.ldwp_compare import Paired, holm, paired, ship
 from benchmarks.paper.ldwp_learning import Online, online, plateau, summed
 from benchmarks.paper.ldwp_learning import report as learning_report
-from benchmarks.paper.ldwp_report import document_of, report
-from benchmarks.paper.ldwp_runs import Job, Setting, run_all
+from benchmarks.paper.ldwp_report import changes, document_of, report
+from benchmarks.paper.ldwp_runs import Job, Run, Setting, run_all
 from hrm.policies import models
 from hrm.policies.cluster.features import Layout
 from hrm.policies.models import Model
@@ -83,6 +83,24 @@ def test_what_was_kept_is_not_run_again(tmp_path: Path) -> None:
     assert both[0] == first[0]
     assert kept.read_text().startswith(text)
     assert [run.seed for run in both] == [1000, 1001]
+    text = kept.read_text()
+    assert list(run_all(jobs, processes=1, said=lambda words: None, kept=kept)) == both
+    assert kept.read_text() == text, "what was written after a line that was cut off is there"
+
+
+def test_a_dip_counts_whenever_it_comes_and_the_end_is_no_fall() -> None:
+    def run(series: list[int]) -> Run:
+        return Run(
+            setting=Setting(name="changes", x=50, rate_per_min=50), seed=0, pair="p", values={},
+            series=series, balance=[], log_hash="", seconds=0.0,
+        )  # fmt: skip
+
+    steady = changes([run([50] * 26)])
+    for change in ("joined", "left"):
+        assert steady[change] == {"level": 50.0, "minutes": 0.0, "dip_tasks": 0.0}
+    late = changes([run([50] * 12 + [20] * 2 + [50] * 12)])
+    assert late["joined"]["dip_tasks"] == pytest.approx(60.0)
+    assert late["left"]["dip_tasks"] == 0.0
 
 
 def test_the_plateau_of_a_curve() -> None:

@@ -112,6 +112,18 @@ def test_a_node_that_fails_several_applications_is_excluded_for_all() -> None:
     assert "n1 is excluded for every application" in why(cluster, newcomer)
 
 
+def test_drivers_that_fail_again_and_again_accuse_no_node() -> None:
+    """The master holds their containers: it is always there, whatever is wrong with them."""
+    subject = killer("n1", "n2", "n3", node_failing_applications=2)
+    cluster = subject.cluster
+    drivers = [cluster.submit(6, new_id=ApplicationId(f"driver-{n}")) for n in range(2)]
+    subject.live(CONFIRM_S + 3.0)
+    assert drivers == ["driver-0", "driver-1"]
+    assert not cluster.master.ledger.exclusions.of_all(cluster.now)
+    (own,) = cluster.master.ledger.exclusions.of_application(drivers[0], cluster.now)
+    assert own.node == "n1", "their own next try goes elsewhere"
+
+
 def test_an_application_that_fails_everywhere_accuses_no_node() -> None:
     book = Exclusions(Bounds(node_failing_applications=1))
     for node in (N1, N2):

@@ -69,6 +69,21 @@ async def test_what_is_not_what_its_hash_says_is_refused_and_forgotten(store: Fi
     assert store.find([(DIGEST, SIZE, "a.jar")]) == [0]
 
 
+async def test_a_file_is_on_the_disk_before_it_has_its_name(
+    store: FileStore, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled: list[list[str]] = []
+
+    def fsync(descriptor: int) -> None:
+        settled.append([path.name for path in directory.iterdir()])
+        real_fsync(descriptor)
+
+    real_fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", fsync)
+    await put(store, 0, DATA)
+    assert settled == [[f"{DIGEST}.part"]]
+
+
 async def test_a_file_without_a_byte(store: FileStore) -> None:
     empty = hashlib.sha256(b"").hexdigest()
     assert await store.put(empty, 0, "empty", 0, b"") == 0

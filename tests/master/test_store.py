@@ -56,6 +56,17 @@ async def test_what_was_acknowledged_is_there_after_the_process_is_gone(tmp_path
     store.close()
 
 
+async def test_others_cannot_read_it_whatever_the_directory(tmp_path: Path) -> None:
+    path = tmp_path / "hrm.sqlite"
+    path.touch(mode=0o644)
+    store = SqliteStore(path)
+    await store.put_application(RECORD)
+    modes = {found.name: found.stat().st_mode & 0o777 for found in tmp_path.iterdir()}  # noqa: ASYNC240
+    store.close()
+    assert "hrm.sqlite-wal" in modes
+    assert set(modes.values()) == {0o600}, modes
+
+
 async def test_a_drain_is_kept_until_it_is_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "hrm.sqlite"
     store = SqliteStore(path)

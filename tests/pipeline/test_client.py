@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hrm.errors import NotFound, Unavailable
+from hrm.errors import InvalidRequest, NotFound, Unavailable
 from hrm.pipeline.client import Client, Task, TaskResult
 from hrm.v1 import pipeline_pb2 as pb
 from tests.pipeline import sample_steps
@@ -92,6 +93,39 @@ def test_a_task_that_is_given_up_is_not_submitted_any_more(
         assert "given up before" in task.outcome(5.0).error
     assert full.has_room and not full.submitted
     assert how == "one" or not client._running, "what was given up has ended"
+
+
+def test_a_map_is_given_up_in_time_though_the_master_is_away(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Gone(_Full):
+        async def Cancel(self, request: Any, timeout: float) -> None:  # noqa: N802
+            raise Unavailable("gone")
+
+    gone = Gone()
+    monkeypatch.setattr(client, "_stub", gone)
+    monkeypatch.setattr("hrm.pipeline.client.GIVE_UP_S", 0.1)
+    begun_s = time.monotonic()
+    with pytest.raises(TimeoutError, match="has not ended"):
+        next(client.map(sample_steps.arithmetic, [1], timeout_s=0.2))
+    assert time.monotonic() - begun_s < client.patience_s / 2
+
+
+def test_every_call_has_the_clients_time_limit(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[float] = []
+
+    class Refusing(_Away):
+        async def Submit(self, request: Any, timeout: float) -> None:  # noqa: N802
+            limits.append(timeout)
+            raise InvalidRequest("no")
+
+    monkeypatch.setattr(client, "_stub", Refusing(1))
+    monkeypatch.setattr(client, "_call_timeout_s", 7.0)
+    with pytest.raises(InvalidRequest):
+        client.submit(sample_steps.arithmetic, 1).outcome(5.0)
+    assert limits == [7.0]
 
 
 def test_a_submission_that_its_cancellation_overtook_is_cancelled_again(

@@ -38,9 +38,9 @@ __all__ = [
     "load",
     "load_estimates",
     "load_hosted",
+    "parse",
     "predictor",
     "save_estimates",
-    "variant",
 ]
 
 DEFAULT_SCORE = "cosine"
@@ -63,9 +63,6 @@ LEARNED = frozenset({"iawp"})
 HEURISTIC = "mct"
 """With ``cluster.HEURISTIC`` the best pair on validation seeds
 (benchmarks/results/paper-ldwp.md)."""
-DEFAULT_VARIANT = ("cosine", "guarded")
-"""What ``iawp`` alone means, the best on validation seeds. ``iawp:cosine`` is the paper's."""
-_GUARDED = {"tail_guard": True, "steal": True}
 _PREDICTORS: dict[str, Callable[..., Predictor]] = {
     "mean": Mean,
     "neighbours": Neighbours,
@@ -103,8 +100,24 @@ def load(name: str, *, rng: np.random.Generator, **options: Any) -> NodePolicy:
     return _made(f"node policy {name!r}", make, {"rng": rng, **options})
 
 
+def parse(said: str) -> tuple[str, dict[str, Any]]:
+    """``said`` in a setting, as a name and options of ``load``.
+
+    A co-run score may stand behind the name (``iawp:overload``), and ``guarded``, which turns on
+    ``tail_guard`` and ``steal`` (``iawp:guarded``, ``iawp:learned:guarded``).
+    """
+    name, *words = said.split(":")
+    options: dict[str, Any] = {}
+    if "guarded" in words:
+        words.remove("guarded")
+        options = {"tail_guard": True, "steal": True}
+    if words:
+        options["score"] = ":".join(words)
+    return name, options
+
+
 def load_hosted(
-    name: str,
+    said: str,
     *,
     rng: np.random.Generator,
     node: str,
@@ -112,53 +125,29 @@ def load_hosted(
     sampled_at: Callable[[], float | None],
     clock_s: Callable[[], float] = time.thread_time,
 ) -> NodePolicy:
-    """The node policy ``name`` for an agent; a learned one is hosted and begins in its shadow.
+    """The node policy ``said`` (``parse``) for an agent; a learned one is hosted and begins in its
+    shadow.
 
-    ``name`` as for ``variant``; ``sampled_at``, ``clock_s`` as for ``HostedPolicy`` and ``Host``.
+    ``sampled_at``, ``clock_s``: as for ``HostedPolicy`` and ``Host``.
 
     Raises:
         InvalidConfig: no policy or score of that name.
     """
-    base, options = variant(name)
-    if base not in LEARNED:
-        return load(base, rng=rng)
-    score: str = options.pop("score")
-    told = f"{score}, guarded" if options else score
+    name, options = parse(said)
+    if name not in LEARNED:
+        return load(name, rng=rng, **options)
+    score = options.pop("score", DEFAULT_SCORE)
     finite = FiniteScore(_score(score, {}))
+    guarded = "guarded " if options else ""
     return HostedPolicy(
-        load(base, rng=rng, score=finite, **options),
+        load(name, rng=rng, score=finite, **options),
         load(HEURISTIC, rng=rng),
         node=node,
-        model=f"{told} over {estimates.predictor.name}",
+        model=f"{guarded}{score} over {estimates.predictor.name}",
         clock_s=clock_s,
         outside=estimates.outside,
         sampled_at=sampled_at,
     )
-
-
-def variant(spelled: str) -> tuple[str, dict[str, Any]]:
-    """The name and the options of ``load`` that a setting spells.
-
-    A name, or ``iawp`` with a co-run score and perhaps ``guarded``, as in ``iawp:cosine:guarded``.
-    ``guarded`` turns on ``tail_guard`` and ``steal``, which the paper does not have: a core leaves
-    to a GPU what a GPU would end sooner.
-
-    Raises:
-        InvalidConfig: the words behind the name are none of these.
-    """
-    name, *words = spelled.split(":")
-    if name not in LEARNED:
-        if words:
-            raise InvalidConfig(f"node policy {name!r} has no variants; write {name}")
-        return name, {}
-    scores = [word for word in words or DEFAULT_VARIANT if word != "guarded"]
-    if len(scores) > 1 or not set(scores) <= set(SCORES):
-        raise InvalidConfig(
-            f"no node policy is called {spelled!r}; write {name}, or {name}:SCORE or "
-            f"{name}:SCORE:guarded with SCORE one of {', '.join(sorted(SCORES))}"
-        )
-    guarded = "guarded" in (words or DEFAULT_VARIANT)
-    return name, {"score": scores[0] if scores else DEFAULT_SCORE, **(_GUARDED if guarded else {})}
 
 
 def predictor(name: str, **options: Any) -> Predictor:

@@ -146,8 +146,12 @@ class HostedPolicy:
         return starts
 
     def ended(self, timing: SubtaskTiming, now: float) -> None:
-        """A run is over. What its own function did wrong says nothing of who chose its device."""
+        """A run is over. What its own function did wrong says nothing of who chose its device, and
+        a start that the node refused is nobody's once the node itself has made another."""
         key = _name(timing.key)
+        if timing.placed_by not in (self.name, self._heuristic.name):
+            self.host.forget(key)
+            return
         done = timing.outcome is RunOutcome.DONE
         if done or timing.outcome in _FAILED:
             response_s = timing.waited_s + timing.ran_s

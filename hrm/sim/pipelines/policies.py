@@ -4,8 +4,10 @@ All of one run share one kind of estimates, one feasibility rule and one set of 
 cluster policies decide under their host, whose clock stands still here: a decision over its budget
 would make a run depend on the machine. Decision times are measured beside (``run``).
 
-Node policies are spelled as in an agent's settings (``corun.variant``). The score of
-``iawp:oracle`` knows the slow-downs of the world and is no policy that one could have.
+A node policy may carry a co-run score: ``iawp:cosine``, ``iawp:overload``, ``iawp:learned`` or
+``iawp:oracle``; the oracle knows the slow-downs of the world and is no policy that one could have.
+``:guarded`` behind it turns on ``tail_guard`` and ``steal``, which the paper does not have: a core
+leaves to a GPU what a GPU would end sooner.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ def policies(
     gpu_memory = {one.type.gpu_model: one.type.gpu_memory_mib for one in scenario.all_workers}
 
     def node_policy(worker: Worker) -> NodePolicy:
-        name, options = corun.variant(node)
+        name, options = corun.parse(node)
         rng = np.random.default_rng([scenario.seed, 0xD2, *str(worker.name).encode()])
         if options.get("score") == "oracle":
             options["truth"] = _Loss(truth)

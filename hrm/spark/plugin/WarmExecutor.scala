@@ -2,12 +2,14 @@ package org.apache.spark.scheduler.cluster.hrm
 
 import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.{Files, Paths}
+import java.security.PrivilegedExceptionAction
 import java.util.{Collections, Map => JMap}
 
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
+import org.apache.hadoop.security.UserGroupInformation
 
 import org.apache.spark.{HeartbeatReceiver, SparkConf, SparkContext, SparkEnv}
 import org.apache.spark.executor.CoarseGrainedExecutorBackend
@@ -26,7 +28,9 @@ object WarmExecutor {
   private val ReadyFile = "warm.ready"
 
   def main(args: Array[String]): Unit = {
-    try rehearse() catch {
+    // As somebody of its own: a context leaves its secret with the user that it runs as.
+    val rehearsal = new PrivilegedExceptionAction[Unit] { def run(): Unit = rehearse() }
+    try UserGroupInformation.createRemoteUser("rehearsal").doAs(rehearsal) catch {
       case NonFatal(error) =>
         error.printStackTrace()
         System.exit(1)

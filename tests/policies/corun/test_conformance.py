@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hrm.core.pipeline.feasibility import refusal, started
 from hrm.core.pipeline.model import Device, NodePolicy, NodeView
 from hrm.errors import InvalidConfig
-from hrm.policies.corun import known, load, variant
+from hrm.policies.corun import known, load
 from tests.policies.corun.worlds import Known, gpu, node_view, run_all, subtask, views
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -79,18 +79,6 @@ def test_what_can_never_fit_holds_nobody_up(variant: str) -> None:
     for now in (0.0, 1000.0):
         view = node_view([huge, small], estimates, now=now, gpus=[gpu(0)])
         assert [start.key for start in policy.dispatch(view)] == [small.key]
-
-
-def test_variants_are_spelled_alike_in_settings_and_simulations() -> None:
-    guards = {"tail_guard": True, "steal": True}
-    assert variant("pats") == ("pats", {})
-    assert variant("iawp") == variant("iawp:cosine:guarded")
-    assert variant("iawp") == variant("iawp:guarded") == ("iawp", {"score": "cosine", **guards})
-    assert variant("iawp:cosine") == ("iawp", {"score": "cosine"})
-    assert variant("iawp:learned:guarded") == ("iawp", {"score": "learned", **guards})
-    for bad in ("pats:guarded", "iawp:sine", "iawp:cosine:learned", "iawp:"):
-        with pytest.raises(InvalidConfig, match="write "):
-            variant(bad)
 
 
 def test_a_wrong_name_or_option_is_named() -> None:

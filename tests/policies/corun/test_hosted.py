@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from hrm.core.pipeline.dispatch import FOR_WAITING
 from hrm.core.pipeline.feasibility import CAPS
 from hrm.core.pipeline.model import Device, NodeView, Row, Start, SubtaskKey, TaskId
 from hrm.core.pipeline.node_messages import RunOutcome, SubtaskTiming
@@ -183,6 +184,7 @@ def timing(start: Start, waited_s: float, outcome: RunOutcome = RunOutcome.DONE)
     return SubtaskTiming(
         key=start.key, row=Row(start.key.subtask, 1, "P4"), device=start.device, number=0, run=1,
         outcome=outcome, ready_at=0.0, started_at=waited_s, waited_s=waited_s, ran_s=1.0,
+        placed_by=start.placed_by,
     )  # fmt: skip
 
 
@@ -231,6 +233,14 @@ def test_a_failure_counts_where_its_place_may_be_why(outcome: RunOutcome, counts
     assert ratio == 10.0 if counts else math.isnan(ratio)
 
 
+@pytest.mark.parametrize(("by", "counts"), [("backwards", True), (FOR_WAITING, False)])
+def test_what_the_node_started_itself_after_all_is_nobodys(by: str, counts: bool) -> None:
+    policy = made(bounds=HostBounds(samples_min=1, blind_share=1.0))
+    start = _placed(policy, 0, 100.0)
+    policy.ended(timing(start._replace(placed_by=by), 60.0), 160.0)
+    assert math.isfinite(policy.host.status(160.0).ratio_p95) is counts
+
+
 def test_what_was_waited_for_counts_from_when_it_was_ready() -> None:
     """One that becomes ready with nine others is expected to take as long as all of them."""
     policy = made(mode=Mode.OFF, bounds=HostBounds(samples_min=1))
@@ -266,12 +276,35 @@ def test_an_agents_policy_is_hosted_if_it_is_a_learned_one() -> None:
     assert isinstance(hosted, HostedPolicy)
     status = hosted.host.status(0.0)
     assert (status.policy, status.heuristic, status.mode) == ("iawp", HEURISTIC, Mode.SHADOW)
-    assert status.model == "cosine, guarded over gaussian"
-    assert loaded("iawp:cosine").host.status(0.0).model == "cosine over gaussian"
-    with pytest.raises(InvalidConfig, match="function"):
-        loaded("iawp:oracle")
+    assert status.model == "cosine over gaussian"
     hosted.dispatch(view())
     assert fallbacks(hosted) == {"out-of-distribution": 1}, "nothing was measured here yet"
+
+
+def test_an_agents_setting_names_the_score_and_the_guards() -> None:
+    def loaded(said: str) -> HostedPolicy:
+        policy = load_hosted(
+            said,
+            rng=np.random.default_rng(0),
+            node="n1",
+            estimates=Stdm(memory_mib=1000.0),
+            sampled_at=lambda: None,
+            clock_s=Ticks(),
+        )
+        assert isinstance(policy, HostedPolicy)
+        return policy
+
+    models = [loaded(said).host.model for said in ("iawp:guarded", "iawp:learned:guarded")]
+    assert models == ["guarded cosine over gaussian", "guarded learned over gaussian"]
+    assert loaded("iawp:guarded").name == "iawp", "what `hrm policy set` calls it"
+    times = Known({"faces": 9.0}, {"faces": 1.0})
+    busy = node_view([subtask("faces")], times, idle=[0], gpus=[gpu(running=["edges"] * 4)])
+    asked = {said: loaded(said)._learned.dispatch(busy) for said in ("iawp", "iawp:guarded")}
+    assert [one.device for one in asked["iawp"]] == [Device.CPU]
+    assert asked["iawp:guarded"] == [], "a GPU ends it sooner, waiting included"
+    for wrong in ("iawp:oracle", "iawp:nonsense", "iawp:learned:nonsense", "pats:guarded"):
+        with pytest.raises(InvalidConfig):
+            loaded(wrong)
 
 
 def test_estimates_tell_how_far_a_row_is_from_what_was_measured() -> None:
