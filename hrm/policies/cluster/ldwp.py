@@ -238,7 +238,7 @@ def schema_wanted(model: Model) -> str:
 
 
 def _within(inputs: Vector, low: Vector, high: Vector) -> int:
-    return np.count_nonzero((inputs >= low - _SLACK) & (inputs <= high + _SLACK))
+    return int(np.count_nonzero((inputs >= low - _SLACK) & (inputs <= high + _SLACK)))
 
 
 def _best(q: Vector) -> int:
