@@ -38,7 +38,6 @@ CONTEXT = LaunchContext(
 )
 USUAL = replace(SPEC, resources=Resources(1, 1408), launch=CONTEXT)
 FAKE_JAVA = """#!{python}
-import contextlib
 import json, os, pathlib, sys
 if {broken}:
     sys.exit("no such heap")
