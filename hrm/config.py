@@ -287,7 +287,7 @@ class MasterSettings(_Settings):
     )
 
     pipeline_policy: str = Field(
-        default="ect",
+        default="min-wait",
         min_length=1,
         description="what chooses nodes for pipeline tasks: random, least-loaded, min-wait, "
         "demand, ect, min-min, ldwp or ldwp-set; learned ones begin in shadow",
@@ -528,11 +528,11 @@ class AgentSettings(_Settings):
         "that ask the agent",
     )
     pipeline_policy: str = Field(
-        default="pats",
+        default="mct",
         min_length=1,
         description="what gives subtasks of pipelines cores and GPUs: random, mct, min-min, pats "
         "or iawp (iawp:guarded, iawp:SCORE, iawp:SCORE:guarded); learned ones begin in shadow, "
-        "beside pats",
+        "beside mct",
     )
     pipeline_path: str = Field(
         default="",

@@ -27,14 +27,13 @@ from benchmarks import common
 from benchmarks.common import CONSOLE
 from benchmarks.pipelines import PIPELINES, live, profile
 from benchmarks.pipelines.answers import ANSWERS, Answer, same
-from benchmarks.pipelines.live import Cluster
+from benchmarks.pipelines.live import Cluster, Decisions
 from benchmarks.processes import BenchmarkError, interruptible
 from hrm.core.pipeline.model import Device
-from hrm.errors import HrmError
+from hrm.errors import HrmError, InvalidConfig
 from hrm.pipeline import Client, Pipeline, Task, TaskResult
-from hrm.policies import models
-from hrm.policies.cluster import HEURISTICS, LEARNED
-from hrm.policies.corun import known, parse
+from hrm.policies import corun, models
+from hrm.policies.cluster import HEURISTIC, HEURISTICS, LEARNED
 
 __all__ = ["Job", "Pair", "Run", "add_arguments", "main", "pairs", "run_pair"]
 
@@ -42,7 +41,7 @@ WINDOW = 24
 """Tasks on their way at a time."""
 VICTIM = "n2"
 KILL_SHARE = 0.5
-QUICK = ("ect/pats", "ect/iawp")
+QUICK = ("min-wait/mct", "min-wait/iawp:guarded")
 QUICK_TASKS = 40
 LIMIT_S = 600.0
 SIZES_MB = (2, 3, 4)
@@ -87,8 +86,8 @@ class Run:
         on_victim: tasks that the killed agent had at that moment.
         again: tasks that were placed more than once.
         refusals: what node policies named and must not, or failed to name.
-        fallbacks: decisions of a learned policy, the cluster's or a living node's, that its
-            heuristic made in its place.
+        learned: of each learned policy, the cluster's or the living nodes', what it was asked,
+            what it decided, and what its heuristic did in its place, by reason.
         wrong: answers that differ. ``failed``: tasks that ended without one. ``lost``: that did
             not end. ``repeated``: that did not end exactly once, at the client and the master.
         why: the first things that went wrong, in words.
@@ -103,7 +102,7 @@ class Run:
     on_victim: int
     again: int
     refusals: int
-    fallbacks: int
+    learned: dict[str, Decisions]
     wrong: int
     failed: int
     lost: int
@@ -116,11 +115,20 @@ class Run:
 
 
 def pairs() -> tuple[Pair, ...]:
-    """Every cluster policy with ``pats``, then ``ect`` with every other node policy."""
+    """Every heuristic for nodes with ``HEURISTIC``, every node policy under the cluster's, and
+    ``learned_pairs``."""
+    found = [Pair(name, corun.HEURISTIC) for name in HEURISTICS]
+    found += [Pair(HEURISTIC, name) for name in (*corun.known(), "iawp:guarded")]
+    return tuple(dict.fromkeys((*found, *learned_pairs())))
+
+
+def learned_pairs() -> tuple[Pair, ...]:
+    """Every learned cluster policy with ``HEURISTIC``, and the last one with ``iawp``, too."""
     learned = [name for name in LEARNED if models.listed(name)]
-    found = [Pair(name, "pats") for name in (*HEURISTICS, *learned)]
-    found += [Pair("ect", name) for name in known() if name != "pats"]
-    return tuple(found)
+    found = [
+        Pair(name, node) for name in learned[-1:] for node in (corun.HEURISTIC, "iawp:guarded")
+    ]
+    return (*found, *(Pair(name, corun.HEURISTIC) for name in learned[:-1]))
 
 
 def jobs_of_pipelines() -> list[Job]:
@@ -193,10 +201,10 @@ def run_pair(directory: Path, pair: Pair, jobs: Sequence[Job], limit_s: float = 
                 if on_victim < 0 and flow.ended() >= KILL_SHARE * len(jobs):
                     on_victim = _kill_if_busy(cluster, client, flow.ended() >= 0.9 * len(jobs))
             seconds = time.monotonic() - started_s
-            faults = client.tasks().policy_faults + asyncio.run(cluster.fallbacks())
+            learned = asyncio.run(cluster.decisions())
         # After the agents' last words.
         cluster.close()
-        return _judged(cluster, flow, jobs, seconds, on_victim, faults)
+        return _judged(cluster, flow, jobs, seconds, on_victim, learned)
 
 
 def _kill_if_busy(cluster: Cluster, client: Client, anyway: bool) -> int:
@@ -214,7 +222,7 @@ def _judged(
     jobs: Sequence[Job],
     seconds: float,
     on_victim: int,
-    faults: int,
+    learned: dict[str, Decisions],
 ) -> Run:
     results: dict[int, TaskResult] = {}
     why: list[str] = []
@@ -251,7 +259,7 @@ def _judged(
         on_victim=max(0, on_victim),
         again=sum(result.attempt > 1 for result in results.values()),
         refusals=cluster.refusals(),
-        fallbacks=faults,
+        learned=learned,
         wrong=len(wrong),
         failed=sum(not result.ok for result in results.values()),
         lost=len(jobs) - len(results),
@@ -263,25 +271,38 @@ def _judged(
 def table(runs: dict[str, Run]) -> str:
     """The figures, one pair a row."""
     header = ["cluster/node policy", "tasks", "tasks/min", "response p50, s", "p95, s",
-              "runs on GPUs, %", "on the killed node", "placed again", "refusals", "fallbacks",
-              "wrong", "failed", "lost", "not once"]  # fmt: skip
+              "runs on GPUs, %", "on the killed node", "placed again",
+              "refusals", "decided by what has learned", "wrong", "failed", "lost",
+              "not once"]  # fmt: skip
     rows = [
         [name, one.tasks, f"{one.tasks_per_min:.0f}", f"{one.p50_s:.1f}", f"{one.p95_s:.1f}",
-         f"{100 * one.gpu_share:.0f}", one.on_victim, one.again, one.refusals, one.fallbacks,
-         one.wrong, one.failed, one.lost, one.repeated]
+         f"{100 * one.gpu_share:.0f}", one.on_victim, one.again, one.refusals,
+         _decided(one),          one.wrong, one.failed, one.lost, one.repeated]
         for name, one in runs.items()
     ]  # fmt: skip
     return common.table(header, rows)
 
 
+def _decided(run: Run) -> str:
+    told = []
+    for name, one in run.learned.items():
+        why = ", ".join(f"{count} {reason}" for reason, count in sorted(one.fallbacks.items()))
+        told.append(f"{name} {one.learned} of {one.asked}{f' ({why})' if why else ''}")
+    return "; ".join(told) or "-"
+
+
 def _pair(text: str) -> Pair:
     cluster, _, node = text.partition("/")
-    if cluster not in (*HEURISTICS, *LEARNED) or parse(node)[0] not in known():
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no pair; write CLUSTER/NODE, as ect/pats: one of "
-            f"{', '.join((*HEURISTICS, *LEARNED))} and one of {', '.join(known())}"
-        )
-    return Pair(cluster, node)
+    try:
+        corun.parse(node)
+        if cluster in (*HEURISTICS, *LEARNED) and node.partition(":")[0] in corun.known():
+            return Pair(cluster, node)
+    except InvalidConfig as error:
+        raise argparse.ArgumentTypeError(error.message) from error
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is no pair; write CLUSTER/NODE, as ect/pats: one of "
+        f"{', '.join((*HEURISTICS, *LEARNED))} and one of {', '.join(corun.known())}"
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -295,19 +316,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quick", action="store_true", help=f"{', '.join(QUICK)} with {QUICK_TASKS} tasks each"
     )
+    parser.add_argument(
+        "--learned", action="store_true", help="the pairs with a learned cluster policy alone"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers to FILE")
 
 
 def main(options: argparse.Namespace) -> int:
     """Run the pairs; 1 if an answer is wrong or a task was lost, failed or ended twice."""
-    chosen: tuple[Pair, ...] = tuple(options.policies or pairs())
+    every = learned_pairs() if options.learned else pairs()
+    chosen: tuple[Pair, ...] = tuple(options.policies or every)
     tasks = min(options.tasks, QUICK_TASKS) if options.quick else options.tasks
     if options.quick and not options.policies:
         chosen = tuple(pair for pair in chosen if str(pair) in QUICK)
     document: dict[str, Any] = {
         "provenance": common.provenance("benchmarks.pipelines", ["numpy", "torch"]),
         "gpus": DECLARED,
-        "nodes": [node._asdict() for node in live.NODES],
+        "nodes": {
+            str(pair): [node._asdict() for node in live.nodes_of(pair.cluster)] for pair in chosen
+        },
         "killed": f"{VICTIM}, SIGKILL, after {KILL_SHARE:.0%} of the tasks",
         "window": WINDOW,
     }
@@ -332,7 +359,10 @@ def main(options: argparse.Namespace) -> int:
         "seconds": round(time.monotonic() - began_s, 1),
         "inputs": len(jobs),
         "digests": {f"{job.pipeline.name} {job.value}": job.answer.digest for job in jobs},
-        "pairs": {name: asdict(run) for name, run in runs.items()},
+        "pairs": {
+            name: asdict(run) | {"learned": {of: d._asdict() for of, d in run.learned.items()}}
+            for name, run in runs.items()
+        },
         "bad_pairs": bad,
     }
     CONSOLE.print(DECLARED)
@@ -340,24 +370,29 @@ def main(options: argparse.Namespace) -> int:
     if options.json:
         common.write_json(options.json, document)
     if not (options.quick or options.policies or options.tasks < 300):
-        common.write_results(NAME, "Pipelines on a real cluster", document, _report(document, runs))
+        name = f"{NAME}-learned" if options.learned else NAME
+        common.write_results(name, "Pipelines on a real cluster", document, _report(document, runs))
     return 1 if bad else 0
 
 
 def _report(document: dict[str, Any], runs: dict[str, Run]) -> str:
-    nodes = "; ".join(
-        f"{node.name}: {node.cores} cores, a declared {node.gpu} of {node.gpu_memory_mib} MiB, "
-        f"{node.memory_mib} MiB"
-        for node in live.NODES
-    )
+    nodes: dict[str, list[str]] = {}
+    for name in runs:
+        held = "; ".join(map(str, live.nodes_of(name.partition("/")[0])))
+        nodes.setdefault(held, []).append(name)
     return "\n".join(
         [
             f"**{DECLARED}**",
             "",
-            f"A real `hrm master` and two real agents ({nodes}) on one machine, new for every "
-            f"pair. Tasks of the four pipelines in one order, {document['inputs']} inputs, "
+            "A real `hrm master` and real agents on one machine, new for every pair. What nodes "
+            "declare (cores that are not there, too: learned policies decide on nodes like those "
+            "of their training):",
+            "",
+            *(f"- {', '.join(names)}: {held}" for held, names in nodes.items()),
+            "",
+            f"Tasks of the four pipelines in one order, {document['inputs']} inputs, "
             f"{WINDOW} on their way at a time. `{VICTIM}` is killed with SIGKILL when half of the "
-            f"tasks have ended, and stays away: the second half has one node.",
+            f"tasks have ended, and stays away.",
             "",
             table(runs),
             "",
@@ -365,9 +400,11 @@ def _report(document: dict[str, Any], runs: dict[str, Run]) -> str:
             "digest, measures within the tolerance of the two versions "
             "(`benchmarks/pipelines/answers.py` lists both). `placed again`: tasks with a second "
             "placement. `refusals`: starts that a node policy named "
-            "and the node refused, or failures of the policy; `fallbacks`: decisions of the "
-            "cluster policy that another made. `not once`: tasks that did not end exactly once, "
-            "at the client and in the master's log.",
+            "and the node refused, or failures of the policy. `decided by what has learned`: of "
+            "all decisions that were asked of it, and why its heuristic made others; a policy "
+            "that is on leaves a tenth to the heuristic until 20 of its tasks have ended. A "
+            "node's are of those that live, and one decision is one dispatch. `not once`: tasks "
+            "that did not end exactly once, at the client and in the master's log.",
             "",
             f"All of it took {document['seconds']:.0f} s.",
         ]

@@ -1,8 +1,10 @@
 """A real cluster for pipelines on this machine: ``hrm master`` and two ``hrm agent``, processes.
 
-The agents declare their GPUs: no device stands behind them, GPU versions run on the CPU. They are
-not alike, so that it matters who chooses: ``n1`` has two cores for pipelines and a GPU, ``n2`` one
-and a smaller GPU.
+The agents declare what they have: no device stands behind their GPUs, GPU versions run on the CPU,
+and they share this machine's cores. Two small ones (``SMALL``), not alike, so that it matters who
+chooses. A learned cluster policy decides only among about as many nodes as it was trained with, and
+on nodes like those: for one the agents declare servers of table 4 of the LDWP paper, three
+(``ldwp-set``) or seven (``ldwp``), so that there are still enough when one is killed.
 """
 
 from __future__ import annotations
@@ -34,11 +36,14 @@ from hrm.master.node_policies import NodePolicies
 from hrm.master.policy_service import save_modes
 from hrm.pipeline import Client
 from hrm.policies import corun
+from hrm.policies.cluster import LEARNED
 from hrm.policies.host import Mode
+from hrm.sim.pipelines.scenario import NODE_TYPES, NodeType
+from hrm.sim.pipelines.worker import MEMORY_SHARE
 from hrm.v1 import policy_pb2
 from hrm.v1.policy_pb2_grpc import PolicyServiceStub
 
-__all__ = ["NODES", "Cluster", "Node", "cluster"]
+__all__ = ["Cluster", "Decisions", "Node", "cluster", "nodes_of"]
 
 READY_S = 60.0
 _KEPT = ("HRM_DETECTOR_WEIGHTS",)
@@ -46,17 +51,50 @@ _ENDED = re.compile(r"\] task ended .*\btask=(\S+)")
 
 
 class Node(NamedTuple):
-    """``cores`` and GPU of a node, all of it for pipelines."""
+    """What a node has for pipelines. ``gpu_memory_mib``: of each of its ``gpus``."""
 
     name: str
+    platform: str
     cores: int
     gpu: str
     gpu_memory_mib: int
     memory_mib: int
+    gpus: int = 1
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {self.cores} cores, {self.gpus} GPUs {self.gpu} of "
+            f"{self.gpu_memory_mib} MiB, {self.memory_mib} MiB"
+        )
 
 
-NODES = (Node("n1", 2, "P4", 4096, 3072), Node("n2", 1, "K80", 2048, 2048))
-LEARNED = ("ldwp", "ldwp-set")
+SMALL = (Node("n1", "p4", 2, "P4", 4096, 3072), Node("n2", "k80", 1, "K80", 2048, 2048))
+_SERVERS = {"ldwp-set": 3, "ldwp": 7}
+_TYPES = ("2", "1", "3", "2", "3", "2", "1")
+
+
+def nodes_of(cluster_policy: str) -> tuple[Node, ...]:
+    """The nodes of a cluster under this policy; the second is the one that is killed."""
+    count = _SERVERS.get(cluster_policy)
+    if count is None:
+        return SMALL
+    return tuple(_server(f"n{i}", NODE_TYPES[kind]) for i, kind in enumerate(_TYPES[:count], 1))
+
+
+def _server(name: str, kind: NodeType) -> Node:
+    memory_mib = int(MEMORY_SHARE * kind.memory_mib)
+    return Node(
+        name, f"type-{kind.name}", kind.cores, kind.gpu_model, kind.gpu_memory_mib, memory_mib,
+        kind.gpus,
+    )  # fmt: skip
+
+
+class Decisions(NamedTuple):
+    """Of a learned policy: questions, those that it decided itself, and why not the others."""
+
+    asked: int
+    learned: int
+    fallbacks: dict[str, int]
 
 
 class Cluster:
@@ -67,6 +105,7 @@ class Cluster:
         self.directory = directory
         self.token_file = directory / "token"
         self.node_policy = node_policy
+        self.nodes = nodes_of(cluster_policy)
         self._mark = new_mark()
         self._agents: dict[str, Started] = {}
         state = directory / "master"
@@ -118,25 +157,25 @@ class Cluster:
 
         wait_until(holds, READY_S, what)
 
-    def join(self, client: Client, nodes: tuple[Node, ...] = NODES) -> None:
+    def join(self, client: Client) -> None:
         """Start the agents and wait until the master has them."""
-        for node in nodes:
-            gpus = [{"memory_mib": node.gpu_memory_mib, "name": node.gpu}]
+        for node in self.nodes:
+            gpu = {"memory_mib": node.gpu_memory_mib, "name": node.gpu}
             self._agents[node.name] = self._start(
                 node.name,
                 *("agent", "--master", self.address, "--name", node.name),
                 *("--work-dir", str(self.directory / node.name), "--isolation", "none"),
                 *("--run-as", "off"),
-                *("--token-file", str(self.token_file), "--platform", node.gpu.lower()),
-                # More than the machine has, so that nothing is pinned: both share its cores.
+                *("--token-file", str(self.token_file), "--platform", node.platform),
+                # More than the machine has, so that nothing is pinned: all share its cores.
                 *("--cores", str(node.cores + (os.cpu_count() or 1) + 1)),
                 *("--memory-mib", str(node.memory_mib + 256)),
-                *("--gpus", json.dumps(gpus), "--pipeline-gpus", "1"),
+                *("--gpus", json.dumps([gpu] * node.gpus), "--pipeline-gpus", str(node.gpus)),
                 *("--pipeline-cores", str(node.cores)),
                 *("--pipeline-memory-mib", str(node.memory_mib)),
                 *("--pipeline-policy", self.node_policy),
             )
-        self._until(lambda: len(client.tasks().nodes) == len(nodes), "the agents join")
+        self._until(lambda: len(client.tasks().nodes) == len(self.nodes), "the agents join")
 
     def kill(self, name: str) -> None:
         """SIGKILL for the agent; its workers end with it."""
@@ -152,17 +191,24 @@ class Cluster:
     def refusals(self) -> int:
         """What node policies named and must not, or failed to name; all nodes, from their logs."""
         total = 0
-        for node in NODES:
+        for node in self.nodes:
             lines = _events(self.log(node.name), "the node policy was not followed")
             total += sum(max(int(str(one[key])) for one in lines) if lines else 0
                          for key in ("refused", "failed"))  # fmt: skip
         return total
 
-    async def fallbacks(self) -> int:
-        """How often the hosts of learned policies, nodes' included, let the heuristic decide."""
+    async def decisions(self) -> dict[str, Decisions]:
+        """What each learned policy decided; one of nodes is the sum over those that live."""
         async with rpc.channel(self.address, rpc.read_token(self.token_file)) as channel:
             shown = await PolicyServiceStub(channel).ShowPolicies(policy_pb2.ShowPoliciesRequest())
-        return sum(sum(one.fallbacks.values()) for one in shown.policies)
+        found: dict[str, Decisions] = {}
+        for one in shown.policies:
+            before = found.get(one.policy, Decisions(0, 0, {}))
+            why = Counter(before.fallbacks) + Counter(dict(one.fallbacks))
+            found[one.policy] = Decisions(
+                before.asked + one.asked, before.learned + one.learned, dict(why)
+            )
+        return found
 
     def close(self) -> None:
         """End everything, agents first."""

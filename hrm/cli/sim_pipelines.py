@@ -43,10 +43,10 @@ def pipelines(
     tasks: Annotated[int, typer.Option("--tasks", min=1, max=100_000)] = 300,
     cluster_policy: Annotated[
         str, typer.Option("--cluster-policy", help="random, ect, min-wait, ldwp-set, ...")
-    ] = "ect",
+    ] = "min-wait",
     node_policy: Annotated[
         str, typer.Option("--node-policy", help="random, mct, pats, iawp, iawp:cosine, ...")
-    ] = "pats",
+    ] = "mct",
     nodes: Annotated[
         int, typer.Option("--nodes", min=1, max=1_000, help="Of the paper's mix of types.")
     ] = 11,

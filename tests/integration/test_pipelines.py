@@ -81,7 +81,7 @@ class PipelineCluster:
         await until(serving)
         self.address = (state / "address").read_text().strip()
 
-    def agent(self, name: str, *, cores: int = 2, gpus: int = 0, policy: str = "pats") -> None:
+    def agent(self, name: str, *, cores: int = 2, gpus: int = 0, policy: str = "mct") -> None:
         settings = AgentSettings(
             master=self.address,
             name=name,
@@ -340,7 +340,7 @@ async def test_a_nodes_learned_policy_is_trusted_as_people_say_and_restarts_keep
         ]
         await client.watch(*task_ids)
         by = await _placed_by(client)
-        assert by["pats"] > 0 and "iawp" not in by and by["profile"] >= 1, by
+        assert by["mct"] > 0 and "iawp" not in by and by["profile"] >= 1, by
         async with asyncio.timeout(LIMIT_S):
             while (await shown()).shadowed == 0:
                 pass
@@ -361,7 +361,7 @@ async def test_a_nodes_learned_policy_is_trusted_as_people_say_and_restarts_keep
         more = [await client.submit(sample_steps.arithmetic, "arithmetic", one) for one in range(8)]
         await client.watch(*more)
         by = await _placed_by(client, only=more)
-        assert set(by) <= {"pats", "iawp"}, "what the former agent measured needs no profile"
+        assert set(by) <= {"mct", "iawp"}, "what the former agent measured needs no profile"
 
 
 async def _placed_by(client: Client, only: Sequence[str] = ()) -> Counter[str]:
@@ -369,7 +369,7 @@ async def _placed_by(client: Client, only: Sequence[str] = ()) -> Counter[str]:
     listed = await client.stub.List(pb.ListPipelineTasksRequest(all=True))
     found: Counter[str] = Counter()
     for task in listed.tasks:
-        assert task.placed_by == "ect" and not task.fallback
+        assert task.placed_by == "min-wait" and not task.fallback
         if not only or task.task_id in only:
             found.update(task.runs_placed_by)
     return found

@@ -322,7 +322,7 @@ def test_files_keep_their_bound(tmp_path: Path) -> None:
 
 def test_the_policy_is_loaded_by_name(tmp_path: Path) -> None:
     settings = MasterSettings(state_dir=tmp_path)
-    assert pipeline_policy(settings, Hosts(), seed=1).name == "ect"
+    assert pipeline_policy(settings, Hosts(), seed=1).name == "min-wait"
     settings = settings.model_copy(update={"pipeline_policy": "nobody"})
     with pytest.raises(InvalidConfig, match="'nobody'"):
         pipeline_policy(settings, Hosts(), seed=1)

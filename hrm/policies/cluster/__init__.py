@@ -2,7 +2,7 @@
 
 ``random``, ``least-loaded``, ``min-wait``, ``demand``, ``ect`` and ``min-min`` compute
 (``heuristics``); ``ldwp`` and ``ldwp-set`` have learned (``ldwp``), and answer under a host that
-falls back to ``ect`` (``hosted``).
+falls back to ``HEURISTIC`` (``hosted``).
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ from hrm.policies.cluster.ldwp import Ldwp, LdwpSet, schema_wanted
 from hrm.policies.host import HostBounds, Mode
 from hrm.policies.models import Model
 
-__all__ = ["HEURISTICS", "LEARNED", "load"]
+__all__ = ["HEURISTIC", "HEURISTICS", "LEARNED", "load"]
 
 HEURISTICS = ("random", "least-loaded", "min-wait", "demand", "ect", "min-min")
 LEARNED = ("ldwp", "ldwp-set")
+HEURISTIC = "min-wait"
+"""Beside a learned one; with ``corun.HEURISTIC`` the best pair on validation seeds
+(benchmarks/results/paper-ldwp.md)."""
 
 
 def load(
@@ -61,7 +64,7 @@ def load(
         return HostedPolicy(
             held,
             policy,
-            Ect(),
+            MinWait(),
             clock_s=clock_s,
             heartbeat_s=heartbeat_s,
             mode=mode,

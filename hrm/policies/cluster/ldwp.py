@@ -46,6 +46,9 @@ __all__ = [
 SET_SCHEMA = schema_hash("ldwp-set")
 
 _RANGES = ("low", "high")
+_SLACK = 0.01
+"""How far beyond the percentiles of training an input still counts as inside. Inputs are about
+0..1; without it a CPU that is all busy, or a link with a few packets, would be outside."""
 
 
 class Trained(NamedTuple):
@@ -144,9 +147,8 @@ class LdwpSet(_Greedy):
         state = observe_set(task, view, fits, self.trained.types)
         q = set_q(self._weights, state.nodes, state.task)
         split, low, high = len(NODE_FIELDS), self.trained.low, self.trained.high
-        within = np.count_nonzero(
-            (state.nodes >= low[:split]) & (state.nodes <= high[:split])
-        ) + np.count_nonzero((state.task >= low[split:]) & (state.task <= high[split:]))
+        within = _within(state.nodes, low[:split], high[:split])
+        within += _within(state.task, low[split:], high[split:])
         total = state.nodes.size + state.task.size
         return Proposal(int(state.rows[_best(q)]), q, state.rows, 1.0 - within / total)
 
@@ -210,8 +212,8 @@ class Ldwp(_Greedy):
         last = x[-self.layout.observation(len(rows)) :]
         split, low, high = self.layout.task_fields, self.trained.low, self.trained.high
         task, nodes = last[:split], last[split:].reshape(len(rows), -1)[rows >= 0]
-        within = np.count_nonzero((task >= low[:split]) & (task <= high[:split]))
-        within += np.count_nonzero((nodes >= low[split:]) & (nodes <= high[split:]))
+        within = _within(task, low[:split], high[:split])
+        within += _within(nodes, low[split:], high[split:])
         return 1.0 - within / (task.size + nodes.size)
 
 
@@ -233,6 +235,10 @@ def layout_of(model: Model) -> Layout:
 def schema_wanted(model: Model) -> str:
     """The schema that this HRM feeds a model of ``model``'s kind and layout."""
     return SET_SCHEMA if model.kind == LdwpSet.name else layout_of(model).schema()
+
+
+def _within(inputs: Vector, low: Vector, high: Vector) -> int:
+    return int(np.count_nonzero((inputs >= low - _SLACK) & (inputs <= high + _SLACK)))
 
 
 def _best(q: Vector) -> int:

@@ -29,6 +29,7 @@ from hrm.policies.corun.store import load_estimates, save_estimates
 
 __all__ = [
     "DEFAULT_SCORE",
+    "HEURISTIC",
     "LEARNED",
     "SCORES",
     "HostedPolicy",
@@ -59,7 +60,9 @@ _POLICIES: dict[str, Callable[..., NodePolicy]] = {
 }
 LEARNED = frozenset({"iawp"})
 """Those that decide by what they predict, and for which ``HEURISTIC`` answers."""
-HEURISTIC = "pats"
+HEURISTIC = "mct"
+"""With ``cluster.HEURISTIC`` the best pair on validation seeds
+(benchmarks/results/paper-ldwp.md)."""
 _PREDICTORS: dict[str, Callable[..., Predictor]] = {
     "mean": Mean,
     "neighbours": Neighbours,

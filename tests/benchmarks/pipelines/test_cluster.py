@@ -103,5 +103,11 @@ def test_every_job_comes_as_often_as_the_others_in_one_order() -> None:
 def test_pairs_have_every_policy_once() -> None:
     names = [str(pair) for pair in cluster.pairs()]
     assert len(names) == len(set(names))
-    for name in ("random/pats", "min-min/pats", "ect/pats", "ect/iawp", "ect/mct"):
+    for name in (
+        "random/mct",
+        "ect/mct",
+        "min-wait/pats",
+        "min-wait/iawp",
+        "ldwp-set/iawp:guarded",
+    ):
         assert name in names

@@ -12,9 +12,10 @@ import pytest
 from hrm.core.pipeline.model import Choice, ClusterView, TaskId, TaskSpec
 from hrm.errors import InvalidConfig, NotFound
 from hrm.policies import models
-from hrm.policies.cluster import load
-from hrm.policies.cluster.features import Layout
+from hrm.policies.cluster import HEURISTIC, load
+from hrm.policies.cluster.features import TASK_FIELDS, Layout
 from hrm.policies.cluster.hosted import HostedPolicy
+from hrm.policies.cluster.ldwp import Ldwp, LdwpSet
 from hrm.policies.host import Mode
 from hrm.policies.models import Model
 from tests.policies.cluster.views import all_fit, mlp_model, set_model, task_of, view_of
@@ -37,9 +38,9 @@ def _fell_back(
     policy: HostedPolicy, view: ClusterView, reason: str, task: TaskSpec | None = None
 ) -> str:
     choice = _chosen(policy, view, task)
-    ect = load("ect", rng=RNG).choose(task or task_of(), view, all_fit(view))
-    assert choice.node == ect.node
-    assert f"; ect decided, not {policy.name}: {reason}: " in choice.why
+    heuristic = load(HEURISTIC, rng=RNG).choose(task or task_of(), view, all_fit(view))
+    assert choice.node == heuristic.node
+    assert f"; {HEURISTIC} decided, not {policy.name}: {reason}: " in choice.why
     assert policy.host.status(0.0).fallbacks == {reason: 1}
     return choice.why
 
@@ -85,6 +86,21 @@ def test_out_of_distribution(model: Model) -> None:
     few = model.arrays["low"].copy()
     few[-1] = 3.0
     assert "Q " in _chosen(hosted(_with(model, low=few)), view_of(11)).why
+
+
+@both
+def test_a_hundredth_beyond_training_is_not_outside(model: Model) -> None:
+    view = view_of(11, cpu=np.ones(11, dtype=np.float32))
+    high = model.arrays["high"].copy()
+    at = 0 if model.kind == "ldwp-set" else len(TASK_FIELDS)
+
+    def outside(most: float) -> float:
+        high[at] = most
+        alone = load(model.kind, rng=RNG, model=_with(model, high=high), hosted=False)
+        assert isinstance(alone, Ldwp | LdwpSet)
+        return alone.propose(task_of(), view, all_fit(view)).outside
+
+    assert outside(0.98) > outside(0.991) == outside(1.0)
 
 
 @both
@@ -165,9 +181,9 @@ def test_a_model_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_what_the_heuristic_expected_is_what_the_watchdog_measures_by() -> None:
     policy = hosted(set_model(), Mode.SHADOW)
     view = view_of(11)
-    expected_s = float((view.expected_wait_s + view.task_s).min())
     for number in range(25):
-        _chosen(policy, view, task_of(number))
+        node = _chosen(policy, view, task_of(number)).node
+        expected_s = float(view.expected_wait_s[node] + view.task_s[node])
         policy.ended(
             TaskId(f"task-{number}"), now=float(number), response_s=2.0 * expected_s, ok=True
         )

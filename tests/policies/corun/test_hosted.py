@@ -16,7 +16,7 @@ from hrm.core.pipeline.feasibility import CAPS
 from hrm.core.pipeline.model import Device, NodeView, Row, Start, SubtaskKey, TaskId
 from hrm.core.pipeline.node_messages import RunOutcome, SubtaskTiming
 from hrm.errors import InvalidConfig
-from hrm.policies.corun import HostedPolicy, Stdm, load, load_hosted
+from hrm.policies.corun import HEURISTIC, HostedPolicy, Stdm, load, load_hosted
 from hrm.policies.corun.hosted import SLICE_S, FiniteScore
 from hrm.policies.corun.room import Room
 from hrm.policies.corun.scores import Oracle
@@ -275,7 +275,7 @@ def test_an_agents_policy_is_hosted_if_it_is_a_learned_one() -> None:
     hosted = loaded("iawp")
     assert isinstance(hosted, HostedPolicy)
     status = hosted.host.status(0.0)
-    assert (status.policy, status.heuristic, status.mode) == ("iawp", "pats", Mode.SHADOW)
+    assert (status.policy, status.heuristic, status.mode) == ("iawp", HEURISTIC, Mode.SHADOW)
     assert status.model == "cosine over gaussian"
     hosted.dispatch(view())
     assert fallbacks(hosted) == {"out-of-distribution": 1}, "nothing was measured here yet"
