@@ -159,10 +159,12 @@ def _the_history_server_lists(
 
 
 def test_the_applications_own_word_wins(cluster: Cluster, tmp_path: Path) -> None:
+    logs = tmp_path / "event-logs"
+    logs.mkdir()
     off = cluster.submit(
         "--conf", "spark.eventLog.enabled=false", "--conf", "spark.executor.instances=1",
         str(APPS / "total.py"), "1", "0",
-        environment={"HRM_EVENT_LOG_DIR": str(tmp_path)},
+        environment={"HRM_EVENT_LOG_DIR": str(logs)},
     )  # fmt: skip
     assert off.wait(LIMIT_S) == 0, off.output()
-    assert list(tmp_path.iterdir()) == []
+    assert list(logs.iterdir()) == []

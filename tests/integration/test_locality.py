@@ -28,7 +28,7 @@ def two_hosts(
             [
                 *(str(BIN / "hrm"), "agent", "--name", "far", "--host", "127.0.0.2"),
                 *("--master", subject.address, "--cores", "2", "--memory-mib", "3072"),
-                *("--work-dir", str(subject.directory / "far")),
+                *("--work-dir", str(subject.directory / "far"), "--run-as", "off"),
             ],
             env=subject.environment,
             stdin=subprocess.DEVNULL,

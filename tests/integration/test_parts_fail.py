@@ -85,7 +85,7 @@ def start_master(cluster: Cluster, started: Started, address: str) -> None:
 def start_agent(cluster: Cluster, started: Started, name: str) -> subprocess.Popen[bytes]:
     state = cluster.state
     return started(
-        *("agent", "--name", name, "--master", cluster.address, "--cores", "2"),
+        *("agent", "--name", name, "--master", cluster.address, "--cores", "2", "--run-as", "off"),
         *("--memory-mib", "3072", "--work-dir", str(state / "nodes" / name)),
         *("--token-file", str(state / "token")),
     )
