@@ -154,6 +154,7 @@ def start_agent(daemons: Daemons) -> subprocess.Popen[bytes]:
         "cores": 4,
         "memory_mib": 1024,
         "stop_grace_s": 2.0,
+        "run_as": "off",
     }
     with (daemons.directory / "agent.log").open("wb") as log:
         return subprocess.Popen(
