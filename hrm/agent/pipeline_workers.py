@@ -65,7 +65,9 @@ class _Worker:
 
 
 class Workers:
-    """Invariant: a worker is in ``_idle``, or serves the run under which it is in ``_busy``."""
+    """Invariants: a worker is in ``_idle``, or serves the run under which it is in ``_busy``, or is
+    being killed; all whose end has not been seen are in ``_alive``.
+    """
 
     def __init__(self, share: PipelineShare, directory: Path, import_path: str) -> None:
         self._share = share
@@ -74,6 +76,7 @@ class Workers:
         self._idle: list[_Worker] = []
         self._busy: dict[int, _Worker | None] = {}
         self._stopped: set[int] = set()
+        self._alive: set[_Worker] = set()
 
     async def run(
         self,
@@ -141,8 +144,8 @@ class Workers:
             worker.kill()
 
     async def close(self) -> None:
-        """End all workers, busy ones, too."""
-        workers = self._idle + [one for one in self._busy.values() if one is not None]
+        """End all workers, busy ones, too, and see the ends of those that were killed before."""
+        workers = [one for one in self._alive if one.process.returncode is None]
         self._idle = []
         for worker in workers:
             worker.kill()
@@ -182,7 +185,9 @@ class Workers:
         if cpus:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(process.pid, cpus)
-        return _Worker(process, place, code)
+        self._alive = {one for one in self._alive if one.process.returncode is None}
+        self._alive.add(worker := _Worker(process, place, code))
+        return worker
 
     def _log_file(self, place: Place) -> IO[bytes]:
         path = self._directory / f"worker-{place[0].value}-{place[1]}.log"

@@ -102,3 +102,4 @@ async def test_few_workers_wait_on_one_gpu_whatever_their_code(tmp_path: Path) -
         assert kept == pids[1:], "the one that has waited longest made room"
     finally:
         await workers.close()
+    assert not any(map(psutil.pid_exists, pids)), "who made room is not left to itself"
