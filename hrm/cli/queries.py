@@ -139,7 +139,7 @@ def app_why(
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
-    """Say why an application waits, or why it ended as it did."""
+    """Say why an application or a pipeline task waits, or why it ended as it did."""
     from hrm.v1.admin_pb2 import ExplainApplicationRequest
 
     request = ExplainApplicationRequest(application_id=application_id)

@@ -25,6 +25,8 @@ from hrm.core.model import (
     NodeState,
     Resources,
 )
+from hrm.core.pipeline.cluster import PipelineCluster
+from hrm.core.pipeline.model import TaskId
 from hrm.core.scheduler import Scheduler
 from hrm.errors import HrmError, InvalidRequest, NotFound
 from hrm.master.interpreter import Interpreter
@@ -45,8 +47,11 @@ _WAITING = (ContainerState.ASSIGNED, ContainerState.WAITING)
 class AdminService(admin_pb2_grpc.AdminServiceServicer):
     """``address``: where this master listens; ``token``: for asking agents for logs."""
 
-    def __init__(self, master: Interpreter, address: str, token: str) -> None:
+    def __init__(
+        self, master: Interpreter, address: str, token: str, pipelines: PipelineCluster
+    ) -> None:
         self._master = master
+        self._pipelines = pipelines
         self._address = address
         self._token = token
         self._started_at_s = master.now()
@@ -117,6 +122,11 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self, request: pb.ExplainApplicationRequest, context: Any
     ) -> pb.Explanation:
         application_id = ApplicationId(request.application_id)
+        task_id = TaskId(request.application_id)
+        pipelines = self._pipelines
+        if task_id in pipelines.tasks or task_id in pipelines.ended:
+            summary, details = pipelines.explain(task_id), pipelines.chosen(task_id)
+            return pb.Explanation(application_id=task_id, summary=summary, details=details)
         history = await self._history(application_id)
         app = self._ledger.applications.get(application_id)
         if app is None and history:

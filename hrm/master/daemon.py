@@ -202,7 +202,9 @@ async def _add_services(
 ) -> None:
     interval_s = settings.heartbeat_interval_s
     assert master.journal is not None
-    admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(master, address, token), server)
+    admin_pb2_grpc.add_AdminServiceServicer_to_server(
+        AdminService(master, address, token, pipelines.core), server
+    )
     events_pb2_grpc.add_EventServiceServicer_to_server(EventService(master.journal), server)
     node_pb2_grpc.add_NodeServiceServicer_to_server(NodeService(master, interval_s), server)
     scheduler_pb2_grpc.add_SharedStateServiceServicer_to_server(SharedStateService(master), server)

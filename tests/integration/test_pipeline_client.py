@@ -185,6 +185,10 @@ def test_the_shell_runs_lists_and_saves(
     assert "double" in table and "n1" in table
     listed = hrm("pipeline", "list", "--all")
     assert "n1" in listed.stdout and "arithmetic" in listed.stdout
+    tasks = json.loads(hrm("pipeline", "list", "--all", "-o", "json").stdout)["tasks"]
+    why = hrm("app", "why", tasks[0]["task_id"])
+    assert "done" in why.stdout and "its node was chosen by min-wait" in why.stdout, why.stderr
+    assert "double on " in why.stdout, "and each step's device"
 
     failed = hrm(
         "pipeline", "run", "tests.pipeline.sample_steps:raising", "--as", "json", "-i", "3"

@@ -270,7 +270,7 @@ async def test_an_id_that_is_given_twice_is_two_tasks_to_two_masters(tmp_path: P
 
 
 async def test_who_placed_a_task_and_its_steps_is_listed(tmp_path: Path) -> None:
-    async with serving(tmp_path) as (_, stub):
+    async with serving(tmp_path) as (tasks, stub):
         node = FakeNode(stub)
         await node.hear("registered")
         await stub.Submit(request(task_id="t"))
@@ -288,6 +288,11 @@ async def test_who_placed_a_task_and_its_steps_is_listed(tmp_path: Path) -> None
         assert (task.placed_by, task.fallback) == ("least-loaded", "")
         assert dict(task.runs_placed_by) == {"iawp": 1, "pats": 1}
         assert task.run_fallback == "over-budget: 12 ms"
+        assert tasks.core.chosen(TaskId("t")) == [
+            "its node was chosen by least-loaded",
+            "a on cpu 0 by iawp",
+            "a on cpu 0 by pats, not by the learned policy: over-budget: 12 ms",
+        ]
 
 
 async def test_a_bad_message_ends_the_stream_and_nothing_else(tmp_path: Path) -> None:

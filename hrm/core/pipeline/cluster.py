@@ -62,6 +62,10 @@ class ClusterBounds:
     ended_kept: int = 1_000
 
 
+_CHOSEN_MAX = 20
+"""Steps that ``chosen`` tells of, the latest."""
+
+
 class TaskRecord:
     """What the core knows of a task. ``node`` is where it is placed, None in the queue and at the
     end; ``attempt`` counts placements."""
@@ -152,6 +156,20 @@ class PipelineCluster:
     def places(self) -> dict[TaskId, int]:
         """How many stand before each task in the queue: for ``explain`` of many."""
         return {task_id: ahead for ahead, task_id in enumerate(self.queue)}
+
+    def chosen(self, task_id: TaskId) -> list[str]:
+        """Who chose the task's node and its steps' devices, and why not the learned policy; lines.
+
+        Raises:
+            KeyError: no such task.
+        """
+        record = self.tasks.get(task_id) or self.ended[task_id]
+        lines = [_by("its node was chosen", record.placed_by, record.fallback)]
+        lines += [
+            _by(f"{x.key.subtask} on {x.device.value} {x.number}", x.placed_by, x.fallback)
+            for x in record.timings[-_CHOSEN_MAX:]
+        ]
+        return [line for line in lines if line]
 
     def explain(self, task_id: TaskId, places: Mapping[TaskId, int] | None = None) -> str:
         """Where the task is and what it waits for, in one line.
@@ -443,3 +461,9 @@ class PipelineCluster:
         self._commands.append(
             m.ReportPlacement(task_id=task_id, node=node, attempt=attempt, message=why)
         )
+
+
+def _by(what: str, who: str, fallback: str) -> str:
+    if not who:
+        return ""
+    return f"{what} by {who}{', not by the learned policy: ' if fallback else ''}{fallback}"
