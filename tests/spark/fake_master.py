@@ -178,6 +178,8 @@ class FakeMaster(application_pb2_grpc.ApplicationServiceServicer):
             self._spec(executor.request),
             spark=find_spark(), java=find_java(), host="127.0.0.1", work_dir=directory,
         )  # fmt: skip
+        for name, text in launch.files.items():
+            (directory / name).write_text(text)
         with (directory / "stderr").open("wb") as log:
             executor.process = await asyncio.create_subprocess_exec(
                 *launch.argv, env=launch.environment, cwd=directory, stdout=log, stderr=log
