@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hrm.errors import HrmError, LaunchFailed, NotFound, PermissionDenied
+from hrm.errors import HrmError, LaunchFailed, NotFound, PermissionDenied, Unavailable
 
 __all__ = ["Fetch", "bring"]
 
@@ -75,6 +75,8 @@ def _download(fetch: Fetch, digest: str, target: Path) -> None:
                 for data in fetch(digest, file.tell()):
                     found.update(data)
                     file.write(data)
+                    if time.monotonic() > deadline_s:
+                        raise Unavailable(f"only {file.tell()} bytes have come")
                 break
             except (NotFound, PermissionDenied) as error:
                 raise LaunchFailed(f"{target.name} cannot be fetched: {error.message}") from error

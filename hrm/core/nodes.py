@@ -539,6 +539,8 @@ class Nodes:
                 self._decommission(node, container, now)
 
     def _decommission(self, node: Node, container: Container, now: float) -> None:
+        if is_driver(container.application_id):
+            return  # it has nobody to hand its data to, and runs to its end
         container.sent_at_s = now
         message = c.StopContainer(
             container_id=container.container_id,

@@ -82,8 +82,9 @@ class FileStore:
             self.check(digest, size, name)
             offset = self.offset(digest)
             if offset is None:
-                os.utime(self._whole(digest))
-                offset = size
+                with contextlib.suppress(FileNotFoundError):
+                    os.utime(self._whole(digest))  # from now on it counts as named lately
+                offset = size if self._whole(digest).exists() else 0
             offsets.append(offset)
             missing += max(0, size - offset)
         self._room_for(missing)
@@ -163,7 +164,9 @@ class FileStore:
             with contextlib.suppress(OSError):
                 if path.name in needed:
                     os.utime(path)
-                elif path.name not in self._finishing and path.stat().st_mtime < now - keep_s:
+                    continue
+                finishing = path.name.removesuffix(_PART) in self._finishing
+                if not finishing and path.stat().st_mtime < now - keep_s:
                     path.unlink()
                     removed += 1
         return removed

@@ -97,8 +97,8 @@ class Submissions:
     async def run(self, tick_s: float) -> None:
         """Until cancelled. A failure of its own ends the master, whose books it shares."""
         try:
-            for entry in self.core.live():
-                await self._hold(entry.record)
+            for entry in list(self.core.live()):
+                await self._hold_again(entry.record)
             await asyncio.gather(self._work(), self._tick_forever(tick_s), self._clean_forever())
         except Exception as error:
             log.critical("submissions failed", error=repr(error), exc_info=True)
@@ -398,6 +398,19 @@ class Submissions:
             self.heard(app_id, c.ContainerChanged(status=ledger.status(container)))
         for status in answer.containers:
             self.heard(app_id, c.ContainerChanged(status=status))
+
+    async def _hold_again(self, record: m.SubmissionRecord) -> None:
+        """After a restart. One that is refused now, by a smaller limit say, ends alone."""
+        try:
+            await self._hold(record)
+        except Unavailable:
+            raise
+        except HrmError as error:
+            app_id = ApplicationId(record.submission_id)
+            self._master.application_outboxes.pop(app_id, None)
+            log.warning("cannot go on", submission=app_id, why=error.message)
+            message = f"the restarted master cannot go on with it: {error.message}"
+            self._feed(m.HolderEnded(now=self.now(), submission_id=app_id, message=message))
 
     async def _tick_forever(self, interval_s: float) -> None:
         while True:

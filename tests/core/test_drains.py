@@ -5,7 +5,7 @@ from __future__ import annotations
 from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.bounds import Bounds
-from hrm.core.model import ContainerState, EndCause, NodeName, NodeState
+from hrm.core.model import ApplicationId, ContainerState, EndCause, NodeName, NodeState
 from hrm.errors import NotFound
 from hrm.testing.virtual import VirtualCluster, unit
 
@@ -135,6 +135,17 @@ def test_what_runs_on_a_node_that_is_to_be_emptied_hands_over_its_data_and_ends(
     assert [x.end.cause for x in there if x.end] == [EndCause.PREEMPTED] * 2
     assert cluster.running() == 2
     assert state(cluster) is NodeState.DRAINING
+
+
+def test_a_driver_runs_on_where_executors_move_away() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=2)], drain_s=1.0)
+    driver = cluster.submit(1, new_id=ApplicationId("driver-20260101000000-0001"))
+    cluster.submit(1)
+    cluster.settle()
+    move(cluster)
+    cluster.advance(5)
+    (left,) = cluster.app(driver).containers.values()
+    assert left.state is ContainerState.RUNNING and cluster.running() == 1
 
 
 def test_who_has_not_heard_of_it_is_told_again() -> None:

@@ -22,6 +22,17 @@ LIMIT_S = 240.0
 
 
 @pytest.fixture
+def cluster(tmp_path: Path, _plugins: Path) -> Iterator[Cluster]:
+    """One for each test: the first one's master ends with the test."""
+    directory = tmp_path / "cluster"
+    directory.mkdir()
+    subject = Cluster(directory, _plugins)
+    subject.up("--nodes", "2", "--cores", "2", "--memory", "3g")
+    yield subject
+    subject.down()
+
+
+@pytest.fixture
 def spawned(cluster: Cluster) -> Iterator[Callable[..., Any]]:
     """``spawned("events", …)``: an hrm command that stays, and the file of its output."""
     made: list[subprocess.Popen[bytes]] = []

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import random
+import threading
 from pathlib import Path
 
 import pytest
 
 from hrm.errors import InvalidRequest, LimitReached, NotFound, StaleEpoch
+from hrm.master import file_store
 from hrm.master.file_store import FileStore
 
 DATA = random.Random(1).randbytes(300_000)
@@ -129,6 +132,26 @@ async def test_only_a_hash_names_a_file(store: FileStore, digest: str) -> None:
 async def test_a_piece_beyond_the_size_is_refused(store: FileStore) -> None:
     with pytest.raises(InvalidRequest, match="does not fit"):
         await put(store, 0, DATA + b"more")
+
+
+async def test_what_is_being_hashed_stays(
+    store: FileStore, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashing, go_on = threading.Event(), threading.Event()
+
+    def slowly(path: Path) -> str:
+        hashing.set()
+        assert go_on.wait(10.0)
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    monkeypatch.setattr(file_store, "_settled_sha256", slowly)
+    whole = asyncio.create_task(store.put(DIGEST, SIZE, "a.jar", 0, DATA))
+    assert await asyncio.to_thread(hashing.wait, 10.0)
+    _age(directory)
+    assert store.clean(set(), 60.0) == 0
+    go_on.set()
+    assert await whole == SIZE
+    store.require([DIGEST])
 
 
 async def test_what_nobody_needs_goes_after_a_while(store: FileStore, directory: Path) -> None:

@@ -13,7 +13,8 @@ import grpc
 import pytest
 
 from hrm import rpc
-from hrm.errors import HrmError, InvalidRequest
+from hrm.errors import HrmError, InvalidRequest, LimitReached
+from hrm.master.submissions import Submissions
 from hrm.spark import submit
 from hrm.spark.submit_options import parse
 from hrm.v1 import common_pb2, node_pb2, submission_pb2_grpc
@@ -243,6 +244,22 @@ async def test_another_master_knows_what_was_submitted(tmp_path: Path) -> None:
             await stub(second).Lease(lease(sent.submission_id))
             await one.say(spec, ENDED)
             await state_of(second, sent.submission_id, pb.SUBMISSION_STATE_FINISHED)
+
+
+async def test_one_that_the_next_master_refuses_ends_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as first:
+        sent = await stub(first).Submit(submission())
+
+    async def refuse(self: Submissions, record: Any) -> None:
+        raise LimitReached("too many applications")
+
+    monkeypatch.setattr(Submissions, "_hold", refuse)
+    async with running(tmp_path) as second:
+        ended = await state_of(second, sent.submission_id, pb.SUBMISSION_STATE_KILLED)
+        assert "cannot go on with it: too many applications" in ended.message
+        assert not second.interpreter.stopped.done()
 
 
 @pytest.mark.parametrize(
