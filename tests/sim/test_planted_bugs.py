@@ -19,6 +19,7 @@ from hrm.core.auto_binding import Look, look_at
 from hrm.core.binding import Binding, Hardware, cut
 from hrm.core.cluster_view import ClusterView
 from hrm.core.ledger import Application, Container, Ledger, Node
+from hrm.core.mirror import Mirror
 from hrm.core.model import (
     ContainerState,
     ContainerStatus,
@@ -133,19 +134,19 @@ def old_epoch_honoured(patch: pytest.MonkeyPatch) -> None:
 def tombstones_forgotten(patch: pytest.MonkeyPatch) -> None:
     """An order that arrives again after the end starts the container again."""
     patch.setattr(node, "TOMBSTONES", 0)
-    patch.setattr(Nodes, "_stop_stranger", lambda *_: None)
+    patch.setattr(Mirror, "_stop_stranger", lambda *_: None)
 
 
 def endless_orders(patch: pytest.MonkeyPatch) -> None:
     """Every report of a container that stops is answered with another order to stop."""
-    apply = Nodes._apply
+    apply = Mirror.apply
 
-    def apply_and_stop(self: Nodes, node: Node, status: ContainerStatus, now: float) -> None:
+    def apply_and_stop(self: Mirror, node: Node, status: ContainerStatus, now: float) -> None:
         apply(self, node, status, now)
         if status.state is ContainerState.STOPPING:
             self._stop_stranger(node, status.container_id)
 
-    patch.setattr(Nodes, "_apply", apply_and_stop)
+    patch.setattr(Mirror, "apply", apply_and_stop)
 
 
 def written_too_late(patch: pytest.MonkeyPatch) -> None:
