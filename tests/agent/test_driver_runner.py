@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
@@ -50,6 +51,8 @@ class FakeMaster(submission_pb2_grpc.SubmissionServiceServicer):
         self.silent = False
         self.asked: list[pb.LeaseDriverRequest] = []
         self.fetched: list[int] = []
+        self.stalls = False
+        self.over = threading.Event()
 
     def Lease(self, request: Any, context: Any) -> pb.LeaseDriverResponse:  # noqa: N802
         if self.silent:
@@ -63,6 +66,9 @@ class FakeMaster(submission_pb2_grpc.SubmissionServiceServicer):
         self.fetched.append(request.offset)
         if request.sha256 != DIGEST:
             context.abort(grpc.StatusCode.NOT_FOUND, "no such file")
+        if self.stalls:
+            yield pb.FilePiece(data=DATA[:1])
+            self.over.wait(60.0)
         yield pb.FilePiece(data=DATA[request.offset :])
 
 
@@ -115,6 +121,7 @@ def master() -> Iterator[FakeMaster]:
     subject.port = server.add_insecure_port("127.0.0.1:0")  # type: ignore[attr-defined]
     server.start()
     yield subject
+    subject.over.set()
     server.stop(None).wait(10)
 
 
@@ -233,6 +240,32 @@ def test_a_driver_answers_sigterm_itself(
     os.killpg(runner.pid, signal.SIGTERM)
     assert runner.wait(30) == 9
     runner.communicate()
+
+
+def test_a_kill_while_files_are_fetched_ends_at_once(
+    node: Node, master: FakeMaster, eventually: Callable[..., Any]
+) -> None:
+    master.stalls = True
+    runner = node.start("echo started")
+    cache = node.directory / "cache"
+    eventually(lambda: list(cache.glob("*.part")), 30.0, "it fetches")
+    os.killpg(runner.pid, signal.SIGTERM)
+    out, err = runner.communicate(timeout=30)
+    assert (runner.returncode, out) == (143, "")
+    assert err == "HRM: told to end before the driver has started\n"
+    assert not list(cache.iterdir()), "half a file is of no use"
+    assert not master.asked, "it never had a lease"
+
+
+def test_a_kill_while_no_master_answers_ends_at_once(
+    node: Node, master: FakeMaster, eventually: Callable[..., Any]
+) -> None:
+    master.silent = True
+    runner = node.start("echo started")
+    eventually((node.work_dir / "app" / "a.jar").exists, 30.0, "it has its files")
+    os.killpg(runner.pid, signal.SIGTERM)
+    out, _ = runner.communicate(timeout=30)
+    assert (runner.returncode, out) == (143, "")
 
 
 def test_a_file_that_the_master_does_not_have_is_an_error(node: Node) -> None:
