@@ -324,6 +324,8 @@ class Agent:
             else:
                 if swept.old or swept.too_much:
                     _log.info("removed logs", old=swept.old, too_much=swept.too_much)
+                if swept.unheard:
+                    _log.warning("gave up ends that no master has heard of", ends=swept.unheard)
             if self._shuffle is not None:
                 live = {x.spec.application_id for x in self._core.containers.values()}
                 await self._shuffle.forget_old(keep_s, live, time.time())
