@@ -155,7 +155,6 @@ class Runner:
 
         Raises:
             HrmError: it did not come to a driver.
-            SystemExit: it was told to end before there was one.
         """
         document = self._document
         master = document["master"]
@@ -187,11 +186,16 @@ class Runner:
         return code
 
     def _end_asked(self, *_: object) -> None:
-        """SIGTERM. A driver has it, too, and answers it; before there is one this is the end."""
+        """SIGTERM. A driver has it, too, and answers it; before there is one this is the end.
+
+        Not by an exception: it would come up anywhere, and gRPC holds locks.
+        """
         self._told_to_end = True
         if not self._starts:
-            say("told to end before the driver has started")
-            sys.exit(128 + signal.SIGTERM)
+            for half in Path(self._document["cache_dir"]).glob(f"*.{os.getpid()}.part"):
+                half.unlink(missing_ok=True)
+            os.write(2, b"HRM: told to end before the driver has started\n")
+            os._exit(128 + signal.SIGTERM)
 
     def _bring_files(self, stub: Any) -> None:
         self._app_dir.mkdir(mode=0o700, exist_ok=True)
