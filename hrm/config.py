@@ -575,6 +575,12 @@ class AgentSettings(_Settings):
         ge=0,
         description="logs kept on the node in all; the oldest of ended containers go first",
     )
+    files_mib_max: int = Field(
+        default=10_240,
+        ge=0,
+        description="files of applications kept on the node for the next drivers; those used "
+        "longest ago go first, and none that a running driver needs",
+    )
 
     @field_validator("gpus", mode="before")
     @classmethod

@@ -26,11 +26,11 @@ import grpc.aio
 import structlog
 
 from hrm import rpc, wire
+from hrm.agent import file_cache, shim
 from hrm.agent import isolation as isolating
-from hrm.agent import shim
 from hrm.agent.containers import Containers, Ended, StopOrder
 from hrm.agent.disk import DiskWatch
-from hrm.agent.driver import driver_launch, files_dir, forget_old_files
+from hrm.agent.driver import driver_launch, files_dir, files_of
 from hrm.agent.link import Link
 from hrm.agent.logs import LogPages, Logs, LogService
 from hrm.agent.machine import Machine, auto_binding, describe, ending, keep_binding
@@ -329,9 +329,28 @@ class Agent:
             if self._shuffle is not None:
                 live = {x.spec.application_id for x in self._core.containers.values()}
                 await self._shuffle.forget_old(keep_s, live, time.time())
-            files = files_dir(self._settings)
-            await asyncio.to_thread(forget_old_files, files, keep_s, time.time())
+            await self._clear_files(keep_s)
             await asyncio.sleep(period_s)
+
+    async def _clear_files(self, keep_s: float) -> None:
+        """Of the files of applications, those that no driver here needs and that are too much."""
+        used: frozenset[str] = frozenset()
+        for known in self._core.containers.values():
+            if known.life.state is not ContainerState.ENDED:
+                used |= files_of(known.spec.launch.driver)
+        swept = await asyncio.to_thread(
+            file_cache.sweep,
+            files_dir(self._settings),
+            used=used,
+            keep_s=keep_s,
+            bytes_max=self._settings.files_mib_max << 20,
+            now=time.time(),
+        )
+        if swept.old or swept.too_much or swept.foreign:
+            _log.info(
+                "removed files of applications",
+                old=swept.old, too_much=swept.too_much, foreign=swept.foreign,
+            )  # fmt: skip
 
     # --- events in, commands out --------------------------------------------------------------
 
@@ -644,9 +663,16 @@ def _spark_commands(
     def command_of(
         spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str, gpu: Gpu | None
     ) -> Launch:
+        account = machine.run_as.account_of(spec.user)
         if spec.launch.driver:
-            return driver_launch(spec, spark=spark, java=java, settings=settings, work_dir=work_dir)
-        other_user = machine.run_as.account_of(spec.user) is not None
+            return driver_launch(
+                spec,
+                spark=spark,
+                java=java,
+                settings=settings,
+                work_dir=work_dir,
+                cache_dir=file_cache.own_place(files_dir(settings), account),
+            )
         return executor_launch(
             spec,
             spark=spark,
@@ -656,7 +682,7 @@ def _spark_commands(
             stdout_url=stdout,
             stderr_url=stderr,
             gpu=gpu,
-            archive=shortcuts.archives.choose(spec, other_user=other_user),
+            archive=shortcuts.archives.choose(spec, other_user=account is not None),
         )
 
     return command_of, (spark.version,), shortcuts

@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 import pytest
 
-from hrm.agent.driver import driver_launch, forget_old_files
+from hrm.agent.driver import driver_launch, files_of, without_secrets
 from hrm.agent.driver_files import bring
 from hrm.agent.driver_runner import spark_submit_arguments
 from hrm.config import AgentSettings
@@ -357,7 +357,10 @@ def test_the_container_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
 
     def launch() -> Any:
-        return driver_launch(spec, spark=spark, java=java, settings=settings, work_dir=tmp_path)
+        return driver_launch(
+            spec, spark=spark, java=java, settings=settings, work_dir=tmp_path,
+            cache_dir=tmp_path / "cache",
+        )  # fmt: skip
 
     with pytest.raises(LaunchFailed, match="--spark-home"):
         launch()
@@ -367,6 +370,7 @@ def test_the_container_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert made.argv[-3:] == ("-m", "hrm.agent.driver_runner", str(tmp_path / "driver.json"))
     told = json.loads(made.files["driver.json"])
     assert (told["attempt"], told["master"], told["host"]) == (2, "10.0.0.1:7480", "10.0.0.7")
+    assert told["cache_dir"] == str(tmp_path / "cache")
     assert told["token_file"] == str(tmp_path / "token") == made.environment["HRM_TOKEN_FILE"]
     assert made.files["token"] == "secret"
     assert made.environment["REGION"] == "north"
@@ -376,12 +380,11 @@ def test_the_container_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "SECRET_OF_THE_AGENT" not in made.environment
 
 
-def test_files_that_no_driver_uses_go_after_a_while(tmp_path: Path) -> None:
-    assert forget_old_files(tmp_path / "none", 1.0, 0.0) == 0
-    old, young = tmp_path / "old", tmp_path / "young"
-    for path in (old, young):
-        path.touch()
-    os.utime(old, (100.0, 100.0))
-    os.utime(young, (900.0, 900.0))
-    assert forget_old_files(tmp_path, 500.0, 1000.0) == 1
-    assert not old.exists()
+def test_what_of_a_document_may_stay_on_the_disk() -> None:
+    resources = [{"sha256": DIGEST, "name": "a.jar"}, {"sha256": "", "uri": "hdfs://h/b.jar"}]
+    document = json.dumps({"conf": [["spark.password", "s3cret"]], "resources": resources})
+    assert files_of(document) == files_of(without_secrets(document)) == {DIGEST}
+    assert "s3cret" not in without_secrets(document)
+    assert without_secrets("") == "", "an executor is no driver"
+    for unreadable in ("", "{", "[]", '{"resources": [7]}', '{"resources": 7}'):
+        assert files_of(unreadable) == frozenset()
