@@ -552,6 +552,11 @@ class AgentSettings(_Settings):
         default=1.0, gt=0, le=60, description="how often containers are measured"
     )
     stop_grace_s: float = Field(default=5.0, ge=0, description="between SIGTERM and SIGKILL")
+    keep_containers: bool = Field(
+        default=False,
+        description="SIGTERM ends the agent alone and leaves its containers to the next agent on "
+        "this work directory, for restarts and upgrades; SIGINT ends them in any case",
+    )
     preemption: bool = Field(
         default=True, description="batch executors make way for stream executors that wait"
     )

@@ -8,7 +8,7 @@ master all of it.
 The life of an agent: lock the work directory, adopt what runs, listen for readers of logs, connect
 and stay connected. SIGTERM or SIGINT end its containers first, politely, then the agent (a second
 signal cuts the politeness short). A crash leaves the containers running for the next agent on this
-directory.
+directory, and so does SIGTERM with ``keep_containers``: then an agent can be restarted under them.
 """
 
 from __future__ import annotations
@@ -125,6 +125,7 @@ class Agent:
         self._removing: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._ending = asyncio.Event()
+        self._keeping = False
         self._hurry = asyncio.Event()
         self._link = Link(
             target=settings.master,
@@ -186,7 +187,7 @@ class Agent:
                 self._shortcuts.start()
                 stack.push_async_callback(self._shortcuts.close)
             for number in (signal.SIGTERM, signal.SIGINT):
-                self._loop.add_signal_handler(number, self._told_to_end)
+                self._loop.add_signal_handler(number, self._told_to_end, number)
                 stack.callback(self._loop.remove_signal_handler, number)
             if self._shuffle is not None:
                 serving = asyncio.create_task(self._shuffle.run())
@@ -200,7 +201,7 @@ class Agent:
                     linked.result()
             finally:
                 self._ending.set()
-                await self._end_containers()
+                await (self._leave_containers() if self._keeping else self._end_containers())
                 if await self._containers.drain(0.0):
                     await asyncio.to_thread(self._mps.stop)
                 await self._link.close(_FLUSH_LIMIT_S)
@@ -210,9 +211,11 @@ class Agent:
                 (self._settings.work_dir / READY_FILE).unlink(missing_ok=True)
                 self._machine.isolation.driver.close()
 
-    def _told_to_end(self) -> None:
+    def _told_to_end(self, number: int) -> None:
         if self._ending.is_set():
             self._hurry.set()
+        else:
+            self._keeping = number == signal.SIGTERM and self._settings.keep_containers
         self._ending.set()
 
     async def _serve_logs(self, stack: contextlib.AsyncExitStack) -> None:
@@ -278,6 +281,32 @@ class Agent:
             if adopted.ended is not None:
                 self._container_ended(spec.container_id, adopted.ended)
 
+    async def _leave_containers(self) -> None:
+        """What runs is for the next agent on this directory. What waits here would be lost: nothing
+        of it is on the disk."""
+        await self._all_started(_STOP_MARGIN_S)
+        left = 0
+        for status in sorted(self._core.statuses(), key=_batch_that_waits_first):
+            if status.state is ContainerState.WAITING:
+                reason = f"the agent of node {self._machine.name} is restarted"
+                self._stop_now(status.container_id, reason, only_if_waiting=True)
+            left += status.state in (ContainerState.RUNNING, ContainerState.STOPPING)
+        _log.info("leaving containers to the next agent", containers=left)
+
+    def _stop_now(
+        self, container_id: ContainerId, reason: str, *, only_if_waiting: bool = False
+    ) -> None:
+        stop = e.StopReceived(
+            now=time.time(),
+            epoch=self._core.epoch,
+            container_id=container_id,
+            cause=EndCause.NODE_LOST,
+            reason=reason,
+            grace_s=self._settings.stop_grace_s,
+            only_if_waiting=only_if_waiting,
+        )
+        self._deliver(stop)
+
     async def _end_containers(self) -> None:
         """Stop the waiting ones first, streams last of them, so that room that appears starts
         nobody, and nobody makes way for one that ends."""
@@ -286,15 +315,10 @@ class Agent:
         if live:
             _log.info("ending containers", containers=len(live), grace_s=grace_s)
         for status in sorted(live, key=_batch_that_waits_first):
-            stop = e.StopReceived(
-                now=time.time(),
-                epoch=self._core.epoch,
-                container_id=status.container_id,
-                cause=EndCause.NODE_LOST,
-                reason=f"the agent of node {self._machine.name} was shut down",
-                grace_s=grace_s,
+            reason = (
+                f"the agent of node {self._machine.name} was shut down, and its containers with it"
             )
-            self._deliver(stop)
+            self._stop_now(status.container_id, reason)
         ended = asyncio.create_task(self._all_ended(grace_s + _STOP_MARGIN_S))
         hurried = asyncio.create_task(self._hurry.wait())
         await asyncio.wait((ended, hurried), return_when=asyncio.FIRST_COMPLETED)
@@ -304,9 +328,13 @@ class Agent:
                 self._containers.stop(container_id, order, 0.0)
         await ended
 
+    async def _all_started(self, limit_s: float) -> None:
+        latest_s = time.monotonic() + limit_s
+        while self._starting and (left_s := latest_s - time.monotonic()) > 0:
+            await asyncio.wait(tuple(self._starting.values()), timeout=left_s)
+
     async def _all_ended(self, limit_s: float) -> None:
-        while self._starting:
-            await asyncio.wait(tuple(self._starting.values()), timeout=limit_s)
+        await self._all_started(limit_s)
         if not await self._containers.drain(limit_s):
             _log.error("containers still run; the next agent on this directory adopts them")
 

@@ -76,6 +76,8 @@ async def test_old_directories_are_removed(hands: Hands, tmp_path: Path) -> None
     await hands.containers.start(spec_of("c2"), shell(FOREVER))
     ended_at_s = (tmp_path / "containers/c1/exit.json").stat().st_mtime
     assert hands.containers.forget_old(60, ended_at_s + 59).old == 0
+    assert hands.containers.forget_old(60, ended_at_s + 61).old == 0, "the master must hear of it"
+    hands.containers.acknowledge("c1")
     assert hands.containers.forget_old(60, ended_at_s + 61).old == 1
     assert [path.name for path in hands.containers.dir.iterdir()] == ["c2"]
 
