@@ -51,7 +51,7 @@ _MEANING = {
     "wordcount_warm_ratio": ("wordcount", "warm", "submit → end of a short word count, warm pool"),
 }
 _TRAINING_LIMIT_S = 300.0
-_READY_LIMIT_S = 90.0
+_READY_LIMIT_S = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

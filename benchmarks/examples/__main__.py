@@ -34,6 +34,7 @@ from benchmarks.common import CONSOLE, RESULTS_DIR
 from benchmarks.examples import data
 from benchmarks.examples.plan import Plan, discover, plan_of
 from benchmarks.processes import BenchmarkError, interruptible, tail, wait_until
+from benchmarks.startup import Started
 from hrm import rpc
 from hrm.errors import HrmError
 from hrm.v1 import admin_pb2, admin_pb2_grpc, common_pb2
@@ -58,8 +59,9 @@ class Outcome:
     note: str = ""
 
 
-class _Unbuffered(Hrm):
-    """What an example prints is there at once: streaming ones are stopped for it."""
+class _Unbuffered(Started):
+    """What an example prints is there at once: streaming ones are stopped for it. Class archives
+    are there from the first one on."""
 
     def environment(self) -> dict[str, str]:
         return {**super().environment(), "PYTHONUNBUFFERED": "1"}

@@ -215,8 +215,16 @@ def _become(account: dict[str, Any], libc: ctypes.CDLL) -> None:
         raise OSError(0, f"the kernel left capabilities {left:#x} or other ids")
 
 
+def _rank_session(pid: int, nice: int) -> None:
+    """Where the kernel shares cores among sessions (autogroup), ``nice`` ranks a process only
+    within its own; this ranks the session. 0: one's own."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid or 'self'}/autogroup").write_text(str(nice))
+
+
 def _hurry(pid: int) -> None:
     """Give a process that was to be in nobody's way our own priority."""
+    _rank_session(pid, 0)
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, int(task.name), os.getpriority(os.PRIO_PROCESS, 0))
@@ -324,6 +332,7 @@ class Shim:
             null = self._input[0] if self._input else os.open(os.devnull, os.O_RDONLY)
             if self._waits and os.geteuid() == 0:  # others could not take it back
                 os.nice(_NICE)
+                _rank_session(0, _NICE)
             for source, target in ((null, 0), (stdout, 1), (stderr, 2)):
                 os.dup2(source, target)
             signal.set_wakeup_fd(-1)

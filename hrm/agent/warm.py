@@ -12,8 +12,9 @@ dies. When it is taken, the directory becomes the container's: it is renamed, an
 paths valid that the JVM knows.
 
 The memory of the pool is not offered to the cluster (``reserved_mib``), so that it is never taken
-twice. It starts one JVM at a time, some seconds after the last executor was asked for, at a low
-priority where the agent is root, and gives up after some failures in a row.
+twice. It starts one JVM at a time, when nobody has asked for an executor for some seconds and the
+machine has a core to spare, after a minute in any case; at a low priority where the agent is root.
+It gives up after some failures in a row.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ __all__ = ["Profile", "WarmJvm", "WarmPool", "profile_of", "reserved_mib"]
 
 WARM_CLASS = "org.apache.spark.scheduler.cluster.hrm.WarmExecutor"
 READY_FILE = "warm.ready"
-MEMORY_MAX_MIB = 512
+MEMORY_MAX_MIB = 768
 """The most that a JVM in waiting may take."""
 
 FAILURES_MAX = 3
@@ -83,6 +84,11 @@ _FIXED_OPTIONS = re.compile(
     r"-Dio\.netty\.[\w.]+=\w+"
 )
 _log = structlog.get_logger("hrm.agent.warm")
+
+
+def machine_idle_s() -> float:
+    """Seconds that this machine's cores have had nothing to do, all together, since it started."""
+    return float(psutil.cpu_times().idle)
 
 
 def reserved_mib(settings: AgentSettings) -> int:
@@ -231,9 +237,11 @@ class WarmPool:
         spark: Spark,
         plugin: Callable[[], str] | None = None,
         calm_s: float = CALM_S,
+        idle_s: Callable[[], float] = machine_idle_s,
     ) -> None:
         """``plugin``: finds the jar with ``WarmExecutor``; built where it is not given.
-        ``calm_s``: time without another executor before a JVM is started."""
+        ``calm_s``: time without another executor, and with a core to spare, before a JVM is
+        started. ``idle_s``: seconds that cores have had nothing to do, ever."""
         self._size = settings.warm_executors
         self._dir = settings.work_dir.absolute() / "warm"
         self._jars = ":".join(class_path(str(spark.home)))
@@ -246,6 +254,7 @@ class WarmPool:
         self._building = False
         self._asked_at_s = 0.0
         self._calm_s = calm_s
+        self._idle_s = idle_s
         self._kick = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -343,10 +352,18 @@ class WarmPool:
                 self._building = False
 
     async def _calm(self) -> None:
-        """Let the executors that have just been asked for start first, within a limit."""
+        """Be in nobody's way: let the executors that have just been asked for start, and wait for
+        an idle core, within a limit."""
+        spare = min(1.0, (psutil.cpu_count() or 1) / 2)
         latest = time.monotonic() + CALM_LIMIT_S
-        while (wait_s := min(self._asked_at_s + self._calm_s, latest) - time.monotonic()) > 0:  # noqa: ASYNC110
-            await asyncio.sleep(wait_s)  # meanwhile others may have been asked for
+        idle = self._calm_s == 0.0
+        while (now := time.monotonic()) < latest:
+            wait_s = self._asked_at_s + self._calm_s - now
+            if idle and wait_s <= 0:
+                return
+            before_s = self._idle_s()
+            await asyncio.sleep(min(max(wait_s, self._calm_s), latest - now))
+            idle = self._idle_s() - before_s >= spare * (time.monotonic() - now)
 
     async def _drop(self, jvms: list[WarmJvm]) -> None:
         for jvm in tuple(jvms):

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -137,11 +138,21 @@ def test_memory_of_the_pool_is_not_offered() -> None:
 class Node:
     """Containers with a pool, as an agent has them."""
 
-    def __init__(self, directory: Path, *, size: int = 1, broken: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        size: int = 1,
+        broken: bool = False,
+        calm_s: float = 0.0,
+        idle_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.java = fake_java(directory, broken=broken)
         settings = AgentSettings(work_dir=directory / "agent", warm_executors=size)
         self.dir = directory / "agent"
-        self.pool = WarmPool(settings, SPARK, plugin=lambda: "/plugin.jar", calm_s=0.0)
+        self.pool = WarmPool(
+            settings, SPARK, plugin=lambda: "/plugin.jar", calm_s=calm_s, idle_s=idle_s
+        )
         self.ends: asyncio.Queue[tuple[str, Ended]] = asyncio.Queue()
         self.containers = Containers(
             self.dir,
@@ -220,6 +231,34 @@ async def test_the_second_executor_of_a_kind_is_one_that_waited(node: Node) -> N
     await node.until("ready")
     third = json.loads(await node.run("c3"))
     assert third["began"]["SPARK_LOCAL_DIRS"] != began, "each is used once"
+
+
+async def test_none_is_started_while_the_machine_is_busy(tmp_path: Path) -> None:
+    asked = 0
+
+    def idle_s() -> float:
+        nonlocal asked
+        asked += 1
+        return time.monotonic() * 1024 if asked > 20 else 0.0
+
+    node = Node(tmp_path, calm_s=0.01, idle_s=idle_s)
+    await node.run("c1")
+    async with asyncio.timeout(LIMIT_S):
+        while asked < 20:
+            assert not node.jvms()
+            await asyncio.sleep(0)
+    await node.until("ready")
+    await node.close()
+
+
+async def test_a_machine_that_is_never_idle_gets_one_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm, "CALM_LIMIT_S", 0.1)
+    node = Node(tmp_path, calm_s=0.01, idle_s=lambda: 0.0)
+    await node.run("c1")
+    await node.until("ready")
+    await node.close()
 
 
 async def test_its_logs_have_the_bounds_of_a_container(node: Node) -> None:

@@ -4,6 +4,8 @@ import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.{Files, Paths}
 import java.security.PrivilegedExceptionAction
 import java.util.{Collections, Map => JMap}
+import java.util.concurrent.CountDownLatch
+import java.util.concurrent.TimeUnit.MILLISECONDS
 
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
@@ -14,6 +16,7 @@ import org.apache.hadoop.security.UserGroupInformation
 import org.apache.spark.{HeartbeatReceiver, SparkConf, SparkContext, SparkEnv}
 import org.apache.spark.executor.CoarseGrainedExecutorBackend
 import org.apache.spark.rpc.RpcEnv
+import org.apache.spark.sql.SparkSession
 import org.apache.spark.util.Utils
 
 /**
@@ -26,15 +29,20 @@ import org.apache.spark.util.Utils
  */
 object WarmExecutor {
   private val ReadyFile = "warm.ready"
+  private val Garbage = 32L << 20
 
   def main(args: Array[String]): Unit = {
-    // As somebody of its own: a context leaves its secret with the user that it runs as.
-    val rehearsal = new PrivilegedExceptionAction[Unit] { def run(): Unit = rehearse() }
-    try UserGroupInformation.createRemoteUser("rehearsal").doAs(rehearsal) catch {
-      case NonFatal(error) =>
-        error.printStackTrace()
-        System.exit(1)
-    }
+    // As somebody of its own: a context leaves its secret with the user that it runs as. In a
+    // thread of its own: a session is left to the threads that its own one starts later.
+    val rehearsal = new PrivilegedExceptionAction[Unit] { def run(): Unit = sparingly(rehearse()) }
+    val thread = new Thread(() =>
+      try UserGroupInformation.createRemoteUser("rehearsal").doAs(rehearsal) catch {
+        case NonFatal(error) =>
+          error.printStackTrace()
+          System.exit(1)
+      }, "rehearsal")
+    thread.start()
+    thread.join()
     Files.createFile(Paths.get(ReadyFile))
     val line = new String(System.in.readAllBytes(), UTF_8)
     if (line.isEmpty) System.exit(0)
@@ -62,7 +70,7 @@ object WarmExecutor {
     field.get(shown).asInstanceOf[JMap[String, String]]
   }
 
-  /** A context of this process alone, one job with a shuffle, one authenticated connection. */
+  /** A context of this process alone: a job with a shuffle, an authenticated connection, queries. */
   private def rehearse(): Unit = {
     val probe = """{"environment": {"a": "b"}, "properties": {}, "arguments": ["c"]}"""
     fields(new ObjectMapper().readTree(probe).get("environment"))
@@ -75,6 +83,8 @@ object WarmExecutor {
       .set("spark.ui.enabled", "false")
       .set("spark.driver.host", "127.0.0.1")
       .set("spark.driver.bindAddress", "127.0.0.1")
+      .set("spark.buffer.pageSize", "1m")
+      .set("spark.sql.shuffle.partitions", "2")
     val context = new SparkContext(conf)
     try {
       val pairs = context.parallelize(1 to 20, 2).map(number => (number % 3, number))
@@ -87,7 +97,47 @@ object WarmExecutor {
         client.shutdown()
         client.awaitTermination()
       }
+      rehearseSql()
     } finally context.stop()
-    System.gc()
+  }
+
+  /** Collects early and often: what a heap has once taken from the machine, it does not give back. */
+  private def sparingly(body: => Unit): Unit = {
+    val heap = Runtime.getRuntime
+    val over = new CountDownLatch(1)
+    val collector = new Thread(() => {
+      var kept = 0L
+      while (!over.await(20, MILLISECONDS)) {
+        if (heap.totalMemory() - heap.freeMemory() > kept + Garbage) {
+          System.gc()
+          kept = heap.totalMemory() - heap.freeMemory()
+        }
+      }
+      System.gc()
+    }, "rehearsal-collector")
+    collector.start()
+    try body finally {
+      over.countDown()
+      collector.join()
+    }
+  }
+
+  /** What executors do for most queries: generated code, a shuffle, cached columns, files. */
+  private def rehearseSql(): Unit = {
+    val session = SparkSession.builder().getOrCreate()
+    val place = Files.createTempDirectory(Paths.get("").toAbsolutePath, "rehearsal")
+    try {
+      val rows = session.range(0, 40, 1, 2)
+        .selectExpr("id", "id % 3 as key", "concat_ws(' ', id, id % 5) as text")
+      rows.write.parquet(s"$place/parquet")
+      rows.select("text").write.text(s"$place/text")
+      val parts = session.read.text(s"$place/text").selectExpr("explode(split(value, ' ')) as part")
+      val counts = parts.groupBy("part").count().cache()
+      require(counts.selectExpr("sum(count)", "count(*)").collect()(0).getLong(0) == 80L)
+      require(counts.orderBy("part").limit(5).collect().length == 5)
+      val read = session.read.parquet(s"$place/parquet")
+      val sums = read.groupBy("key").agg("id" -> "sum", "id" -> "avg")
+      require(read.join(sums, "key").where("id > 9").collect().length == 30)
+    } finally Utils.deleteRecursively(place.toFile)
   }
 }
