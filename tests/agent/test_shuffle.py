@@ -181,7 +181,8 @@ class Undying:
         self.kills += 1
 
     async def wait(self) -> int:
-        return await asyncio.get_running_loop().create_future()
+        await asyncio.Event().wait()
+        return 0
 
 
 async def test_one_that_even_a_kill_does_not_end_holds_up_nobody(
