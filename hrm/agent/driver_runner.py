@@ -192,8 +192,9 @@ class Runner:
         """
         self._told_to_end = True
         if not self._starts:
-            for half in Path(self._document["cache_dir"]).glob(f"*.{os.getpid()}.part"):
-                half.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                for half in Path(self._document["cache_dir"]).glob(f"*.{os.getpid()}.part"):
+                    half.unlink(missing_ok=True)
             os.write(2, b"HRM: told to end before the driver has started\n")
             os._exit(128 + signal.SIGTERM)
 
