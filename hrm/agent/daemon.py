@@ -366,14 +366,18 @@ class Agent:
         for known in self._core.containers.values():
             if known.life.state is not ContainerState.ENDED:
                 used |= files_of(known.spec.launch.driver)
-        swept = await asyncio.to_thread(
-            file_cache.sweep,
-            files_dir(self._settings),
-            used=used,
-            keep_s=keep_s,
-            bytes_max=self._settings.files_mib_max << 20,
-            now=time.time(),
-        )
+        try:
+            swept = await asyncio.to_thread(
+                file_cache.sweep,
+                files_dir(self._settings),
+                used=used,
+                keep_s=keep_s,
+                bytes_max=self._settings.files_mib_max << 20,
+                now=time.time(),
+            )
+        except OSError as error:
+            _log.warning("cannot clear away files of applications", why=str(error))
+            return
         if swept.old or swept.too_much or swept.foreign:
             _log.info(
                 "removed files of applications",
