@@ -257,6 +257,11 @@ class AgentSettings(Settings):
         default=1.0, gt=0, le=60, description="how often containers are measured"
     )
     stop_grace_s: float = Field(default=5.0, ge=0, description="between SIGTERM and SIGKILL")
+    keep_containers: bool = Field(
+        default=False,
+        description="SIGTERM ends the agent alone and leaves its containers to the next agent on "
+        "this work directory, for restarts and upgrades; SIGINT ends them in any case",
+    )
     preemption: bool = Field(
         default=True, description="batch executors make way for stream executors that wait"
     )
@@ -279,6 +284,12 @@ class AgentSettings(Settings):
         default=10_240,
         ge=0,
         description="logs kept on the node in all; the oldest of ended containers go first",
+    )
+    files_mib_max: int = Field(
+        default=10_240,
+        ge=0,
+        description="files of applications kept on the node for the next drivers; those used "
+        "longest ago go first, and none that a running driver needs",
     )
 
     @field_validator("gpus", mode="before")

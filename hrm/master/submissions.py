@@ -119,7 +119,7 @@ class Submissions:
         self.core.admit()
         now = self.now()
         record = make(self.core.new_id(now), now)
-        self.files.require(record.files)
+        await self.files.require(record.files)
         try:
             await self._hold(record)
         except HrmError:
@@ -431,7 +431,7 @@ class Submissions:
     async def _clean_forever(self) -> None:
         while True:
             try:
-                removed = await asyncio.to_thread(self.files.clean, self.core.files(), self._keep_s)
+                removed = await self.files.clean(self.core.files(), self._keep_s)
             except OSError as error:
                 removed = 0
                 log.warning("cannot remove files", why=str(error))
