@@ -106,6 +106,12 @@ def test_of_a_failure_the_error_is_kept() -> None:
     said = "status 1: Traceback\n  File x\nValueError: no | such thing\n26/11/21 INFO Stopping\n"
     assert runner._short(said) == "ValueError: no / such thing"
     assert runner._short("") == "no word"
+    said = (
+        "py4j.Py4JJavaError: o1.show\nCaused by: x.FileError: /tmp/hrm-examples-a_1/sql-x/d/f.json"
+    )
+    assert runner._short(said) == "x.FileError: d/f.json"
+    assert runner._alike("calling o12.show", "calling o9.show")
+    assert not runner._alike("calling o12.show", "")
 
 
 def test_an_end_tells_what_was_printed_and_what_was_logged(tmp_path: Path) -> None:
