@@ -131,10 +131,17 @@ def _refuse_second(old: Cluster | None) -> None:
         return
     whole = len(alive) == len(old.processes)
     names = ", ".join(f"{process.name} (pid {process.pid})" for process in alive)
-    what = "already running" if whole else "half alive"
+    end = f"hrm down{_state_flag(old.directory)}"
+    if whole:
+        raise errors.AlreadyExists(
+            f"a cluster is already running at hrm://{old.address}: {names}; "
+            f"look at it: hrm status, end it: {end}"
+        )
+    gone = [process for process in old.processes if process not in alive]
+    logs = ", ".join(f"{process.name} ({process.log})" for process in gone)
     raise errors.AlreadyExists(
-        f"a cluster is {what} at hrm://{old.address}: {names}; "
-        f"look at it: hrm status, end it: hrm down{_state_flag(old.directory)}"
+        f"a cluster is half alive at hrm://{old.address}: {names}; "
+        f"its log says why it died: {logs}; end the rest: {end}, and start again: hrm up"
     )
 
 

@@ -165,7 +165,7 @@ class _Shown:
             console.print_json({"events": self._kept, "resume": self._resume})
         elif not self._any:
             console.note(
-                "no such events; hrm events --since 1d shows more, hrm apps --all lists IDs"
+                "no such events; hrm events --since 1d shows more; names: hrm apps --all, hrm nodes"
             )
 
 

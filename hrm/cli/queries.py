@@ -246,6 +246,8 @@ def node_drain(
     """Give nodes no new containers; those that run there go on to their end, or move away."""
     from hrm.v1.admin_pb2 import DrainNodesRequest
 
+    if undo and move:
+        raise errors.InvalidRequest("--undo and --move exclude each other; leave one of them out")
     with _hint("hrm nodes lists them"), client.connect(master, timeout) as connection:
         request = DrainNodesRequest(names=names, undo=undo, move_within_s=move)
         answer = connection.stub.DrainNodes(request, timeout=timeout)

@@ -117,6 +117,10 @@ def test_a_node_can_be_emptied(hrm: Run, master: FakeMaster) -> None:
     assert hrm("node", "drain", "node-1", "--move", "30").exit_code == 0
     assert master.requests[-1].move_within_s == 30.0
     assert hrm("node", "drain", "node-1", "--move", "3601").exit_code == 2
+    asked = len(master.requests)
+    said = _one_line(hrm("node", "drain", "node-1", "--undo", "--move", "5"))
+    assert "--undo and --move exclude each other" in said
+    assert len(master.requests) == asked
 
 
 def test_an_excluded_node_is_shown_with_the_reason() -> None:

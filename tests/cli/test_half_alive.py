@@ -1,0 +1,38 @@
+"""What ``hrm up`` says of a cluster of which one daemon has died."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hrm import errors
+from hrm.agent.shim import start_ticks
+from hrm.cli import cluster, embedded, machine
+
+
+def test_a_half_alive_cluster_names_the_log_of_what_died(tmp_path: Path) -> None:
+    ticks = start_ticks(os.getpid())
+    assert ticks is not None
+    pid = os.getpid()
+    living = embedded.Process(
+        role="agent", name="node-1", pid=pid, start_ticks=ticks, log="/logs/node-1.log"
+    )
+    dead = embedded.Process(
+        role="master", name="master", pid=pid, start_ticks=ticks - 1, log="/logs/master.log"
+    )
+    old = embedded.Cluster(
+        directory=tmp_path,
+        host="127.0.0.1",
+        port=7480,
+        nodes=1,
+        size=machine.NodeSize(cores=1, memory_mib=1024, notes=()),
+        processes=[dead, living],
+    )
+    with pytest.raises(errors.AlreadyExists) as caught:
+        cluster._refuse_second(old)
+    said = str(caught.value)
+    assert "half alive" in said and "master (/logs/master.log)" in said
+    assert "/logs/node-1.log" not in said
+    assert "hrm down" in said and "hrm up" in said
