@@ -39,6 +39,9 @@ _SOCKET = ("127.0.0.1", "{port}")
 _PAIR = r"\('[a-z]+', [1-9]\d*\)"  # ten of them are printed, in no order
 _WORD = r"\|\s*spark\s*\|"
 
+# ALS makes a deep lineage. Java's default stack is too small for it here, on local mode as well.
+_DEEP = (("spark.driver.extraJavaOptions", "-Xss4m"), ("spark.executor.extraJavaOptions", "-Xss4m"))
+
 _PLANS: dict[str, Plan] = {
     "pi.py": Plan(arguments=("4",)),
     "sort.py": Plan(arguments=("numbers.txt",)),
@@ -55,6 +58,8 @@ _PLANS: dict[str, Plan] = {
     "mllib/kmeans.py": Plan(arguments=("data/mllib/kmeans_data.txt", "2")),
     "mllib/logistic_regression.py": Plan(arguments=("points-labelled.txt", "2")),
     "mllib/word2vec.py": Plan(arguments=("text8_lines",)),
+    "mllib/ranking_metrics_example.py": Plan(settings=_DEEP),
+    "mllib/recommendation_example.py": Plan(settings=_DEEP),
     "mllib/streaming_linear_regression_example.py": Plan(
         arguments=("{work}/training", "{work}/test"),
         feed="training",
