@@ -8,7 +8,9 @@ Each example is a file of the pyspark package and is handed to the stock ``spark
 working directory that has the files it names. It passes when it ends with status 0 and the master
 knows it as an application that succeeded with an executor on one of its nodes. A streaming example
 passes when its output shows words that were sent to it while the master knew it as running; it is
-stopped then. The JVMs compile quickly rather than well: that changes no answer, and there are many.
+stopped then. One that ends with an error is tried on Spark's local mode, too: where that ends with
+the same error, the table says so. The JVMs compile quickly rather than well: that changes no
+answer, and there are many.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import common
-from benchmarks.clusters import Hrm, Shape, Submission, spark_home
+from benchmarks.clusters import Cluster, Hrm, Local, Shape, Submission, spark_home
 from benchmarks.common import CONSOLE, RESULTS_DIR
 from benchmarks.examples import data
 from benchmarks.examples.plan import Plan, discover, plan_of
@@ -45,7 +47,7 @@ LIMIT_S = 300.0
 _SHAPE = Shape(nodes=2, cores_per_node=2, memory_per_node_mib=4096, executors=1, executor_cores=2)
 _QUICK = "-XX:TieredStopAtLevel=1"
 _APPLICATION = re.compile(r"app-\d{8}-\d+-\d{4,}")
-_PASSED, _FAILED, _SKIPPED = "passed", "failed", "skipped"
+_PASSED, _FAILED, _SKIPPED, _ALIKE = "passed", "failed", "skipped", "fails without HRM"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,14 @@ class _Unbuffered(Started):
 
     def environment(self) -> dict[str, str]:
         return {**super().environment(), "PYTHONUNBUFFERED": "1"}
+
+
+class Ended(BenchmarkError):
+    """It ended by itself, and must not have; the message has all that it said."""
+
+    def __init__(self, status: int, submission: Submission) -> None:
+        said = [tail(path, 400) for path in (submission.process.log, submission.output)]
+        super().__init__("\n".join([f"status {status}:", *said]))
 
 
 class Runner:
@@ -96,10 +106,14 @@ class Runner:
         began_s = time.monotonic()
         try:
             with self._input(plan, work) as arguments:
-                note = self._judge(plan, work, self._submit(example, plan, work, arguments))
+                note = self._judge(
+                    plan, work, self._submit(example, plan, work, arguments, self._cluster)
+                )
             result = _PASSED
         except (BenchmarkError, HrmError) as error:
             note, result = _short(str(error)), _FAILED
+            if isinstance(error, Ended) and self._without(example, plan, work) == note:
+                result = _ALIKE
         seconds = time.monotonic() - began_s
         kind = "stream" if plan.until else "batch"
         return Outcome(example=example, result=result, seconds=seconds, kind=kind, note=note)
@@ -113,10 +127,26 @@ class Runner:
                 stack.enter_context(data.feed_files(work / plan.feed))
             yield [x.format(port=port, work=work) for x in plan.arguments]
 
-    def _submit(self, example: str, plan: Plan, work: Path, arguments: list[str]) -> Submission:
+    def _without(self, example: str, plan: Plan, there: Path) -> str:
+        """How the example ends on Spark's local mode; empty: not by an error of its own."""
+        work = there.with_name(f"{there.name}-local")
+        data.lay_out(work, self._home, self._resources)
+        local = Local(self._cluster.shape, work / "local")
+        try:
+            with self._input(plan, work) as arguments:
+                submission = self._submit(example, plan, work, arguments, local)
+                status = submission.process.wait(self._limit_s)
+        except BenchmarkError:
+            submission.stop()
+            return ""
+        return _short(str(Ended(status, submission))) if status else ""
+
+    def _submit(
+        self, example: str, plan: Plan, work: Path, arguments: list[str], cluster: Cluster
+    ) -> Submission:
         events = work / "events"
         settings = {
-            **self._cluster.submit_settings(),
+            **cluster.submit_settings(),
             "spark.eventLog.dir": events.as_uri(),
             "spark.driver.extraJavaOptions": _QUICK,
             "spark.executor.extraJavaOptions": _QUICK,
@@ -124,7 +154,7 @@ class Runner:
         }
         events.mkdir()
         path = self._home / "examples" / "src" / "main" / "python" / example
-        return self._cluster.submit(path, arguments, work, settings)
+        return cluster.submit(path, arguments, work, settings)
 
     def _judge(self, plan: Plan, work: Path, submission: Submission) -> str:
         """Wait for its end, or for its output; answers a note.
@@ -136,7 +166,7 @@ class Runner:
             return self._watch(plan, work, submission)
         status = submission.process.wait(self._limit_s)
         if status != 0:
-            raise BenchmarkError(f"status {status}: {tail(submission.process.log, 400)}")
+            raise Ended(status, submission)
         app = self._application(work)
         if app.state != common_pb2.APPLICATION_STATE_SUCCEEDED:
             state = common_pb2.ApplicationState.Name(app.state)
@@ -151,7 +181,7 @@ class Runner:
 
         def seen() -> bool:
             if not submission.running:
-                raise BenchmarkError(f"it ended by itself: {tail(submission.process.log, 400)}")
+                raise Ended(submission.process.wait(1.0), submission)
             return pattern.search(shown.read_text(errors="replace")) is not None
 
         try:
@@ -186,7 +216,8 @@ def _short(message: str) -> str:
 def _report(document: dict[str, Any]) -> str:
     outcomes = document["examples"]
     counts = {
-        kind: sum(x["result"] == kind for x in outcomes) for kind in (_PASSED, _FAILED, _SKIPPED)
+        kind: sum(x["result"] == kind for x in outcomes)
+        for kind in (_PASSED, _FAILED, _ALIKE, _SKIPPED)
     }
     rows = [
         (
@@ -234,6 +265,16 @@ def _known(name: str, version: str) -> dict[str, Outcome]:
     return {x["example"]: Outcome(**x) for x in document["examples"]}
 
 
+@contextlib.contextmanager
+def _pool(at_once: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads; whoever interrupts does not wait for what they would still have done."""
+    pool = ThreadPoolExecutor(at_once)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is asked for; 1 if anything failed."""
     options = parse_arguments(arguments)
@@ -258,7 +299,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tempfile.TemporaryDirectory(prefix="hrm-examples-") as scratch,
         _Unbuffered(_SHAPE, Path(scratch) / "cluster") as cluster,
         contextlib.closing(Runner(cluster, Path(scratch), options.limit)) as runner,
-        ThreadPoolExecutor(options.at_once) as pool,
+        _pool(options.at_once) as pool,
     ):
         for outcome in pool.map(runner.run, wanted[: options.most]):
             known[outcome.example] = outcome

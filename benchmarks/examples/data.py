@@ -14,13 +14,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["LINES", "feed_files", "lay_out", "resources", "serve_lines"]
+__all__ = ["GREETING", "LINES", "feed_files", "lay_out", "resources", "serve_lines"]
 
 LINES = (
     "spark streams and batch share one cluster",
     "a happy spark counts good words",
     "they love what spark does",
 )
+GREETING = "hello"
+"""What a reader of the socket is sent first, and never again: a session that comes to its end."""
+
 _PEOPLE = (("Michael", None), ("Andy", 30), ("Justin", 19))
 _SEND_INTERVAL_S = 0.5
 
@@ -82,13 +85,15 @@ def lay_out(work: Path, spark_home: Path, resources_dir: Path) -> None:
 
 @contextmanager
 def serve_lines() -> Iterator[int]:
-    """A socket on loopback that sends ``LINES`` again and again to whoever connects; its port."""
+    """A socket on loopback that sends ``GREETING``, then ``LINES`` again and again, to whoever
+    connects; its port."""
     done = threading.Event()
     threads: list[threading.Thread] = []
 
     def send(connection: socket.socket) -> None:
         with connection:
             try:
+                connection.sendall(f"{GREETING}\n".encode())
                 while not done.is_set():
                     connection.sendall("".join(f"{line}\n" for line in LINES).encode())
                     done.wait(_SEND_INTERVAL_S)

@@ -36,6 +36,7 @@ class Plan:
 
 _NO_EXAMPLES_JAR = "needs the spark-examples jar, which PyPI's pyspark does not have"
 _SOCKET = ("127.0.0.1", "{port}")
+_PAIR = r"\('[a-z]+', [1-9]\d*\)"  # ten of them are printed, in no order
 _WORD = r"\|\s*spark\s*\|"
 
 _PLANS: dict[str, Plan] = {
@@ -71,7 +72,7 @@ _PLANS: dict[str, Plan] = {
         arguments=(*_SOCKET, "10"), until=_WORD
     ),
     "sql/streaming/structured_network_wordcount_session_window.py": Plan(
-        arguments=_SOCKET, until=_WORD, modules=("pandas", "pyarrow")
+        arguments=_SOCKET, until=r"\|\s*hello\s*\|", modules=("pandas", "pyarrow")
     ),
     "sql/streaming/structured_sessionization.py": Plan(
         arguments=_SOCKET, until=_WORD, modules=("pandas", "pyarrow")
@@ -79,16 +80,14 @@ _PLANS: dict[str, Plan] = {
     "sql/streaming/structured_blockchain_admission_control.py": Plan(
         until=r"Batch: 1", modules=("pyarrow",)
     ),
-    "streaming/hdfs_wordcount.py": Plan(
-        arguments=("{work}/lines",), feed="lines", until=r"'spark'"
-    ),
-    "streaming/network_wordcount.py": Plan(arguments=_SOCKET, until=r"'spark'"),
+    "streaming/hdfs_wordcount.py": Plan(arguments=("{work}/lines",), feed="lines", until=_PAIR),
+    "streaming/network_wordcount.py": Plan(arguments=_SOCKET, until=_PAIR),
     "streaming/network_wordjoinsentiments.py": Plan(arguments=_SOCKET, until=r"happ|good|love"),
     "streaming/recoverable_network_wordcount.py": Plan(
-        arguments=(*_SOCKET, "{work}/checkpoint", "{work}/counts"), until=r"'spark'"
+        arguments=(*_SOCKET, "{work}/checkpoint", "{work}/counts"), until=_PAIR
     ),
     "streaming/sql_network_wordcount.py": Plan(arguments=_SOCKET, until=_WORD),
-    "streaming/stateful_network_wordcount.py": Plan(arguments=_SOCKET, until=r"'spark'"),
+    "streaming/stateful_network_wordcount.py": Plan(arguments=_SOCKET, until=_PAIR),
 }
 
 

@@ -31,6 +31,8 @@ class Bounds:
     retry_delay_s: float = 0.05
     retry_delay_max_s: float = 2.0
     resend_delay_s: float = 3.0
+    relocation_wait_s: float = 10.0
+    relocation_period_s: float = 1.0
     recovery_window_s: float = 10.0
     stop_grace_s: float = 5.0
     default_duration_s: float = 60.0

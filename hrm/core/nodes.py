@@ -36,6 +36,7 @@ from hrm.core.model import (
     is_driver,
 )
 from hrm.core.placing import Placing
+from hrm.core.relocation import Relocation
 from hrm.core.resource_unit import Entry, UnitQueue
 from hrm.errors import AlreadyExists, NotFound
 
@@ -66,6 +67,7 @@ class Nodes:
         self.absent: set[str] = set()
         self.drained = dict.fromkeys(drained)
         self.moving: dict[NodeName, float] = {}
+        self._relocation = Relocation(ledger, self._give_back)
         self._look_at_s = 0.0
 
     def registered(self, event: e.NodeRegistered) -> None:
@@ -140,6 +142,7 @@ class Nodes:
             self._look(now)
         if self.ledger.exclusions.open:
             self._judge(now)
+        self._relocation.tick(now)
         if self.absent and not any(app.is_doubtful(now) for app in self.ledger.live_applications()):
             for name in sorted(self.absent):
                 self.ledger.out.append(c.ForgetNode(node=NodeName(name)))
@@ -577,9 +580,14 @@ class Nodes:
             if application_id is not None and container.application_id != application_id:
                 continue
             if drained or self._may_go_elsewhere(container, now):
-                self.send_stop(
-                    node, container, EndCause.PREEMPTED, reason, now, only_if_waiting=True
-                )
+                self._give_back(container, reason, now)
+
+    def _give_back(self, container: Container, reason: str, now: float) -> None:
+        """What waits at a node, and has not started meanwhile, ends there; its application asks
+        again."""
+        assert container.node is not None
+        node = self.ledger.nodes[container.node]
+        self.send_stop(node, container, EndCause.PREEMPTED, reason, now, only_if_waiting=True)
 
     def _may_go_elsewhere(self, container: Container, now: float) -> bool:
         avoided = self.ledger.exclusions.avoided(container.application_id, now)

@@ -132,6 +132,7 @@ def _bounds_of_traits(seed: int, bounds: Bounds, traits: tuple[str, ...]) -> Bou
         rebind_timeout_s=chance.uniform(0.5, 3.0),
         lease_scope="candidates" if "candidates" in traits else "global",
         waiting_bound="feedback" if "feedback" in traits else "limit",
+        relocation_wait_s=source(seed, "relocation").uniform(0.5, 10.0),
     )
 
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.clusters import spark_home
+from benchmarks.clusters import Submission, spark_home
 from benchmarks.examples import __main__ as runner
 from benchmarks.examples import data
 from benchmarks.examples.__main__ import Outcome
 from benchmarks.examples.plan import _PLANS, discover, plan_of
+from benchmarks.processes import start
 
 ROOT = Path(__file__).parents[2]
 _NAMED = re.compile(r"""["']((?:data|examples/src/main/resources)/[^"'`]+)["'`]""")
@@ -73,8 +74,8 @@ def test_lines_come_for_as_long_as_somebody_reads() -> None:
     with data.serve_lines() as port, socket.create_connection(("127.0.0.1", port)) as reader:
         reader.settimeout(10)
         lines = reader.makefile()
-        got = [lines.readline().strip() for _ in range(2 * len(data.LINES))]
-    assert got == [*data.LINES, *data.LINES]
+        got = [lines.readline().strip() for _ in range(1 + 2 * len(data.LINES))]
+    assert got == [data.GREETING, *data.LINES, *data.LINES]
 
 
 def test_files_come_whole(tmp_path: Path, eventually: Callable[..., Any]) -> None:
@@ -92,7 +93,7 @@ def test_a_report_counts_and_keeps_the_reasons() -> None:
     ]
     text = runner._report({"known": 9, "examples": [vars_of(x) for x in outcomes]})
     assert "(3 of 9 run), unchanged" in text
-    assert "1 passed, 1 failed, 1 skipped" in text
+    assert "1 passed, 1 failed, 0 fails without HRM, 1 skipped" in text
     assert "| pi.py | passed | batch | 12 | - |" in text
     assert "| sql/x.py | skipped | - | - | needs a broker |" in text
 
@@ -105,6 +106,19 @@ def test_of_a_failure_the_error_is_kept() -> None:
     said = "status 1: Traceback\n  File x\nValueError: no | such thing\n26/11/21 INFO Stopping\n"
     assert runner._short(said) == "ValueError: no / such thing"
     assert runner._short("") == "no word"
+
+
+def test_an_end_tells_what_was_printed_and_what_was_logged(tmp_path: Path) -> None:
+    started = start(
+        [sys.executable, "-c", "import sys; print('KeyError: x'); sys.exit('log')"],
+        log=tmp_path / "stderr",
+        environment={},
+        output=tmp_path / "stdout",
+    )
+    assert started.wait(30.0) == 1
+    ended = runner.Ended(1, Submission(started, tmp_path))
+    assert str(ended).splitlines() == ["status 1:", "log", "KeyError: x"]
+    assert runner._short(str(ended)) == "KeyError: x"
 
 
 def test_earlier_outcomes_count_for_the_same_spark_alone(

@@ -211,6 +211,7 @@ def test_a_container_over_its_memory_is_killed_with_the_limit_named(
         pytest.param("processing-time", "STREAM", marks=pytest.mark.core),
         ("default", "STREAM"),
         ("available-now", "BATCH"),
+        ("dstream", "STREAM"),
     ],
 )
 def test_the_class_is_found_not_declared(
@@ -234,13 +235,15 @@ def test_the_class_is_found_not_declared(
         eventually(lambda: workload_class().endswith("STREAM"), 60.0, "it is seen as a stream")
         shown = cluster.application(name)
         assert shown is not None
-        assert "ticks" in shown["class_evidence"]
+        seen = "DStreams" if trigger == "dstream" else "ticks"
+        assert seen in shown["class_evidence"]
     else:
         eventually(progressed, 60.0, "the query works")
         assert workload_class().endswith("BATCH")
     stop.touch()
     eventually(stop.with_suffix(".stopped").exists, 30.0, "the query has stopped")
-    eventually(lambda: workload_class().endswith("BATCH"), 5.0, "without a query it is batch")
+    if trigger != "dstream":  # nobody hears when they end
+        eventually(lambda: workload_class().endswith("BATCH"), 5.0, "without a query it is batch")
     stop.with_suffix(".end").touch()
     assert app.wait() == 0, app.output()
 

@@ -29,7 +29,10 @@ private[hrm] final class HrmListener(executorAdded: () => Unit) extends SparkLis
   override def onOtherEvent(event: SparkListenerEvent): Unit =
     if (streams.observe(event)) events.progressed()
 
-  override def onJobStart(job: SparkListenerJobStart): Unit = changed { jobs += job.jobId }
+  override def onJobStart(job: SparkListenerJobStart): Unit = {
+    streams.observe(job.properties)
+    changed { jobs += job.jobId }
+  }
 
   override def onJobEnd(job: SparkListenerJobEnd): Unit = changed {
     jobs -= job.jobId

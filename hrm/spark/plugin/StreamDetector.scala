@@ -1,6 +1,6 @@
 package org.apache.spark.scheduler.cluster.hrm
 
-import java.util.{Map => JavaMap, UUID}
+import java.util.{Map => JavaMap, Properties, UUID}
 
 import scala.collection.mutable
 import scala.util.Try
@@ -15,6 +15,9 @@ import scala.util.Try
  * that runs it. Where both fail, behaviour decides: a query that idles, waiting for data, or that
  * has run for long, is a stream.
  *
+ * The older DStreams say of each job which batch it belongs to. They run until their context is
+ * stopped, which nobody hears of: such an application is a stream from its first batch to its end.
+ *
  * Everything goes by reflection: the sql jar may be absent, and its classes move between Spark
  * versions.
  */
@@ -23,6 +26,7 @@ private[hrm] final class StreamDetector(report: (String, String) => Unit) {
 
   private val queries = mutable.LinkedHashMap.empty[UUID, Query]
   private var streaming = false
+  private var dstreams = false
 
   def names: Seq[String] = synchronized(queries.values.map(_.name).toList)
 
@@ -34,6 +38,17 @@ private[hrm] final class StreamDetector(report: (String, String) => Unit) {
     case QueryProgress => progressed(event); false
     case _ => false
   }
+
+  /** A job has started, with these properties. */
+  def observe(properties: Properties): Unit =
+    if (properties != null && properties.getProperty(BatchTime) != null) {
+      val first = synchronized {
+        val first = !dstreams
+        dstreams = true
+        first
+      }
+      if (first) decide()
+    }
 
   private def started(event: AnyRef): Unit = {
     val runId = uuid(event, "runId")
@@ -69,7 +84,10 @@ private[hrm] final class StreamDetector(report: (String, String) => Unit) {
         streaming = true
         val seen = query.trigger.map(t => s"trigger $t").getOrElse("it keeps waiting for data")
         report("STREAM", s"streaming query '${query.name}' is running ($seen)")
-      case None if streaming =>
+      case None if dstreams && !streaming =>
+        streaming = true
+        report("STREAM", "it runs batches of DStreams")
+      case None if streaming && !dstreams =>
         streaming = false
         report("BATCH", "the last streaming query has ended")
       case _ =>
@@ -83,6 +101,7 @@ private[hrm] object StreamDetector {
   private val QueryTerminated = Events + "QueryTerminatedEvent"
   private val QueryIdle = Events + "QueryIdleEvent"
   private val QueryProgress = Events + "QueryProgressEvent"
+  private val BatchTime = "spark.streaming.internal.batchTime"
   private val Ending = Set("AvailableNow", "OneTime")
   private val LongRunNs = java.util.concurrent.TimeUnit.SECONDS.toNanos(60)
 

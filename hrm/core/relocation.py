@@ -1,0 +1,129 @@
+"""Waiting containers that go where there is room now.
+
+A container waits at the unit that was to have room for it first. That was a guess: what runs there
+may run on, and units elsewhere become free meanwhile. Whoever asks next starts there at once, while
+the one that came before waits on. So, from time to time, those that have waited for long are looked
+for, and for each there is room for elsewhere its node is told to give it back, if it waits still.
+It ends there, its application asks again, as after a drain, and the request goes to the room.
+
+There must be room now: a place in a line is given up for nothing less. A container stays where it
+is if it belongs to a gang that is not complete, and so does a driver, whose end would count as one
+of its attempts. One container is moved to a unit at a time, and the next no sooner than
+``relocation_wait_s`` later: it takes its application a while to ask again.
+
+Source: not in the HRM paper, whose containers stay with their unit (sections 3.3 and 3.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from hrm.core import gangs
+from hrm.core.feasibility import Vector, fits
+from hrm.core.ledger import Container, Ledger
+from hrm.core.model import ContainerState, NodeName, ResourceUnitId, is_driver
+
+__all__ = ["ROWS_MAX", "Relocation"]
+
+ROWS_MAX = 256
+"""Units with waiters, and units with room, that are looked at in one go; the next ones are next."""
+
+
+class Relocation:
+    """``give_back``: tells a container's node to end it if it waits still; with why, and now."""
+
+    def __init__(self, ledger: Ledger, give_back: Callable[[Container, str, float], None]) -> None:
+        self._ledger = ledger
+        self._give_back = give_back
+        self._from = 0
+        self._offered: dict[ResourceUnitId, float] = {}
+        self._look_at_s = 0.0
+
+    def tick(self, now: float) -> None:
+        """Once in a while, all that may be better off elsewhere."""
+        ledger = self._ledger
+        if now < self._look_at_s or ledger.recovering:
+            return
+        self._look_at_s = now + ledger.bounds.relocation_period_s
+        room = self._room(now)
+        if not room:
+            return
+        for container, demand in sorted(self._waiting(now), key=_age):
+            avoided = ledger.exclusions.avoided(container.application_id, now)
+            row = self._place(container, demand, room, avoided)
+            if row is not None:
+                del room[row]
+                self._offered[ledger.state.ids[row]] = now
+                reason = f"{ledger.state.node(row)} has room now"
+                self._give_back(container, reason, now)
+
+    def _place(
+        self,
+        container: Container,
+        demand: Vector,
+        room: dict[int, Vector],
+        avoided: frozenset[NodeName],
+    ) -> int | None:
+        """A row of another node that could start it at once."""
+        state = self._ledger.state
+        for row, free in room.items():
+            node = state.node(row)
+            if node == container.node or node in avoided or not fits(demand, free):
+                continue
+            if demand[2] or not state.gpu_only[row]:
+                return row
+        return None
+
+    def _room(self, now: float) -> dict[int, Vector]:
+        """Rows at which nobody waits and something is free, with what is free. Where somebody is on
+        the way, there is none."""
+        state, wait_s = self._ledger.state, self._ledger.bounds.relocation_wait_s
+        self._offered = {unit: at for unit, at in self._offered.items() if now - at < wait_s}
+        free = state.free
+        rows = np.flatnonzero(
+            state.open
+            & (free[:, 0] > 0)
+            & (free[:, 3] > 0)
+            & (state.waiting_batch + state.waiting_stream == 0)
+        )
+        some = rows[:ROWS_MAX]
+        numbers = free[some].tolist()
+        return {
+            int(row): (a, b, c, d)
+            for row, (a, b, c, d) in zip(some, numbers, strict=True)
+            if state.ids[row] not in self._offered
+        }
+
+    def _waiting(self, now: float) -> Iterator[tuple[Container, Vector]]:
+        """Those that may move, with what they ask for; at some units now, at others next time."""
+        ledger, state = self._ledger, self._ledger.state
+        rows = np.flatnonzero((state.waiting_batch + state.waiting_stream) > 0)
+        if not len(rows):
+            return
+        first = int(np.searchsorted(rows, self._from))
+        some = np.roll(rows, -first)[:ROWS_MAX]
+        self._from = int(some[-1]) + 1
+        for row in some:
+            queue = state.queue(int(row))
+            node = ledger.nodes[state.node(int(row))]
+            for entry in (*queue.stream_waiting.values(), *queue.batch_waiting.values()):
+                container = node.containers.get(entry.container_id)
+                if container is not None and self._may_move(container, now):
+                    yield container, entry.demand
+
+    def _may_move(self, container: Container, now: float) -> bool:
+        bounds = self._ledger.bounds
+        return (
+            container.state is ContainerState.WAITING
+            and not container.told_to_stop
+            and now - container.assigned_at_s >= bounds.relocation_wait_s
+            and now - container.sent_at_s >= bounds.resend_delay_s
+            and not is_driver(container.application_id)
+            and not gangs.missing(self._ledger.applications[container.application_id])
+        )
+
+
+def _age(found: tuple[Container, Vector]) -> tuple[float, str]:
+    return found[0].assigned_at_s, found[0].container_id

@@ -1,0 +1,121 @@
+"""Containers that wait at one unit while another has room for them."""
+
+from __future__ import annotations
+
+from hrm.core.bounds import Bounds
+from hrm.core.model import (
+    ApplicationId,
+    ContainerState,
+    EndCause,
+    Resources,
+    WorkloadClass,
+)
+from hrm.testing.virtual import VirtualCluster, unit
+
+N1, N2 = "n1", "n2"
+
+
+class Busy:
+    """Two nodes of one core each, and what runs on them. ``waiters`` wait where ``stays`` runs."""
+
+    def __init__(
+        self,
+        waiters: int = 1,
+        bounds: Bounds | None = None,
+        workload_class: WorkloadClass = WorkloadClass.BATCH,
+        new_id: ApplicationId | None = None,
+    ) -> None:
+        self.cluster = VirtualCluster([unit(N1, vcores=1), unit(N2, vcores=1)], bounds=bounds)
+        first, second = (self.cluster.submit(1, workload_class=workload_class) for _ in range(2))
+        self.cluster.settle()
+        self.apps = []
+        for _ in range(waiters):
+            self.apps.append(self.cluster.submit(1, workload_class=workload_class, new_id=new_id))
+            self.cluster.settle()
+        self.place = self.cluster.container(self.apps[0], 1).node
+        self.others = {self.cluster.container(app, 1).node: app for app in (first, second)}
+
+    def end_elsewhere(self) -> None:
+        """What runs where the first waiter does not wait ends."""
+        (app,) = (app for node, app in self.others.items() if node != self.place)
+        self.cluster.end_process(app, 1)
+        self.cluster.finish(app)
+        self.cluster.settle()
+
+    def moved(self) -> list[ApplicationId]:
+        """Applications whose container was given back by its node."""
+        ends = {app: self.cluster.container(app, 1).end for app in self.apps}
+        return [app for app, end in ends.items() if end and end.cause is EndCause.PREEMPTED]
+
+
+def test_who_has_waited_long_goes_where_there_is_room() -> None:
+    busy = Busy()
+    (app,) = busy.apps
+    assert busy.cluster.states(app) == {"waiting": 1}
+    busy.end_elsewhere()
+    busy.cluster.advance(12)
+    end = busy.cluster.container(app, 1).end
+    assert end is not None and end.cause is EndCause.PREEMPTED
+    assert "has room now" in end.message
+    busy.cluster.request(app, [2])
+    busy.cluster.settle()
+    again = busy.cluster.container(app, 2)
+    assert again.state is ContainerState.RUNNING
+    assert again.node not in (None, busy.place)
+
+
+def test_nobody_is_moved_before_a_while() -> None:
+    busy = Busy(bounds=Bounds(relocation_wait_s=60.0))
+    busy.end_elsewhere()
+    busy.cluster.advance(30)
+    assert not busy.moved()
+    busy.cluster.advance(35)
+    assert busy.moved() == busy.apps
+
+
+def test_where_there_is_no_room_a_place_in_a_line_is_kept() -> None:
+    busy = Busy(waiters=2)
+    busy.cluster.advance(60)
+    assert not busy.moved()
+
+
+def test_no_more_are_moved_than_find_room_and_the_oldest_first() -> None:
+    busy = Busy(waiters=4, bounds=Bounds(relocation_wait_s=30.0))
+    there = [app for app in busy.apps if busy.cluster.container(app, 1).node == busy.place]
+    elsewhere = [app for app in busy.apps if app not in there]
+    busy.end_elsewhere()
+    for app in elsewhere:  # they waited at the unit that is free now, and have started
+        busy.cluster.end_process(app, 1)
+        busy.cluster.finish(app)
+        busy.cluster.settle()
+    assert len(there) > 1
+    busy.cluster.advance(29)
+    assert busy.moved() == there[:1]
+
+
+def test_what_is_too_small_is_no_room() -> None:
+    cluster = VirtualCluster([unit(N1, vcores=2), unit(N2, vcores=1)])
+    small = cluster.submit(3)
+    cluster.settle()
+    large = cluster.submit(1, Resources(2, 1024))
+    cluster.settle()
+    (there,) = (x for x in (1, 2, 3) if cluster.container(small, x).node == N2)
+    cluster.end_process(small, there)
+    cluster.advance(30)
+    assert cluster.states(large) == {"waiting": 1}
+
+
+def test_a_stream_moves_too() -> None:
+    busy = Busy(bounds=Bounds(relocation_wait_s=5.0), workload_class=WorkloadClass.STREAM)
+    (app,) = busy.apps
+    assert busy.cluster.states(app) == {"waiting": 1}
+    busy.end_elsewhere()
+    busy.cluster.advance(8)
+    assert busy.moved() == [app]
+
+
+def test_a_driver_waits_where_it_is() -> None:
+    busy = Busy(new_id=ApplicationId("driver-20260101000000-0001"))
+    busy.end_elsewhere()
+    busy.cluster.advance(30)
+    assert not busy.moved()
