@@ -51,6 +51,7 @@ _PLANS: dict[str, Plan] = {
     "avro_inputformat.py": Plan(skip=_NO_EXAMPLES_JAR),
     "parquet_inputformat.py": Plan(skip=_NO_EXAMPLES_JAR),
     "mllib/correlations.py": Plan(arguments=(_SVM.replace("svm", "linear_regression"),)),
+    "mllib/gaussian_mixture_model.py": Plan(arguments=("data/mllib/gmm_data.txt", "2")),
     "mllib/kmeans.py": Plan(arguments=("data/mllib/kmeans_data.txt", "2")),
     "mllib/logistic_regression.py": Plan(arguments=("points-labelled.txt", "2")),
     "mllib/word2vec.py": Plan(arguments=("text8_lines",)),
@@ -82,7 +83,10 @@ _PLANS: dict[str, Plan] = {
     ),
     "streaming/hdfs_wordcount.py": Plan(arguments=("{work}/lines",), feed="lines", until=_PAIR),
     "streaming/network_wordcount.py": Plan(arguments=_SOCKET, until=_PAIR),
-    "streaming/network_wordjoinsentiments.py": Plan(arguments=_SOCKET, until=r"happ|good|love"),
+    # Its words are split at blanks, those of the list are followed by tabs: none is ever found.
+    "streaming/network_wordjoinsentiments.py": Plan(
+        arguments=_SOCKET, until=r"Happiest topics in the last 5 seconds \(\d+ total\)"
+    ),
     "streaming/recoverable_network_wordcount.py": Plan(
         arguments=(*_SOCKET, "{work}/checkpoint", "{work}/counts"), until=_PAIR
     ),

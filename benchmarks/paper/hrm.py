@@ -100,14 +100,17 @@ def measure(name: str, given: argparse.Namespace, directory: Path) -> dict[str, 
     if name == LIVE:
         systems = (live.CENTRALISED, LIVE_OURS) if given.quick else tuple(live.SYSTEMS)
         hold_s = QUICK_HOLD_S if given.quick else live.HOLD_S
-        rows = live.run_bursts(systems, runs, directory, hold_s=hold_s, said=CONSOLE.print)
+        rows = live.run_bursts(
+            systems, runs, directory, hold_s=hold_s, seed=given.seed, said=CONSOLE.print
+        )
         short = short_names(rows, LIVE_OURS, "_live")
         if not given.quick:
             slow = (live.CENTRALISED, LIVE_PROCESSES)
             where = directory / "choice-bound"
             rows += live.run_bursts(
-                slow, runs, where, jobs=CHOICE_BOUND_JOBS, thinks=True, said=CONSOLE.print
-            )
+                slow, runs, where, jobs=CHOICE_BOUND_JOBS, thinks=True, seed=given.seed,
+                said=CONSOLE.print,
+            )  # fmt: skip
     elif name == LIVE_MIXED:
         rates = live.STREAMS_PER_S[-1:] if given.quick else live.STREAMS_PER_S
         rows = live.run_mixed(

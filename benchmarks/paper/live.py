@@ -100,10 +100,11 @@ def run_bursts(
     jobs: Sequence[int] = JOBS,
     hold_s: float = HOLD_S,
     thinks: bool = False,
+    seed: int = 0,
     said: Callable[[str], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """Rows as ``hrm.sim.experiments.run_points`` gives them, by jobs at once; with a policy that
-    takes long where it ``thinks``.
+    takes long where it ``thinks``. ``seed``: of the first run's jobs; each run has the next one.
 
     Raises:
         BenchmarkError: something did not start, did not answer in time, or was refused.
@@ -115,7 +116,7 @@ def run_bursts(
         # Later bursts see a fuller history, so every second run takes them backwards.
         sizes = jobs if number % 2 == 0 else tuple(reversed(jobs))
         return [
-            (size, await _play(agents, f"burst-{size}", burst(size, number, run_s=hold_s)))
+            (size, await _play(agents, f"burst-{size}", burst(size, seed + number, run_s=hold_s)))
             for size in sizes
         ]
 

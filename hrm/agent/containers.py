@@ -50,7 +50,7 @@ from google.protobuf import json_format
 
 from hrm import wire
 from hrm.agent import shim
-from hrm.agent.driver import APPLICATION_DIR
+from hrm.agent.driver import APPLICATION_DIR, without_secrets
 from hrm.agent.isolation import DRIVERS, Device, Isolation, Limits
 from hrm.agent.logs import STREAMS
 from hrm.agent.retention import ACKNOWLEDGED_FILE, Swept, sweep
@@ -262,7 +262,10 @@ class Containers:
         for name, text in launch.files.items():
             _write_private(directory / name, text)
             _hand_over(directory / name, account)
-        bare = replace(spec, launch=LaunchContext(decommissions=spec.launch.decommissions))
+        told = LaunchContext(
+            decommissions=spec.launch.decommissions, driver=without_secrets(spec.launch.driver)
+        )
+        bare = replace(spec, launch=told)
         record = {
             "isolation": self._isolation.name,
             "spec": json_format.MessageToDict(wire.from_spec(bare)),

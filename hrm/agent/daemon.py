@@ -8,7 +8,7 @@ master all of it.
 The life of an agent: lock the work directory, adopt what runs, listen for readers of logs, connect
 and stay connected. SIGTERM or SIGINT end its containers first, politely, then the agent (a second
 signal cuts the politeness short). A crash leaves the containers running for the next agent on this
-directory.
+directory, and so does SIGTERM with ``keep_containers``: then an agent can be restarted under them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ import grpc.aio
 import structlog
 
 from hrm import rpc, wire
+from hrm.agent import file_cache, shim
 from hrm.agent import isolation as isolating
-from hrm.agent import shim
 from hrm.agent.containers import Containers, Ended, StopOrder
 from hrm.agent.disk import DiskWatch
-from hrm.agent.driver import driver_launch, files_dir, forget_old_files
+from hrm.agent.driver import driver_launch, files_dir, files_of
 from hrm.agent.link import Link
 from hrm.agent.logs import LogPages, Logs, LogService
 from hrm.agent.machine import Machine, auto_binding, describe, ending, keep_binding
@@ -125,6 +125,7 @@ class Agent:
         self._removing: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._ending = asyncio.Event()
+        self._keeping = False
         self._hurry = asyncio.Event()
         self._link = Link(
             target=settings.master,
@@ -186,7 +187,7 @@ class Agent:
                 self._shortcuts.start()
                 stack.push_async_callback(self._shortcuts.close)
             for number in (signal.SIGTERM, signal.SIGINT):
-                self._loop.add_signal_handler(number, self._told_to_end)
+                self._loop.add_signal_handler(number, self._told_to_end, number)
                 stack.callback(self._loop.remove_signal_handler, number)
             if self._shuffle is not None:
                 serving = asyncio.create_task(self._shuffle.run())
@@ -200,7 +201,7 @@ class Agent:
                     linked.result()
             finally:
                 self._ending.set()
-                await self._end_containers()
+                await (self._leave_containers() if self._keeping else self._end_containers())
                 if await self._containers.drain(0.0):
                     await asyncio.to_thread(self._mps.stop)
                 await self._link.close(_FLUSH_LIMIT_S)
@@ -210,9 +211,11 @@ class Agent:
                 (self._settings.work_dir / READY_FILE).unlink(missing_ok=True)
                 self._machine.isolation.driver.close()
 
-    def _told_to_end(self) -> None:
+    def _told_to_end(self, number: int) -> None:
         if self._ending.is_set():
             self._hurry.set()
+        else:
+            self._keeping = number == signal.SIGTERM and self._settings.keep_containers
         self._ending.set()
 
     async def _serve_logs(self, stack: contextlib.AsyncExitStack) -> None:
@@ -278,6 +281,32 @@ class Agent:
             if adopted.ended is not None:
                 self._container_ended(spec.container_id, adopted.ended)
 
+    async def _leave_containers(self) -> None:
+        """What runs is for the next agent on this directory. What waits here would be lost: nothing
+        of it is on the disk."""
+        await self._all_started(_STOP_MARGIN_S)
+        left = 0
+        for status in sorted(self._core.statuses(), key=_batch_that_waits_first):
+            if status.state is ContainerState.WAITING:
+                reason = f"the agent of node {self._machine.name} is restarted"
+                self._stop_now(status.container_id, reason, only_if_waiting=True)
+            left += status.state in (ContainerState.RUNNING, ContainerState.STOPPING)
+        _log.info("leaving containers to the next agent", containers=left)
+
+    def _stop_now(
+        self, container_id: ContainerId, reason: str, *, only_if_waiting: bool = False
+    ) -> None:
+        stop = e.StopReceived(
+            now=time.time(),
+            epoch=self._core.epoch,
+            container_id=container_id,
+            cause=EndCause.NODE_LOST,
+            reason=reason,
+            grace_s=self._settings.stop_grace_s,
+            only_if_waiting=only_if_waiting,
+        )
+        self._deliver(stop)
+
     async def _end_containers(self) -> None:
         """Stop the waiting ones first, streams last of them, so that room that appears starts
         nobody, and nobody makes way for one that ends."""
@@ -286,15 +315,10 @@ class Agent:
         if live:
             _log.info("ending containers", containers=len(live), grace_s=grace_s)
         for status in sorted(live, key=_batch_that_waits_first):
-            stop = e.StopReceived(
-                now=time.time(),
-                epoch=self._core.epoch,
-                container_id=status.container_id,
-                cause=EndCause.NODE_LOST,
-                reason=f"the agent of node {self._machine.name} was shut down",
-                grace_s=grace_s,
+            reason = (
+                f"the agent of node {self._machine.name} was shut down, and its containers with it"
             )
-            self._deliver(stop)
+            self._stop_now(status.container_id, reason)
         ended = asyncio.create_task(self._all_ended(grace_s + _STOP_MARGIN_S))
         hurried = asyncio.create_task(self._hurry.wait())
         await asyncio.wait((ended, hurried), return_when=asyncio.FIRST_COMPLETED)
@@ -304,9 +328,13 @@ class Agent:
                 self._containers.stop(container_id, order, 0.0)
         await ended
 
+    async def _all_started(self, limit_s: float) -> None:
+        latest_s = time.monotonic() + limit_s
+        while self._starting and (left_s := latest_s - time.monotonic()) > 0:
+            await asyncio.wait(tuple(self._starting.values()), timeout=left_s)
+
     async def _all_ended(self, limit_s: float) -> None:
-        while self._starting:
-            await asyncio.wait(tuple(self._starting.values()), timeout=limit_s)
+        await self._all_started(limit_s)
         if not await self._containers.drain(limit_s):
             _log.error("containers still run; the next agent on this directory adopts them")
 
@@ -324,12 +352,37 @@ class Agent:
             else:
                 if swept.old or swept.too_much:
                     _log.info("removed logs", old=swept.old, too_much=swept.too_much)
+                if swept.unheard:
+                    _log.warning("gave up ends that no master has heard of", ends=swept.unheard)
             if self._shuffle is not None:
                 live = {x.spec.application_id for x in self._core.containers.values()}
                 await self._shuffle.forget_old(keep_s, live, time.time())
-            files = files_dir(self._settings)
-            await asyncio.to_thread(forget_old_files, files, keep_s, time.time())
+            await self._clear_files(keep_s)
             await asyncio.sleep(period_s)
+
+    async def _clear_files(self, keep_s: float) -> None:
+        """Of the files of applications, those that no driver here needs and that are too much."""
+        used: frozenset[str] = frozenset()
+        for known in self._core.containers.values():
+            if known.life.state is not ContainerState.ENDED:
+                used |= files_of(known.spec.launch.driver)
+        try:
+            swept = await asyncio.to_thread(
+                file_cache.sweep,
+                files_dir(self._settings),
+                used=used,
+                keep_s=keep_s,
+                bytes_max=self._settings.files_mib_max << 20,
+                now=time.time(),
+            )
+        except OSError as error:
+            _log.warning("cannot clear away files of applications", why=str(error))
+            return
+        if swept.old or swept.too_much or swept.foreign:
+            _log.info(
+                "removed files of applications",
+                old=swept.old, too_much=swept.too_much, foreign=swept.foreign,
+            )  # fmt: skip
 
     # --- events in, commands out --------------------------------------------------------------
 
@@ -642,9 +695,16 @@ def _spark_commands(
     def command_of(
         spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str, gpu: Gpu | None
     ) -> Launch:
+        account = machine.run_as.account_of(spec.user)
         if spec.launch.driver:
-            return driver_launch(spec, spark=spark, java=java, settings=settings, work_dir=work_dir)
-        other_user = machine.run_as.account_of(spec.user) is not None
+            return driver_launch(
+                spec,
+                spark=spark,
+                java=java,
+                settings=settings,
+                work_dir=work_dir,
+                cache_dir=file_cache.own_place(files_dir(settings), account),
+            )
         return executor_launch(
             spec,
             spark=spark,
@@ -654,7 +714,7 @@ def _spark_commands(
             stdout_url=stdout,
             stderr_url=stderr,
             gpu=gpu,
-            archive=shortcuts.archives.choose(spec, other_user=other_user),
+            archive=shortcuts.archives.choose(spec, other_user=account is not None),
         )
 
     return command_of, (spark.version,), shortcuts

@@ -1,4 +1,4 @@
-"""A driver as a container: what its node starts, and the files that nodes keep of applications.
+"""A driver as a container: what its node starts.
 
 The command is ``hrm.agent.driver_runner``, which starts the node's own spark-submit in client mode:
 from there on a driver on a node is like one at a user's terminal, with its AppMaster beside it. All
@@ -9,7 +9,6 @@ the container; the first holds the application's configuration, and so its secre
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
@@ -22,7 +21,14 @@ from hrm.rpc import read_token
 from hrm.spark.conf import DRIVER_ENVIRONMENT, conf_dir
 from hrm.spark.launch import Java, Launch, Spark, gpu_environment
 
-__all__ = ["APPLICATION_DIR", "DOCUMENT_FILE", "driver_launch", "files_dir", "forget_old_files"]
+__all__ = [
+    "APPLICATION_DIR",
+    "DOCUMENT_FILE",
+    "driver_launch",
+    "files_dir",
+    "files_of",
+    "without_secrets",
+]
 
 APPLICATION_DIR = "app"
 """Of a driver's home: where its files are, and where it runs."""
@@ -43,14 +49,20 @@ _ENVIRONMENT_SETTING = DRIVER_ENVIRONMENT.removesuffix("NAME")
 
 
 def files_dir(settings: AgentSettings) -> Path:
-    """Where a node keeps files that it got from the master, by their hashes."""
-    return settings.work_dir / "files"
+    """Where a node keeps files that it got from the master: ``hrm.agent.file_cache``."""
+    return settings.work_dir.absolute() / "files"
 
 
 def driver_launch(
-    spec: ContainerSpec, *, spark: Spark, java: Java, settings: AgentSettings, work_dir: Path
+    spec: ContainerSpec,
+    *,
+    spark: Spark,
+    java: Java,
+    settings: AgentSettings,
+    work_dir: Path,
+    cache_dir: Path,
 ) -> Launch:
-    """The command of the driver ``spec`` on this node.
+    """The command of the driver ``spec`` on this node. ``cache_dir``: where it keeps files.
 
     Raises:
         LaunchFailed: its document cannot be read, or this Spark has no spark-submit.
@@ -73,7 +85,7 @@ def driver_launch(
         "token_file": str(work_dir.absolute() / TOKEN_FILE),
         "host": settings.host,
         "spark_submit": str(program),
-        "cache_dir": str(files_dir(settings).absolute()),
+        "cache_dir": str(cache_dir),
         "heap_mib": spec.heap_mib,
     }
     environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
@@ -102,13 +114,17 @@ def driver_launch(
     return Launch(argv=argv, environment=environment, files=files)
 
 
-def forget_old_files(directory: Path, keep_s: float, now: float) -> int:
-    """Remove files that no driver has used for ``keep_s``; answers how many."""
-    removed = 0
-    with contextlib.suppress(FileNotFoundError):
-        for path in sorted(directory.iterdir()):
-            with contextlib.suppress(OSError):
-                if path.stat().st_mtime < now - keep_s:
-                    path.unlink()
-                    removed += 1
-    return removed
+def files_of(document: str) -> frozenset[str]:
+    """Hashes of the files that the driver of this document needs; of none where there is no
+    document, or it cannot be read."""
+    try:
+        return frozenset(str(x["sha256"]) for x in json.loads(document)["resources"] if x["sha256"])
+    except (ValueError, KeyError, TypeError):
+        return frozenset()
+
+
+def without_secrets(document: str) -> str:
+    """What of a driver's document may lie on the disk after its start: which files it needs."""
+    if not document:
+        return ""
+    return json.dumps({"resources": [{"sha256": digest} for digest in sorted(files_of(document))]})

@@ -1,8 +1,9 @@
 """Files of an application on their way from the master to the directory of its driver.
 
 A node keeps what it has fetched, by content, so that the next driver of the application starts
-without asking. A driver gets a copy of its own, because it may write to it; the hash is checked
-while it is copied, so that a file that has rotted on this disk is fetched again, not run.
+without asking (``hrm.agent.file_cache``; each user of the node has a place of its own there). A
+driver gets a copy of its own, because it may write to it; the hash is checked while it is copied,
+so that a file that has rotted on this disk is fetched again, not run.
 """
 
 from __future__ import annotations
@@ -42,16 +43,16 @@ def bring(fetch: Fetch, digest: str, target: Path, cache: Path) -> None:
     try:
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
         partial.touch(mode=0o600)
-    except OSError:  # a driver of another user, perhaps: it does without
+    except OSError:  # no place of its own was to be had: it does without
         _download(fetch, digest, target)
         return
     try:
         _download(fetch, digest, partial)
-        partial.replace(kept)
+        if _copy(partial, target) != digest:
+            raise LaunchFailed(f"{partial} changes by itself; is the disk of this node in order?")
+        partial.replace(kept)  # last: the agent may remove at any time what it knows
     finally:
         partial.unlink(missing_ok=True)
-    if _copy(kept, target) != digest:
-        raise LaunchFailed(f"{kept} changes by itself; is the disk of this node in order?")
 
 
 def _copy(source: Path, target: Path) -> str:

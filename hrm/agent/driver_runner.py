@@ -147,6 +147,8 @@ class Runner:
         self._dir = Path.cwd()
         self._app_dir = self._dir / APPLICATION_DIR
         self._driver: subprocess.Popen[bytes] | None = None
+        self._starts = False
+        self._told_to_end = False
 
     def run(self) -> int:
         """The exit status.
@@ -157,7 +159,7 @@ class Runner:
         document = self._document
         master = document["master"]
         _become_subreaper()
-        signal.signal(signal.SIGTERM, lambda *_: None)  # the driver has it, too, and answers it
+        signal.signal(signal.SIGTERM, self._end_asked)
         token_file = Path(document["token_file"])
         token_file.chmod(0o600)
         with rpc.sync_channel(master, rpc.read_token(token_file)) as channel:
@@ -166,7 +168,11 @@ class Runner:
             conf = self._conf()
             lease = Lease(stub, master, document["submission_id"], document["attempt"])
             lease.take()
-            self._start(conf)
+            try:
+                self._start(conf)
+            except BaseException:
+                lease.give_back()
+                raise
             holding = threading.Thread(target=self._hold, args=(lease,), daemon=True)
             holding.start()
             assert self._driver is not None
@@ -178,6 +184,19 @@ class Runner:
             _kill_all()
             lease.give_back()
         return code
+
+    def _end_asked(self, *_: object) -> None:
+        """SIGTERM. A driver has it, too, and answers it; before there is one this is the end.
+
+        Not by an exception: it would come up anywhere, and gRPC holds locks.
+        """
+        self._told_to_end = True
+        if not self._starts:
+            with contextlib.suppress(OSError):
+                for half in Path(self._document["cache_dir"]).glob(f"*.{os.getpid()}.part"):
+                    half.unlink(missing_ok=True)
+            os.write(2, b"HRM: told to end before the driver has started\n")
+            os._exit(128 + signal.SIGTERM)
 
     def _bring_files(self, stub: Any) -> None:
         self._app_dir.mkdir(mode=0o700, exist_ok=True)
@@ -220,9 +239,12 @@ class Runner:
         environment = {**os.environ, "HRM_DRIVER_EXIT_FILE": str(self._dir / EXIT_FILE)}
         if not os.access(environment.get("HRM_HOME", ""), os.W_OK):
             environment.pop("HRM_HOME", None)  # the agent's, and the driver runs as somebody else
+        self._starts = True
         self._driver = subprocess.Popen(
             tied, cwd=self._app_dir, env=environment, stdin=subprocess.DEVNULL
         )
+        if self._told_to_end:  # meanwhile, maybe too early for the driver to hear of it
+            self._driver.terminate()
 
     def _tell_exit(self, code: int) -> None:
         """To the AppMaster, which sees the end of the driver and not how it came."""

@@ -4,7 +4,8 @@ A container's directory keeps its logs after the end, for ``hrm app logs``. It g
 ``work_keep_s`` ago, or when the directories of all containers together have more than
 ``logs_mib_max``: then those that ended first. Nothing of a container that runs is ever touched,
 though what it has written counts. Of one whose end the master has not heard of yet, only the logs
-go: the record of the end is for the master.
+go: the record of the end is for the master, however long that is away. Such records, some KiB each,
+have a bound of their own, ``UNHEARD_MAX``; beyond it the oldest go.
 
 One sweep removes a bounded number, so that it never keeps the disk busy for long; the next goes on.
 """
@@ -18,19 +19,22 @@ from pathlib import Path
 
 from hrm.agent import shim
 
-__all__ = ["ACKNOWLEDGED_FILE", "REMOVED_MAX", "Swept", "sweep"]
+__all__ = ["ACKNOWLEDGED_FILE", "REMOVED_MAX", "UNHEARD_MAX", "Swept", "sweep"]
 
 ACKNOWLEDGED_FILE = "acknowledged"
 REMOVED_MAX = 1_000
 """Directories that one sweep removes, at most."""
+UNHEARD_MAX = 10_000
+"""Ended containers of which the master has not heard, and that are kept for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
-    """What a sweep did: for age, for size, and how many bytes it left."""
+    """What a sweep did: for age, for size, because nobody heard of too many; bytes it left."""
 
     old: int = 0
     too_much: int = 0
+    unheard: int = 0
     bytes_left: int = 0
 
 
@@ -39,6 +43,7 @@ class _Kept:
     directory: Path
     ended_at_s: float
     size: int
+    heard: bool
 
 
 def sweep(
@@ -55,16 +60,24 @@ def sweep(
     ``runs(container_id)``: it must not be touched. ``remove``: removes a directory with all in it.
     """
     total, ended = _look(containers_dir, runs)
-    old = too_much = 0
-    for kept in ended[:REMOVED_MAX]:
-        is_old = kept.ended_at_s < now - keep_s
-        if not is_old and total <= bytes_max:
+    excess = sum(not kept.heard for kept in ended) - UNHEARD_MAX
+    old = too_much = unheard = 0
+    for kept in ended:
+        if old + too_much + unheard >= REMOVED_MAX:
             break
-        freed = _remove(kept, remove, whole=is_old)
+        is_old = kept.ended_at_s < now - keep_s
+        given_up = excess > 0 and not kept.heard
+        if not (is_old or given_up or total > bytes_max):
+            continue
+        freed = _remove(kept, remove, whole=kept.heard or given_up)
         total -= freed
-        old += is_old
-        too_much += not is_old and freed > 0
-    return Swept(old=old, too_much=too_much, bytes_left=total)
+        if given_up:
+            excess -= 1
+            unheard += 1
+        elif kept.heard or freed:
+            old += is_old
+            too_much += not is_old and freed > 0
+    return Swept(old=old, too_much=too_much, unheard=unheard, bytes_left=total)
 
 
 def _look(containers_dir: Path, runs: Callable[[str], bool]) -> tuple[int, list[_Kept]]:
@@ -76,14 +89,17 @@ def _look(containers_dir: Path, runs: Callable[[str], bool]) -> tuple[int, list[
         with contextlib.suppress(OSError):
             ended_at_s = (directory / shim.EXIT_FILE).stat().st_mtime
             if not runs(directory.name):
-                ended.append(_Kept(directory=directory, ended_at_s=ended_at_s, size=size))
+                heard = (directory / ACKNOWLEDGED_FILE).exists()
+                ended.append(
+                    _Kept(directory=directory, ended_at_s=ended_at_s, size=size, heard=heard)
+                )
     ended.sort(key=lambda kept: kept.ended_at_s)
     return total, ended
 
 
 def _remove(kept: _Kept, remove: Callable[[Path], None], *, whole: bool) -> int:
     """Remove a directory, or only the logs in it; answers how many bytes are gone."""
-    if whole or (kept.directory / ACKNOWLEDGED_FILE).exists():
+    if whole:
         remove(kept.directory)
     else:
         for file in (*kept.directory.glob("stdout*"), *kept.directory.glob("stderr*")):

@@ -83,6 +83,8 @@ _CHUNK_BYTES = 65_536
 _REAP_LIMIT_S = 10.0
 _REAP_PERIOD_S = 0.01
 _DRAIN_LIMIT_S = 2.0
+_ORDER_LIMIT_S = 10.0
+_ORDER_PERIOD_S = 0.005
 
 
 def boot_id() -> str:
@@ -260,9 +262,9 @@ class Shim:
             self._write_exit(error=problem)
             self._report({"error": problem})
             return
-        if self._waits and not self._await_order():
+        if self._waits and (problem := self._await_order()):
             self._end_everything()
-            self._report({"error": "it had ended before anybody wanted it"})
+            self._report({"error": problem})
             return
         self._report(self._write_process())
         while self._status is None:
@@ -355,8 +357,8 @@ class Shim:
                 os.write(report, f"cannot {step}: {reason}".encode())
         os._exit(127)
 
-    def _await_order(self) -> bool:
-        """Make the command what the agent says it is; False: it never will be anything."""
+    def _await_order(self) -> str:
+        """Make the command what the agent says it is; text: it never will be, and why."""
         assert self._input is not None
         os.close(self._input[0])
         os.set_blocking(0, False)
@@ -365,7 +367,7 @@ class Shim:
             self._turn()
         self._selector.unregister(0)
         if self._status is not None or not self._order.endswith(b"\n"):
-            return False
+            return "it had ended before anybody wanted it"
         order = json.loads(self._order)
         self._order = b""
         self._dir = Path(order["work_dir"])
@@ -375,11 +377,28 @@ class Shim:
         for path in order["cgroup_files"]:
             Path(path).write_text(str(self._child))
         _hurry(self._child)
-        data = order["input"].encode()
-        while data:
-            data = data[os.write(self._input[1], data) :]
-        os.close(self._input[1])
-        return True
+        return self._tell(self._input[1], order["input"].encode())
+
+    def _tell(self, pipe: int, data: bytes) -> str:
+        """Write the command's input, and read its logs meanwhile; text: why it did not take it.
+
+        No wait for the pipe: a command that has hung would hold up this process for good.
+        """
+        os.set_blocking(pipe, False)
+        deadline = time.monotonic() + _ORDER_LIMIT_S
+        try:
+            while data:
+                with contextlib.suppress(BlockingIOError):
+                    data = data[os.write(pipe, data) :]
+                    continue
+                if time.monotonic() > deadline:
+                    return f"it did not read its order within {_ORDER_LIMIT_S:g} s"
+                self._turn(_ORDER_PERIOD_S)
+        except BrokenPipeError:
+            return "it ended as it was to read its order"
+        finally:
+            os.close(pipe)
+        return ""
 
     def _listen(self) -> None:
         data = os.read(0, _CHUNK_BYTES)

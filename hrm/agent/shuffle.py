@@ -201,12 +201,16 @@ def _secret_of(spec: ContainerSpec) -> str:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Let it end by the end of its input, and kill it if it does not."""
+    """Let it end by the end of its input, and kill it if it does not. One that even SIGKILL cannot
+    end (it hangs in the kernel) is left to it, and holds up neither its successor nor the agent."""
     if process.stdin is not None:
         process.stdin.close()
-    try:
-        async with asyncio.timeout(_END_LIMIT_S):
-            await process.wait()
-    except TimeoutError:
-        process.kill()
-        await process.wait()
+    for last_try in (False, True):
+        if last_try:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_END_LIMIT_S):
+                await process.wait()
+            return
+    _log.error("the shuffle service survives SIGKILL; letting go of it", pid=process.pid)

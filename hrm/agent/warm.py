@@ -24,6 +24,7 @@ import contextlib
 import json
 import os
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -59,6 +60,7 @@ CALM_S = 5.0
 CALM_LIMIT_S = 60.0
 _READY_LIMIT_S = 180.0
 _END_LIMIT_S = 10.0
+_ORDER_LIMIT_S = 10.0
 _LOOK_PERIOD_S = 0.2
 _LOG_BYTES_MAX = 1 << 20
 _NOTE_MAX = 500
@@ -194,14 +196,15 @@ class WarmJvm:
         """Tell it whose executor it is; its shim, which reports like any other.
 
         Raises:
-            LaunchFailed: it has ended.
+            LaunchFailed: it has ended, or does not listen.
         """
         assert self._process.stdin is not None
         try:
             with self._process.stdin as pipe:
-                data = json.dumps(order_of(document)).encode() + b"\n"
-                while data:
-                    data = data[pipe.write(data) :]
+                _write_in_time(pipe.fileno(), json.dumps(order_of(document)).encode() + b"\n")
+        except TimeoutError as error:
+            limit = f"{_ORDER_LIMIT_S:g} s"
+            raise LaunchFailed(f"the warm JVM has not heard its order within {limit}") from error
         except OSError as error:
             raise LaunchFailed(f"the warm JVM has ended: {error.strerror}") from error
         return self._process
@@ -433,6 +436,21 @@ class WarmPool:
                 env={"PATH": os.defpath, "LANG": "C.UTF-8"},
             )
         return WarmJvm(path, profile, process)
+
+
+def _write_in_time(pipe: int, data: bytes) -> None:
+    """Raises:
+    TimeoutError: not all was taken within ``_ORDER_LIMIT_S``.
+    OSError: nobody can read it any more.
+    """
+    os.set_blocking(pipe, False)
+    poll = select.poll()
+    poll.register(pipe, select.POLLOUT)
+    deadline = time.monotonic() + _ORDER_LIMIT_S
+    while data:
+        if not poll.poll(1e3 * max(0.0, deadline - time.monotonic())):
+            raise TimeoutError
+        data = data[os.write(pipe, data) :]
 
 
 def _built(spark: Spark) -> str:

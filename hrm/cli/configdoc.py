@@ -106,7 +106,7 @@ _ENVIRONMENT = {
 
 _HEAD = """# Configuration
 
-This file is generated from `hrm/config.py` by `make docs`; change it there.
+This file is generated from `hrm/config/` by `make docs`; change it there.
 
 A daemon takes each setting from the most specific place that has it: its flag, its environment
 variable, the file `hrm.toml`, the default. The file is looked for at `$HRM_CONFIG`, then in the

@@ -308,7 +308,7 @@ class Applications:
             container.life.move(ContainerState.STOPPING, now, reason)
             assert container.node is not None
             node = self.ledger.nodes[container.node]
-            self.nodes.send_stop(node, container, cause, reason, now)
+            self.ledger.send_stop(node, container, cause, reason, now)
 
     def _live(self, application_id: ApplicationId) -> Application | None:
         app = self.ledger.applications.get(application_id)

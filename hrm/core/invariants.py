@@ -116,7 +116,7 @@ def master_violations(core: MasterCore) -> list[str]:
 def _drains(core: MasterCore) -> list[str]:
     found: list[str] = []
     for name, node in core.ledger.nodes.items():
-        draining, wanted = node.state is NodeState.DRAINING, name in core.nodes.drained
+        draining, wanted = node.state is NodeState.DRAINING, name in core.nodes.drains.drained
         if node.state is not NodeState.LOST and draining is not wanted:
             found.append(f"{name} is {node.state.value}, its drain is {'on' if wanted else 'off'}")
     return found

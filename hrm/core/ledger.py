@@ -309,6 +309,28 @@ class Ledger:
     def send(self, node: Node, message: c.NodeMessage) -> None:
         self.out.append(c.SendToNode(node=node.name, incarnation=node.incarnation, message=message))
 
+    def send_stop(
+        self,
+        node: Node,
+        container: Container,
+        cause: EndCause,
+        reason: str,
+        now: float,
+        *,
+        only_if_waiting: bool = False,
+    ) -> None:
+        """Tell a node to stop a container; ``only_if_waiting``: unless it has started."""
+        container.sent_at_s = now
+        container.told_to_stop = container.told_to_stop or not only_if_waiting
+        message = c.StopContainer(
+            container_id=container.container_id,
+            cause=cause,
+            reason=reason,
+            grace_s=self.bounds.stop_grace_s,
+            only_if_waiting=only_if_waiting,
+        )
+        self.send(node, message)
+
     def status(self, container: Container) -> ContainerStatus:
         app, request = self.applications[container.application_id], container.request
         return ContainerStatus(

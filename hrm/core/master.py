@@ -77,7 +77,7 @@ class MasterCore:
             e.NodeReported: self.nodes.reported,
             e.ContainerReported: self.nodes.container_reported,
             e.NodeDisconnected: self.nodes.disconnected,
-            e.DrainRequested: self.nodes.drain,
+            e.DrainRequested: self.nodes.drains.order,
             e.RebindRequested: self.rebinding.requested,
             e.RebindAnswered: self.rebinding.answered,
             e.ApplicationRegistered: self.applications.registered,

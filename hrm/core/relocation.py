@@ -16,14 +16,14 @@ Source: not in the HRM paper, whose containers stay with their unit (sections 3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from hrm.core import gangs
 from hrm.core.feasibility import Vector, fits
 from hrm.core.ledger import Container, Ledger
-from hrm.core.model import ContainerState, NodeName, ResourceUnitId, is_driver
+from hrm.core.model import ContainerState, EndCause, NodeName, ResourceUnitId, is_driver
 
 __all__ = ["ROWS_MAX", "Relocation"]
 
@@ -32,11 +32,10 @@ ROWS_MAX = 256
 
 
 class Relocation:
-    """``give_back``: tells a container's node to end it if it waits still; with why, and now."""
+    """Looks at all units, some at a time."""
 
-    def __init__(self, ledger: Ledger, give_back: Callable[[Container, str, float], None]) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._give_back = give_back
         self._from = 0
         self._offered: dict[ResourceUnitId, float] = {}
         self._look_at_s = 0.0
@@ -56,8 +55,12 @@ class Relocation:
             if row is not None:
                 del room[row]
                 self._offered[ledger.state.ids[row]] = now
-                reason = f"{ledger.state.node(row)} has room now"
-                self._give_back(container, reason, now)
+                self._give_back(container, f"{ledger.state.node(row)} has room now", now)
+
+    def _give_back(self, container: Container, reason: str, now: float) -> None:
+        assert container.node is not None
+        node, cause = self._ledger.nodes[container.node], EndCause.PREEMPTED
+        self._ledger.send_stop(node, container, cause, reason, now, only_if_waiting=True)
 
     def _place(
         self,

@@ -140,7 +140,7 @@ class _Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitted(_Event):
-    """A client wants a driver run. ``record`` is complete."""
+    """A client wants a driver run. ``record`` is complete. One whose key is known is that one."""
 
     call_id: int
     record: SubmissionRecord

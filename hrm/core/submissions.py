@@ -150,6 +150,11 @@ class SubmissionsCore:
 
     def _submitted(self, event: m.Submitted) -> None:
         record = event.record
+        known = self.submitted_as(record.key)
+        if known is not None:  # whoever asks again hears of it when it is written, not before
+            submission_id = known.record.submission_id
+            self._out.append(m.Committed(call_id=event.call_id, submission_id=submission_id))
+            return
         life = Lifecycle("submission", record.submission_id, SUBMISSION, record.state)
         self.entries[record.submission_id] = Entry(record, life)
         self._out.append(m.PersistSubmission(record=record))
@@ -172,7 +177,7 @@ class SubmissionsCore:
         if event.gone:
             self._gone(event)
             return
-        if entry is None or entry.record.state not in (S.SUBMITTED, *_LAUNCHED):
+        if entry is None or not _may_run(entry.record):
             error = StaleEpoch(
                 f"driver {event.attempt} of {event.submission_id} may not run: "
                 f"{self._why_not(event.submission_id)}"
@@ -425,7 +430,17 @@ class SubmissionsCore:
             return f"it is {entry.record.state.value}"
         if entry.record.state in (S.KILLING, S.WAITING_TO_RESTART):
             return f"it was given up ({entry.record.message})"
+        if entry.record.state is S.RUNNING and not entry.record.may_live:
+            return "its runner has said that it is gone"
         return f"driver {entry.record.attempt} has taken its place"
+
+
+def _may_run(record: SubmissionRecord) -> bool:
+    """May the driver of the current attempt have a lease? Not one of which its runner has said that
+    it is gone: a request that comes late must not hold up the next attempt."""
+    return record.state in (S.SUBMITTED, S.LAUNCHING) or (
+        record.state is S.RUNNING and record.may_live
+    )
 
 
 def _who_hears_last(command: m.Command) -> int:

@@ -9,7 +9,12 @@ after a restart of the master as well; and who reads a file can tell by himself 
 
 Nothing is counted that could be miscounted: a file is kept while a live submission names it, or
 until ``keep_s`` after it was last named or sent. Parts go by the same clock. The hash of a whole
-file is computed once, when its last piece has come, outside of the event loop.
+file is computed once, when its last piece has come.
+
+No call waits for the disk on the event loop: a few threads do all that touches it, at most one at a
+time for each file, and what has begun is done to its end, also when who sent the piece has gone
+away. How much is held is counted as pieces come and files go. The directory is read at the start,
+and when it is cleaned, which sets right what somebody has removed by hand.
 """
 
 from __future__ import annotations
@@ -20,28 +25,41 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
 
 from hrm.errors import InvalidRequest, LimitReached, NotFound, StaleEpoch
 
 __all__ = ["PIECE_BYTES", "FileStore"]
 
 PIECE_BYTES = 1024 * 1024
+DISK_THREADS = 4
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PART = ".part"
 _MIB = 1024 * 1024
+T = TypeVar("T")
 
 
 class FileStore:
-    """Files in ``directory``. ``file_mib_max`` bounds each, ``held_mib_max`` all together."""
+    """Files in ``directory``. ``file_mib_max`` bounds each, ``held_mib_max`` all together.
+
+    Invariant: ``held_bytes`` is the sum of the sizes of all files, and of what is being written.
+    """
 
     def __init__(self, directory: Path, *, file_mib_max: int, held_mib_max: int) -> None:
         self._directory = directory
         self._file_mib_max = file_mib_max
         self._held_mib_max = held_mib_max
-        self._finishing: dict[str, asyncio.Task[None]] = {}
+        self._busy: dict[str, asyncio.Task[Any]] = {}
+        """Files that a thread works on, by their hashes."""
+        self._pool = ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="hrm-files")
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._sizes = {name: size for name, (size, _) in _listed(directory).items()}
+        self.held_bytes = sum(self._sizes.values())
+        self._changes = 0
 
     def check(self, digest: str, size: int, name: str) -> None:
         """Would the store take such a file?
@@ -62,13 +80,7 @@ class FileStore:
                 f"nodes can read it and name its URI, or raise file_mib_max in hrm.toml [master]"
             )
 
-    def offset(self, digest: str) -> int | None:
-        """Bytes that are here; None: all of them."""
-        if self._whole(digest).exists():
-            return None
-        return self._held(self._part(digest))
-
-    def find(self, files: Iterable[tuple[str, int, str]]) -> list[int]:
+    async def find(self, files: Iterable[tuple[str, int, str]]) -> list[int]:
         """For each file (hash, size, name) how much of it is here; what is not has room to come.
 
         Raises:
@@ -76,18 +88,10 @@ class FileStore:
             LimitReached: there is no room for what is missing.
         """
         asked = list(files)
-        offsets = []
-        missing = 0
         for digest, size, name in asked:
             self.check(digest, size, name)
-            offset = self.offset(digest)
-            if offset is None:
-                with contextlib.suppress(FileNotFoundError):
-                    os.utime(self._whole(digest))  # from now on it counts as named lately
-                offset = size if self._whole(digest).exists() else 0
-            offsets.append(offset)
-            missing += max(0, size - offset)
-        self._room_for(missing)
+        offsets = await self._on_disk(self._look_at, [(digest, size) for digest, size, _ in asked])
+        self._room_for(sum(max(0, x[1] - offset) for x, offset in zip(asked, offsets, strict=True)))
         return offsets
 
     async def put(self, digest: str, size: int, name: str, offset: int, data: bytes) -> int:
@@ -99,11 +103,11 @@ class FileStore:
             LimitReached: the disk is full, or the bound.
         """
         self.check(digest, size, name)
-        here = self.offset(digest)
+        return await self._alone(digest, lambda: self._put(digest, size, name, offset, data))
+
+    async def _put(self, digest: str, size: int, name: str, offset: int, data: bytes) -> int:
+        here = await self._on_disk(self._offset, digest)
         if here is None:
-            return size
-        if digest in self._finishing:
-            await asyncio.shield(self._finishing[digest])
             return size
         if here != offset:
             raise StaleEpoch(f"{name}: the next piece begins at {here}, not at {offset}")
@@ -111,69 +115,103 @@ class FileStore:
             raise InvalidRequest(f"{name}: a piece that does not fit into {size} bytes")
         self._room_for(len(data))
         part = self._part(digest)
+        self._count(part.name, here + len(data))
         try:
-            with part.open("ab") as file:
-                os.fchmod(file.fileno(), 0o600)
-                file.write(data)
+            await self._on_disk(_append, part, data)
         except OSError as error:
+            self._count(part.name, await self._on_disk(_size, part))
             raise LimitReached(f"the master cannot write {part}: {error.strerror}") from error
-        if offset + len(data) < size:
-            return offset + len(data)
-        task = asyncio.create_task(self._finish(digest, name))
-        self._finishing[digest] = task
-        task.add_done_callback(lambda _: self._finishing.pop(digest, None))
-        await asyncio.shield(task)
-        return size
+        if offset + len(data) == size:
+            await self._finish(digest, size, name)
+        return offset + len(data)
 
-    async def _finish(self, digest: str, name: str) -> None:
+    async def _finish(self, digest: str, size: int, name: str) -> None:
         part = self._part(digest)
-        if await asyncio.to_thread(_settled_sha256, part) != digest:
-            part.unlink(missing_ok=True)
+        try:
+            right = await self._on_disk(_settled_sha256, part) == digest
+            if right:
+                await self._on_disk(part.replace, self._whole(digest))
+            else:
+                await self._on_disk(part.unlink)
+        except OSError as error:
+            self._count(part.name, await self._on_disk(_size, part))
+            raise LimitReached(f"the master cannot keep {part}: {error.strerror}") from error
+        self._count(part.name, 0)
+        if not right:
             raise InvalidRequest(
                 f"{name} is not what it was when it was read first: it has changed while it was "
                 f"sent; submit again when nothing writes to it"
             )
-        part.replace(self._whole(digest))
+        self._count(digest, size)
 
-    def pieces(self, digest: str, offset: int) -> Iterator[bytes]:
+    async def pieces(self, digest: str, offset: int) -> AsyncIterator[bytes]:
         """A whole file from ``offset`` on.
 
         Raises:
             NotFound: it is not here.
         """
-        path = self._whole(digest) if _DIGEST.fullmatch(digest) else self._directory / "?"
-        if offset < 0 or not path.exists():
-            raise NotFound(f"the master has no file {digest[:80]!r}; submit again")
-        return _pieces(path, offset)
+        missing = NotFound(f"the master has no file {digest[:80]!r}; submit again")
+        if offset < 0 or not _DIGEST.fullmatch(digest):
+            raise missing
+        try:
+            file = await self._on_disk(_open, self._whole(digest))
+        except FileNotFoundError:
+            raise missing from None
+        with file:
+            file.seek(offset)
+            while data := await self._on_disk(file.read, PIECE_BYTES):
+                yield data
 
-    def require(self, digests: Iterable[str]) -> None:
+    async def require(self, digests: Iterable[str]) -> None:
         """All of these are here, whole.
 
         Raises:
             NotFound: one is not.
         """
-        for digest in digests:
-            if not _DIGEST.fullmatch(digest) or not self._whole(digest).exists():
+        asked = list(digests)
+        named = [digest for digest in asked if _DIGEST.fullmatch(digest)]
+        whole = await self._on_disk(self._whole_ones, named)
+        for digest in asked:
+            if digest not in whole:
                 raise NotFound(f"the master has no file {digest[:80]!r}; send it first")
 
-    def clean(self, needed: set[str], keep_s: float) -> int:
+    async def clean(self, needed: set[str], keep_s: float) -> int:
         """Remove what no live submission needs and nobody sent or named lately; how many."""
+        changes = self._changes
+        found = await self._on_disk(_listed, self._directory, needed)
+        if changes == self._changes and not self._busy:
+            self._sizes = {name: size for name, (size, _) in found.items()}
+            self.held_bytes = sum(self._sizes.values())
+        oldest_s = time.time() - keep_s
         removed = 0
-        now = time.time()
-        for path in sorted(self._directory.iterdir()):
-            with contextlib.suppress(OSError):
-                if path.name in needed:
-                    os.utime(path)
-                    continue
-                finishing = path.name.removesuffix(_PART) in self._finishing
-                if not finishing and path.stat().st_mtime < now - keep_s:
-                    path.unlink()
-                    removed += 1
+        for name, (_, used_s) in found.items():
+            digest = name.removesuffix(_PART)
+            if name not in needed and used_s < oldest_s and digest not in self._busy:
+                removed += await self._alone(digest, partial(self._drop, name, oldest_s))
         return removed
 
-    @property
-    def held_bytes(self) -> int:
-        return sum(self._held(path) for path in self._directory.iterdir())
+    async def _drop(self, name: str, oldest_s: float) -> bool:
+        if not await self._on_disk(_remove_old, self._directory / name, oldest_s):
+            return False
+        self._count(name, 0)
+        return True
+
+    async def _alone(self, digest: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Nobody else works on this file meanwhile. It is not cut off with who waits for it."""
+        while (busy := self._busy.get(digest)) is not None:
+            await asyncio.wait((busy,))
+        task = self._busy[digest] = asyncio.create_task(work())
+        task.add_done_callback(lambda _: self._busy.pop(digest))
+        return await asyncio.shield(task)
+
+    async def _on_disk(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+
+    def _count(self, name: str, size: int) -> None:
+        self._changes += 1
+        self.held_bytes += size - self._sizes.pop(name, 0)
+        if size:
+            self._sizes[name] = size
 
     def _room_for(self, size: int) -> None:
         held, limit = self.held_bytes, self._held_mib_max * _MIB
@@ -191,19 +229,54 @@ class FileStore:
     def _part(self, digest: str) -> Path:
         return self._directory / f"{digest}{_PART}"
 
-    @staticmethod
-    def _held(path: Path) -> int:
-        try:
-            return path.stat().st_size
-        except OSError:
-            return 0
+    # --- what touches the disk; in threads ----------------------------------------------------
+
+    def _offset(self, digest: str) -> int | None:
+        """Bytes that are here; None: all of them."""
+        return None if self._whole(digest).exists() else _size(self._part(digest))
+
+    def _look_at(self, files: list[tuple[str, int]]) -> list[int]:
+        """How much of each is here; from now on they count as named lately."""
+        whole = self._whole_ones([digest for digest, _ in files])
+        return [size if digest in whole else _size(self._part(digest)) for digest, size in files]
+
+    def _whole_ones(self, digests: list[str]) -> set[str]:
+        """Those of them that are here, which now count as named lately."""
+        found = set()
+        for digest in digests:
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(self._whole(digest))
+                found.add(digest)
+        return found
 
 
-def _pieces(path: Path, offset: int) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        file.seek(offset)
-        while data := file.read(PIECE_BYTES):
-            yield data
+def _listed(directory: Path, needed: Iterable[str] = ()) -> dict[str, tuple[int, float]]:
+    """Size and time of last use of each file, the present for those that are ``needed``."""
+    found = {}
+    for path in sorted(directory.iterdir()):
+        with contextlib.suppress(OSError):
+            if path.name in needed:
+                os.utime(path)
+            about = path.stat()
+            found[path.name] = (about.st_size, about.st_mtime)
+    return found
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _open(path: Path) -> BinaryIO:
+    return path.open("rb")
+
+
+def _append(part: Path, data: bytes) -> None:
+    with part.open("ab") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(data)
 
 
 def _settled_sha256(path: Path) -> str:
@@ -211,3 +284,12 @@ def _settled_sha256(path: Path) -> str:
     with path.open("rb") as file:
         os.fsync(file.fileno())
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _remove_old(path: Path, oldest_s: float) -> bool:
+    """Unless it has been used since somebody looked."""
+    with contextlib.suppress(OSError):
+        if path.stat().st_mtime < oldest_s:
+            path.unlink()
+            return True
+    return False

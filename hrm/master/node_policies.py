@@ -8,13 +8,15 @@ registers. A node follows an order once, so a fall back to the shadow there stan
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import structlog
+
 from hrm import policy_wire
 from hrm.core.model import NodeName
+from hrm.durable import write_durably
 from hrm.errors import InvalidConfig
 from hrm.policies.host import Mode
 from hrm.v1 import policy_pb2 as pb
@@ -24,6 +26,8 @@ __all__ = ["NODE_MODES_FILE", "NodePolicies"]
 NODE_MODES_FILE = "node-policy-modes.json"
 _POLICIES_MAX = 16
 """Of one node; an agent has one."""
+
+log = structlog.get_logger("master.policies")
 
 
 class NodePolicies:
@@ -86,7 +90,13 @@ class NodePolicies:
             ) from error
 
     def _keep(self, orders: dict[str, pb.PolicyOrder]) -> None:
+        """A disk that does not take them keeps no node from hearing of them; the log says so."""
         held = {name: {"mode": one.mode, "order": one.order} for name, one in orders.items()}
-        unfinished = self._path.with_name(f".{NODE_MODES_FILE}.{os.getpid()}")
-        unfinished.write_text(json.dumps(held) + "\n")
-        unfinished.replace(self._path)
+        try:
+            write_durably(self._path, (json.dumps(held) + "\n").encode())
+        except OSError as error:
+            log.warning(
+                "cannot keep the modes of nodes' policies: nodes that are away now do not hear of "
+                "them once the master has ended; make room, and set them again",
+                path=str(self._path), why=str(error),
+            )  # fmt: skip

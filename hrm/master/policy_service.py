@@ -8,7 +8,6 @@ nodes run on the nodes (``node_policies``): their modes go there, their counters
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ import structlog
 
 from hrm import policy_wire, rpc, wire
 from hrm.core.pipeline.model import ClusterPolicy
+from hrm.durable import write_durably
 from hrm.errors import HrmError, InvalidConfig, NotFound
 from hrm.master.node_policies import NodePolicies
 from hrm.policies import cluster, models
@@ -61,11 +61,18 @@ def load_modes(state_dir: Path) -> dict[str, Mode]:
 
 
 def save_modes(state_dir: Path, modes: dict[str, Mode]) -> None:
-    """Keep ``modes`` for later lives, whole or not at all."""
+    """Keep ``modes`` for later lives, whole or not at all. Where the disk does not take them they
+    are in force all the same, and the log says so."""
     path = state_dir / MODES_FILE
-    unfinished = path.with_name(f".{MODES_FILE}.{os.getpid()}")
-    unfinished.write_text(json.dumps({name: mode.value for name, mode in modes.items()}) + "\n")
-    unfinished.replace(path)
+    held = {name: mode.value for name, mode in modes.items()}
+    try:
+        write_durably(path, (json.dumps(held) + "\n").encode())
+    except OSError as error:
+        log.warning(
+            "cannot keep the modes of policies: they hold until the master ends; make room, and "
+            "set them again",
+            path=str(path), why=str(error),
+        )  # fmt: skip
 
 
 def cluster_policy(

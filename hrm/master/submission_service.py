@@ -38,7 +38,7 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
             for each in request.files:
                 self._files.check_size(each.size_bytes, wire.to_text(each.name, "file.name"))
             known = [sw.to_file(each) for each in request.files if each.sha256]
-            offsets = self._files.find(known)
+            offsets = await self._files.find(known)
         except HrmError as error:
             await rpc.abort(context, error)
         return pb.FindFilesResponse(offsets=offsets)
@@ -59,11 +59,10 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
         self, request: pb.GetFileRequest, context: _Context
     ) -> AsyncIterator[pb.FilePiece]:
         try:
-            pieces = self._files.pieces(request.sha256, request.offset)
+            async for data in self._files.pieces(request.sha256, request.offset):
+                yield pb.FilePiece(data=data)
         except HrmError as error:
             await rpc.abort(context, error)
-        for data in pieces:
-            yield pb.FilePiece(data=data)
 
     async def Submit(  # noqa: N802
         self, request: pb.SubmitRequest, context: _Context

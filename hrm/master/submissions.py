@@ -115,12 +115,16 @@ class Submissions:
         """
         known = self.core.submitted_as(key)
         if known is not None:
-            return known
+            return await self._enter(known.record)
         self.core.admit()
         now = self.now()
         record = make(self.core.new_id(now), now)
-        self.files.require(record.files)
-        await self._hold(record)
+        await self.files.require(record.files)
+        try:
+            await self._hold(record)
+        except HrmError:
+            self._master.application_outboxes.pop(ApplicationId(record.submission_id), None)
+            raise
         known = self.core.submitted_as(key)
         if known is not None:  # the same call came twice, and both were on their way here
             end = m.EndHolder(
@@ -129,10 +133,17 @@ class Submissions:
                 message="submitted twice",
             )
             self._end_holder(end)
-            return known
-        await self._call(lambda call_id: m.Submitted(now=now, call_id=call_id, record=record))
+            return await self._enter(known.record)
+        entry = await self._enter(record)
         log.info("submitted", submission=record.submission_id, name=record.name)
-        return self.find(record.submission_id)
+        return entry
+
+    async def _enter(self, record: m.SubmissionRecord) -> Entry:
+        """The submission of this record's key, once it is on the disk."""
+        answer = await self._call(
+            lambda call_id: m.Submitted(now=self.now(), call_id=call_id, record=record)
+        )
+        return self.find(answer.submission_id)
 
     async def lease(self, submission_id: str, attempt: int, gone: bool) -> tuple[float, float]:
         """How long this driver may run, and when to ask again, in seconds.
@@ -420,7 +431,7 @@ class Submissions:
     async def _clean_forever(self) -> None:
         while True:
             try:
-                removed = await asyncio.to_thread(self.files.clean, self.core.files(), self._keep_s)
+                removed = await self.files.clean(self.core.files(), self._keep_s)
             except OSError as error:
                 removed = 0
                 log.warning("cannot remove files", why=str(error))

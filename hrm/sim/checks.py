@@ -34,6 +34,7 @@ from hrm.sim.evictions import needless_evictions
 from hrm.sim.grants import Grants
 from hrm.sim.overtaking import Overtaking, held_up
 from hrm.sim.room import room
+from hrm.sim.submission_checks import SubmissionChecks
 from hrm.sim.views import Views
 
 __all__ = ["Oracle"]
@@ -57,6 +58,7 @@ class Oracle:
     copies: Copies = field(init=False)
     grants: Grants = field(init=False)
     overtaking: Overtaking = field(init=False)
+    submissions: SubmissionChecks = field(init=False)
     views: Views = field(init=False)
     _stops: Counter[str] = field(default_factory=Counter)
     _second: int = 0
@@ -66,6 +68,7 @@ class Oracle:
         self.copies = Copies(self.violated)
         self.grants = Grants(self.violated)
         self.overtaking = Overtaking(self.violated)
+        self.submissions = SubmissionChecks(self.violated)
         self.views = Views(self.violated)
 
     def violated(self, what: str) -> None:

@@ -37,6 +37,7 @@ from hrm.sim.plan import (
 )
 from hrm.sim.policies import POLICIES
 from hrm.sim.room import demand_of, how_many
+from hrm.sim.submission_drawing import draw_submission_bounds, draw_submissions
 
 __all__ = ["draw", "must_run_at_once"]
 
@@ -83,6 +84,8 @@ def draw(seed: int, limits: Limits | None = None) -> Plan:
         traits,
         _policy(source(seed, "policy"), traits),
         _remotes(seed, traits),
+        draw_submissions(seed, horizon_s) if "submissions" in traits else (),
+        draw_submission_bounds(seed, bounds),
     )
 
 

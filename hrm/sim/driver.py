@@ -76,6 +76,7 @@ def seen(status: ContainerStatus) -> am.ContainerSeen:
 class Driver:
     """One driver. ``outcome`` is empty while it lives, then ``succeeded`` or why it is over.
 
+    ``client``: whose connection to the master it uses; its own, unless it runs on a node.
     ``executors``: id to profile, of those that it was told of and not told to be dead.
     """
 
@@ -83,6 +84,7 @@ class Driver:
         self.world = world
         self.plan = plan
         self.name = plan.name
+        self.client = plan.name
         self.application_id = ApplicationId("")
         self.executors: dict[str, int] = {}
         self.outcome = ""
@@ -117,6 +119,19 @@ class Driver:
             ),
         )
 
+    def registration(self, application_id: ApplicationId) -> e.ApplicationRegistered:
+        """What its AppMaster says first; the id is empty where it has none yet."""
+        return e.ApplicationRegistered(
+            now=0.0,
+            call_id=0,
+            application_id=application_id,
+            submission_key=f"key-of-{self.name}",
+            name=self.name,
+            user="somebody",
+            declared_class=self.plan.declared,
+            gang_min=self.plan.gang_min,
+        )
+
     # --- life -----------------------------------------------------------------------------------
 
     def start_appmaster(self) -> None:
@@ -148,6 +163,13 @@ class Driver:
         elif self.appmaster is not None:
             self.appmaster.finish(False, "the driver is gone", _ORPHAN_S)
 
+    def end(self) -> None:
+        """It has done what it was to do."""
+        self.world.log.say(self.name, "driver is done")
+        self.outcome = "succeeded"
+        if self.appmaster is not None:
+            self.appmaster.finish(True, "done", _GOODBYE_S)
+
     def failed(self, why: str) -> None:
         """Told by the AppMaster: the application cannot go on."""
         if not self.outcome:
@@ -171,9 +193,7 @@ class Driver:
             return
         self._done_s += WORK_STEP_S * len(self.alive())
         if self._done_s >= self.plan.work_s and self.appmaster is not None:
-            self.world.log.say(self.name, "driver is done")
-            self.outcome = "succeeded"
-            self.appmaster.finish(True, "done", _GOODBYE_S)
+            self.end()
             return
         self.world.clock.after(WORK_STEP_S, self._work)
 
@@ -321,19 +341,11 @@ class _AppMaster:
     def _register(self) -> None:
         if self.left:
             return
-        driver = self.driver
-        event = e.ApplicationRegistered(
-            now=0.0,
-            call_id=0,
-            application_id=self._application_id,
-            submission_key=f"key-of-{driver.name}",
-            name=driver.name,
-            user="somebody",
-            declared_class=driver.plan.declared,
-            gang_min=driver.plan.gang_min,
-        )
+        event = self.driver.registration(self._application_id)
         self.world.network.call(
-            driver.name, lambda reply: self.world.master.register(event, reply), self._registered
+            self.driver.client,
+            lambda reply: self.world.master.register(event, reply),
+            self._registered,
         )
 
     def _registered(self, answer: Any) -> None:
@@ -349,7 +361,7 @@ class _AppMaster:
         assert isinstance(admitted, c.ApplicationAdmitted)
         self._application_id = admitted.application_id
         self._last_number = admitted.last_executor_number
-        self._stream = Stream(self.world.network, self.driver.name, self, strict=True)
+        self._stream = Stream(self.world.network, self.driver.client, self, strict=True)
         self.world.master.accept_session(self._stream)
         self._stream.send_to_server(
             e.ApplicationAttached(

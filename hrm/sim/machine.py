@@ -7,7 +7,9 @@ disk it is the same node and reports their ends, with a new one it is a stranger
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hrm.core import commands as c
@@ -20,17 +22,19 @@ from hrm.core.model import (
     ContainerSpec,
     EndCause,
     NodeName,
+    is_driver,
 )
 from hrm.core.node import NodeCore
 from hrm.sim import words
 from hrm.sim.network import Stream
 from hrm.sim.plan import NodePlan, source
+from hrm.sim.runner import Runner
 from hrm.testing.virtual import node_event
 
 if TYPE_CHECKING:
     from hrm.sim.world import World
 
-__all__ = ["Machine"]
+__all__ = ["Machine", "Process"]
 
 _REGISTER_TIMEOUT_S = 3.0
 _RECONNECT_S = 0.2
@@ -39,13 +43,15 @@ _MEASURE_S = 0.4
 
 
 @dataclass(slots=True)
-class _Process:
-    """``spawned``: past its start. ``order``: why it is being stopped, and how gently."""
+class Process:
+    """``spawned``: past its start. ``order``: why it is being stopped, and how gently.
+    ``runner``: what it is, where it runs the driver of a submission."""
 
     spec: ContainerSpec
     started_at_s: float
     spawned: bool = False
     order: c.StopProcess | None = None
+    runner: Runner | None = None
 
 
 @dataclass(slots=True)
@@ -73,7 +79,7 @@ class Machine:
         self.up = True
         self.core: NodeCore | None = None
         self.bad_until_s = 0.0
-        self.processes: dict[ContainerId, _Process] = {}
+        self.processes: dict[ContainerId, Process] = {}
         self._binding = plan.binding
         self._ills = source(world.plan.seed, f"ills-{plan.name}")
         self._usage = source(world.plan.seed, f"usage-{plan.name}")
@@ -91,6 +97,14 @@ class Machine:
         """The machine's own clock."""
         true = self.world.clock.now
         return true + self._offset_s + (true % 1000.0) * (self.plan.clock_rate - 1.0)
+
+    def clock_s(self) -> float:
+        """A clock that nobody sets, as fast as the other one."""
+        return self.world.clock.now * self.plan.clock_rate
+
+    def after(self, delay_s: float, action: Callable[..., None], *arguments: Any) -> None:
+        """``delay_s``: of this machine's clocks."""
+        self.world.clock.after(delay_s / self.plan.clock_rate, action, *arguments)
 
     def step_clock(self, step_s: float) -> None:
         """The clock is set, forwards or backwards."""
@@ -273,7 +287,7 @@ class Machine:
 
     def _start(self, spec: ContainerSpec) -> None:
         container_id = spec.container_id
-        self.processes[container_id] = _Process(spec, self.now())
+        self.processes[container_id] = Process(spec, self.now())
         self._records[container_id] = _Record(spec, self.now())
         here = [p.spec for p in self.processes.values() if p.spec.unit_id == spec.unit_id]
         assert self.core is not None
@@ -285,7 +299,7 @@ class Machine:
         delay_s = self.world.chance.uniform(0.01, 0.3)
         self.world.clock.after(delay_s, self._started, container_id, self.processes[container_id])
 
-    def _started(self, container_id: ContainerId, process: _Process) -> None:
+    def _started(self, container_id: ContainerId, process: Process) -> None:
         if self.processes.get(container_id) is not process:
             return
         process.spawned = True
@@ -300,6 +314,11 @@ class Machine:
             end = ContainerEnd(cause=EndCause.EXITED, exit_code=1, message="no space left")
             delay_s = self._ills.uniform(0.0, 0.5)
             self.world.clock.after(delay_s, self._end, container_id, process, end)
+        elif is_driver(process.spec.application_id):
+            process.runner = Runner(
+                self, process.spec, partial(self._exited, container_id, process)
+            )
+            process.runner.begin()
         elif network.happens("executor-crash"):
             end = ContainerEnd(cause=EndCause.EXITED, exit_code=52, message="it crashed")
             delay_s = network.chance.uniform(0.0, 6.0)
@@ -316,26 +335,37 @@ class Machine:
             if process.spawned:
                 self._stop_soon(command.container_id, process)
 
-    def _stop_soon(self, container_id: ContainerId, process: _Process) -> None:
+    def _stop_soon(self, container_id: ContainerId, process: Process) -> None:
         assert process.order is not None
         delay_s = 0.01 + process.order.grace_s * self.world.chance.random()
         end = ContainerEnd(cause=EndCause.EXITED, exit_code=143)
         self.world.clock.after(delay_s, self._end, container_id, process, end)
 
-    def _end(self, container_id: ContainerId, process: _Process, end: ContainerEnd) -> None:
+    def _end(self, container_id: ContainerId, process: Process, end: ContainerEnd) -> None:
         if self.processes.get(container_id) is not process:
             return
         if process.order is not None:
             end = ContainerEnd(
                 cause=process.order.cause, exit_code=end.exit_code, message=process.order.reason
             )
-        self._gone(container_id)
+        runner = self._gone(container_id, end.exit_code)
+        if runner is not None and runner.exit_code is not None:
+            end = replace(end, exit_code=runner.exit_code)
         self._records[container_id].end = end
         self._say_ended(container_id, end)
 
-    def _gone(self, container_id: ContainerId) -> None:
-        del self.processes[container_id]
+    def _exited(self, container_id: ContainerId, process: Process, exit_code: int) -> None:
+        """A runner has come to its end by itself."""
+        end = ContainerEnd(cause=EndCause.EXITED, exit_code=exit_code)
+        self._end(container_id, process, end)
+
+    def _gone(self, container_id: ContainerId, exit_code: int | None = None) -> Runner | None:
+        """A process is no more, and with it the driver that it ran; None: nobody saw how."""
+        runner = self.processes.pop(container_id).runner
+        if runner is not None:
+            runner.vanish(exit_code)
         self.world.oracle.process_gone(container_id)
+        return runner
 
     def _say_ended(self, container_id: ContainerId, end: ContainerEnd) -> None:
         self.deliver(e.ProcessEnded(now=self.now(), container_id=container_id, end=end))

@@ -19,10 +19,16 @@ from hrm.core.master import MasterCore
 from hrm.core.model import ApplicationId, NodeName
 from hrm.core.records import ApplicationRecord
 from hrm.core.run_times import RunTime, RunTimeKey
+from hrm.core.submission_messages import (
+    ForgetSubmission,
+    PersistSubmission,
+    SubmissionRecord,
+)
 from hrm.sim import words
 from hrm.sim.network import Stream
 from hrm.sim.outside import SchedulerEnd
 from hrm.sim.policies import load
+from hrm.sim.submissions import Submissions
 
 if TYPE_CHECKING:
     from hrm.sim.world import World
@@ -42,8 +48,19 @@ class _Disk:
         self.nodes: dict[NodeName, None] = {}
         self.drains: dict[NodeName, None] = {}
         self.run_times: dict[RunTimeKey, RunTime] = {}
+        self.submissions: dict[str, SubmissionRecord] = {}
         self.slow_until_s = 0.0
         self.slow_write_s = 0.0
+
+    def write_time_s(self, now: float) -> float:
+        return self.slow_write_s if self.slow_until_s > now else _WRITE_S
+
+    def write_submission(self, command: PersistSubmission | ForgetSubmission) -> None:
+        match command:
+            case PersistSubmission():
+                self.submissions[command.record.submission_id] = command.record
+            case ForgetSubmission():
+                self.submissions.pop(command.submission_id, None)
 
     def apply(self, command: c.MasterCommand) -> None:
         match command:
@@ -67,7 +84,10 @@ class _Disk:
 
 
 class MasterProcess:
-    """The master over all its lives. ``core`` is None while it is down."""
+    """The master over all its lives. ``core`` is None while it is down.
+
+    ``submissions``: None also in a run without any; ``ears``: who hears what holders are told.
+    """
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -76,6 +96,8 @@ class MasterProcess:
         self.node_ends: dict[tuple[str, str], _NodeEnd] = {}
         self.application_ends: dict[ApplicationId, _ApplicationEnd] = {}
         self.scheduler_ends: dict[tuple[str, int], SchedulerEnd] = {}
+        self.ears: dict[ApplicationId, Submissions] = {}
+        self.submissions: Submissions | None = None
         self._life = 0
         self._sessions = 0
         self._subscriptions = 0
@@ -107,6 +129,9 @@ class MasterProcess:
         world.log.say("master", f"starts with epoch {self.disk.epoch}")
         world.oracle.master_began(self.core)
         world.clock.after(TICK_S, self._tick, self._life)
+        if world.plan.submissions:
+            self.submissions = Submissions(self)
+            self.submissions.begin()
 
     def crash(self) -> None:
         """Lose everything but the disk. What was being written may have got there."""
@@ -120,6 +145,10 @@ class MasterProcess:
                 self.disk.apply(command)
         self.world.log.say("master", f"crashes with {len(self._held)} batches held, {written} kept")
         self.core = None
+        if self.submissions is not None:
+            self.submissions.crash()
+            self.submissions = None
+        self.ears.clear()
         self._life += 1
         self._calls.clear()
         self._held.clear()
@@ -189,8 +218,7 @@ class MasterProcess:
 
     def _write_next(self) -> None:
         writes = self._held[0][0]
-        slow = self.disk.slow_until_s > self.now()
-        took_s = self.disk.slow_write_s if slow and writes else _WRITE_S
+        took_s = self.disk.write_time_s(self.now()) if writes else _WRITE_S
         self.world.clock.after(took_s, self._written, self._life)
 
     def _written(self, life: int) -> None:
@@ -240,6 +268,10 @@ class MasterProcess:
                     application_end = self.application_ends.get(command.application_id)
                     if application_end is not None:
                         application_end.put(command.notice)
+                    elif command.application_id in self.ears:
+                        self.ears[command.application_id].put(
+                            command.application_id, command.notice
+                        )
                 case c.SendToScheduler():
                     scheduler_end = self.scheduler_ends.get((command.scheduler, command.session))
                     if scheduler_end is not None:
@@ -266,7 +298,21 @@ class MasterProcess:
 
     def register(self, event: e.ApplicationRegistered, reply: Callable[[Any], None]) -> None:
         """The unary call of AppMasters."""
-        self.call(lambda call_id: replace(event, now=self.now(), call_id=call_id), reply)
+        submissions, submission_id = self.submissions, event.submission_id
+        attempt = event.submission_attempt
+
+        def registered(answer: c.Reply | c.Refuse) -> None:
+            if submissions is not None and submission_id and isinstance(answer, c.Reply):
+                assert isinstance(answer.answer, c.ApplicationAdmitted)
+                submissions.registered(submission_id, attempt, answer.answer.application_id)
+            reply(answer)
+
+        if submissions is not None and submission_id:
+            error = submissions.refusal(submission_id, attempt)
+            if error is not None:
+                reply(c.Refuse(call_id=0, error=error))
+                return
+        self.call(lambda call_id: replace(event, now=self.now(), call_id=call_id), registered)
 
     def _accept(self, stream: Stream, end: _NodeEnd | _ApplicationEnd | SchedulerEnd) -> None:
         cut = self.world.network.cut_until(stream.name) > self.now()

@@ -20,6 +20,7 @@ from hrm.core.auto_binding import AutoBindingRules
 from hrm.core.binding import Binding, Hardware
 from hrm.core.bounds import Bounds
 from hrm.core.model import Resources, ResourceUnit, WorkloadClass
+from hrm.core.submission_messages import SubmissionBounds
 
 __all__ = [
     "KINDS",
@@ -29,6 +30,7 @@ __all__ = [
     "NodePlan",
     "Plan",
     "RemotePlan",
+    "SubmissionPlan",
     "TimedFault",
     "source",
 ]
@@ -44,8 +46,9 @@ MESSAGE_KINDS = {
     "proposal-duplicate": 0.30,
     "launch-failure": 0.08,
     "executor-crash": 0.20,
+    "submitted-crash": 0.50,
 }
-"""Faults that befall single messages, proposals and executors, with their highest rate."""
+"""Faults that befall single messages, proposals, executors and drivers, with their highest rate."""
 
 TIMED_KINDS = {
     "partition": 3,
@@ -62,6 +65,8 @@ TIMED_KINDS = {
     "rebind": 4,
     "scheduler-crash": 3,
     "bad-node": 2,
+    "submission-kill": 2,
+    "driver-cut": 3,
 }
 """Faults that happen at moments, with the most of a kind in one run."""
 
@@ -77,6 +82,7 @@ TRAITS = {
     "auto-binding": 0.5,
     "exclusion": 0.5,
     "locality": 0.4,
+    "submissions": 0.4,
 }
 """What a run may have beside the plain cluster, with the chance that it has it."""
 
@@ -162,6 +168,23 @@ class ApplicationPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class SubmissionPlan:
+    """One client that submits a driver.
+
+    ``lives``: of each attempt, for how long its driver runs and the exit code that it then has; a
+    later attempt than the last ends well after a second. ``executors``: how many it wants.
+    """
+
+    name: str
+    start_s: float
+    resources: Resources
+    supervise: bool
+    stream: bool
+    lives: tuple[tuple[float, int], ...]
+    executors: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that is decided before a run begins."""
 
@@ -177,6 +200,8 @@ class Plan:
     traits: tuple[str, ...] = ()
     policy: str = "min-wait"
     remotes: tuple[RemotePlan, ...] = ()
+    submissions: tuple[SubmissionPlan, ...] = ()
+    submission_bounds: SubmissionBounds = field(default_factory=SubmissionBounds)
 
     def command(self) -> str:
         """What to type to see exactly this run again."""

@@ -165,7 +165,10 @@ def replay(plans: Sequence[JobPlan], nodes: Sequence[TraceNode], setup: Setup) -
 
 
 class _Replay:
-    """The interpreter. Invariant: ``live`` jobs have arrived, or will, and are not over."""
+    """The interpreter. Invariant: ``live`` jobs have arrived, or will, and are not over.
+
+    ``_wakes``: the number of the latest wake of each scheduler.
+    """
 
     def __init__(self, plans: Sequence[JobPlan], nodes: Sequence[TraceNode], setup: Setup) -> None:
         self.now = self.last_end_s = _START_S
@@ -174,6 +177,7 @@ class _Replay:
         self._setup = setup
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = itertools.count()
+        self._wakes: dict[str, int] = {}
         self._admissions: dict[int, _Run] = {}
         self._runs: dict[ApplicationId, _Run] = {}
         self._processes: dict[ContainerId, ContainerSpec] = {}
@@ -341,7 +345,8 @@ class _Replay:
                 case c.NotifyApplication():
                     self._soon(self._noticed, command.application_id, command.notice)
                 case c.WakeScheduler():
-                    self._at(command.at_s, self._wake, command.scheduler)
+                    self._wakes[command.scheduler] = number = next(self._order)
+                    self._at(command.at_s, self._wake, command.scheduler, number)
                 case c.ProposeClaims():
                     self._at(self.now, self._propose, command.proposal)
                 case c.Reply(answer=c.ApplicationAdmitted() as answer):
@@ -351,8 +356,11 @@ class _Replay:
                 case _:
                     pass  # what is to be written down, and answers to nodes
 
-    def _wake(self, scheduler: str) -> None:
-        self._tell_master(e.SchedulerWoken(now=self.now, scheduler=scheduler))
+    def _wake(self, scheduler: str, number: int) -> None:
+        """As in the master, a wake takes the place of the one before it: the core counts on the
+        latest alone, and answers a wake for nothing with another."""
+        if self._wakes[scheduler] == number:
+            self._tell_master(e.SchedulerWoken(now=self.now, scheduler=scheduler))
 
     def _propose(self, proposal: Proposal) -> None:
         self._tell_master(e.ClaimsProposed(now=self.now, proposal=proposal))

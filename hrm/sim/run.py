@@ -18,8 +18,8 @@ __all__ = ["Result", "Summary", "run_plan", "run_seed", "run_seeds"]
 class Result:
     """One run. ``violations`` in words, the first first; ``tail``: the latest events in words.
 
-    ``outcomes``: how each driver ended. ``faults``: how often each kind happened. ``checks``: how
-    often everything was looked at.
+    ``outcomes``: how each driver ended. ``submissions``: in which state each submission is.
+    ``faults``: how often each kind happened. ``checks``: how often everything was looked at.
     """
 
     plan: Plan
@@ -28,6 +28,7 @@ class Result:
     checks: int
     faults: dict[str, int]
     outcomes: dict[str, str]
+    submissions: dict[str, str]
     virtual_s: float
     log_hash: str
     tail: tuple[str, ...]
@@ -80,9 +81,10 @@ def run_plan(plan: Plan, tail_length: int = 80) -> Result:
         plan=plan,
         violations=tuple(world.oracle.found),
         events=world.log.events,
-        checks=world.oracle.checks,
+        checks=world.oracle.checks + world.oracle.submissions.checks,
         faults=dict(sorted(world.network.injected.items())),
         outcomes={driver.name: driver.outcome for driver in world.drivers},
+        submissions=world.submitters.states(),
         virtual_s=world.clock.now - begin_s,
         log_hash=world.log.hash(),
         tail=tuple(world.log.tail),

@@ -10,6 +10,7 @@ from typing import Any
 
 from hrm.core import commands as c
 from hrm.core import events as e
+from hrm.core import submission_messages as m
 from hrm.core.model import ContainerStatus
 from hrm.core.negotiator import Proposal
 from hrm.core.remote import StateChanged
@@ -47,6 +48,8 @@ def of_event(event: Any) -> str:
             return f"{name} {event.container_id} {event.end.cause.value}"
         case e.ContainerAdopted():
             return f"{name} {event.spec.container_id}"
+        case m.Submitted():
+            return f"{name} {_submission(event.record)}"
     return f"{name} {_fields(event)}".rstrip()
 
 
@@ -80,6 +83,10 @@ def of_command(command: Any) -> str:
             return f"{name} {command.call_id} {command.error.message}"
         case c.SendToScheduler():
             return f"to {command.scheduler}/{command.session}: {of_change(command.message)}"
+        case m.PersistSubmission():
+            return f"{name} {_submission(command.record)}"
+        case m.RefuseCall():
+            return f"{name} {command.call_id} {command.error.message}"
         case c.WakeScheduler():
             return f"{name} {command.scheduler} {command.at_s:.6f}"
     return f"{name} {_fields(command)}".rstrip()
@@ -109,6 +116,10 @@ def _value(value: Any) -> str:
 
 def _status(status: ContainerStatus) -> str:
     return f"{status.container_id}={status.state.value}"
+
+
+def _submission(record: m.SubmissionRecord) -> str:
+    return f"{record.submission_id} {record.state.value} #{record.attempt} {record.key}"
 
 
 def _statuses(statuses: Iterable[ContainerStatus]) -> str:

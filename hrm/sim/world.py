@@ -25,6 +25,7 @@ from hrm.sim.network import Network
 from hrm.sim.outside import Outside
 from hrm.sim.plan import ApplicationPlan, Plan, TimedFault, source
 from hrm.sim.room import demand_of, how_many, serves
+from hrm.sim.submitters import Submitters
 
 __all__ = ["World"]
 
@@ -48,6 +49,7 @@ class World:
         self.gone: set[str] = set()
         self.calm = False
         self.network = Network(self.clock, source(plan.seed, "network"), plan.rates)
+        self.submitters = Submitters(self)
         self.master = MasterProcess(self)
         self.master.start()
         self.machines = [Machine(self, node) for node in plan.nodes]
@@ -73,6 +75,8 @@ class World:
             "rebind": self._rebind,
             "scheduler-crash": self._scheduler_crash,
             "bad-node": self._bad_node,
+            "submission-kill": self.submitters.kill,
+            "driver-cut": self.submitters.cut,
         }
         for fault in plan.faults:
             self.clock.at(self._begin_s + fault.at_s, self._strike, fault)
@@ -101,15 +105,18 @@ class World:
         """Nobody is refused whom a node that the master knows could serve."""
         if not isinstance(command.notice, c.RequestRefused):
             return
-        driver = next((d for d in self.drivers if d.application_id == command.application_id), None)
-        if driver is None:
-            return
-        self.refused.add(driver.name)
         units = [unit for node in core.ledger.nodes.values() for unit in node.units]
-        if _could_run(driver.plan, units) and not core.ledger.recovering:
-            self.oracle.violated(f"{driver.name} is refused, though it fits what there is")
+        driver = next((d for d in self.drivers if d.application_id == command.application_id), None)
+        name, could = self.submitters.refused(command.application_id, units)
+        if driver is not None:
+            name, could = driver.name, _could_run(driver.plan, units)
+        if not name:
+            return
+        self.refused.add(name)
+        if could and not core.ledger.recovering:
+            self.oracle.violated(f"{name} is refused, though it fits what there is")
         if core.ledger.recovering:
-            self.oracle.violated(f"{driver.name} is refused before all nodes are back")
+            self.oracle.violated(f"{name} is refused before all nodes are back")
 
     def _live_until(self, until_s: float) -> None:
         while not self.oracle.found and self.clock.step(until_s):
@@ -118,6 +125,7 @@ class World:
 
     def _left(self) -> list[str]:
         left = [f"driver {d.name} is not done" for d in self.drivers if not d.outcome]
+        left += self.submitters.left()
         if left:
             return left
         if self.master.core is None:
@@ -129,6 +137,7 @@ class World:
 
     def _judge(self) -> None:
         """Everybody has ended; who failed must have had a reason."""
+        self.submitters.judge()
         injected = self.network.injected
         for driver in self.drivers:
             why = driver.outcome
@@ -169,7 +178,7 @@ class World:
             if machine.name not in self.gone:
                 machine.come_back(with_disk=True)
                 machine.start_agent()
-        for driver in self.drivers:
+        for driver in (*self.drivers, *self.submitters.drivers):
             driver.start_appmaster_if_begun()
         for outside in self.outsides:
             outside.start()
@@ -238,7 +247,8 @@ class World:
         return self.machines[int(fault.pick * len(self.machines))]
 
     def _driver(self, fault: TimedFault) -> Driver | None:
-        living = [d for d in self.drivers if d.appmaster is not None and not d.outcome]
+        everybody = [*self.drivers, *self.submitters.drivers]
+        living = [d for d in everybody if d.appmaster is not None and not d.outcome]
         return living[int(fault.pick * len(living))] if living else None
 
     def _partition(self, fault: TimedFault) -> bool:
@@ -280,6 +290,8 @@ class World:
             least = driver.plan.targets[-1][1] if at_once else 1
             if could and not (_could_run(driver.plan, units) and how_many(wanted, units) >= least):
                 return False
+        if not self.submitters.could_do_with(every_unit, units):
+            return False
         if not rest:
             return False
         self.gone.add(lost.name)

@@ -19,9 +19,10 @@ import structlog
 
 from hrm.agent import containers, shim
 from hrm.agent.containers import Adopted, Containers, Ended, StopOrder
+from hrm.agent.driver import files_of
 from hrm.agent.isolation import Isolation, Limits, NoIsolation, detect
 from hrm.agent.machine import ending
-from hrm.core.model import ContainerId, ContainerSpec, EndCause
+from hrm.core.model import ContainerId, ContainerSpec, EndCause, LaunchContext
 from hrm.errors import LaunchFailed
 from hrm.spark.launch import Launch
 from tests.agent.test_launch import SPEC
@@ -75,6 +76,8 @@ async def test_old_directories_are_removed(hands: Hands, tmp_path: Path) -> None
     await hands.containers.start(spec_of("c2"), shell(FOREVER))
     ended_at_s = (tmp_path / "containers/c1/exit.json").stat().st_mtime
     assert hands.containers.forget_old(60, ended_at_s + 59).old == 0
+    assert hands.containers.forget_old(60, ended_at_s + 61).old == 0, "the master must hear of it"
+    hands.containers.acknowledge("c1")
     assert hands.containers.forget_old(60, ended_at_s + 61).old == 1
     assert [path.name for path in hands.containers.dir.iterdir()] == ["c2"]
 
@@ -121,6 +124,18 @@ async def test_the_record_has_no_secret(hands: Hands, tmp_path: Path) -> None:
     record = (tmp_path / "containers" / SPEC.container_id / "container.json").read_text()
     assert "s3cret" not in record
     assert json.loads(record)["spec"]["containerId"] == SPEC.container_id
+
+
+async def test_an_adopted_driver_is_known_by_the_files_that_it_needs(
+    hands: Hands, tmp_path: Path
+) -> None:
+    needed = "a" * 64
+    document = {"conf": [["spark.password", "s3cret"]], "resources": [{"sha256": needed}]}
+    launch = LaunchContext(driver=json.dumps(document))
+    await hands.containers.start(replace(spec_of("c1"), launch=launch), shell(FOREVER))
+    (adopted,) = await Hands(tmp_path).containers.adopt()
+    assert files_of(adopted.spec.launch.driver) == {needed}
+    assert "s3cret" not in (tmp_path / "containers/c1/container.json").read_text()
 
 
 async def test_files_of_a_launch_are_private_from_the_start(hands: Hands, tmp_path: Path) -> None:

@@ -303,7 +303,62 @@ async def test_a_signal_ends_containers_too(master: Master, start_agent: StartAg
     for name in ("app-1-x1", "app-1-x2"):
         end = (await master.until_state(name, ENDED)).end
         assert end.cause == common_pb2.END_CAUSE_NODE_LOST
-        assert end.message == "the agent of node node-1 was shut down"
+        assert end.message == "the agent of node node-1 was shut down, and its containers with it"
+
+
+async def test_an_agent_that_keeps_containers_is_restarted_under_them(
+    master: Master, start_agent: StartAgent
+) -> None:
+    agent = start_agent(cores=1, keep_containers=True)
+    await master.until(lambda: master.registrations)
+    master.assign("app-1-x1", "trap 'exit 9' TERM; until [ -e go ]; do sleep 0.05; done; exit 4")
+    running = await master.until_state("app-1-x1", RUNNING)
+    master.assign("app-1-x2", FOREVER)
+    await master.until_state("app-1-x2", common_pb2.CONTAINER_STATE_WAITING)
+    code, _ = await agent.end()
+    assert code == 0
+    waited = await master.until_state("app-1-x2", ENDED)
+    assert waited.end.cause == common_pb2.END_CAUSE_NODE_LOST
+    assert waited.end.message == "the agent of node node-1 is restarted"
+    assert master.statuses["app-1-x1"].state == RUNNING
+    work = agent.work_dir / "containers" / "app-1-x1"
+    assert not (work / "stop.json").exists()
+
+    start_agent(cores=1, keep_containers=True)
+    second = await master.until(lambda: len(master.registrations) > 1 and master.registrations[1])
+    (adopted,) = second.containers
+    assert (adopted.container_id, adopted.state) == ("app-1-x1", RUNNING)
+    assert abs(adopted.started_at_s - running.started_at_s) < 2
+    (work / "go").touch()
+    assert (await master.until_state("app-1-x1", ENDED)).end.exit_code == 4
+
+
+async def test_what_is_being_started_when_an_agent_is_restarted_is_not_lost(
+    master: Master, start_agent: StartAgent
+) -> None:
+    agent = start_agent(keep_containers=True)
+    await master.until(lambda: master.registrations)
+    master.assign("app-1-x1", FOREVER)
+    await _until((agent.work_dir / "containers" / "app-1-x1").exists)  # it is being launched
+    assert (await agent.end())[0] == 0
+    start_agent(keep_containers=True)
+    second = await master.until(lambda: len(master.registrations) > 1 and master.registrations[1])
+    assert [status.state for status in second.containers] == [RUNNING]
+    master.order_stop("app-1-x1")
+    await master.until_state("app-1-x1", ENDED)
+
+
+async def test_sigint_ends_containers_that_would_be_kept(
+    master: Master, start_agent: StartAgent
+) -> None:
+    agent = start_agent(keep_containers=True)
+    await master.until(lambda: master.registrations)
+    master.assign("app-1-x1", FOREVER)
+    await master.until_state("app-1-x1", RUNNING)
+    agent.process.send_signal(signal.SIGINT)
+    assert (await agent.ended())[0] == 0
+    end = (await master.until_state("app-1-x1", ENDED)).end
+    assert end.cause == common_pb2.END_CAUSE_NODE_LOST
 
 
 async def test_a_second_signal_hurries(master: Master, start_agent: StartAgent) -> None:

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 import grpc
 import pytest
 
-from hrm.agent.driver import driver_launch, forget_old_files
+from hrm.agent.driver import driver_launch, files_of, without_secrets
 from hrm.agent.driver_files import bring
 from hrm.agent.driver_runner import spark_submit_arguments
 from hrm.config import AgentSettings
@@ -50,6 +51,8 @@ class FakeMaster(submission_pb2_grpc.SubmissionServiceServicer):
         self.silent = False
         self.asked: list[pb.LeaseDriverRequest] = []
         self.fetched: list[int] = []
+        self.stalls = False
+        self.over = threading.Event()
 
     def Lease(self, request: Any, context: Any) -> pb.LeaseDriverResponse:  # noqa: N802
         if self.silent:
@@ -63,6 +66,9 @@ class FakeMaster(submission_pb2_grpc.SubmissionServiceServicer):
         self.fetched.append(request.offset)
         if request.sha256 != DIGEST:
             context.abort(grpc.StatusCode.NOT_FOUND, "no such file")
+        if self.stalls:
+            yield pb.FilePiece(data=DATA[:1])
+            self.over.wait(60.0)
         yield pb.FilePiece(data=DATA[request.offset :])
 
 
@@ -115,6 +121,7 @@ def master() -> Iterator[FakeMaster]:
     subject.port = server.add_insecure_port("127.0.0.1:0")  # type: ignore[attr-defined]
     server.start()
     yield subject
+    subject.over.set()
     server.stop(None).wait(10)
 
 
@@ -235,6 +242,32 @@ def test_a_driver_answers_sigterm_itself(
     runner.communicate()
 
 
+def test_a_kill_while_files_are_fetched_ends_at_once(
+    node: Node, master: FakeMaster, eventually: Callable[..., Any]
+) -> None:
+    master.stalls = True
+    runner = node.start("echo started")
+    cache = node.directory / "cache"
+    eventually(lambda: list(cache.glob("*.part")), 30.0, "it fetches")
+    os.killpg(runner.pid, signal.SIGTERM)
+    out, err = runner.communicate(timeout=30)
+    assert (runner.returncode, out) == (143, "")
+    assert err == "HRM: told to end before the driver has started\n"
+    assert not list(cache.iterdir()), "half a file is of no use"
+    assert not master.asked, "it never had a lease"
+
+
+def test_a_kill_while_no_master_answers_ends_at_once(
+    node: Node, master: FakeMaster, eventually: Callable[..., Any]
+) -> None:
+    master.silent = True
+    runner = node.start("echo started")
+    eventually((node.work_dir / "app" / "a.jar").exists, 30.0, "it has its files")
+    os.killpg(runner.pid, signal.SIGTERM)
+    out, _ = runner.communicate(timeout=30)
+    assert (runner.returncode, out) == (143, "")
+
+
 def test_a_file_that_the_master_does_not_have_is_an_error(node: Node) -> None:
     node.document["resources"][0]["sha256"] = "0" * 64
     code, _, err = node.run("exit 0")
@@ -324,7 +357,10 @@ def test_the_container_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
 
     def launch() -> Any:
-        return driver_launch(spec, spark=spark, java=java, settings=settings, work_dir=tmp_path)
+        return driver_launch(
+            spec, spark=spark, java=java, settings=settings, work_dir=tmp_path,
+            cache_dir=tmp_path / "cache",
+        )  # fmt: skip
 
     with pytest.raises(LaunchFailed, match="--spark-home"):
         launch()
@@ -334,6 +370,7 @@ def test_the_container_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert made.argv[-3:] == ("-m", "hrm.agent.driver_runner", str(tmp_path / "driver.json"))
     told = json.loads(made.files["driver.json"])
     assert (told["attempt"], told["master"], told["host"]) == (2, "10.0.0.1:7480", "10.0.0.7")
+    assert told["cache_dir"] == str(tmp_path / "cache")
     assert told["token_file"] == str(tmp_path / "token") == made.environment["HRM_TOKEN_FILE"]
     assert made.files["token"] == "secret"
     assert made.environment["REGION"] == "north"
@@ -343,12 +380,11 @@ def test_the_container_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "SECRET_OF_THE_AGENT" not in made.environment
 
 
-def test_files_that_no_driver_uses_go_after_a_while(tmp_path: Path) -> None:
-    assert forget_old_files(tmp_path / "none", 1.0, 0.0) == 0
-    old, young = tmp_path / "old", tmp_path / "young"
-    for path in (old, young):
-        path.touch()
-    os.utime(old, (100.0, 100.0))
-    os.utime(young, (900.0, 900.0))
-    assert forget_old_files(tmp_path, 500.0, 1000.0) == 1
-    assert not old.exists()
+def test_what_of_a_document_may_stay_on_the_disk() -> None:
+    resources = [{"sha256": DIGEST, "name": "a.jar"}, {"sha256": "", "uri": "hdfs://h/b.jar"}]
+    document = json.dumps({"conf": [["spark.password", "s3cret"]], "resources": resources})
+    assert files_of(document) == files_of(without_secrets(document)) == {DIGEST}
+    assert "s3cret" not in without_secrets(document)
+    assert without_secrets("") == "", "an executor is no driver"
+    for unreadable in ("", "{", "[]", '{"resources": [7]}', '{"resources": 7}'):
+        assert files_of(unreadable) == frozenset()

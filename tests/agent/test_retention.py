@@ -79,6 +79,40 @@ def test_an_end_that_the_master_has_not_heard_of_stays_on_record(tmp_path: Path)
     assert swept(tmp_path, logs=0).too_much == 0
 
 
+def test_an_end_that_the_master_has_not_heard_of_outlives_its_age(tmp_path: Path) -> None:
+    """The master is away for longer than logs are kept."""
+    directory = container(tmp_path, "c", ended_ago_s=9000.0, acknowledged=False)
+    assert swept(tmp_path).old == 1
+    assert left(directory) == ["exit.json"], "its logs go at their age"
+    assert swept(tmp_path) == retention.Swept(), "and there is no more to do"
+    (directory / "acknowledged").touch()
+    assert swept(tmp_path).old == 1
+    assert left(tmp_path) == []
+
+
+def test_ends_that_nobody_hears_of_are_bounded_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "UNHEARD_MAX", 2)
+    for name, ago_s in (("b", 30.0), ("a", 20.0), ("d", 9000.0), ("c", 10.0)):
+        container(tmp_path, name, ended_ago_s=ago_s, acknowledged=False)
+    container(tmp_path, "heard", ended_ago_s=40.0)
+    assert swept(tmp_path).unheard == 2
+    assert left(tmp_path) == ["a", "c", "heard"]
+
+
+def test_those_that_must_stay_do_not_keep_others_from_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "REMOVED_MAX", 2)
+    for number in range(4):
+        container(tmp_path, f"c{number}", ended_ago_s=9900.0, acknowledged=False)
+    container(tmp_path, "heard", ended_ago_s=9000.0)
+    counts = [swept(tmp_path).old for _ in range(4)]
+    assert counts == [2, 2, 1, 0]
+    assert left(tmp_path) == ["c0", "c1", "c2", "c3"]
+
+
 def test_one_sweep_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "REMOVED_MAX", 2)
     for number in range(5):

@@ -205,6 +205,32 @@ def test_an_account_without_the_way_to_its_directory_hears_it(
     assert problem == f"cannot enter {tmp_path}: Permission denied"
 
 
+HURRIED = "import sys; from hrm.agent import shim; shim._ORDER_LIMIT_S = 0.3; shim.main(sys.argv)"
+
+
+def test_a_command_that_does_not_read_its_order_is_given_up(tmp_path: Path) -> None:
+    """It has hung while it waited to be wanted, and its pipe takes less than the order has."""
+    spec = {
+        "work_dir": str(tmp_path), "cwd": str(tmp_path), "argv": ["sleep", "600"],
+        "environment": {"PATH": os.environ["PATH"]}, "cgroup_files": [],
+        "log_bytes_max": 65_536, "log_files_max": 1, "grace_s": 0.0, "waits": True,
+    }  # fmt: skip
+    shim.write_json(tmp_path / "spec.json", spec)
+    kept = ("work_dir", "cgroup_files", "log_bytes_max", "log_files_max", "grace_s")
+    order = {**{name: spec[name] for name in kept}, "input": "x" * (1 << 20)}
+    with subprocess.Popen(
+        [sys.executable, "-c", HURRIED, str(tmp_path / "spec.json")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        try:
+            said, _ = process.communicate(json.dumps(order).encode() + b"\n", timeout=LIMIT_S)
+        finally:
+            process.kill()
+    assert json.loads(said) == {"error": "it did not read its order within 0.3 s"}
+    assert process.returncode == 0
+
+
 def test_logs_rotate_and_stay_bounded(start: StartShim, tmp_path: Path) -> None:
     script = "i=0; while [ $i -lt 3000 ]; do echo line-$i; i=$((i+1)); done"
     exit_of(tmp_path, start(script, log_bytes_max=4096, log_files_max=2))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from hrm.agent import shuffle
 from hrm.agent.shuffle import SECRET_VARIABLE, ShuffleService
 from hrm.core.model import (
     ApplicationId,
@@ -165,3 +166,30 @@ async def test_what_cannot_start_is_tried_again_and_harms_nobody(service: Shuffl
     assert not service.ready.is_set()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+class Undying:
+    """A process that hangs in the kernel, as the event loop sees it."""
+
+    stdin = None
+    pid = 4711
+
+    def __init__(self) -> None:
+        self.kills = 0
+
+    def kill(self) -> None:
+        self.kills += 1
+
+    async def wait(self) -> int:
+        await asyncio.Event().wait()
+        return 0
+
+
+async def test_one_that_even_a_kill_does_not_end_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shuffle, "_END_LIMIT_S", 0.05)
+    process = Undying()
+    async with asyncio.timeout(20.0):
+        await shuffle._end(process)  # type: ignore[arg-type]
+    assert process.kills == 1

@@ -22,12 +22,20 @@ from hrm.agent import warm
 from hrm.agent.containers import Containers, Ended, StopOrder
 from hrm.agent.isolation import NoIsolation, detect
 from hrm.agent.machine import _offer
-from hrm.agent.warm import Profile, WarmPool, profile_of
+from hrm.agent.warm import Profile, WarmJvm, WarmPool, profile_of
 from hrm.config import AgentSettings
 from hrm.core.model import ContainerId, ContainerSpec, EndCause, LaunchContext, Resources
+from hrm.errors import LaunchFailed
 from hrm.spark import build
 from hrm.spark.archive import class_path
-from hrm.spark.launch import Java, Launch, executor_launch, find_java, find_spark
+from hrm.spark.launch import (
+    EXECUTOR_CLASS,
+    Java,
+    Launch,
+    executor_launch,
+    find_java,
+    find_spark,
+)
 from tests.agent.test_launch import SPARK, SPEC
 
 LIMIT_S = 60.0
@@ -315,6 +323,28 @@ async def test_a_jvm_that_dies_as_it_is_taken_leaves_no_word(
         assert await node.run("c2") == "cold s3cret\n"
     assert node.pool.report().used == 0
     assert "the warm JVM has ended" in node.pool.report().why_missed
+
+
+def test_a_supervisor_that_does_not_listen_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm, "_ORDER_LIMIT_S", 0.2)
+    path = tmp_path / "jvm"
+    path.mkdir()
+    deaf = subprocess.Popen(["sleep", "600"], stdin=subprocess.PIPE, bufsize=0)
+    profile = Profile(java="java", arguments="", options=(), environment=())
+    jvm = WarmJvm(path, profile, deaf)
+    document = {
+        "argv": ["java", EXECUTOR_CLASS, "x" * (1 << 20)], "environment": {},
+        "work_dir": str(path), "cgroup_files": [], "log_bytes_max": 1, "log_files_max": 1,
+        "grace_s": 0.0,
+    }  # fmt: skip
+    try:
+        with pytest.raises(LaunchFailed, match="has not heard its order within"):
+            jvm.hand_over(document)
+    finally:
+        deaf.kill()
+        deaf.wait(LIMIT_S)
 
 
 async def test_jvms_that_do_not_start_are_given_up(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from benchmarks.paper import hrm, live, plots, thinking
 from benchmarks.paper.report import report
 from hrm.sim.experiments import CENTRALISED, Point, run_points
 from hrm.sim.experiments.timed import Setup
-from hrm.sim.experiments.workload import burst
+from hrm.sim.experiments.workload import JobPlan, burst
 
 SVG_BYTES_MAX = 100_000
 
@@ -80,9 +80,20 @@ def test_a_real_master_places_runs_and_ends_the_jobs_of_emulated_agents(
         assert figures["rounds"] >= row["x"]
 
 
-def test_jobs_that_fill_the_cluster_run_in_waves(tmp_path: Path) -> None:
-    rows = live.run_bursts([CENTRALISED], 1, tmp_path, nodes=3, jobs=(2,), hold_s=0.5)
+def test_jobs_that_fill_the_cluster_run_in_waves_and_are_those_of_the_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds = []
 
+    def drawn(count: int, seed: int, *, run_s: float) -> list[JobPlan]:
+        seeds.append(seed)
+        return burst(count, seed, run_s=run_s)
+
+    monkeypatch.setattr(live, "burst", drawn)
+
+    rows = live.run_bursts([CENTRALISED], 1, tmp_path, nodes=3, jobs=(2,), hold_s=0.5, seed=7)
+
+    assert seeds == [0, 7], "the warm-up's, and the run's"
     figures = {name: figure["mean"] for name, figure in rows[0]["figures"].items()}
     assert figures["queued"] == 80 - 3 * 16
     assert figures["completion_s"] >= (0.5 + 2 * 0.5) / 2  # one job of one wave, one of two

@@ -63,6 +63,7 @@ def test_up_then_everything_is_there_then_down_and_nothing_is(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HRM_MASTER", "elsewhere:7480")
+    monkeypatch.setenv("HRM_AGENT_KEEP_CONTAINERS", "true")
     up = _hrm("up", *SMALL, "--state-dir", str(directory))
     assert up.returncode == 0, up.stderr
     assert "export HRM_MASTER=127.0.0.1:" in up.stdout
@@ -92,6 +93,8 @@ def test_up_then_everything_is_there_then_down_and_nothing_is(
     assert "killed" not in down.stderr
     assert [p for p in processes if start_ticks(p["pid"]) == p["start_ticks"]] == []
     assert not (directory / "cluster.json").exists()
+    log = (directory / "logs" / "node-1.log").read_text()
+    assert "leaving containers" not in log, "none are kept for an agent that does not come"
     again = _hrm("down")
     assert (again.returncode, again.stderr) == (0, "nothing was running\n")
 

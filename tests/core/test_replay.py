@@ -52,7 +52,7 @@ def assert_durable(cluster: VirtualCluster) -> None:
         assert record.last_executor_number <= applications[application_id].last_executor_number
     live = {n.name for n in master.ledger.nodes.values() if n.state is not NodeState.LOST}
     assert set(cluster.durable_nodes) == live | master.nodes.awaited
-    assert list(cluster.durable_drains) == list(master.nodes.drained)
+    assert list(cluster.durable_drains) == list(master.nodes.drains.drained)
     assert cluster.durable_run_times == dict(master.ledger.run_times.rows)
 
 
@@ -75,7 +75,7 @@ def carry_out(cluster: VirtualCluster, apps: dict[ApplicationId, int], step: Any
             now=cluster.now,
             call_id=cluster.next_call(),
             nodes=(NodeName(node.name),),
-            undo=node.name in cluster.master.nodes.drained,
+            undo=node.name in cluster.master.nodes.drains.drained,
         )
         cluster.tell_master(drain)
     elif what == "lose" and node.connected:
@@ -124,7 +124,7 @@ def test_the_store_replayed_is_the_state(steps: list[Any]) -> None:
         ended = app.life.state.ended
         assert again.life.state is (app.life.state if ended else ApplicationState.DETACHED)
     assert after.nodes.awaited == set(cluster.nodes)
-    assert list(after.nodes.drained) == list(before.nodes.drained)
+    assert list(after.nodes.drains.drained) == list(before.nodes.drains.drained)
     assert after.ledger.run_times.rows == before.ledger.run_times.rows
 
     for application_id, app in before.ledger.applications.items():

@@ -228,6 +228,24 @@ def test_a_kill_ends_the_driver_and_its_restarts() -> None:
     assert isinstance(unknown[0].error, NotFound)
 
 
+def test_who_submits_again_is_told_of_the_first_after_it_is_written() -> None:
+    """The answer is a command behind the write, whoever asked and how often."""
+    master = Master()
+    again = master.tell(m.Submitted, call_id=2, record=record(submission_id="driver-2"))
+    assert again == [m.Committed(call_id=2, submission_id=ID)]
+    assert list(master.core.entries) == [ID]
+
+
+def test_a_late_request_for_a_lease_does_not_hold_up_the_next_driver() -> None:
+    """It was sent before its runner said that the driver is gone, and comes after that."""
+    master = Master(supervise=True)
+    master.run()
+    master.driver(m.LeaseAsked, call_id=8, gone=True)
+    assert isinstance(master.lease(), StaleEpoch)
+    master.end(lost=True)
+    assert m.RequestDriver(submission_id=ID, attempt=2) in master.later(1.1)
+
+
 def test_who_waits_for_a_restart_can_be_killed() -> None:
     master = Master(supervise=True)
     master.run()

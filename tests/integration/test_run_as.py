@@ -5,6 +5,7 @@ from __future__ import annotations
 import pwd
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -96,3 +97,27 @@ def test_executors_are_the_submitters_and_root_gets_none(
     eventually(told, WAIT_S, "root hears why")
     refused.process.terminate()
     refused.wait()
+
+
+def test_a_driver_in_cluster_mode_is_its_submitters_with_its_executors(
+    node: tuple[Cluster, Path], eventually: Callable[..., Any]
+) -> None:
+    reached = [sys.executable, "-c", "import grpc, hrm, pyspark"]
+    try:
+        subprocess.run(reached, user=USER, check=True, timeout=60, capture_output=True)
+    except (OSError, subprocess.SubprocessError):
+        pytest.skip(f"other users cannot run {sys.executable}")
+    cluster, work_dir = node
+    app = cluster.submit(
+        *("--deploy-mode", "cluster", "--driver-memory", "512m", "--executor-memory", "512m"),
+        *("--conf", "spark.executor.instances=1", str(APPS / "total.py"), "2", "0.1"),
+        environment={"LOGNAME": USER},
+    )
+    assert app.wait(WAIT_S) == 0, app.output()[-4000:]
+    uid = pwd.getpwnam(USER).pw_uid
+    logs = list((work_dir / "containers").glob("*/stdout"))
+    assert len(logs) == 2, "a driver and an executor"
+    assert {path.stat().st_uid for path in logs} == {uid}
+    assert "TOTAL 332833500" in "".join(path.read_text() for path in logs)
+    (kept,) = (work_dir / "files" / str(uid)).iterdir()
+    assert kept.read_bytes() == (APPS / "total.py").read_bytes()

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+import structlog
 
 from hrm import pipeline_wire as pw
 from hrm import rpc
@@ -152,6 +153,25 @@ def test_modes_are_kept_and_a_damaged_file_is_told(tmp_path: Path) -> None:
         (tmp_path / MODES_FILE).write_text(damaged)
         with pytest.raises(InvalidConfig, match="remove it"):
             load_modes(tmp_path)
+
+
+async def test_a_full_disk_is_told_in_the_log_and_fails_no_call(
+    tmp_path: Path, policy: HostedPolicy
+) -> None:
+    async with running(tmp_path) as master:
+        one, _ = await _node(tmp_path, master, "n1")
+        state_dir = tmp_path / "master"
+        for name in (MODES_FILE, NODE_MODES_FILE):  # what no file can replace
+            (state_dir / name / "in-the-way").mkdir(parents=True)
+        with structlog.testing.capture_logs() as logs:
+            assert (await _set(master, "ldwp-set", "canary-10")).mode == "canary-10"
+            assert policy.host.mode is Mode.CANARY_10
+            assert list((await _set(master, "iawp", "on")).nodes) == ["n1"]
+        assert (await _orders(one)).mode == "on"
+        told = [entry["event"] for entry in logs if entry["log_level"] == "warning"]
+        assert len(told) == 2 and all("cannot keep the modes" in text for text in told)
+        assert not list(state_dir.glob(".*partial"))
+        one.cancel()
 
 
 async def _node(tmp_path: Path, master: Running, name: str) -> tuple[Any, Any]:

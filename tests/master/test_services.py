@@ -468,7 +468,7 @@ async def test_a_drained_node_is_drained_for_the_next_master_too(tmp_path: Path)
         session.cancel()
         stream.cancel()
     async with running(tmp_path) as master:
-        assert not master.interpreter.core.nodes.drained
+        assert not master.interpreter.core.nodes.drains.drained
         with refused(grpc.StatusCode.NOT_FOUND, "no such node: n1"):
             await drained(master, undo=True)
 

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from hrm.core import events as e
-from hrm.core import feasibility, gangs, node, preemption, resource_unit
+from hrm.core import feasibility, gangs, node, preemption, resource_unit, submissions
+from hrm.core import submission_messages as m
 from hrm.core.applications import Applications
 from hrm.core.auto_binding import Look, look_at
 from hrm.core.binding import Binding, Hardware, cut
 from hrm.core.cluster_view import ClusterView
 from hrm.core.ledger import Application, Container, Ledger, Node
+from hrm.core.mirror import Mirror
 from hrm.core.model import (
     ContainerState,
     ContainerStatus,
@@ -38,6 +40,7 @@ from hrm.core.replica import Replica
 from hrm.core.resource_unit import Entry, UnitQueue
 from hrm.core.scheduler import Job, Placement, Scheduler
 from hrm.core.shared_state import SharedState
+from hrm.core.submissions import SubmissionsCore
 from hrm.policies.min_wait import MinWait
 from hrm.sim.run import run_seed
 
@@ -131,19 +134,19 @@ def old_epoch_honoured(patch: pytest.MonkeyPatch) -> None:
 def tombstones_forgotten(patch: pytest.MonkeyPatch) -> None:
     """An order that arrives again after the end starts the container again."""
     patch.setattr(node, "TOMBSTONES", 0)
-    patch.setattr(Nodes, "_stop_stranger", lambda *_: None)
+    patch.setattr(Mirror, "_stop_stranger", lambda *_: None)
 
 
 def endless_orders(patch: pytest.MonkeyPatch) -> None:
     """Every report of a container that stops is answered with another order to stop."""
-    apply = Nodes._apply
+    apply = Mirror.apply
 
-    def apply_and_stop(self: Nodes, node: Node, status: ContainerStatus, now: float) -> None:
+    def apply_and_stop(self: Mirror, node: Node, status: ContainerStatus, now: float) -> None:
         apply(self, node, status, now)
         if status.state is ContainerState.STOPPING:
             self._stop_stranger(node, status.container_id)
 
-    patch.setattr(Nodes, "_apply", apply_and_stop)
+    patch.setattr(Mirror, "apply", apply_and_stop)
 
 
 def written_too_late(patch: pytest.MonkeyPatch) -> None:
@@ -385,6 +388,47 @@ def data_not_waited_for(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scheduler, "_place_near", at_once)
 
 
+def next_driver_too_early(patch: pytest.MonkeyPatch) -> None:
+    """Nobody waits until the last lease of a driver that is lost has ended."""
+    patch.setattr(SubmissionsCore, "_fence_ends_at_s", lambda *_: 0.0)
+
+
+def lost_driver_taken_for_dead(patch: pytest.MonkeyPatch) -> None:
+    """A node that is not heard of any more counts as one that has reported its driver's end."""
+    ended = SubmissionsCore._driver_ended
+
+    def seen(self: SubmissionsCore, event: m.DriverEnded) -> None:
+        ended(self, replace(event, lost=False))
+
+    patch.setattr(SubmissionsCore, "_driver_ended", seen)
+
+
+def lease_for_former_drivers(patch: pytest.MonkeyPatch) -> None:
+    """The number of a driver, which is the fence, is not looked at."""
+
+    def any_attempt(self: SubmissionsCore, event: Any) -> Any:
+        entry = self.entries.get(event.submission_id)
+        return None if entry is None or entry.record.state.ended else entry
+
+    patch.setattr(SubmissionsCore, "_current", any_attempt)
+
+
+def lease_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
+    """Answers leave before what they rest on is on the disk."""
+    answers = (m.Committed, m.GrantLease)
+    patch.setattr(submissions, "_who_hears_last", lambda each: 0 if type(each) in answers else 1)
+
+
+def driver_not_missed(patch: pytest.MonkeyPatch) -> None:
+    """A driver of which a restarted master hears nothing is waited for for ever."""
+    patch.setattr(SubmissionsCore, "_unconfirmed", lambda *_: None)
+
+
+def submitted_twice(patch: pytest.MonkeyPatch) -> None:
+    """Who asks again, because the answer was lost, gets a second driver."""
+    patch.setattr(SubmissionsCore, "submitted_as", lambda *_: None)
+
+
 _missing = gangs.missing
 
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
@@ -420,6 +464,12 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     drain_that_holds_up_a_stream,
     excluded_node_granted,
     data_not_waited_for,
+    next_driver_too_early,
+    lost_driver_taken_for_dead,
+    lease_for_former_drivers,
+    lease_before_it_is_written,
+    driver_not_missed,
+    submitted_twice,
 ]
 
 

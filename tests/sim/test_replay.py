@@ -9,6 +9,9 @@ from functools import partial
 import pytest
 
 from hrm import policies
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core.master import MasterCore
 from hrm.core.model import Gpu, NodeName, Resources, ResourceUnit, ResourceUnitId, WorkloadClass
 from hrm.errors import InvalidRequest, LimitReached
 from hrm.sim.replay import Estimates, ReplayResult, Setup, replay
@@ -72,6 +75,23 @@ def test_the_second_of_two_jobs_waits_for_the_only_core() -> None:
     assert result.completion.mean == pytest.approx((10 + 18) / 2, abs=NEAR)
     assert result.makespan_s == pytest.approx(20, abs=NEAR)
     assert result.vcore_utilisation == pytest.approx(1.0, abs=NEAR)
+
+
+def test_a_scheduler_is_woken_only_when_it_counts_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wake that another has replaced is none: answered with another, it would multiply."""
+    woken, handle = [], MasterCore.handle
+
+    def look(self: MasterCore, event: e.MasterEvent) -> list[c.MasterCommand]:
+        if isinstance(event, e.SchedulerWoken):
+            due_s = self.placing.schedulers[event.scheduler].wake_at_s
+            woken.append(due_s is None or due_s <= event.now)
+        return handle(self, event)
+
+    monkeypatch.setattr(MasterCore, "handle", look)
+    jobs = [job(str(n), 0.3 * n, work("t", 3 + n % 5, instances=1 + n % 4)) for n in range(40)]
+    run(jobs, uniform_nodes(2, 4, 8192), "fifo")
+    assert len(woken) > len(jobs)
+    assert all(woken)
 
 
 def test_tasks_start_when_those_before_them_have_ended() -> None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hrm.core.pipeline.model import SIZE_BUCKETS_MB, Device, Row
+from hrm.durable import write_durably
 from hrm.errors import InvalidRequest
 from hrm.policies.corun.estimates import ROWS_MAX, Entry, Stdm
 from hrm.policies.corun.metrics import COLUMN, METRICS
@@ -34,15 +34,7 @@ def save_estimates(path: Path, estimates: Stdm) -> None:
 
 def write_estimates(path: Path, content: bytes) -> None:
     """Write what ``dump_estimates`` made into ``path``, whole or not at all."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_durably(path, content)
 
 
 def dump_estimates(estimates: Stdm) -> bytes:

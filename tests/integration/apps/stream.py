@@ -7,14 +7,16 @@ import sys
 import time
 from pathlib import Path
 
+from pyspark import RDD
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.streaming import StreamingContext
 
 trigger, stop = sys.argv[1], Path(sys.argv[2])
 spark = SparkSession.builder.appName(f"stream-{trigger}").getOrCreate()
 
 
-def start_query():
+def start_query() -> StreamingQuery:
     writer = spark.readStream.format("rate").load().writeStream.format("noop").queryName("ticks")
     if trigger == "available-now":
         writer = writer.trigger(availableNow=True)
@@ -23,21 +25,26 @@ def start_query():
     return writer.start()
 
 
-def start_batches():
+def count(numbers: "RDD[int]") -> None:
+    numbers.count()
+
+
+def start_batches() -> StreamingContext:
     streaming = StreamingContext(spark.sparkContext, 1)
     numbers = streaming.queueStream([], default=spark.sparkContext.parallelize(range(4), 1))
-    numbers.foreachRDD(lambda numbers: numbers.count())
+    numbers.foreachRDD(count)
     streaming.start()
     return streaming
 
 
-query = start_batches() if trigger == "dstream" else start_query()
+batches = start_batches() if trigger == "dstream" else None
+query = None if batches else start_query()
 deadline = time.monotonic() + 120
 while not stop.exists() and time.monotonic() < deadline:
     time.sleep(0.05)
-if trigger == "dstream":
-    query.stop(stopSparkContext=False)
-else:
+if batches:
+    batches.stop(stopSparkContext=False)
+if query:
     query.stop()
 stop.with_suffix(".stopped").touch()
 while not stop.with_suffix(".end").exists() and time.monotonic() < deadline:

@@ -1,0 +1,313 @@
+"""Settings of an agent: what its node offers, how it isolates and starts containers, their logs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_settings import NoDecode, SettingsConfigDict
+
+from hrm.config.sources import DEFAULT_PORT, Settings, hrm_home, label, token_file
+
+__all__ = ["AgentSettings", "DeclaredGpu"]
+
+
+class DeclaredGpu(BaseModel):
+    """A GPU that a setting claims the machine to have."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    memory_mib: int = Field(ge=1, le=1 << 30)
+    numa: int = Field(default=-1, ge=-1, le=1023)
+    name: str = Field(default="", max_length=100)
+    device: Path | None = None
+    """A character device that stands for it: closed to containers that do not hold the GPU."""
+
+
+class AgentSettings(Settings):
+    """``hrm agent``."""
+
+    model_config = SettingsConfigDict(env_prefix="HRM_AGENT_", extra="forbid")
+    table: ClassVar[str] = "agent"
+
+    master: str = Field(default=f"127.0.0.1:{DEFAULT_PORT}", description="host:port of the master")
+    name: str = Field(default="", description="name of this node; empty: the host's name")
+    host: str = Field(
+        default="127.0.0.1", description="address that executors bind and others reach"
+    )
+    port: int = Field(default=0, ge=0, le=65535, description="port for logs (gRPC); 0: any free")
+    log_port: int = Field(
+        default=0, ge=0, le=65535, description="port of the log pages; 0: any free"
+    )
+    work_dir: Path = Field(
+        default_factory=lambda: hrm_home() / "agent",
+        description="containers' work directories and logs",
+    )
+    token_file: Path = Field(
+        default_factory=token_file, description="the cluster's secret, mode 0600"
+    )
+
+    cores: int = Field(
+        default=0, ge=0, le=4096, description="vcores offered; 0: all of the machine"
+    )
+    memory_mib: int = Field(
+        default=0, ge=0, description="memory offered; 0: all but 1 GiB or a tenth"
+    )
+    run_limit: int = Field(
+        default=0, ge=0, description="containers that may run at once; 0: one a vcore"
+    )
+    binding_mode: Literal["shared", "partial", "even"] = Field(
+        default="shared",
+        description="how cores stand by GPUs: one pool, some for each GPU, or all divided",
+    )
+    gpu_bound_cores: int = Field(
+        default=1, ge=1, le=4096, description="cores of each GPU where the binding is partial"
+    )
+    cpu_reserve_cores: int = Field(
+        default=1, ge=0, le=4096, description="cores kept without a GPU where it is partial"
+    )
+    gpu_host_memory_mib: int = Field(
+        default=0,
+        ge=0,
+        description="memory beside each GPU where cores are bound; 0: in proportion to the cores",
+    )
+    gpu_limit: int | None = Field(
+        default=None, ge=0, le=1024, description="how many of its GPUs to offer; empty: all"
+    )
+    auto_binding: bool = Field(
+        default=False,
+        description="change a partial binding with the load: cores that GPU jobs lack are bound, "
+        "those that they leave idle are given back",
+    )
+    auto_binding_window: int = Field(
+        default=30,
+        ge=2,
+        le=3600,
+        description="measurements in a row, one each usage_interval_s, that such a change needs",
+    )
+    auto_binding_busy_percent: float = Field(
+        default=90.0, gt=0, le=100, description="use of a GPU's cores above which it gets one more"
+    )
+    auto_binding_idle_percent: float = Field(
+        default=50.0,
+        ge=0,
+        lt=100,
+        description="use of what would be left of a GPU's cores below which it loses one that "
+        "others wait for; less than auto_binding_busy_percent",
+    )
+    auto_binding_cores_min: int = Field(
+        default=1,
+        ge=1,
+        le=4096,
+        description="cores that stay bound to each GPU: those of the largest executor to come",
+    )
+    auto_binding_pause_s: float = Field(
+        default=300.0,
+        gt=0,
+        le=86_400,
+        description="least time between two changes; doubles, up to 16 times, while units do not "
+        "become free in time",
+    )
+    auto_binding_drain_s: float = Field(
+        default=30.0,
+        ge=0,
+        le=86_400,
+        description="longest time that units take no new containers for a change; 0: change only "
+        "a node on which nothing runs",
+    )
+    gpus: Annotated[tuple[DeclaredGpu, ...], NoDecode] = Field(
+        default=(),
+        max_length=1024,
+        description='declared GPUs for tests, as `[{"memory_mib": 16384, "numa": 0}]`; empty: '
+        "the real ones",
+    )
+    platform: str = Field(
+        default="cpu", description="the group of like nodes that this one belongs to"
+    )
+    isolation: Literal["auto", "cgroup2", "cgroup1", "none"] = Field(
+        default="auto", description="what enforces limits; auto: the best that the machine offers"
+    )
+    cpu_limit: Literal["shares", "quota"] = Field(
+        default="shares", description="shares: limited when others want the cores; quota: always"
+    )
+    shuffle_service: bool = Field(
+        default=False,
+        description="run Spark's external shuffle service on this host, for applications that set "
+        "spark.shuffle.service.enabled; one agent of a host can",
+    )
+    shuffle_service_port: int = Field(
+        default=7337,
+        ge=1,
+        le=65535,
+        description="its port, the same on all nodes: spark.shuffle.service.port",
+    )
+    shuffle_service_memory_mib: int = Field(
+        default=1024, ge=128, le=1 << 20, description="its heap, beside what the node offers"
+    )
+    run_as: Literal["off", "submitter"] = Field(
+        default="submitter",
+        description="submitter: containers run as the user who submitted, where the agent is "
+        "root; off: as the agent (`hrm up` sets it, because its cluster is one user's)",
+    )
+    run_as_uid_min: int = Field(
+        default=1000, ge=1, description="least uid that containers run with; lower ones are refused"
+    )
+    run_as_banned: str = Field(
+        default="root", description="users whose containers are refused, with ',' between"
+    )
+    run_as_fallback: str = Field(
+        default="",
+        description="the user for submitters who do not exist on the node; empty: they are refused",
+    )
+    disk_limit_mib: int = Field(
+        default=0,
+        ge=0,
+        description="disk that a container may use in its work directory, logs included; one over "
+        "it is ended; 0: as much as there is",
+    )
+    disk_node_limit_mib: int = Field(
+        default=0,
+        ge=0,
+        description="disk that all running containers of the node may use together; whoever uses "
+        "most is ended; 0: as much as there is",
+    )
+    disk_interval_s: float = Field(
+        default=30.0, gt=0, description="between two measurements of the disk that containers use"
+    )
+    mps: Literal["auto", "off"] = Field(
+        default="auto",
+        description="containers that share a GPU do so through CUDA MPS, which holds them to their "
+        "share; auto: where NVIDIA's driver offers it",
+    )
+    gpu_memory_watch: bool = Field(
+        default=True,
+        description="end containers whose processes use more device memory than they hold",
+    )
+    spark_home: Path | None = Field(
+        default=None, description="Spark of the executors; empty: pyspark's"
+    )
+    java_home: Path | None = Field(
+        default=None, description="Java of the executors; empty: $JAVA_HOME, else java on the PATH"
+    )
+    class_archive: bool = Field(
+        default=True,
+        description="make an archive of Spark's classes in the background, once for a Spark and a "
+        "Java, from which executors and drivers start faster",
+    )
+    archive_dir: Path = Field(
+        default_factory=lambda: hrm_home() / "archives",
+        description="where it is kept; agents of a machine should share it",
+    )
+    archive_limit_s: float = Field(
+        default=600.0, gt=0, le=86_400, description="longest time that making it may take"
+    )
+    archive_attempts: int = Field(
+        default=3, ge=1, le=100, description="failed attempts after which nobody tries again"
+    )
+    warm_executors: int = Field(
+        default=0,
+        ge=0,
+        le=2,
+        description="started JVMs kept ready for the next executors, for each heap size in use; "
+        "their memory counts as used",
+    )
+
+    pipeline_cores: int = Field(
+        default=0,
+        ge=0,
+        le=4096,
+        description="of the cores, those that are for pipelines and not for containers; 0: none",
+    )
+    pipeline_memory_mib: int = Field(
+        default=0,
+        ge=0,
+        description="of the memory, what is for pipelines; 0: in proportion to the cores",
+    )
+    pipeline_gpus: int = Field(
+        default=0,
+        ge=0,
+        le=1024,
+        description="of the GPUs, how many, the last ones, are for pipelines and for programs "
+        "that ask the agent",
+    )
+    pipeline_policy: str = Field(
+        default="mct",
+        min_length=1,
+        description="what gives subtasks of pipelines cores and GPUs: random, mct, min-min, pats "
+        "or iawp (iawp:guarded, iawp:SCORE, iawp:SCORE:guarded); learned ones begin in shadow, "
+        "beside mct",
+    )
+    pipeline_path: str = Field(
+        default="",
+        description="directories, with ':' between, that pipelines are imported from",
+    )
+    pipeline_cpu_speed: float = Field(
+        default=1.0, ge=1e-3, le=1e3, description="of a core, relative to the reference platform"
+    )
+    pipeline_gpu_speed: float = Field(
+        default=1.0, ge=1e-3, le=1e3, description="of a GPU, relative to the reference platform"
+    )
+
+    reconnect_delay_max_s: float = Field(
+        default=2.0, gt=0, description="longest back-off between attempts to reach the master"
+    )
+    usage_interval_s: float = Field(
+        default=1.0, gt=0, le=60, description="how often containers are measured"
+    )
+    stop_grace_s: float = Field(default=5.0, ge=0, description="between SIGTERM and SIGKILL")
+    keep_containers: bool = Field(
+        default=False,
+        description="SIGTERM ends the agent alone and leaves its containers to the next agent on "
+        "this work directory, for restarts and upgrades; SIGINT ends them in any case",
+    )
+    preemption: bool = Field(
+        default=True, description="batch executors make way for stream executors that wait"
+    )
+    preemption_grace_s: float = Field(
+        default=15.0,
+        ge=0,
+        le=3600,
+        description="time an executor that makes way has to finish tasks and move its blocks",
+    )
+    log_bytes_max: int = Field(
+        default=64 * 1024 * 1024, ge=4096, description="size at which a log rotates"
+    )
+    log_files_max: int = Field(
+        default=5, ge=1, le=100, description="rotated files kept beside the newest"
+    )
+    work_keep_s: float = Field(
+        default=86_400.0, ge=0, description="time an ended container's logs are kept"
+    )
+    logs_mib_max: int = Field(
+        default=10_240,
+        ge=0,
+        description="logs kept on the node in all; the oldest of ended containers go first",
+    )
+    files_mib_max: int = Field(
+        default=10_240,
+        ge=0,
+        description="files of applications kept on the node for the next drivers; those used "
+        "longest ago go first, and none that a running driver needs",
+    )
+
+    @field_validator("gpus", mode="before")
+    @classmethod
+    def _gpus_may_be_json(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value) if value else ()
+        except ValueError as error:
+            raise ValueError(f"no JSON list of objects: {error}") from error
+
+    @field_validator("auto_binding_idle_percent")
+    @classmethod
+    def _idle_is_less_than_busy(cls, value: float, info: ValidationInfo) -> float:
+        busy_percent = info.data.get("auto_binding_busy_percent")
+        if busy_percent is not None and value >= busy_percent:
+            raise ValueError(f"must be less than auto_binding_busy_percent, {busy_percent:g}")
+        return value
+
+    _name_is_a_label = field_validator("name")(label)

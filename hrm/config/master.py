@@ -1,0 +1,203 @@
+"""Settings of the master: its store, its schedulers, its limits, submissions and pipelines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from hrm.config.sources import DEFAULT_PORT, Settings, hrm_home, token_file
+
+__all__ = ["MasterSettings"]
+
+
+class MasterSettings(Settings):
+    """``hrm master``."""
+
+    model_config = SettingsConfigDict(env_prefix="HRM_MASTER_", extra="forbid")
+    table: ClassVar[str] = "master"
+
+    host: str = Field(default="127.0.0.1", description="address to listen on")
+    port: int = Field(
+        default=DEFAULT_PORT, ge=0, le=65535, description="port to listen on; 0: any free"
+    )
+    state_dir: Path = Field(
+        default_factory=lambda: hrm_home() / "master", description="directory of its store"
+    )
+    token_file: Path = Field(
+        default_factory=token_file, description="the cluster's secret, mode 0600"
+    )
+    schedulers: int = Field(
+        default=2, ge=1, le=256, description="parallel schedulers in the master"
+    )
+    placement_policy: str = Field(
+        default="min-wait",
+        min_length=1,
+        description="what chooses units for containers; `docs/policies.md` lists them",
+    )
+
+    heartbeat_interval_s: float = Field(
+        default=1.0, gt=0, le=60, description="how often agents and AppMasters say that they live"
+    )
+    node_timeout_s: float = Field(
+        default=15.0, gt=0, description="silence after which a node is lost"
+    )
+    application_grace_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="time an AppMaster has to come back before its application fails",
+    )
+    node_failures: int = Field(
+        default=2,
+        ge=0,
+        le=1_000,
+        description="containers of an application that fail quickly on a node before it is "
+        "excluded for that application; 0: no node is ever excluded",
+    )
+    node_failure_run_s: float = Field(
+        default=60.0,
+        gt=0,
+        le=3600,
+        description="a container that ends badly before it has run this long fails quickly",
+    )
+    node_failure_window_s: float = Field(
+        default=600.0, gt=0, le=86_400, description="such a failure older than this is forgotten"
+    )
+    node_failing_applications: int = Field(
+        default=3,
+        ge=1,
+        le=1_000,
+        description="applications for which a node is excluded before it is for all",
+    )
+    node_exclusion_s: float = Field(
+        default=60.0,
+        gt=0,
+        le=86_400,
+        description="first time that a node is excluded; doubles while it goes on failing",
+    )
+    node_exclusion_max_s: float = Field(
+        default=1800.0, gt=0, le=86_400, description="longest time that a node is excluded"
+    )
+    lease_timeout_s: float = Field(
+        default=2.0, gt=0, description="longest hold of the stream lease"
+    )
+    lease_scope: Literal["global", "candidates"] = Field(
+        default="global",
+        description="what a stream's lease locks: every resource unit, or those with room for it "
+        "(where they do not suffice, those that are large enough); batch passes at the others",
+    )
+    scheduler_timeout_s: float = Field(
+        default=15.0,
+        gt=0,
+        description="silence after which an `hrm scheduler` with jobs loses them to another one",
+    )
+    retry_delay_s: float = Field(
+        default=0.05, gt=0, description="first back-off of a scheduler's retry"
+    )
+    retry_delay_max_s: float = Field(
+        default=2.0, gt=0, description="longest back-off of that retry"
+    )
+    default_duration_s: float = Field(
+        default=60.0, gt=0, description="run time assumed of a new container"
+    )
+    wait_max_s: float = Field(
+        default=600.0, gt=0, description="longest estimated wait at a resource unit"
+    )
+    waiting_limit: int = Field(
+        default=64, ge=0, description="containers that may wait at a resource unit"
+    )
+    waiting_bound: Literal["limit", "feedback"] = Field(
+        default="limit",
+        description="how many may wait at a unit: limit: up to waiting_limit; feedback: only what "
+        "it finishes between two heartbeats, by its own record, and up to waiting_limit",
+    )
+    applications_limit: int = Field(default=10_000, ge=1, description="live applications")
+    containers_limit: int = Field(
+        default=100_000, ge=1, description="live containers of one application"
+    )
+    ended_applications_kept: int = Field(
+        default=1_000, ge=0, description="ended applications that `hrm apps --all` still knows"
+    )
+    run_times_kept: int = Field(
+        default=10_000,
+        ge=0,
+        description="mean run times kept for recurring applications, one for each application "
+        "name, user and resource profile",
+    )
+
+    submissions_limit: int = Field(
+        default=1_000, ge=1, description="live submissions (cluster deploy mode)"
+    )
+    ended_submissions_kept: int = Field(
+        default=1_000, ge=0, description="ended submissions that `hrm submissions --all` knows"
+    )
+    driver_lease_s: float = Field(
+        default=60.0,
+        ge=2,
+        le=86_400,
+        description="how long a supervised driver runs on while no master can be reached; where "
+        "its node is lost, no other is started before this has passed",
+    )
+    driver_restart_delay_s: float = Field(
+        default=1.0,
+        gt=0,
+        description="wait before a supervised driver starts again; doubles with each restart "
+        "within driver_restart_window_s",
+    )
+    driver_restart_delay_max_s: float = Field(default=60.0, gt=0, description="longest such wait")
+    driver_restarts_max: int = Field(
+        default=10,
+        ge=0,
+        le=1_000,
+        description="restarts of a supervised driver within driver_restart_window_s",
+    )
+    driver_restart_window_s: float = Field(
+        default=3_600.0, gt=0, description="age at which a restart is forgotten"
+    )
+    driver_launches_max: int = Field(
+        default=3,
+        ge=1,
+        le=100,
+        description="containers for a driver that may be lost before one has started",
+    )
+    file_mib_max: int = Field(
+        default=1024, ge=1, description="largest file that a submission may send"
+    )
+    files_held_mib: int = Field(
+        default=16_384, ge=1, description="disk for the files of submissions"
+    )
+    files_keep_s: float = Field(
+        default=3_600.0,
+        ge=60,
+        description="time that files are kept which no live submission needs",
+    )
+    events_kept: int = Field(
+        default=200_000, ge=1_000, description="events that `hrm events` still knows"
+    )
+    events_keep_s: float = Field(
+        default=7 * 86_400.0, gt=0, description="age at which they are dropped"
+    )
+
+    pipeline_policy: str = Field(
+        default="min-wait",
+        min_length=1,
+        description="what chooses nodes for pipeline tasks: random, least-loaded, min-wait, "
+        "demand, ect, min-min, ldwp or ldwp-set; learned ones begin in shadow",
+    )
+    pipeline_queue_limit: int = Field(
+        default=10_000, ge=1, description="pipeline tasks that may wait for a node"
+    )
+    pipeline_attempts: int = Field(
+        default=3, ge=1, le=100, description="nodes that a pipeline task may lose before it fails"
+    )
+    pipeline_payload_mib: int = Field(
+        default=32, ge=1, le=60, description="largest input of a pipeline task"
+    )
+    pipeline_held_mib: int = Field(
+        default=4096, ge=1, description="disk for inputs and results of pipeline tasks"
+    )
+    pipeline_ended_kept: int = Field(
+        default=1_000, ge=0, description="ended pipeline tasks whose results are kept"
+    )

@@ -1,0 +1,35 @@
+"""Small files that must outlive the machine's next crash: written whole or not at all.
+
+The content goes to a file beside, is forced to the disk, and then takes the place of the old one;
+the directory is forced, too, or a crash could bring the old name back. A reader sees what was there
+before, or all of the new.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["write_durably"]
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Replace ``path`` by a file with ``content``.
+
+    Raises:
+        OSError: it could not be written; what was there is still there, and nothing beside it.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

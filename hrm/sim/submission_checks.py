@@ -1,0 +1,222 @@
+"""What must hold of submissions: one driver at a time, no end undone, nothing said too early.
+
+The record of who runs is kept from the drivers' processes, never from the books that are judged.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+
+from hrm.core import submission_messages as m
+from hrm.core.submission_messages import SubmissionRecord
+from hrm.core.submission_messages import SubmissionState as S
+from hrm.core.submissions import SubmissionsCore
+
+__all__ = ["SubmissionChecks"]
+
+_TICKS_S = 1.5
+"""A restart that is due happens with the next tick, or the one after it."""
+
+
+class SubmissionChecks:
+    """``running``: the driver of each submission that lives, and its machine.
+
+    ``_durable``: the last record of each that was written. ``_latest``: the last that any master
+    had in its books; what was never written may be gone with its master.
+    """
+
+    def __init__(self, violated: Callable[[str], None]) -> None:
+        self.running: dict[str, tuple[int, str]] = {}
+        self.checks = 0
+        self._violated = violated
+        self._began: defaultdict[str, list[int]] = defaultdict(list)
+        self._exits: dict[tuple[str, int], int | None] = {}
+        self._durable: dict[str, SubmissionRecord] = {}
+        self._latest: dict[str, SubmissionRecord] = {}
+        self._told: set[str] = set()
+        self._asked: dict[int, m.Event] = {}
+        self._wait_since_s: dict[str, float] = {}
+
+    # --- the master -----------------------------------------------------------------------------
+
+    def master_began(self, core: SubmissionsCore) -> None:
+        """Whatever a client was told, and whatever was written, survives."""
+        self._asked.clear()
+        self._wait_since_s.clear()
+        for submission_id in sorted(self._told):
+            if submission_id not in core.entries:
+                self._violated(f"{submission_id} was told of, and the next master forgot it")
+        self._latest = {x: entry.record for x, entry in core.entries.items()}
+        for submission_id, written in self._durable.items():
+            record = self._latest.get(submission_id)
+            if record is None:
+                self._violated(f"{submission_id} was written down, and the next master forgot it")
+            else:
+                self._goes_on(written, record)
+
+    def after(self, core: SubmissionsCore, event: m.Event, commands: Iterable[m.Command]) -> None:
+        """Looked at after every event of the core."""
+        self.checks += 1
+        call_id = getattr(event, "call_id", 0)
+        if call_id:
+            self._asked[call_id] = event
+        for submission_id, entry in core.entries.items():
+            before, record = self._latest.get(submission_id), entry.record
+            if entry.life.state is not record.state:
+                self._violated(f"{submission_id} is {entry.life.state} and {record.state} at once")
+            if before is not None and before is not record:
+                self._goes_on(before, record)
+            self._latest[submission_id] = record
+            self._waits(core.bounds, record, event)
+        for command in commands:
+            self._decided(core, command)
+
+    def _goes_on(self, before: SubmissionRecord, record: SubmissionRecord) -> None:
+        """An end is an end, and attempts only ever go up."""
+        name = record.submission_id
+        if before.state.ended and record != before:
+            self._violated(f"{name} was {before.state.value}, and is {record.state.value}")
+        if before.state is S.KILLING and record.state not in (S.KILLING, S.KILLED):
+            self._violated(f"{name} was being killed, and is {record.state.value}")
+        if record.attempt not in (before.attempt, before.attempt + 1):
+            self._violated(f"{name} goes from driver {before.attempt} to {record.attempt}")
+        if record.attempt > before.attempt and not record.supervise and self._began[name]:
+            self._violated(f"{name} is not supervised, has run, and is started again")
+
+    def _waits(self, bounds: m.SubmissionBounds, record: SubmissionRecord, event: m.Event) -> None:
+        """Who waits to be started again is, within the longest delay and the last lease."""
+        name = record.submission_id
+        if record.state is not S.WAITING_TO_RESTART:
+            self._wait_since_s.pop(name, None)
+            return
+        since_s = self._wait_since_s.setdefault(name, event.now)
+        most_s = max(
+            bounds.driver_restart_delay_max_s, bounds.driver_lease_s + bounds.lease_margin_s
+        )
+        if isinstance(event, m.Ticked) and event.now - since_s > most_s + _TICKS_S:
+            self._violated(f"{name} has waited {event.now - since_s:.1f} s for its next driver")
+
+    def _decided(self, core: SubmissionsCore, command: m.Command) -> None:
+        match command:
+            case m.RequestDriver():
+                name, entry = command.submission_id, core.entries[command.submission_id]
+                if entry.record.state.ended or entry.record.attempt != command.attempt:
+                    self._violated(f"driver {command.attempt} of {name} is asked for too late")
+                if name in self.running:
+                    attempt, machine = self.running[name]
+                    self._violated(
+                        f"driver {command.attempt} of {name} is asked for while number {attempt} "
+                        f"runs on {machine}"
+                    )
+            case m.GrantLease():
+                asked = self._asked[command.call_id]
+                assert isinstance(asked, m.LeaseAsked)
+                entry = core.entries[asked.submission_id]
+                if entry.record.state is not S.RUNNING or entry.record.attempt != asked.attempt:
+                    self._violated(
+                        f"driver {asked.attempt} of {asked.submission_id} has a lease, though it "
+                        f"is {entry.record.state.value}, its driver number {entry.record.attempt}"
+                    )
+
+    def written(self, record: SubmissionRecord) -> None:
+        """A record is on the disk."""
+        self._durable[record.submission_id] = record
+
+    def leaves(self, command: m.Command, durable: Mapping[str, SubmissionRecord]) -> None:
+        """What leaves the master rests on what a crash cannot undo."""
+        match command:
+            case m.Committed():
+                asked = self._asked.get(command.call_id)
+                record = durable.get(command.submission_id)
+                if isinstance(asked, m.LeaseAsked):
+                    return
+                if record is None:
+                    self._violated(f"{command.submission_id} was told of before it was durable")
+                self._told.add(command.submission_id)
+                if isinstance(asked, m.KillAsked) and (
+                    record is not None and record.state not in (S.KILLING, S.KILLED)
+                ):
+                    self._violated(
+                        f"{command.submission_id} is said to be killed, and on the disk it is "
+                        f"{record.state.value}"
+                    )
+            case m.RequestDriver():
+                record = durable.get(command.submission_id)
+                if record is None or record.attempt < command.attempt:
+                    self._violated(
+                        f"driver {command.attempt} of {command.submission_id} is asked for before "
+                        f"that is durable"
+                    )
+            case m.GrantLease():
+                asked = self._asked[command.call_id]
+                assert isinstance(asked, m.LeaseAsked)
+                record = durable.get(asked.submission_id)
+                if record is None or not (record.may_live or record.state.ended):
+                    self._violated(
+                        f"driver {asked.attempt} of {asked.submission_id} may run before that is "
+                        f"durable"
+                    )
+
+    # --- the drivers ----------------------------------------------------------------------------
+
+    def driver_began(
+        self, submission_id: str, attempt: int, machine: str, *, supervised: bool
+    ) -> None:
+        """Its process runs from now on."""
+        name = f"driver {attempt} of {submission_id}"
+        if submission_id in self.running:
+            number, where = self.running[submission_id]
+            self._violated(f"{name} starts on {machine} while number {number} runs on {where}")
+        if attempt in self._began[submission_id]:
+            self._violated(f"{name} starts on {machine}, and has run before")
+        if self._began[submission_id] and not supervised:
+            self._violated(f"{name} starts, though the submission is not supervised and has run")
+        self._began[submission_id].append(attempt)
+        self.running[submission_id] = (attempt, machine)
+
+    def driver_ended(self, submission_id: str, attempt: int, exit_code: int | None) -> None:
+        """``exit_code``: None where nobody could see it."""
+        if self.running.get(submission_id, (0, ""))[0] == attempt:
+            del self.running[submission_id]
+        self._exits[submission_id, attempt] = exit_code
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def running_words(self) -> list[str]:
+        return [f"driver {n} of {x} runs on {where}" for x, (n, where) in self.running.items()]
+
+    def state_of(self, submission_id: str) -> str:
+        record = self._latest.get(submission_id)
+        return "" if record is None else record.state.value
+
+    def judge(
+        self,
+        record: SubmissionRecord,
+        bounds: m.SubmissionBounds,
+        *,
+        kill_asked: bool,
+        kill_answered: bool,
+        refused: bool,
+    ) -> None:
+        """It has ended as its last driver has, or as it was asked to."""
+        name, state = record.submission_id, record.state
+        code = self._exits.get((name, record.attempt))
+        if kill_answered and state is not S.KILLED:
+            self._violated(f"{name} was killed, and is {state.value}")
+        if state is S.KILLED and not kill_asked:
+            self._violated(f"{name} is killed, and nobody asked for it: {record.message}")
+        if state is S.FINISHED and (code != 0 or record.exit_code != 0):
+            self._violated(f"{name} has finished, its driver ended with {code}")
+        if state is not S.FAILED:
+            return
+        if record.exit_code == 0:
+            self._violated(f"{name} has failed, and its exit code is 0")
+        if record.exit_code >= 0 and code is not None and record.exit_code != code:
+            self._violated(f"{name} has failed with {record.exit_code}, its driver with {code}")
+        tries = min(bounds.driver_restarts_max + 1, bounds.driver_launches_max)
+        if record.supervise and not refused and record.attempt < tries:
+            self._violated(
+                f"{name} is supervised, and was given up after {record.attempt} drivers: "
+                f"{record.message}"
+            )

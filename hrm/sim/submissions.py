@@ -1,0 +1,426 @@
+"""The master's side of submissions in virtual time: what ``hrm.master.submissions`` does live.
+
+It plays the AppMaster of the applications that hold drivers, and carries out what the core of
+submissions decides: one command after the other, each only when what was to be written before it is
+on the disk. It ends with the master's process; its successor begins with the records.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core import submission_messages as m
+from hrm.core.model import (
+    ApplicationId,
+    ApplicationState,
+    ContainerRequest,
+    ContainerState,
+    ContainerStatus,
+    EndCause,
+    LaunchContext,
+    WorkloadClass,
+)
+from hrm.core.submissions import Entry, SubmissionsCore
+from hrm.errors import HrmError, LimitReached, NotFound
+from hrm.sim import words
+from hrm.sim.plan import SubmissionPlan
+
+if TYPE_CHECKING:
+    from hrm.sim.master import MasterProcess
+
+__all__ = ["Submissions", "plan_of"]
+
+TICK_S = 0.5
+_HOLDER_SESSION = 1_000_000
+_APPLICATION_STATE = {
+    m.SubmissionState.FINISHED: ApplicationState.SUCCEEDED,
+    m.SubmissionState.FAILED: ApplicationState.FAILED,
+    m.SubmissionState.KILLED: ApplicationState.KILLED,
+}
+_LOST = (EndCause.NODE_LOST, EndCause.LOST)
+
+
+def plan_of(driver: str) -> str:
+    """The name of the plan that a driver's document is about."""
+    return str(json.loads(driver)["plan"])
+
+
+class Submissions:
+    """The live side over one life of the master. ``over``: that life has ended.
+
+    Invariants: nothing is carried out while ``_busy``; ``_writes`` are on their way to the disk
+    then, and what is queued comes after them.
+    """
+
+    def __init__(self, master: MasterProcess) -> None:
+        self.over = False
+        self._master = master
+        self._world = master.world
+        self._disk = master.disk
+        records = list(self._disk.submissions.values())
+        self.core = SubmissionsCore(self._world.plan.submission_bounds, records, master.now())
+        self._calls: dict[int, Callable[[Any], None]] = {}
+        self._call_count = 0
+        self._queue: deque[m.Command] = deque()
+        self._writes: list[m.PersistSubmission | m.ForgetSubmission] = []
+        self._busy = True
+
+    def begin(self) -> None:
+        """Hold again what was held, one after the other; only then is anything carried out."""
+        self._world.oracle.submissions.master_began(self.core)
+        self._hold_again(deque(entry.record for entry in self.core.live()))
+
+    def crash(self) -> None:
+        """What was being written may have got to the disk."""
+        self.over = True
+        kept = 0
+        if self._writes:
+            kept = self._world.submitters.chance.randint(0, len(self._writes))
+        for command in self._writes[:kept]:
+            self._disk.write_submission(command)
+
+    def _hold_again(self, left: deque[m.SubmissionRecord]) -> None:
+        if not left:
+            self._busy = False
+            self._world.clock.after(TICK_S, self._tick)
+            self._pump()
+            return
+        record = left.popleft()
+
+        def held(error: HrmError | None = None) -> None:
+            if error is not None:
+                message = f"the restarted master cannot go on with it: {error.message}"
+                self._holder_ended(record.submission_id, message)
+            self._hold_again(left)
+
+        self._hold(record, held)
+
+    # --- what is asked of it --------------------------------------------------------------------
+
+    def submit(self, key: str, plan: SubmissionPlan, reply: Callable[[Any], None]) -> None:
+        known = self.core.submitted_as(key)
+        if known is not None:
+            self._enter(known.record, reply)
+            return
+        try:
+            self.core.admit()
+        except LimitReached as error:
+            reply(error)
+            return
+        now = self._master.now()
+        record = m.SubmissionRecord(
+            submission_id=self.core.new_id(now),
+            key=key,
+            name=plan.name,
+            user="somebody",
+            driver=json.dumps({"plan": plan.name}),
+            resources=plan.resources,
+            stream=plan.stream,
+            supervise=plan.supervise,
+            submitted_at_s=now,
+        )
+        self._hold(record, partial(self._held, record, reply))
+
+    def _held(
+        self,
+        record: m.SubmissionRecord,
+        reply: Callable[[Any], None],
+        error: HrmError | None = None,
+    ) -> None:
+        if error is not None:
+            reply(error)
+            return
+        known = self.core.submitted_as(record.key)
+        if known is not None:  # the same call came twice, and both were on their way here
+            end = m.EndHolder(
+                submission_id=record.submission_id,
+                state=m.SubmissionState.KILLED,
+                message="submitted twice",
+            )
+            self._end_holder(end)
+            self._enter(known.record, reply)
+            return
+        self._enter(record, reply)
+
+    def _enter(self, record: m.SubmissionRecord, reply: Callable[[Any], None]) -> None:
+        self._call(
+            lambda call_id: m.Submitted(now=self._master.now(), call_id=call_id, record=record),
+            reply,
+        )
+
+    def lease(
+        self, submission_id: str, attempt: int, gone: bool, reply: Callable[[Any], None]
+    ) -> None:
+        """``reply`` gets ``GrantLease``, ``Committed`` or the error."""
+        self._call(
+            lambda call_id: m.LeaseAsked(
+                now=self._master.now(), call_id=call_id, submission_id=submission_id,
+                attempt=attempt, gone=gone,
+            ),
+            reply,
+        )  # fmt: skip
+
+    def kill(self, submission_id: str, reply: Callable[[Any], None]) -> None:
+        self._call(
+            lambda call_id: m.KillAsked(
+                now=self._master.now(), call_id=call_id, submission_id=submission_id
+            ),
+            reply,
+        )
+
+    def refusal(self, submission_id: str, attempt: int) -> HrmError | None:
+        """Why this driver may not have an application."""
+        entry = self.core.entries.get(submission_id)
+        if entry is None:
+            return NotFound(f"no such submission: {submission_id}")
+        record = entry.record
+        if record.attempt != attempt or record.state is not m.SubmissionState.RUNNING:
+            return NotFound(f"driver {attempt} of {submission_id} may not register")
+        return None
+
+    def registered(self, submission_id: str, attempt: int, application_id: str) -> None:
+        self._feed(
+            m.DriverLinked(
+                now=self._master.now(), submission_id=submission_id, attempt=attempt,
+                application_id=application_id,
+            )
+        )  # fmt: skip
+
+    # --- what the holders hear ------------------------------------------------------------------
+
+    def put(self, application_id: ApplicationId, notice: c.Notice) -> None:
+        """What would be sent to an AppMaster is heard after what the core does now."""
+        self._world.clock.after(0.0, self._heard, application_id, notice)
+
+    def _heard(self, submission_id: str, notice: c.Notice) -> None:
+        entry = self.core.entries.get(submission_id)
+        if self.over or entry is None or entry.record.state.ended:
+            return
+        match notice:
+            case c.ContainerChanged():
+                self._container(entry, notice.status)
+            case c.RequestRefused():
+                self._feed(
+                    m.RefusedDriver(
+                        now=self._master.now(), submission_id=submission_id,
+                        attempt=int(notice.executor_ids[-1]), message=notice.message,
+                    )
+                )  # fmt: skip
+            case c.EndApplication():
+                self._holder_ended(submission_id, notice.message)
+
+    def _container(self, entry: Entry, status: ContainerStatus) -> None:
+        now, submission_id = self._master.now(), entry.record.submission_id
+        attempt = int(status.executor_id)
+        if status.state is ContainerState.RUNNING:
+            self._feed(
+                m.DriverLaunched(
+                    now=now, submission_id=submission_id, attempt=attempt, node=status.node
+                )
+            )
+        elif status.state is ContainerState.ENDED and status.end is not None:
+            end, core = status.end, self._master.core
+            assert core is not None
+            linked = ApplicationId("".join(entry.record.application_ids[-1:]))
+            app = core.ledger.applications.get(linked)
+            killed = app is not None and app.record.state is ApplicationState.KILLED
+            self._feed(
+                m.DriverEnded(
+                    now=now,
+                    submission_id=submission_id,
+                    attempt=attempt,
+                    exit_code=end.exit_code,
+                    message=end.message or end.cause.value,
+                    lost=end.cause in _LOST,
+                    killed=killed and app is not None and app.record.submission_attempt == attempt,
+                    launched=status.started_at_s > 0 and end.cause is not EndCause.LAUNCH_FAILED,
+                )
+            )
+
+    def _holder_ended(self, submission_id: str, message: str) -> None:
+        event = m.HolderEnded(now=self._master.now(), submission_id=submission_id, message=message)
+        self._feed(event)
+
+    # --- commands -------------------------------------------------------------------------------
+
+    def _feed(self, event: m.Event) -> None:
+        if self.over:
+            return
+        world, what = self._world, words.of_event(event)
+        try:
+            commands = self.core.handle(event)
+        except Exception as error:
+            world.log.say("submissions", what)
+            world.oracle.violated(f"the core of submissions raised {error!r}")
+            return
+        if commands or not isinstance(event, m.Ticked):
+            world.log.say("submissions", what + words.of_commands(commands))
+        world.oracle.submissions.after(self.core, event, commands)
+        self._queue.extend(commands)
+        world.clock.after(0.0, self._pump)
+
+    def _call(self, make: Callable[[int], m.Event], reply: Callable[[Any], None]) -> None:
+        self._call_count += 1
+        self._calls[self._call_count] = reply
+        self._feed(make(self._call_count))
+
+    def _tick(self) -> None:
+        if not self.over:
+            self._feed(m.Ticked(now=self._master.now()))
+            self._world.clock.after(TICK_S, self._tick)
+
+    def _pump(self) -> None:
+        """Carry out what may be: writes that follow each other together, the rest one by one."""
+        while self._queue and not self._busy and not self.over:
+            command = self._queue[0]
+            if isinstance(command, m.PersistSubmission | m.ForgetSubmission):
+                self._writes.append(command)
+                self._queue.popleft()
+                continue
+            if self._writes:
+                break
+            self._queue.popleft()
+            self._carry_out(command)
+        if self._writes and not self._busy:
+            self._busy = True
+            took_s = self._disk.write_time_s(self._master.now())
+            self._world.clock.after(took_s, self._written)
+
+    def _written(self) -> None:
+        if self.over:
+            return
+        for command in self._writes:
+            self._disk.write_submission(command)
+            if isinstance(command, m.PersistSubmission):
+                self._world.oracle.submissions.written(command.record)
+        self._writes.clear()
+        self._busy = False
+        self._pump()
+
+    def _carry_out(self, command: m.Command) -> None:
+        self._world.oracle.submissions.leaves(command, self._disk.submissions)
+        now = self._master.now()
+        match command:
+            case m.RequestDriver():
+                self._request(command)
+            case m.ReleaseDriver():
+                self._master.submit(
+                    e.ContainersReleased(
+                        now=now,
+                        application_id=ApplicationId(command.submission_id),
+                        executor_ids=(str(command.attempt),),
+                        reason=command.reason,
+                    )
+                )
+            case m.EndHolder():
+                self._end_holder(command)
+            case m.EndLinked():
+                self._finish(command.application_id, command.state, command.message)
+            case m.Committed():
+                self._calls.pop(command.call_id)(command)
+            case m.GrantLease():
+                self._calls.pop(command.call_id)(command)
+            case m.RefuseCall():
+                self._calls.pop(command.call_id)(command.error)
+
+    def _end_holder(self, command: m.EndHolder) -> None:
+        self._master.ears.pop(ApplicationId(command.submission_id), None)
+        self._finish(command.submission_id, command.state, command.message or command.state.value)
+
+    def _finish(self, application_id: str, state: m.SubmissionState, message: str) -> None:
+        self._master.submit(
+            e.ApplicationFinished(
+                now=self._master.now(),
+                application_id=ApplicationId(application_id),
+                state=_APPLICATION_STATE[state],
+                message=message,
+            )
+        )
+
+    def _request(self, command: m.RequestDriver) -> None:
+        record = self.core.entries[command.submission_id].record
+        request = ContainerRequest(
+            executor_id=str(command.attempt),
+            resource_profile_id=0,
+            resources=record.resources,
+            heap_mib=record.heap_mib,
+        )
+        self._master.submit(
+            e.ContainersRequested(
+                now=self._master.now(),
+                application_id=ApplicationId(command.submission_id),
+                requests=(request,),
+            )
+        )
+
+    def _hold(self, record: m.SubmissionRecord, then: Callable[..., None]) -> None:
+        """Be the AppMaster of the driver's holder; ``then`` gets why not, if it is refused."""
+        master, app_id = self._master, ApplicationId(record.submission_id)
+        assert master.core is not None
+        known = master.core.ledger.applications.get(app_id)
+        if known is not None and known.record.state.ended:
+            message = known.record.message or "the application that held its driver has ended"
+            self._holder_ended(app_id, message)
+            then()
+            return
+        master.ears[app_id] = self
+        declared = WorkloadClass.STREAM if record.stream else WorkloadClass.BATCH
+        master.call(
+            lambda call_id: e.ApplicationRegistered(
+                now=master.now(),
+                call_id=call_id,
+                application_id=app_id if known is not None else ApplicationId(""),
+                new_id=app_id,
+                submission_key=app_id,
+                name=f"{record.name} (driver)",
+                user=record.user,
+                declared_class=declared,
+                launch=LaunchContext(driver=record.driver),
+            ),
+            partial(self._later, self._holder_registered, app_id, then),
+        )
+
+    def _later(self, action: Callable[..., None], *arguments: Any) -> None:
+        """What waits for an answer goes on after whatever the master does now."""
+        self._world.clock.after(0.0, self._now_unless_over, action, arguments)
+
+    def _now_unless_over(self, action: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        if not self.over:
+            action(*arguments)
+
+    def _holder_registered(
+        self, app_id: ApplicationId, then: Callable[..., None], answer: c.Reply | c.Refuse
+    ) -> None:
+        master = self._master
+        if isinstance(answer, c.Refuse):
+            master.ears.pop(app_id, None)
+            then(answer.error)
+            return
+        assert master.core is not None
+        epoch = master.core.epoch
+        master.call(
+            lambda call_id: e.ApplicationAttached(
+                now=master.now(), call_id=call_id, application_id=app_id,
+                session=_HOLDER_SESSION, epoch=epoch,
+            ),
+            partial(self._later, self._holder_attached, app_id, then),
+        )  # fmt: skip
+
+    def _holder_attached(
+        self, app_id: ApplicationId, then: Callable[..., None], answer: c.Reply | c.Refuse
+    ) -> None:
+        if isinstance(answer, c.Refuse):
+            self._master.ears.pop(app_id, None)
+            then(answer.error)
+            return
+        admitted = answer.answer
+        assert isinstance(admitted, c.ApplicationAdmitted)
+        for status in admitted.containers:
+            self._heard(app_id, c.ContainerChanged(status=status))
+        then()
