@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -217,6 +218,26 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     yield node
     await node.close()
     assert not node.jvms(), "none is left behind"
+
+
+async def test_one_that_is_being_started_as_the_pool_closes_ends_with_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting, go_on, spawn = threading.Event(), threading.Event(), node.pool._spawn
+
+    def slowly(profile: Profile, plugin: str) -> WarmJvm:
+        starting.set()
+        assert go_on.wait(LIMIT_S)
+        return spawn(profile, plugin)
+
+    monkeypatch.setattr(node.pool, "_spawn", slowly)
+    await node.run("c1")
+    assert await asyncio.to_thread(starting.wait, LIMIT_S)
+    asyncio.get_running_loop().call_later(0.1, go_on.set)
+    await node.pool.close()
+    assert go_on.is_set()
+    assert not node.jvms()
+    assert not list((node.dir / "warm").iterdir())
 
 
 async def test_the_second_executor_of_a_kind_is_one_that_waited(node: Node) -> None:
