@@ -80,6 +80,8 @@ class ArchiveKeeper:
             return ""
         why = self._archives.problem("executor")
         why = why or obstacle(spec.launch.java_options, spec.heap_mib or spec.resources.memory_mib)
+        if not why and spec.launch.extra_class_path:
+            why = "class path entries of its own, which go before Spark's"
         path = self._archives.path("executor")
         if not why and other_user and not _public(Path(path)):
             why = f"its user cannot read {path}"

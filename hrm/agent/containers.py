@@ -530,11 +530,10 @@ def _remove_all_but_records(directory: Path) -> None:
     with contextlib.suppress(OSError):
         for path in list(directory.iterdir()):
             log = path.name.split(".")[0] in STREAMS or path.match(_CRASH_REPORT)
-            if path.name in _KEPT or log:
-                continue
-            if path.is_dir() and not path.is_symlink():
+            kind = path.lstat().st_mode
+            if stat.S_ISDIR(kind):
                 remove_tree(path)
-            else:
+            elif not stat.S_ISREG(kind) or not (log or path.name in _KEPT):
                 with contextlib.suppress(OSError):
                     path.unlink()
 

@@ -221,7 +221,8 @@ class LogPages:
                     writer.write(await self._answer(reader))
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # the reader left or dawdled; nobody is there to be told
+            # The reader left or dawdled; nobody is there to be told, or waited for.
+            writer.transport.abort()
         finally:
             self._open -= 1
             writer.close()

@@ -379,7 +379,14 @@ class WarmPool:
         """
         await asyncio.to_thread(self._forget_links)
         plugin = await asyncio.to_thread(self._plugin)
-        jvm = await asyncio.to_thread(self._spawn, profile, plugin)
+        spawning = asyncio.create_task(asyncio.to_thread(self._spawn, profile, plugin))
+        try:
+            jvm = await asyncio.shield(spawning)
+        except asyncio.CancelledError:
+            # A thread cannot be called back: what it starts would be nobody's.
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread((await spawning).end)
+            raise
         try:
             deadline = time.monotonic() + _READY_LIMIT_S
             while not jvm.ready:

@@ -103,9 +103,8 @@ def prune(logs: Path, now: float) -> int:
     """
     if not logs.is_dir():
         return 0
-    found = sorted(
-        (path.stat().st_mtime, path) for path in logs.iterdir() if _NAME.fullmatch(path.name)
-    )
+    named = [path for path in logs.iterdir() if _NAME.fullmatch(path.name)]
+    found = sorted((at_s, path) for path in named if (at_s := _changed_at_s(path)))
     many = max(0, len(found) - EVENT_LOGS_MAX)
     gone = [
         path for n, (at_s, path) in enumerate(found) if n < many or at_s < now - EVENT_LOG_KEEP_S
@@ -116,3 +115,13 @@ def prune(logs: Path, now: float) -> int:
         else:
             path.unlink(missing_ok=True)
     return len(gone)
+
+
+def _changed_at_s(log: Path) -> float:
+    """When it was last written to; 0: it has gone. A directory of parts is as new as the newest
+    of them: to append to a part does not change it."""
+    try:
+        parts = list(log.iterdir()) if log.is_dir() else []
+        return max(path.stat().st_mtime for path in (log, *parts))
+    except OSError:
+        return 0.0

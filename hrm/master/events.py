@@ -140,6 +140,7 @@ class Journal:
         self._hurried = threading.Event()
         self._closing = False
         self._failing = False
+        self._failure = ""
         self._trim_at_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: set[asyncio.Event] = set()
@@ -292,7 +293,7 @@ class Journal:
             return False
         self._taken += taken
         if lost:
-            rows.append(_dropped(lost))
+            rows.append(_dropped(lost, self._failure))
         try:
             with self._db:
                 self._db.execute(_INSERT, (self._next_id, json.dumps(rows)))
@@ -301,10 +302,12 @@ class Journal:
             self._last_id = self._next_id - 1
             self._count += len(rows)
             self._told_dropped += lost
+            self._failure = ""
             if lost:
                 log.warning("events were dropped", count=lost)
         except sqlite3.Error as error:
             self.dropped += taken
+            self._failure = str(error)
             if not self._failing:
                 log.error("events cannot be written; they are dropped", error=str(error))
             self._failing = True
@@ -434,8 +437,11 @@ def _row(actor: str, move: Move) -> _Row:
     )  # fmt: skip
 
 
-def _dropped(many: int) -> _Row:
-    reason = f"{many} events were dropped: more than {QUEUED_MAX} waited to be written"
+def _dropped(many: int, failure: str) -> _Row:
+    """``failure``: of the disk; empty: there was none, but too many at once."""
+    why = f"they could not be written ({failure})" if failure else ""
+    why = why or f"more than {QUEUED_MAX} waited to be written"
+    reason = f"{many} events were dropped: {why}"
     return (int(time.time() * 1000), "journal", "", "", "", "", "dropped", reason, "master", "", -1)
 
 

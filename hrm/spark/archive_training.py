@@ -102,7 +102,8 @@ def train(
 
 def _attempt(archives: Archives, plugins: Path, limit_s: float, attempts_max: int) -> None:
     state = archives.state()
-    before = 0 if state.get("state") == "ready" else int(str(state.get("attempts", 0)))
+    attempts = state.get("attempts", 0)
+    before = attempts if isinstance(attempts, int) and state.get("state") != "ready" else 0
     if before >= attempts_max:
         raise TrainingFailed(f"failed {before} times, the last time: {state.get('problem')}")
     record: dict[str, Any] = {
@@ -243,9 +244,12 @@ def _die_with_parent() -> None:
 def _forget_old(archives: Archives) -> None:
     """Keep the newest: every change of a jar, or of Java, leaves an archive behind."""
     own = Path(archives.directory)
-    others = [p for p in Path(archives.root).iterdir() if p.is_dir() and p != own]
-    others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-    for old in others[KEPT_MAX - 1 :]:
+    made: dict[Path, float] = {}
+    for path in Path(archives.root).iterdir():
+        with contextlib.suppress(OSError):  # another may remove it at this moment
+            if path.is_dir() and path != own:
+                made[path] = path.stat().st_mtime
+    for old in sorted(made, key=made.__getitem__, reverse=True)[KEPT_MAX - 1 :]:
         with _unless_locked(old) as free:
             if free:
                 shutil.rmtree(old, ignore_errors=True)

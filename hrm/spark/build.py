@@ -19,9 +19,15 @@ import hashlib
 import os
 import sys
 
+TYPE_CHECKING = False  # as in typing, which takes long to import
+if TYPE_CHECKING:
+    from typing import TextIO
+
 __all__ = ["BuildError", "plugin_jar"]
 
 COMPILE_TIMEOUT_S = 300
+LOCK_LIMIT_S = 360.0
+LOCK_PERIOD_S = 0.1
 JAVA_VERSION_MIN = 17
 SOURCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "plugin")
 SERVICE = "META-INF/services/org.apache.spark.scheduler.ExternalClusterManager"
@@ -91,8 +97,6 @@ def _build_once(
     jar: str, jars: str, names: list[str], core: str, texts: list[tuple[str, bytes]]
 ) -> None:
     """Builds under a lock, so that drivers that start together compile once."""
-    import fcntl
-
     try:
         os.makedirs(os.path.dirname(jar), mode=0o700, exist_ok=True)
         lock = open(jar + ".lock", "w")  # noqa: SIM115
@@ -102,9 +106,33 @@ def _build_once(
             f"of yours"
         ) from None
     with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        _take(lock)
         if not os.path.exists(jar):
             _compile(jar, jars, names, core, texts)
+
+
+def _take(lock: TextIO) -> None:
+    """Waits for whoever compiles: longer than that may take, and not for ever."""
+    import fcntl
+    import time
+
+    begun = time.monotonic()
+    told = False
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() - begun > LOCK_LIMIT_S:
+                raise BuildError(
+                    f"another program has been compiling the plugin for {LOCK_LIMIT_S:.0f} s, or "
+                    f"has been stopped at it; end it, or remove {lock.name}"
+                ) from None
+        if not told:
+            sys.stderr.write("HRM: waiting for another program that compiles the plugin …\n")
+            sys.stderr.flush()
+            told = True
+        time.sleep(LOCK_PERIOD_S)
 
 
 def _compile(

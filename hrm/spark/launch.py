@@ -4,9 +4,10 @@ The executor of every Spark is the class ``CoarseGrainedExecutorBackend`` in the
 Spark, so nothing is installed for HRM beside a Spark: a node needs one (a distribution, or the
 package pyspark) of exactly the driver's version, and a Java 17 or newer. Both are looked up once.
 
-The class path begins with every jar of that Spark in one fixed order, which is what lets executors
-use an archive of its classes (``hrm.spark.archive``); it stands in a file of arguments, since it is
-20 KB long.
+The class path is every jar of that Spark in one fixed order, which is what lets executors use an
+archive of its classes (``hrm.spark.archive``); it stands in a file of arguments, since it is 20 KB
+long. What ``spark.executor.extraClassPath`` names goes before it, so that it can replace classes of
+Spark's jars; that costs the archive.
 
 Secrets travel in the environment, never in the arguments, which every user of a machine can read.
 """
@@ -212,7 +213,7 @@ def executor_launch(
         raise LaunchFailed(
             f"a heap of {heap_mib} MiB does not fit a container of {spec.resources.memory_mib} MiB"
         )
-    class_path = ":".join([*archives.class_path(str(spark.home)), *launch.extra_class_path])
+    class_path = ":".join([*launch.extra_class_path, *archives.class_path(str(spark.home))])
     flags = archives.flags(archive) if archive else []
     argv = (
         str(java.command),

@@ -23,6 +23,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -98,17 +99,33 @@ class LocalFile:
         return cls(path, status.st_size, status.st_mtime_ns)
 
     def read_digest(self) -> None:
-        with self.path.open("rb") as file:
+        with self.open() as file:
             self.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         self.check()
 
+    def open(self) -> BufferedReader:
+        """Raises InvalidRequest if it cannot be read any more."""
+        try:
+            return self.path.open("rb")
+        except OSError as error:
+            raise self._gone(error) from error
+
     def check(self) -> None:
         """Raises InvalidRequest if the file is no longer what it was."""
-        status = self.path.stat()
+        try:
+            status = self.path.stat()
+        except OSError as error:
+            raise self._gone(error) from error
         if (status.st_size, status.st_mtime_ns) != (self.size, self.changed_ns):
             raise InvalidRequest(
                 f"{self.path} has changed while it was sent; submit again when nothing writes to it"
             )
+
+    def _gone(self, error: OSError) -> InvalidRequest:
+        return InvalidRequest(
+            f"{self.path} has gone while it was sent ({error.strerror}); put it back and submit "
+            f"again"
+        )
 
     def message(self) -> pb.FileDigest:
         return pb.FileDigest(sha256=self.sha256, size_bytes=self.size, name=str(self.path))
@@ -169,7 +186,7 @@ def _add(
     if _SCHEME.match(uri) and parsed.scheme.lower() != "file":
         resource.uri = uri
         return
-    path = Path(unquote(parsed.path)) if parsed.scheme else Path(uri).expanduser()
+    path = Path(unquote(parsed.path) if parsed.scheme else os.path.expanduser(uri))  # noqa: PTH111
     known = files.get(path.name)
     if known is not None and known.path.resolve() != path.resolve():
         raise InvalidRequest(
@@ -239,35 +256,42 @@ class Client:
         return submission
 
     def _send(self, file: LocalFile, offset: int) -> None:
-        """From ``offset`` on; after a break, from where the master's part then ends."""
-        deadline_s = time.monotonic() + UPLOAD_RETRY_LIMIT_S
-        while True:
-            try:
-                self._send_from(file, offset)
-                file.check()
-                return
-            except (StaleEpoch, Unavailable) as error:
-                if time.monotonic() > deadline_s:
-                    raise
-                self._tell(f"sending {file.path} goes on after: {error.message}")
-            time.sleep(RETRY_S)
-            request = pb.FindFilesRequest(files=[file.message()])
-            (offset,) = self.call("FindFiles", request).offsets
+        """From ``offset`` on; after a break, from where the master's part then ends, unless the
+        master has taken nothing for ``UPLOAD_RETRY_LIMIT_S``."""
+        with file.open() as source:
+            gained_s, broken = time.monotonic(), False
+            while True:
+                try:
+                    if broken:
+                        request = pb.FindFilesRequest(files=[file.message()])
+                        (offset,) = self._once("FindFiles", request).offsets
+                        broken = False
+                    for _ in self._send_from(source, file, offset):
+                        gained_s = time.monotonic()
+                    break
+                except (StaleEpoch, Unavailable) as error:
+                    if time.monotonic() - gained_s > UPLOAD_RETRY_LIMIT_S:
+                        raise
+                    if not broken:
+                        self._tell(f"sending {file.path} goes on after: {error.message}")
+                    broken = True
+                time.sleep(RETRY_S)
+        file.check()
 
-    def _send_from(self, file: LocalFile, offset: int) -> None:
+    def _send_from(self, source: BufferedReader, file: LocalFile, offset: int) -> Iterator[None]:
+        """Send piece by piece; yields after each that the master has taken."""
         empty = file.size == 0
-        with file.path.open("rb") as source:
+        while offset < file.size or empty:
+            empty = False
             source.seek(offset)
-            while offset < file.size or empty:
-                empty = False
-                data = source.read(min(PIECE_BYTES, file.size - offset))
-                if not data and file.size:
-                    raise InvalidRequest(
-                        f"{file.path} has become shorter while it was sent; submit again"
-                    )
-                piece = pb.PutPieceRequest(file=file.message(), offset=offset, data=data)
-                offset = self._once("PutPiece", piece).offset
-                source.seek(offset)
+            data = source.read(min(PIECE_BYTES, file.size - offset))
+            if not data and file.size:
+                raise InvalidRequest(
+                    f"{file.path} has become shorter while it was sent; submit again"
+                )
+            piece = pb.PutPieceRequest(file=file.message(), offset=offset, data=data)
+            offset = self._once("PutPiece", piece).offset
+            yield
 
     def call(self, method: str, request: Any) -> Any:
         """A call that may be repeated; again and again for a while if nobody answers."""

@@ -76,7 +76,8 @@ async def test_executors_use_an_archive_that_is_there(
     machine: tuple[Spark, Java], settings: Callable[..., AgentSettings], tmp_path: Path
 ) -> None:
     keeper = ArchiveKeeper(settings(), *machine)
-    assert keeper.choose(SPEC) == ""
+    plain = replace(SPEC, launch=LaunchContext())
+    assert keeper.choose(plain) == ""
     make(files(machine, tmp_path))
     keeper.start()
     try:
@@ -84,12 +85,15 @@ async def test_executors_use_an_archive_that_is_there(
     finally:
         await keeper.close()
     assert (shown.used, shown.missed, shown.why_missed) == (0, 1, "there is none yet")
-    assert keeper.choose(SPEC) == files(machine, tmp_path).path("executor")
+    assert keeper.choose(plain) == files(machine, tmp_path).path("executor")
     zgc = replace(SPEC, launch=LaunchContext(java_options=("-XX:+UseZGC",)))
+    own = replace(SPEC, launch=LaunchContext(extra_class_path=("/mine.jar",)))
     assert keeper.choose(zgc) == ""
     shown = keeper.report()[0]
     assert (shown.used, shown.missed) == (1, 2)
     assert "UseZGC" in shown.why_missed
+    assert keeper.choose(own) == "", "what goes before Spark's jars costs the archive"
+    assert "class path entries of its own" in keeper.report()[0].why_missed
 
 
 async def test_a_training_that_fails_is_told_and_has_an_end(

@@ -84,7 +84,8 @@ async def test_old_directories_are_removed(hands: Hands, tmp_path: Path) -> None
 
 async def test_what_a_container_wrote_goes_with_it(hands: Hands, tmp_path: Path) -> None:
     deep = f"mkdir -p {'d/' * 1500}"
-    script = f"echo kept; echo x > jar; echo x > local/block; echo x > hs_err_pid1.log; {deep}"
+    script = f"echo kept; echo x > jar; echo x > local/block; echo x > hs_err_pid1.log; {deep};"
+    script += "mkdir stdout.d hs_err_pid2.log; echo x > stdout.d/part; ln -s / stderr.d"
     await hands.containers.start(spec_of("c1"), shell(script))
     _, ended = await hands.end()
     assert ended.exit_code == 0, ended.last_line

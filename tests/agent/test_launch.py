@@ -70,7 +70,8 @@ def test_the_command_of_an_executor(monkeypatch: pytest.MonkeyPatch) -> None:
         "-Dspark.driver.port=1",
     )  # fmt: skip
     jars = f"{HOME}/jars/a_1.jar:{HOME}/jars/spark-core_2.13-4.3.0.jar"
-    assert launch.files == {"java.args": f'"-cp"\n"{jars}:/plugin.jar:/more/*"\n'}
+    own_first = f"/plugin.jar:/more/*:{jars}"
+    assert launch.files == {"java.args": f'"-cp"\n"{own_first}"\n'}, "they may replace classes"
     assert dict(zip(after[::2], after[1::2], strict=True)) == {
         "--driver-url": "spark://CoarseGrainedScheduler@127.0.0.1:1",
         "--executor-id": "7",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,7 @@ class Node:
         self.logs = Logs(directory, TOKEN, lambda name: self.over if name == "c1" else None)
         self.dir = directory / "c1"
         self.dir.mkdir()
+        self.server: asyncio.Server
 
     async def get(self, target: str, method: str = "GET", accept: str = "*/*") -> tuple[int, str]:
         """Status, and headers with body."""
@@ -99,7 +101,7 @@ class Node:
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     node = Node(tmp_path)
-    server = await LogPages(node.logs).start("127.0.0.1", 0)
+    server = node.server = await LogPages(node.logs).start("127.0.0.1", 0)
     node.logs.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     yield node
     server.close()
@@ -180,6 +182,31 @@ async def test_an_id_that_is_a_path_is_refused_even_when_signed(node: Node, path
 )
 async def test_what_is_no_request_for_a_log(node: Node, request_bytes: bytes, status: int) -> None:
     assert (await node.send(request_bytes))[0] == status
+
+
+async def test_a_reader_that_takes_nothing_is_let_go(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hrm.agent.logs._REQUEST_LIMIT_S", 0.2)
+    (node.dir / "stdout").write_bytes(b"&" * PAGE_BYTES)  # &amp; in a page, five times as long
+    # As on a network; the loopback takes megabytes before it has enough.
+    node.server.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    before = asyncio.all_tasks()
+    host, _, port = node.logs.address.partition(":")
+    with socket.socket() as idle:
+        idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        idle.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(idle, (host, int(port)))
+        request = f"GET {node.link()} HTTP/1.1\r\nAccept: text/html\r\n\r\n"
+        await asyncio.get_running_loop().sock_sendall(idle, request.encode())
+        await asyncio.wait_for(serving(before, some=True), 10)
+        await asyncio.wait_for(serving(before, some=False), 10)
+
+
+async def serving(before: set[asyncio.Task[Any]], *, some: bool) -> None:
+    """Wait until the server has a task of its own, or none any more."""
+    while bool(asyncio.all_tasks() - before - {asyncio.current_task()}) is not some:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
 
 
 async def test_a_log_that_is_gone(node: Node) -> None:

@@ -73,8 +73,9 @@ def test_a_running_container_counts_and_stays(tmp_path: Path) -> None:
 
 def test_an_end_that_the_master_has_not_heard_of_stays_on_record(tmp_path: Path) -> None:
     directory = container(tmp_path, "c", ended_ago_s=10.0, acknowledged=False)
+    (directory / "stdout.d" / "deep").mkdir(parents=True)
     assert swept(tmp_path, logs=0).too_much == 1
-    assert left(directory) == ["exit.json"]
+    assert left(directory) == ["exit.json", "stdout.d"], "what is no file holds up nothing"
     assert swept(tmp_path, logs=0).too_much == 0
 
 

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -26,8 +27,16 @@ from hrm.agent.warm import Profile, WarmJvm, WarmPool, profile_of
 from hrm.config import AgentSettings
 from hrm.core.model import ContainerId, ContainerSpec, EndCause, LaunchContext, Resources
 from hrm.errors import LaunchFailed
+from hrm.spark import build
 from hrm.spark.archive import class_path
-from hrm.spark.launch import EXECUTOR_CLASS, Java, Launch, executor_launch
+from hrm.spark.launch import (
+    EXECUTOR_CLASS,
+    Java,
+    Launch,
+    executor_launch,
+    find_java,
+    find_spark,
+)
 from tests.agent.test_launch import SPARK, SPEC
 
 LIMIT_S = 60.0
@@ -209,6 +218,26 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     yield node
     await node.close()
     assert not node.jvms(), "none is left behind"
+
+
+async def test_one_that_is_being_started_as_the_pool_closes_ends_with_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting, go_on, spawn = threading.Event(), threading.Event(), node.pool._spawn
+
+    def slowly(profile: Profile, plugin: str) -> WarmJvm:
+        starting.set()
+        assert go_on.wait(LIMIT_S)
+        return spawn(profile, plugin)
+
+    monkeypatch.setattr(node.pool, "_spawn", slowly)
+    await node.run("c1")
+    assert await asyncio.to_thread(starting.wait, LIMIT_S)
+    asyncio.get_running_loop().call_later(0.1, go_on.set)
+    await node.pool.close()
+    assert go_on.is_set()
+    assert not node.jvms()
+    assert not list((node.dir / "warm").iterdir())
 
 
 async def test_the_second_executor_of_a_kind_is_one_that_waited(node: Node) -> None:
@@ -394,3 +423,25 @@ def test_jvms_end_with_an_agent_that_is_killed(
         finally:
             agent.kill()
     eventually(lambda: not any(map(psutil.pid_exists, pids)), LIMIT_S, "both have ended")
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+def test_a_rehearsal_that_does_not_link_is_not_ready(tmp_path: Path) -> None:
+    """Of which Java says an Error, and no exception: the rest of the JVM would go on."""
+    spark = find_spark()
+    jars = [jar for jar in class_path(str(spark.home)) if "/spark-sql" not in jar]
+    jars.append(build.plugin_jar(str(spark.home)))
+    modules = ("lang", "lang.invoke", "nio", "util")
+    done = subprocess.run(
+        [
+            str(find_java().command), "-Xmx512m",
+            *(f"--add-opens=java.base/java.{module}=ALL-UNNAMED" for module in modules),
+            "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED", "-cp", ":".join(jars), warm.WARM_CLASS,
+        ],
+        cwd=tmp_path, env={"PATH": os.environ["PATH"], "SPARK_LOCAL_IP": "127.0.0.1"},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert "NoClassDefFoundError" in done.stderr
+    assert done.returncode == 1, done.stderr[-2000:]
+    assert not (tmp_path / warm.READY_FILE).exists()

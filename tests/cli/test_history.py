@@ -84,6 +84,7 @@ def test_old_logs_and_too_many_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         if name.startswith("eventlog"):
             path.mkdir()
             (path / "events_1").touch()
+            os.utime(path / "events_1", (now - age_s, now - age_s))
         else:
             path.touch()
         os.utime(path, (now - age_s, now - age_s))
@@ -91,6 +92,33 @@ def test_old_logs_and_too_many_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert history.prune(tmp_path, now) == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["app-3", "app-4", "somebody's own"]
     assert history.prune(tmp_path / "nowhere", now) == 0
+
+
+def test_a_log_in_parts_is_as_old_as_its_newest_part(tmp_path: Path) -> None:
+    """Spark 4 writes a directory of parts, which itself changes only when a part is begun."""
+    now = time.time()
+    log = tmp_path / "eventlog_v2_app-1"
+    log.mkdir()
+    old_s = now - 2 * history.EVENT_LOG_KEEP_S
+    for name, at_s in {"appstatus_app-1.inprogress": old_s, "events_1_app-1": now - 10.0}.items():
+        (log / name).touch()
+        os.utime(log / name, (at_s, at_s))
+    os.utime(log, (old_s, old_s))
+    assert history.prune(tmp_path, now) == 0
+    assert log.is_dir()
+    os.utime(log / "events_1_app-1", (old_s, old_s))
+    assert history.prune(tmp_path, now) == 1
+
+
+def test_a_log_that_is_renamed_meanwhile_is_left_for_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Spark does to the log of an application that ends."""
+    (tmp_path / "app-1.inprogress").touch()
+    found = list(tmp_path.iterdir())
+    (tmp_path / "app-1.inprogress").rename(tmp_path / "app-1")
+    monkeypatch.setattr(Path, "iterdir", lambda _: iter(found))
+    assert history.prune(tmp_path, time.time()) == 0
 
 
 def test_without_logs_or_with_a_port_in_use_it_says_what_to_type(

@@ -139,6 +139,12 @@ async def test_a_disk_that_fails_stops_nobody(journals: Callable[..., Journal]) 
     say(journal, *TO_AND_FRO)
     await journal.flush()
     assert journal.dropped == 2
+    journal._db.executescript(events._SCHEMA)
+    say(journal, NodeState.DRAINING)
+    await journal.flush()
+    (_, told) = await journal.latest(EVERYTHING, 10)
+    assert told.reason.startswith("2 events were dropped")
+    assert "no such table: events" in told.reason, "the disk, and no queue that was full"
 
 
 async def test_a_damaged_journal_is_set_aside(tmp_path: Path) -> None:

@@ -46,6 +46,25 @@ def test_failures_are_counted_and_then_nobody_tries(archives: Archives, tmp_path
     assert "its training failed: no scala-compiler" in archives.problem("driver")
 
 
+def test_a_garbled_record_counts_for_nothing(archives: Archives, tmp_path: Path) -> None:
+    Path(archives.directory).mkdir(parents=True)
+    write_json(f"{archives.directory}/state.json", {"state": "failed", "attempts": "many"})
+    with pytest.raises(TrainingFailed, match="no scala-compiler jar"):
+        train(archives, plugins=tmp_path / "plugins")
+    assert archives.state()["attempts"] == 1
+
+
+def test_an_archive_that_another_removes_meanwhile_is_no_failure(
+    archives: Archives, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Archives, "problem", lambda _self, _kind: "")
+    Path(archives.directory).mkdir(parents=True)
+    gone = Path(archives.root) / "4.0.0-gone"
+    gone.symlink_to(tmp_path / "nowhere")
+    monkeypatch.setattr(Path, "is_dir", lambda _: True)
+    assert train(archives, plugins=tmp_path / "plugins")
+
+
 def test_a_directory_that_cannot_be_written_is_told(archives: Archives, tmp_path: Path) -> None:
     Path(archives.root).write_text("a file in its place")
     with pytest.raises(TrainingFailed, match="cannot write"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import fcntl
 import os
 import subprocess
 import sys
@@ -120,6 +121,21 @@ def test_drivers_that_start_together_compile_once(
     assert [d.returncode for d in done] == [0] * 4
     assert len({d.stdout for d in done}) == 1
     assert log.read_text().split() == ["run"]
+
+
+def test_nobody_waits_for_ever_for_another_who_compiles(
+    spark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such as a spark-submit that somebody has stopped with Ctrl-Z."""
+    java(tmp_path, monkeypatch)
+    jar = Path(build.plugin_jar(str(spark), cache=str(tmp_path / "cache")))
+    jar.unlink()
+    monkeypatch.setattr(build, "LOCK_LIMIT_S", 0.3)
+    with Path(f"{jar}.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(build.BuildError, match=rf"end it, or remove {jar}\.lock"):
+            build.plugin_jar(str(spark), cache=str(tmp_path / "cache"))
+    assert capsys.readouterr().err.count("waiting for another program") == 1
 
 
 def test_other_jars_and_other_sources_are_other_plugins(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -331,3 +332,13 @@ def test_no_python_that_has_hrm(launcher: Launcher) -> None:
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.startswith("HRM: no Python that has hrm-spark: install it")
+
+
+def test_the_defaults_file_names_the_settings_that_are_read() -> None:
+    listed = re.findall(r"^#   (spark\.hrm\.\S+)", (CONF / "spark-defaults.conf").read_text(), re.M)
+    sources = [*(CONF.parent / "hrm" / "spark").rglob("*.scala")]
+    sources += (CONF.parent / "hrm" / "spark").glob("*.py")
+    texts = [path.read_text() for path in sources]
+    read = {name for text in texts for name in re.findall(r'"(spark\.hrm\.[\w.]+)"', text)}
+    assert set(listed) == read
+    assert len(listed) == len(read)

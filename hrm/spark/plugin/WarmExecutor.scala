@@ -8,7 +8,6 @@ import java.util.concurrent.CountDownLatch
 import java.util.concurrent.TimeUnit.MILLISECONDS
 
 import scala.jdk.CollectionConverters._
-import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
 import org.apache.hadoop.security.UserGroupInformation
@@ -37,7 +36,8 @@ object WarmExecutor {
     val rehearsal = new PrivilegedExceptionAction[Unit] { def run(): Unit = sparingly(rehearse()) }
     val thread = new Thread(() =>
       try UserGroupInformation.createRemoteUser("rehearsal").doAs(rehearsal) catch {
-        case NonFatal(error) =>
+        // Whatever it is, a class that does not link or a heap that is full, it is not ready.
+        case error: Throwable =>
           error.printStackTrace()
           System.exit(1)
       }, "rehearsal")
