@@ -33,6 +33,9 @@ def test_a_python_application_runs_and_returns_everything(
     assert shown["state"] == "APPLICATION_STATE_SUCCEEDED"
     assert shown["workload_class"] == "WORKLOAD_CLASS_BATCH"
     assert {c["node"] for c in shown["containers"]} == {"node-1", "node-2"}
+    assert {c["executor_id"] for c in shown["containers"]} == {"1", "2"}, (
+        "none is replaced at the end"
+    )
     eventually(lambda: cluster.free_vcores() == 4, CLEAN_UP_S, "all vcores are free again")
     logs = cluster.run(
         "app", "logs", shown["application_id"], "--executor", "1", "--master", cluster.address

@@ -106,6 +106,8 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     if (stopping.compareAndSet(false, true)) {
       val failure = Option(problem.get()).orElse(failureAtShutdown(exitCode))
       appMaster.finishing()
+      // Nobody is to take the place of those that end now.
+      events.setTargets(new JList[JMap[String, Any]]())
       // Executors first: they end by themselves before the master takes their containers away.
       try super.stop() finally {
         events.setFinish(if (failure.isEmpty) "SUCCEEDED" else "FAILED", failure.getOrElse(""))
