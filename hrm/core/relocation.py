@@ -21,6 +21,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hrm.core import gangs
+from hrm.core.columns import Ints
 from hrm.core.feasibility import Vector, fits
 from hrm.core.ledger import Container, Ledger
 from hrm.core.model import ContainerState, EndCause, NodeName, ResourceUnitId, is_driver
@@ -28,7 +29,7 @@ from hrm.core.model import ContainerState, EndCause, NodeName, ResourceUnitId, i
 __all__ = ["ROWS_MAX", "Relocation"]
 
 ROWS_MAX = 256
-"""Units with waiters, and units with room, that are looked at in one go; the next ones are next."""
+"""Units with waiters, and units with room, that are looked at in one go; others come next time."""
 
 
 class Relocation:
@@ -36,7 +37,7 @@ class Relocation:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._from = 0
+        self._from = self._room_from = 0
         self._offered: dict[ResourceUnitId, float] = {}
         self._look_at_s = 0.0
 
@@ -49,35 +50,38 @@ class Relocation:
         room = self._room(now)
         if not room:
             return
+        hopeless: set[tuple[Vector, frozenset[NodeName]]] = set()
         for container, demand in sorted(self._waiting(now), key=_age):
             avoided = ledger.exclusions.avoided(container.application_id, now)
-            row = self._place(container, demand, room, avoided)
+            if (demand, avoided) in hopeless:
+                continue
+            rows = self._places(demand, room, avoided)
+            row = next((x for x in rows if ledger.state.node(x) != container.node), None)
             if row is not None:
                 del room[row]
                 self._offered[ledger.state.ids[row]] = now
                 self._give_back(container, f"{ledger.state.node(row)} has room now", now)
+            elif not rows:
+                hopeless.add((demand, avoided))
 
     def _give_back(self, container: Container, reason: str, now: float) -> None:
         assert container.node is not None
         node, cause = self._ledger.nodes[container.node], EndCause.PREEMPTED
         self._ledger.send_stop(node, container, cause, reason, now, only_if_waiting=True)
 
-    def _place(
-        self,
-        container: Container,
-        demand: Vector,
-        room: dict[int, Vector],
-        avoided: frozenset[NodeName],
-    ) -> int | None:
-        """A row of another node that could start it at once."""
-        state = self._ledger.state
+    def _places(
+        self, demand: Vector, room: dict[int, Vector], avoided: frozenset[NodeName]
+    ) -> list[int]:
+        """Rows that could start such a container at once; the first two nodes' are enough."""
+        state, found = self._ledger.state, list[int]()
         for row, free in room.items():
-            node = state.node(row)
-            if node == container.node or node in avoided or not fits(demand, free):
+            if state.node(row) in avoided or not fits(demand, free):
                 continue
             if demand[2] or not state.gpu_only[row]:
-                return row
-        return None
+                found.append(row)
+                if state.node(row) != state.node(found[0]):
+                    break
+        return found
 
     def _room(self, now: float) -> dict[int, Vector]:
         """Rows at which nobody waits and something is free, with what is free. Where somebody is on
@@ -91,7 +95,7 @@ class Relocation:
             & (free[:, 3] > 0)
             & (state.waiting_batch + state.waiting_stream == 0)
         )
-        some = rows[:ROWS_MAX]
+        some, self._room_from = _some(rows, self._room_from)
         numbers = free[some].tolist()
         return {
             int(row): (a, b, c, d)
@@ -103,11 +107,7 @@ class Relocation:
         """Those that may move, with what they ask for; at some units now, at others next time."""
         ledger, state = self._ledger, self._ledger.state
         rows = np.flatnonzero((state.waiting_batch + state.waiting_stream) > 0)
-        if not len(rows):
-            return
-        first = int(np.searchsorted(rows, self._from))
-        some = np.roll(rows, -first)[:ROWS_MAX]
-        self._from = int(some[-1]) + 1
+        some, self._from = _some(rows, self._from)
         for row in some:
             queue = state.queue(int(row))
             node = ledger.nodes[state.node(int(row))]
@@ -126,6 +126,12 @@ class Relocation:
             and not is_driver(container.application_id)
             and not gangs.missing(self._ledger.applications[container.application_id])
         )
+
+
+def _some(rows: Ints, start: int) -> tuple[Ints, int]:
+    """Some of these rows, in order from ``start`` on and then from the first; where to go on."""
+    some = np.roll(rows, -int(np.searchsorted(rows, start)))[:ROWS_MAX]
+    return some, int(some[-1]) + 1 if len(rows) > ROWS_MAX else 0
 
 
 def _age(found: tuple[Container, Vector]) -> tuple[float, str]:

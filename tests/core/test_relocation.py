@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from hrm.core import relocation
 from hrm.core.bounds import Bounds
 from hrm.core.model import (
     ApplicationId,
@@ -119,3 +122,23 @@ def test_a_driver_waits_where_it_is() -> None:
     busy.end_elsewhere()
     busy.cluster.advance(30)
     assert not busy.moved()
+
+
+def test_what_fits_nowhere_hides_nobody_and_all_units_have_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """More units with waiters, and with some room, than are looked at in one go."""
+    monkeypatch.setattr(relocation, "ROWS_MAX", 2)
+    nodes = [unit(f"n{number}", vcores=2) for number in range(6)]
+    cluster = VirtualCluster(nodes, bounds=Bounds(relocation_wait_s=20.0))
+    wide = [cluster.submit(1, Resources(2, 1024)) for _ in nodes]
+    cluster.settle()
+    behind = [cluster.submit(1, Resources(2, 1024)) for _ in nodes]
+    cluster.settle()
+    place = {cluster.container(app, 1).node: app for app in behind}
+    assert len(place) == len(nodes), "one waits at each"
+    cluster.add_node(unit("new", vcores=2))
+    cluster.advance(30)
+    ends = [cluster.container(app, 1).end for app in behind]
+    assert sum(end is not None and end.cause is EndCause.PREEMPTED for end in ends) == 1
+    assert [cluster.states(app) for app in wide] == [{"running": 1}] * len(wide)
