@@ -25,6 +25,7 @@ from hrm.core.model import (
     ContainerStatus,
     EndCause,
     NodeState,
+    is_driver,
 )
 from hrm.core.placing import Placing
 from hrm.core.resource_unit import Entry, UnitQueue
@@ -69,7 +70,11 @@ class Mirror:
             return True
         if node.state is NodeState.DRAINING:
             message = f"{node.name} was drained before it arrived there"
-            self.end(container, ContainerEnd(cause=EndCause.PREEMPTED, message=message), now)
+            # Or it arrived after this list had left: then it is stopped as a stranger. A driver may
+            # have a lease by then, and the next one waits for its end.
+            is_lost = is_driver(container.application_id)
+            cause = EndCause.LOST if is_lost else EndCause.PREEMPTED
+            self.end(container, ContainerEnd(cause=cause, message=message), now)
             return True
         return False
 

@@ -6,6 +6,7 @@ its own, and belongs to a trait that kept seeds can leave out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
@@ -135,8 +136,13 @@ def _bounds_of_traits(seed: int, bounds: Bounds, traits: tuple[str, ...]) -> Bou
         rebind_timeout_s=chance.uniform(0.5, 3.0),
         lease_scope="candidates" if "candidates" in traits else "global",
         waiting_bound="feedback" if "feedback" in traits else "limit",
-        relocation_wait_s=source(seed, "relocation").uniform(0.5, 10.0),
+        relocation_wait_s=_relocation_wait_s(source(seed, "relocation")),
     )
+
+
+def _relocation_wait_s(chance: Random) -> float:
+    """In every second run, containers wait where they are."""
+    return chance.uniform(0.5, 10.0) if chance.random() < 0.5 else math.inf
 
 
 def _with_exclusion(seed: int, bounds: Bounds, traits: tuple[str, ...]) -> Bounds:

@@ -42,9 +42,12 @@ from hrm.core.scheduler import Job, Placement, Scheduler
 from hrm.core.shared_state import SharedState
 from hrm.core.submissions import SubmissionsCore
 from hrm.policies.min_wait import MinWait
+from hrm.sim.plan import Limits
 from hrm.sim.run import run_seed
 
 SEEDS = range(150)
+LIMITS = (None, Limits(without=frozenset({"submissions"})))
+"""One of the bugs is rare where the nodes are full of drivers."""
 
 
 def double_commit(patch: pytest.MonkeyPatch) -> None:
@@ -478,7 +481,8 @@ def test_a_planted_bug_is_found(
     bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bug(monkeypatch)
-    found = next((seed for seed in SEEDS if run_seed(seed).violations), None)
+    tried = ((seed, limits) for limits in LIMITS for seed in SEEDS)
+    found = next((each for each in tried if run_seed(*each).violations), None)
     assert found is not None, f"{len(SEEDS)} seeds found nothing: {bug.__doc__}"
     monkeypatch.undo()
-    assert run_seed(found).violations == ()
+    assert run_seed(*found).violations == ()
