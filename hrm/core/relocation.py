@@ -47,21 +47,23 @@ class Relocation:
         if now < self._look_at_s or ledger.recovering:
             return
         self._look_at_s = now + ledger.bounds.relocation_period_s
-        room = self._room(now)
-        if not room:
+        state = ledger.state
+        waiting = state.waiting_batch + state.waiting_stream
+        rows = np.flatnonzero(waiting)
+        if not len(rows) or not (room := self._room(waiting, now)):
             return
         hopeless: set[tuple[Vector, frozenset[NodeName]]] = set()
-        for container, demand in sorted(self._waiting(now), key=_age):
+        for container, demand in sorted(self._waiting(rows, now), key=_age):
             avoided = ledger.exclusions.avoided(container.application_id, now)
             if (demand, avoided) in hopeless:
                 continue
-            rows = self._places(demand, room, avoided)
-            row = next((x for x in rows if ledger.state.node(x) != container.node), None)
+            places = self._places(demand, room, avoided)
+            row = next((x for x in places if state.node(x) != container.node), None)
             if row is not None:
                 del room[row]
-                self._offered[ledger.state.ids[row]] = now
-                self._give_back(container, f"{ledger.state.node(row)} has room now", now)
-            elif not rows:
+                self._offered[state.ids[row]] = now
+                self._give_back(container, f"{state.node(row)} has room now", now)
+            elif not places:
                 hopeless.add((demand, avoided))
 
     def _give_back(self, container: Container, reason: str, now: float) -> None:
@@ -83,18 +85,13 @@ class Relocation:
                     break
         return found
 
-    def _room(self, now: float) -> dict[int, Vector]:
+    def _room(self, waiting: Ints, now: float) -> dict[int, Vector]:
         """Rows at which nobody waits and something is free, with what is free. Where somebody is on
         the way, there is none."""
         state, wait_s = self._ledger.state, self._ledger.bounds.relocation_wait_s
         self._offered = {unit: at for unit, at in self._offered.items() if now - at < wait_s}
         free = state.free
-        rows = np.flatnonzero(
-            state.open
-            & (free[:, 0] > 0)
-            & (free[:, 3] > 0)
-            & (state.waiting_batch + state.waiting_stream == 0)
-        )
+        rows = np.flatnonzero(state.open & (free[:, 0] > 0) & (free[:, 3] > 0) & (waiting == 0))
         some, self._room_from = _some(rows, self._room_from)
         numbers = free[some].tolist()
         return {
@@ -103,10 +100,9 @@ class Relocation:
             if state.ids[row] not in self._offered
         }
 
-    def _waiting(self, now: float) -> Iterator[tuple[Container, Vector]]:
+    def _waiting(self, rows: Ints, now: float) -> Iterator[tuple[Container, Vector]]:
         """Those that may move, with what they ask for; at some units now, at others next time."""
         ledger, state = self._ledger, self._ledger.state
-        rows = np.flatnonzero((state.waiting_batch + state.waiting_stream) > 0)
         some, self._from = _some(rows, self._from)
         for row in some:
             queue = state.queue(int(row))
