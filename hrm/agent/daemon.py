@@ -30,7 +30,8 @@ from hrm.agent import file_cache, shim
 from hrm.agent import isolation as isolating
 from hrm.agent.containers import Containers, Ended, StopOrder
 from hrm.agent.disk import DiskWatch
-from hrm.agent.driver import driver_launch, files_dir, files_of
+from hrm.agent.driver import driver_launch, files_dir
+from hrm.agent.housekeeping import Housekeeping
 from hrm.agent.link import Link
 from hrm.agent.logs import LogPages, Logs, LogService
 from hrm.agent.machine import Machine, auto_binding, describe, ending, keep_binding
@@ -64,7 +65,6 @@ from hrm.v1 import common_pb2, node_pb2, node_pb2_grpc, pipeline_pb2_grpc
 __all__ = ["READY_FILE", "Agent", "CommandOf", "run"]
 
 READY_FILE = "ready.json"
-_CLEANUP_PERIOD_S = 60.0
 _STOP_MARGIN_S = 30.0
 _FLUSH_LIMIT_S = 3.0
 _SOCKET_PATH_MAX = 100
@@ -124,6 +124,7 @@ class Agent:
         self._stops: dict[str, StopOrder] = {}
         self._removing: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
+        self._housekeeping = Housekeeping(settings, self._containers, self._core, shuffle)
         self._ending = asyncio.Event()
         self._keeping = False
         self._hurry = asyncio.Event()
@@ -192,7 +193,7 @@ class Agent:
             if self._shuffle is not None:
                 serving = asyncio.create_task(self._shuffle.run())
                 stack.push_async_callback(_cancelled, serving)
-            cleaning = asyncio.create_task(self._clean_up())
+            cleaning = asyncio.create_task(self._housekeeping.run())
             linked = asyncio.create_task(self._link.run())
             told = asyncio.create_task(self._ending.wait())
             try:
@@ -337,52 +338,6 @@ class Agent:
         await self._all_started(limit_s)
         if not await self._containers.drain(limit_s):
             _log.error("containers still run; the next agent on this directory adopts them")
-
-    async def _clean_up(self) -> None:
-        keep_s = self._settings.work_keep_s
-        bytes_max = self._settings.logs_mib_max << 20
-        period_s = min(_CLEANUP_PERIOD_S, max(1.0, keep_s))
-        while True:
-            try:
-                swept = await asyncio.to_thread(
-                    self._containers.forget_old, keep_s, time.time(), bytes_max
-                )
-            except OSError as error:
-                _log.warning("cannot remove old work directories", why=str(error))
-            else:
-                if swept.old or swept.too_much:
-                    _log.info("removed logs", old=swept.old, too_much=swept.too_much)
-                if swept.unheard:
-                    _log.warning("gave up ends that no master has heard of", ends=swept.unheard)
-            if self._shuffle is not None:
-                live = {x.spec.application_id for x in self._core.containers.values()}
-                await self._shuffle.forget_old(keep_s, live, time.time())
-            await self._clear_files(keep_s)
-            await asyncio.sleep(period_s)
-
-    async def _clear_files(self, keep_s: float) -> None:
-        """Of the files of applications, those that no driver here needs and that are too much."""
-        used: frozenset[str] = frozenset()
-        for known in self._core.containers.values():
-            if known.life.state is not ContainerState.ENDED:
-                used |= files_of(known.spec.launch.driver)
-        try:
-            swept = await asyncio.to_thread(
-                file_cache.sweep,
-                files_dir(self._settings),
-                used=used,
-                keep_s=keep_s,
-                bytes_max=self._settings.files_mib_max << 20,
-                now=time.time(),
-            )
-        except OSError as error:
-            _log.warning("cannot clear away files of applications", why=str(error))
-            return
-        if swept.old or swept.too_much or swept.foreign:
-            _log.info(
-                "removed files of applications",
-                old=swept.old, too_much=swept.too_much, foreign=swept.foreign,
-            )  # fmt: skip
 
     # --- events in, commands out --------------------------------------------------------------
 

@@ -10,7 +10,6 @@ ordered before: it may have fallen back since.
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import structlog
 from hrm import policy_wire
 from hrm.core.pipeline.model import NodePolicy
 from hrm.core.pipeline.node_messages import SubtaskTiming
+from hrm.durable import write_durably
 from hrm.policies.corun import HostedPolicy
 from hrm.policies.host import Hosts, Mode, mode_of
 from hrm.v1 import policy_pb2 as pb
@@ -111,9 +111,7 @@ class AgentPolicies:
             name: {"mode": mode.value, "order": self._orders.get(name, 0)}
             for name, mode in modes.items()
         }
-        unfinished = self._path.with_name(f".{POLICY_FILE}.{os.getpid()}")
         try:
-            unfinished.write_text(json.dumps(held) + "\n")
-            unfinished.replace(self._path)
+            write_durably(self._path, f"{json.dumps(held)}\n".encode())
         except OSError as error:
             _log.warning("modes of learned policies cannot be kept", why=str(error))

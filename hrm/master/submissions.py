@@ -29,12 +29,10 @@ from hrm.core.model import (
     ApplicationId,
     ApplicationState,
     ContainerRequest,
-    ContainerState,
-    ContainerStatus,
-    EndCause,
     LaunchContext,
     WorkloadClass,
 )
+from hrm.core.submission_notices import driver_event
 from hrm.core.submissions import Entry, SubmissionsCore
 from hrm.errors import HrmError, NotFound, Unavailable
 from hrm.master.file_store import FileStore
@@ -54,7 +52,6 @@ _APPLICATION_STATE = {
     m.SubmissionState.FAILED: ApplicationState.FAILED,
     m.SubmissionState.KILLED: ApplicationState.KILLED,
 }
-_LOST = (EndCause.NODE_LOST, EndCause.LOST)
 
 log = structlog.get_logger("master.submissions")
 
@@ -225,7 +222,9 @@ class Submissions:
         now = self.now()
         match notice:
             case c.ContainerChanged():
-                self._container(entry, notice.status, now)
+                ledger = self._master.core.ledger
+                if (event := driver_event(entry.record, notice.status, ledger, now)) is not None:
+                    self._feed(event)
             case c.RequestRefused():
                 message = notice.message.replace("an executor asks", "the driver asks")
                 self._feed(
@@ -236,34 +235,8 @@ class Submissions:
                     )
                 )  # fmt: skip
             case c.EndApplication():
-                event = m.HolderEnded(now=now, submission_id=submission_id, message=notice.message)
-                self._feed(event)
-
-    def _container(self, entry: Entry, status: ContainerStatus, now: float) -> None:
-        submission_id, attempt = entry.record.submission_id, int(status.executor_id)
-        if status.state is ContainerState.RUNNING:
-            self._feed(
-                m.DriverLaunched(
-                    now=now, submission_id=submission_id, attempt=attempt, node=status.node
-                )
-            )
-        elif status.state is ContainerState.ENDED and status.end is not None:
-            end = status.end
-            linked = entry.record.application_ids[-1:]
-            app = self._master.core.ledger.applications.get(ApplicationId("".join(linked)))
-            killed = app is not None and app.record.state is ApplicationState.KILLED
-            self._feed(
-                m.DriverEnded(
-                    now=now,
-                    submission_id=submission_id,
-                    attempt=attempt,
-                    exit_code=end.exit_code,
-                    message=end.message or end.cause.value,
-                    lost=end.cause in _LOST,
-                    killed=killed and app is not None and app.record.submission_attempt == attempt,
-                    launched=status.started_at_s > 0 and end.cause is not EndCause.LAUNCH_FAILED,
-                )
-            )
+                message = notice.message
+                self._feed(m.HolderEnded(now=now, submission_id=submission_id, message=message))
 
     # --- commands -----------------------------------------------------------------------------
 

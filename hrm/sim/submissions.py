@@ -20,13 +20,11 @@ from hrm.core.model import (
     ApplicationId,
     ApplicationState,
     ContainerRequest,
-    ContainerState,
-    ContainerStatus,
-    EndCause,
     LaunchContext,
     WorkloadClass,
 )
-from hrm.core.submissions import Entry, SubmissionsCore
+from hrm.core.submission_notices import driver_event
+from hrm.core.submissions import SubmissionsCore
 from hrm.errors import HrmError, LimitReached, NotFound
 from hrm.sim import words
 from hrm.sim.plan import SubmissionPlan
@@ -43,7 +41,6 @@ _APPLICATION_STATE = {
     m.SubmissionState.FAILED: ApplicationState.FAILED,
     m.SubmissionState.KILLED: ApplicationState.KILLED,
 }
-_LOST = (EndCause.NODE_LOST, EndCause.LOST)
 
 
 def plan_of(driver: str) -> str:
@@ -204,7 +201,11 @@ class Submissions:
             return
         match notice:
             case c.ContainerChanged():
-                self._container(entry, notice.status)
+                core, now = self._master.core, self._master.now()
+                assert core is not None
+                event = driver_event(entry.record, notice.status, core.ledger, now)
+                if event is not None:
+                    self._feed(event)
             case c.RequestRefused():
                 self._feed(
                     m.RefusedDriver(
@@ -214,34 +215,6 @@ class Submissions:
                 )  # fmt: skip
             case c.EndApplication():
                 self._holder_ended(submission_id, notice.message)
-
-    def _container(self, entry: Entry, status: ContainerStatus) -> None:
-        now, submission_id = self._master.now(), entry.record.submission_id
-        attempt = int(status.executor_id)
-        if status.state is ContainerState.RUNNING:
-            self._feed(
-                m.DriverLaunched(
-                    now=now, submission_id=submission_id, attempt=attempt, node=status.node
-                )
-            )
-        elif status.state is ContainerState.ENDED and status.end is not None:
-            end, core = status.end, self._master.core
-            assert core is not None
-            linked = ApplicationId("".join(entry.record.application_ids[-1:]))
-            app = core.ledger.applications.get(linked)
-            killed = app is not None and app.record.state is ApplicationState.KILLED
-            self._feed(
-                m.DriverEnded(
-                    now=now,
-                    submission_id=submission_id,
-                    attempt=attempt,
-                    exit_code=end.exit_code,
-                    message=end.message or end.cause.value,
-                    lost=end.cause in _LOST,
-                    killed=killed and app is not None and app.record.submission_attempt == attempt,
-                    launched=status.started_at_s > 0 and end.cause is not EndCause.LAUNCH_FAILED,
-                )
-            )
 
     def _holder_ended(self, submission_id: str, message: str) -> None:
         event = m.HolderEnded(now=self._master.now(), submission_id=submission_id, message=message)

@@ -35,6 +35,7 @@ class Busy:
         for _ in range(waiters):
             self.apps.append(self.cluster.submit(1, workload_class=workload_class, new_id=new_id))
             self.cluster.settle()
+        assert all(self.cluster.states(app) == {"waiting": 1} for app in self.apps)
         self.place = self.cluster.container(self.apps[0], 1).node
         self.others = {self.cluster.container(app, 1).node: app for app in (first, second)}
 

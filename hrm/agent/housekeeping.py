@@ -1,0 +1,88 @@
+"""What an agent clears away from time to time: what ended containers left, shuffle files of ended
+applications, and files of applications that no driver here needs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import structlog
+
+from hrm.agent import file_cache
+from hrm.agent.containers import Containers
+from hrm.agent.driver import files_dir, files_of
+from hrm.agent.shuffle import ShuffleService
+from hrm.config import AgentSettings
+from hrm.core.model import ContainerState
+from hrm.core.node import NodeCore
+
+__all__ = ["Housekeeping"]
+
+_PERIOD_S = 60.0
+_log = structlog.get_logger("hrm.agent")
+
+
+class Housekeeping:
+    """A disk that fails is told of, and tried again the next time."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        containers: Containers,
+        core: NodeCore,
+        shuffle: ShuffleService | None,
+    ) -> None:
+        self._settings = settings
+        self._containers = containers
+        self._core = core
+        self._shuffle = shuffle
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        keep_s = self._settings.work_keep_s
+        period_s = min(_PERIOD_S, max(1.0, keep_s))
+        while True:
+            await self._clear_containers(keep_s)
+            if self._shuffle is not None:
+                live = {x.spec.application_id for x in self._core.containers.values()}
+                await self._shuffle.forget_old(keep_s, live, time.time())
+            await self._clear_files(keep_s)
+            await asyncio.sleep(period_s)
+
+    async def _clear_containers(self, keep_s: float) -> None:
+        bytes_max = self._settings.logs_mib_max << 20
+        try:
+            swept = await asyncio.to_thread(
+                self._containers.forget_old, keep_s, time.time(), bytes_max
+            )
+        except OSError as error:
+            _log.warning("cannot remove old work directories", why=str(error))
+            return
+        if swept.old or swept.too_much:
+            _log.info("removed logs", old=swept.old, too_much=swept.too_much)
+        if swept.unheard:
+            _log.warning("gave up ends that no master has heard of", ends=swept.unheard)
+
+    async def _clear_files(self, keep_s: float) -> None:
+        """Of the files of applications, those that no driver here needs and that are too much."""
+        used: frozenset[str] = frozenset()
+        for known in self._core.containers.values():
+            if known.life.state is not ContainerState.ENDED:
+                used |= files_of(known.spec.launch.driver)
+        try:
+            swept = await asyncio.to_thread(
+                file_cache.sweep,
+                files_dir(self._settings),
+                used=used,
+                keep_s=keep_s,
+                bytes_max=self._settings.files_mib_max << 20,
+                now=time.time(),
+            )
+        except OSError as error:
+            _log.warning("cannot clear away files of applications", why=str(error))
+            return
+        if swept.old or swept.too_much or swept.foreign:
+            _log.info(
+                "removed files of applications",
+                old=swept.old, too_much=swept.too_much, foreign=swept.foreign,
+            )  # fmt: skip
