@@ -210,8 +210,15 @@ class AgentSettings(Settings):
         default=0,
         ge=0,
         le=2,
-        description="started JVMs kept ready for the next executors, for each heap size in use; "
-        "their memory counts as used",
+        description="started JVMs kept ready for the next executors, for each heap size in use "
+        "(of which warm_kinds_max count); the node offers 768 MiB less for each that may be",
+    )
+    warm_kinds_max: int = Field(
+        default=2,
+        ge=1,
+        le=4,
+        description="kinds of JVMs (heap sizes, or sets of Java options) that are kept ready at "
+        "most; the one that nobody has wanted for the longest time makes room for a new one",
     )
 
     pipeline_cores: int = Field(
