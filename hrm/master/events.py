@@ -1,4 +1,5 @@
-"""The journal: every change of state of an application, a container or a node, on disk.
+"""The journal: every change of state of an application, a container or a node, on disk; also which
+nodes are excluded.
 
 It watches the core and does not delay it. A change is put into a bounded queue, in the turn of the
 loop that made it. A thread of its own makes rows of them and writes those a group at a time, into
@@ -440,7 +441,7 @@ def _row(actor: str, move: Move) -> _Row:
     if kind == "application":
         application_id = name
     elif kind == "node":
-        node = name
+        node, application_id = name, owner or ""
     else:
         container_id = name
         container: Container = owner
