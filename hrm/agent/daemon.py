@@ -156,6 +156,7 @@ class Agent:
                 interval_s=settings.disk_interval_s,
                 limit_mib=settings.disk_limit_mib,
                 node_limit_mib=settings.disk_node_limit_mib,
+                free_min_mib=settings.disk_free_min_mib,
                 beside=settings.work_dir / SHUFFLE_DIR,
             ),
             device_memory=self._machine.device_memory,
@@ -498,6 +499,10 @@ class Agent:
         if not self._ending.is_set():
             used = tuple((ContainerId(x), y.cpu_percent) for x, y in sample.containers.items())
             self._deliver(e.UsageMeasured(now=time.time(), cpu_percent=used))
+            if sample.closed != self._core.closed:
+                _log.warning("closed to new containers", why=sample.closed or "no longer")
+                now, why = time.time(), sample.closed
+                self._deliver(e.NodeClosed(now=now, why=why) if why else e.NodeOpened(now=now))
 
     # --- the master ---------------------------------------------------------------------------
 
@@ -509,13 +514,17 @@ class Agent:
             incarnation=machine.incarnation,
             host=settings.host,
             endpoint=self._endpoint,
-            resource_units=[wire.from_unit(q.unit) for q in self._core.units.values()],
+            resource_units=[wire.from_unit(unit) for unit in self._core.offers],
             containers=[wire.from_status(self._dressed(s)) for s in self._core.statuses()],
             isolation=machine.isolation.driver.name,
             spark_versions=self._spark_versions,
             platform=settings.platform,
-            remarks=[*machine.remarks, *filter(None, [self._mps.remark])],
+            remarks=[*machine.remarks, *filter(None, [self._mps.remark, self._closed_remark])],
         )
+
+    @property
+    def _closed_remark(self) -> str:
+        return f"closed: no container starts here: {self._core.closed}" if self._core.closed else ""
 
     def _connected(self, epoch: int, first: bool) -> None:
         self._deliver(e.MasterConnected(now=time.time(), epoch=epoch))

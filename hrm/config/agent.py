@@ -165,13 +165,19 @@ class AgentSettings(Settings):
         default=0,
         ge=0,
         description="disk that a container may use in its work directory, logs included; one over "
-        "it is ended; 0: as much as there is",
+        "it is ended; 0: all that the node has for containers",
     )
     disk_node_limit_mib: int = Field(
         default=0,
         ge=0,
         description="disk that all running containers of the node may use together; whoever uses "
-        "most is ended; 0: as much as there is",
+        "most is ended; 0: all but disk_free_min_mib",
+    )
+    disk_free_min_mib: int = Field(
+        default=2048,
+        ge=0,
+        description="what must stay free on the file system of the work directory, at most a "
+        "quarter of it: with less, no container starts, and whoever uses most is ended; 0: nothing",
     )
     disk_interval_s: float = Field(
         default=30.0, gt=0, description="between two measurements of the disk that containers use"
