@@ -176,6 +176,8 @@ def measure(
         for submission in warming:
             submission.finish(plan.run_timeout_s)
             progress.advance(bar)
+        for cluster in clusters.values():
+            cluster.settle()
         for workload in chosen:
             for run, system in order:
                 progress.update(bar, description=f"{workload.name} on {system}")
@@ -276,9 +278,10 @@ def report(document: dict[str, Any], measurements: Measurements, systems: Sequen
         f"{shape['nodes']} nodes of {shape['cores_per_node']} cores and "
         f"{shape['memory_per_node_mib']} MiB; {shape['executors']} executors of "
         f"{shape['executor_cores']} cores and {shape['executor_memory_mib']} MiB heap; "
-        f"{plan['runs']} runs each, interleaved, after one uncounted run on each. Both clusters "
-        "are up all the time, on the same machine, with the same settings: Spark's RPC "
-        "authenticated, application UI off, event log on, "
+        f"{plan['runs']} runs each, interleaved, after one uncounted run on each and when HRM's "
+        "archives of classes, which it makes by itself, were there. Both clusters are up all the "
+        "time, on the same machine, with the same settings: Spark's RPC authenticated, "
+        "application UI off, event log on, "
         f"{shape['shuffle_partitions']} shuffle partitions, work begins with the first executor "
         "(minRegisteredResourcesRatio 0), no JVM options beyond what each "
         "manager sets by itself. HRM isolates its executors, Standalone has no such thing.",
