@@ -16,7 +16,6 @@ import argparse
 import contextlib
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,7 +27,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from benchmarks import checks, common, inputs
 from benchmarks.clusters import CLUSTERS, Cluster, Finished, Shape
 from benchmarks.common import CONSOLE, Ratio
-from benchmarks.processes import BenchmarkError, interruptible
+from benchmarks.processes import BenchmarkError, in_directory
 from benchmarks.text import build_text
 
 __all__ = ["Measurements", "Plan", "Workload", "main", "workloads"]
@@ -415,22 +414,9 @@ def benchmark(given: argparse.Namespace, directory: Path) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; 0 where every run counted."""
     given = parse_arguments(arguments)
-    directory = Path(tempfile.mkdtemp(prefix="hrm-benchmark-"))
-    status = 1
-    try:
-        with interruptible():
-            status = benchmark(given, directory)
-    except BenchmarkError as error:
-        CONSOLE.print(f"error: {error}", markup=False)
-    except KeyboardInterrupt:
-        CONSOLE.print("interrupted; everything that was started has been ended")
-        status = 130
-    finally:
-        if given.keep or status == 1:
-            CONSOLE.print(f"logs are in {directory}")
-        else:
-            shutil.rmtree(directory, ignore_errors=True)
-    return status
+    return in_directory(
+        "hrm-benchmark-", lambda directory: benchmark(given, directory), keep=given.keep
+    )
 
 
 if __name__ == "__main__":

@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -30,7 +28,7 @@ from benchmarks import common
 from benchmarks.checks import expected_words, wordcount_complaints
 from benchmarks.clusters import Cluster, Finished, Hrm, Shape, Standalone
 from benchmarks.common import CONSOLE, Ratio
-from benchmarks.processes import BenchmarkError, interruptible, start, tail, wait_until
+from benchmarks.processes import BenchmarkError, in_directory, start, tail, wait_until
 from benchmarks.text import build_text
 from hrm.config import hrm_home
 
@@ -268,8 +266,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     return given
 
 
-def benchmark(given: argparse.Namespace, directory: Path) -> None:
-    """Measure and write."""
+def benchmark(given: argparse.Namespace, directory: Path) -> int:
+    """Measure and write; 0, or it raises."""
     plan = QUICK if given.quick else Plan()
     if given.runs is not None:
         plan = Plan(runs=given.runs)
@@ -289,28 +287,15 @@ def benchmark(given: argparse.Namespace, directory: Path) -> None:
         for path in common.write_results("startup", "How fast executors start", result, body):
             CONSOLE.print(f"wrote {path}")
     print(body)
+    return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; 0 where every run counted."""
     given = parse_arguments(arguments)
-    directory = Path(tempfile.mkdtemp(prefix="hrm-startup-"))
-    status = 1
-    try:
-        with interruptible():
-            benchmark(given, directory)
-        status = 0
-    except BenchmarkError as error:
-        CONSOLE.print(f"error: {error}", markup=False)
-    except KeyboardInterrupt:
-        CONSOLE.print("interrupted; everything that was started has been ended")
-        status = 130
-    finally:
-        if given.keep or status == 1:
-            CONSOLE.print(f"logs are in {directory}")
-        else:
-            shutil.rmtree(directory, ignore_errors=True)
-    return status
+    return in_directory(
+        "hrm-startup-", lambda directory: benchmark(given, directory), keep=given.keep
+    )
 
 
 if __name__ == "__main__":
