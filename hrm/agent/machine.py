@@ -24,7 +24,7 @@ import pynvml
 import structlog
 
 from hrm.agent import shim
-from hrm.agent.containers import Ended, StopOrder
+from hrm.agent.container_dir import Ended, StopOrder
 from hrm.agent.device_memory import DeviceMemory, NvmlDeviceMemory
 from hrm.agent.gpu_devices import GpuDevices, find_gpu_devices
 from hrm.agent.hardware import cores as hardware_cores
