@@ -92,19 +92,11 @@ class Agent:
         self._shuffle = shuffle
         self._machine = machine
         self._token = token
-        self._core = NodeCore(
-            machine.name,
-            machine.units,
-            hardware=machine.hardware,
-            binding=machine.binding,
-            auto_binding=auto_binding(settings),
-            preemption_grace_s=settings.preemption_grace_s if settings.preemption else None,
-        )
-        driver = machine.isolation.driver
+        self._core = _core(settings, machine)
         self._socket = gpu_socket(settings.work_dir) if machine.pipelines is not None else None
         self._containers = Containers(
             settings.work_dir,
-            driver,
+            machine.isolation.driver,
             rebuild=self._rebuild_isolation,
             log_bytes_max=settings.log_bytes_max,
             log_files_max=settings.log_files_max,
@@ -444,6 +436,17 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
         print(f"hrm agent: {error.message}", file=sys.stderr, flush=True)
         return 1
     return 0
+
+
+def _core(settings: AgentSettings, machine: Machine) -> NodeCore:
+    return NodeCore(
+        machine.name,
+        machine.units,
+        hardware=machine.hardware,
+        binding=machine.binding,
+        auto_binding=auto_binding(settings),
+        preemption_grace_s=settings.preemption_grace_s if settings.preemption else None,
+    )
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:
