@@ -6,7 +6,8 @@ import asyncio
 import fcntl
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,6 +92,15 @@ def spoil(archives: Archives) -> None:
     Path(archives.path("driver")).write_text("another one")
 
 
+@asynccontextmanager
+async def running(keeper: ArchiveKeeper) -> AsyncIterator[None]:
+    keeper.start()
+    try:
+        yield
+    finally:
+        await keeper.close()
+
+
 async def until(keeper: ArchiveKeeper, condition: Callable[[Shortcut], bool]) -> Shortcut:
     async with asyncio.timeout(LIMIT_S):
         while not condition(shown := keeper.report()[0]):  # noqa: ASYNC110 - it tells nobody
@@ -105,11 +115,8 @@ async def test_executors_use_an_archive_that_is_there(
     plain = replace(SPEC, launch=LaunchContext())
     assert keeper.choose(plain) == ""
     make(files(machine, tmp_path))
-    keeper.start()
-    try:
+    async with running(keeper):
         shown = await until(keeper, lambda s: s.state == "ready")
-    finally:
-        await keeper.close()
     assert (shown.used, shown.missed, shown.why_missed) == (0, 1, "there is none yet")
     assert keeper.choose(plain) == files(machine, tmp_path).path("executor")
     zgc = replace(SPEC, launch=LaunchContext(java_options=("-XX:+UseZGC",)))
@@ -132,18 +139,12 @@ async def test_a_training_that_fails_is_told_and_has_an_end(
     monkeypatch.setattr("hrm.agent.archives._MEMORY_MIN_MIB", 0)
     keeper = ArchiveKeeper(settings(archive_attempts=2), *machine)
     state = files(machine, tmp_path).state
-    keeper.start()
-    try:
+    async with running(keeper):
         shown = await until(keeper, lambda s: s.state == "failed" and state().get("attempts") == 2)
         assert "no scala-compiler jar" in shown.note
-    finally:
-        await keeper.close()
     again = ArchiveKeeper(settings(archive_attempts=2), *machine)
-    again.start()
-    try:
+    async with running(again):
         shown = await until(again, lambda s: s.state == "failed")
-    finally:
-        await again.close()
     assert shown.note.startswith("failed 2 times, the last time: ")
     assert state()["attempts"] == 2, "nobody tries a third time"
 
@@ -161,14 +162,11 @@ async def test_an_agent_waits_for_another_one_that_trains(
     keeper = ArchiveKeeper(settings(), *machine)
     with (Path(archives.directory) / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        keeper.start()
-        try:
+        async with running(keeper):
             shown = await until(keeper, lambda s: s.state == "building")
             assert "another agent" in shown.note
             make(archives)
             await until(keeper, lambda s: s.state == "ready")
-        finally:
-            await keeper.close()
 
 
 async def test_it_can_be_turned_off(
@@ -198,12 +196,9 @@ async def test_a_training_ends_with_its_agent(
     program.chmod(0o755)
     monkeypatch.setattr("hrm.agent.archives.sys.executable", str(program))
     keeper = ArchiveKeeper(settings(), *machine)
-    keeper.start()
-    async with asyncio.timeout(LIMIT_S):
-        while not started.exists():  # noqa: ASYNC110 - another process makes it
-            await asyncio.sleep(0.02)
-    await keeper.close()
-    assert not psutil.pid_exists(int(started.read_text()))
+    async with running(keeper):
+        training = await when(lambda: begun(started))
+    assert not psutil.pid_exists(training)
 
 
 @pytest.fixture
@@ -273,11 +268,8 @@ async def test_a_training_does_not_outlive_an_agent_that_is_killed(
     assert not archives.state(), "nobody's failure"
     assert not half_made(archives)
     keeper = ArchiveKeeper(given, *machine)
-    keeper.start()
-    try:
+    async with running(keeper):
         rehearsal = await when(lambda: begun(started))
-    finally:
-        await keeper.close()
     assert not psutil.pid_exists(rehearsal)
     assert not archives.state(), "nor is the end of an agent that is told to"
 
@@ -289,12 +281,9 @@ async def test_a_training_that_takes_too_long_has_failed(
     started: Path,
 ) -> None:
     keeper = ArchiveKeeper(settings(archive_attempts=1), *machine)
-    keeper.start()
-    try:
+    async with running(keeper):
         rehearsal = await when(lambda: begun(started))
         await keeper._end_training()
         await until(keeper, lambda s: s.state == "failed")
-    finally:
-        await keeper.close()
     assert not psutil.pid_exists(rehearsal)
     assert files(machine, tmp_path).state()["attempts"] == 1
