@@ -37,7 +37,7 @@ from hrm.agent.disk import DiskWatch
 from hrm.agent.housekeeping import Housekeeping
 from hrm.agent.link import Link
 from hrm.agent.logs import Logs
-from hrm.agent.machine import Machine, auto_binding, describe, ending, keep_binding
+from hrm.agent.machine import Machine, describe, ending, keep_binding
 from hrm.agent.mps import Mps
 from hrm.agent.orders import to_event
 from hrm.agent.own_log import configure_logging
@@ -61,7 +61,6 @@ from hrm.core.model import (
     EndCause,
     WorkloadClass,
 )
-from hrm.core.node import NodeCore
 from hrm.errors import HrmError
 from hrm.pipeline.local import SOCKET_VARIABLE
 from hrm.v1 import node_pb2
@@ -92,7 +91,7 @@ class Agent:
         self._shuffle = shuffle
         self._machine = machine
         self._token = token
-        self._core = _core(settings, machine)
+        self._core = machine.core(settings)
         self._socket = gpu_socket(settings.work_dir) if machine.pipelines is not None else None
         self._containers = Containers(
             settings.work_dir,
@@ -127,27 +126,29 @@ class Agent:
             shuffle=shuffle,
             on_failure=self._ended,
         )
-        self._removing: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._housekeeping = Housekeeping(settings, self._containers, self._core, shuffle)
         self._ending = asyncio.Event()
         self._keeping = False
         self._hurry = asyncio.Event()
-        self._link = Link(
-            target=settings.master,
+        self._link = self._to_master()
+        self._pipelines: PipelineRuntime | None = None
+        if machine.pipelines is not None:
+            self._pipelines = PipelineRuntime(
+                settings, machine.pipelines, machine.identity, self._read_token
+            )
+
+    def _to_master(self) -> Link:
+        return Link(
+            target=self._settings.master,
             read_token=self._read_token,
             register=self._reports.registration,
             on_message=self._master_said,
             on_up=self._connected,
             on_down=self._disconnected,
             heartbeat=lambda: self._deliver(e.HeartbeatDue(now=time.time())),
-            delay_max_s=settings.reconnect_delay_max_s,
+            delay_max_s=self._settings.reconnect_delay_max_s,
         )
-        self._pipelines: PipelineRuntime | None = None
-        if machine.pipelines is not None:
-            self._pipelines = PipelineRuntime(
-                settings, machine.pipelines, machine.identity, self._read_token
-            )
 
     def _watching(self) -> Tracker:
         settings = self._settings
@@ -401,15 +402,10 @@ class Agent:
             for container_id in event.container_ids:
                 self._containers.acknowledge(container_id)
         elif kind == "drop_shuffle_files" and message.epoch >= self._core.epoch:
-            self._forget_shuffle_files(ApplicationId(message.drop_shuffle_files.application_id))
+            application_id = ApplicationId(message.drop_shuffle_files.application_id)
+            self._housekeeping.forget_shuffle_files(application_id)
         if event is not None:
             self._deliver(event)
-
-    def _forget_shuffle_files(self, application_id: ApplicationId) -> None:
-        if self._shuffle is not None:
-            removing = asyncio.create_task(self._shuffle.forget(application_id))
-            self._removing.add(removing)
-            removing.add_done_callback(self._removing.discard)
 
 
 async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> int:
@@ -436,17 +432,6 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
         print(f"hrm agent: {error.message}", file=sys.stderr, flush=True)
         return 1
     return 0
-
-
-def _core(settings: AgentSettings, machine: Machine) -> NodeCore:
-    return NodeCore(
-        machine.name,
-        machine.units,
-        hardware=machine.hardware,
-        binding=machine.binding,
-        auto_binding=auto_binding(settings),
-        preemption_grace_s=settings.preemption_grace_s if settings.preemption else None,
-    )
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

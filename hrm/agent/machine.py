@@ -46,6 +46,7 @@ from hrm.core.model import (
     Resources,
     ResourceUnit,
 )
+from hrm.core.node import NodeCore
 from hrm.errors import InvalidConfig, InvalidRequest
 
 __all__ = ["Machine", "auto_binding", "describe", "ending", "keep_binding", "load_binding"]
@@ -97,6 +98,17 @@ class Machine:
             _memory_remark(self),
         )
         return tuple(remark for remark in told if remark)
+
+    def core(self, settings: AgentSettings) -> NodeCore:
+        """The brain of its agent, which knows of no container yet."""
+        return NodeCore(
+            self.name,
+            self.units,
+            hardware=self.hardware,
+            binding=self.binding,
+            auto_binding=auto_binding(settings),
+            preemption_grace_s=settings.preemption_grace_s if settings.preemption else None,
+        )
 
     @staticmethod
     @contextlib.contextmanager
