@@ -200,9 +200,11 @@ def _progress() -> Iterator[Progress]:
 def _needed(cluster: Cluster) -> dict[str, str]:
     """Variables without which the next command would mean another cluster."""
     needed = {"HRM_HOME": str(cluster.directory)} if _state_flag(cluster.directory) else {}
-    meant = {"HRM_TOKEN_FILE": str(cluster.token), "HRM_MASTER": cluster.address}
-    if cluster.tls or os.environ.get("HRM_TLS_CA"):
-        meant["HRM_TLS_CA"] = str(cluster.ca or "")
+    meant = {
+        "HRM_TOKEN_FILE": str(cluster.token),
+        "HRM_TLS_CA": str(cluster.ca or ""),
+        "HRM_MASTER": cluster.address,
+    }
     return needed | {n: value for n, value in meant.items() if os.environ.get(n, value) != value}
 
 

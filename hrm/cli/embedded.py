@@ -364,17 +364,23 @@ def _kill_trees(roots: list[tuple[int, int]]) -> None:
 
 
 def _certify(cluster: Cluster) -> None:
-    """A certificate for master and agents, new with each start; none: nobody is to expect one."""
-    if not cluster.tls:
-        (cluster.directory / CA_FILE).unlink(missing_ok=True)
-        return
-    from hrm import certificates
+    """A certificate for master and agents, new with each start; none: nobody is to expect one.
 
-    certificates.make(cluster.directory / TLS_DIR, [f"{CERTIFICATE},{cluster.host}"])
-    ca = (cluster.directory / TLS_DIR / CA_FILE).read_bytes()
-    partial = cluster.directory / f".{CA_FILE}"
-    partial.write_bytes(ca)
-    partial.replace(cluster.directory / CA_FILE)
+    Raises:
+        InvalidConfig: beside the token is the authority of another cluster.
+    """
+    own, beside = cluster.directory / TLS_DIR / CA_FILE, cluster.directory / CA_FILE
+    if beside.exists() and not (own.exists() and own.read_bytes() == beside.read_bytes()):
+        raise errors.InvalidConfig(
+            f"{beside} was not made by hrm up; if it belongs to another cluster, keep this one "
+            f"apart from it: hrm up --state-dir DIR, else remove it"
+        )
+    beside.unlink(missing_ok=True)
+    if cluster.tls:
+        from hrm import certificates
+
+        certificates.make(cluster.directory / TLS_DIR, [f"{CERTIFICATE},{cluster.host}"])
+        beside.write_bytes(own.read_bytes())
 
 
 def _tls_flags(cluster: Cluster) -> list[str]:

@@ -39,9 +39,9 @@ def test_a_cluster_of_this_machine_with_tls_and_without(
 ) -> None:
     up = _hrm("up", *SMALL, "--state-dir", str(directory), "--tls")
     assert up.returncode == 0, up.stderr
-    assert f"export HRM_TLS_CA='{directory}/ca.pem'" in up.stdout
+    assert "HRM_TLS_CA" not in up.stdout, "the authority lies beside the token"
     monkeypatch.setenv("HRM_HOME", str(directory))
-    assert _hrm("nodes").returncode == 0, "the authority lies beside the token"
+    assert _hrm("nodes").returncode == 0
     with monkeypatch.context() as clear:
         clear.setenv("HRM_TLS_CA", "")
         failed = _hrm("nodes")
@@ -59,3 +59,13 @@ def test_a_cluster_of_this_machine_with_tls_and_without(
     monkeypatch.delenv("HRM_TLS_CA")
     assert _hrm("nodes").returncode == 0
     assert (directory / "tls" / "ca.pem").read_bytes() == old, "kept for the next time"
+
+
+def test_the_authority_of_another_cluster_is_left_alone(directory: Path) -> None:
+    directory.mkdir()
+    (directory / "ca.pem").write_text("of another cluster")
+    for more in ([], ["--tls"]):
+        refused = _one_error(_hrm("up", *SMALL, "--state-dir", str(directory), *more))
+        assert "was not made by hrm up" in refused
+    assert (directory / "ca.pem").read_text() == "of another cluster"
+    assert not (directory / "cluster.json").exists()
