@@ -8,7 +8,6 @@ and leaves the old one in force.
 from __future__ import annotations
 
 import datetime
-import os
 import ssl
 import stat
 import threading
@@ -143,8 +142,8 @@ def _stamp_of(path: Path) -> tuple[int, int, int] | None:
 
 
 def _load(cert: Path, key: Path) -> _Pair:
-    chain, secret = _read("tls_cert", cert), _read("tls_key", key)
-    mode = stat.S_IMODE(os.stat(key).st_mode)  # noqa: PTH116 - as in rpc.read_token
+    chain, _ = _read("tls_cert", cert)
+    secret, mode = _read("tls_key", key)
     if mode & 0o077:
         raise InvalidConfig(f"tls_key {key} is open to others (mode {mode:04o}); chmod 600 {key}")
     _check(cert, key, chain, secret)
@@ -152,9 +151,10 @@ def _load(cert: Path, key: Path) -> _Pair:
     return _Pair(configuration, _context(cert, key))
 
 
-def _read(setting: str, path: Path) -> bytes:
+def _read(setting: str, path: Path) -> tuple[bytes, int]:
+    """What is in the file, and its mode."""
     try:
-        return path.read_bytes()
+        return path.read_bytes(), stat.S_IMODE(path.stat().st_mode)
     except OSError as error:
         raise InvalidConfig(
             f"{setting}: cannot read {path}: {error.strerror}; correct the setting, or make the "
