@@ -27,9 +27,10 @@ import sys
 import time
 from dataclasses import replace
 
+import grpc.aio
 import structlog
 
-from hrm import rpc
+from hrm import rpc, tls
 from hrm.agent import isolation as isolating
 from hrm.agent import shim
 from hrm.agent.containers import Containers, Ended
@@ -63,6 +64,7 @@ from hrm.core.model import (
 )
 from hrm.errors import HrmError
 from hrm.pipeline.local import SOCKET_VARIABLE
+from hrm.tls_server import server_tls
 from hrm.v1 import node_pb2
 
 __all__ = ["READY_FILE", "Agent", "run"]
@@ -91,6 +93,7 @@ class Agent:
         self._shuffle = shuffle
         self._machine = machine
         self._token = token
+        self._tls = server_tls(settings)
         self._core = machine.core(settings)
         self._socket = gpu_socket(settings.work_dir) if machine.pipelines is not None else None
         self._containers = Containers(
@@ -135,13 +138,13 @@ class Agent:
         self._pipelines: PipelineRuntime | None = None
         if machine.pipelines is not None:
             self._pipelines = PipelineRuntime(
-                settings, machine.pipelines, machine.identity, self._read_token
+                settings, machine.pipelines, machine.identity, self._open_channel
             )
 
     def _to_master(self) -> Link:
         return Link(
             target=self._settings.master,
-            read_token=self._read_token,
+            open_channel=self._open_channel,
             register=self._reports.registration,
             on_message=self._master_said,
             on_up=self._connected,
@@ -170,9 +173,13 @@ class Agent:
         vcores = self._machine.capacity.vcores
         return make(self._machine.identity, vcores, self._settings.cpu_limit)
 
-    def _read_token(self) -> str:
-        """Read again for every connection: a renewed token needs no restart."""
-        return rpc.read_token(self._settings.token_file)
+    def _open_channel(self) -> grpc.aio.Channel:
+        """To the master. Its files are read again for every connection: a renewed token, or
+        authority, needs no restart."""
+        settings = self._settings
+        token = rpc.read_token(settings.token_file)
+        ca = tls.ca_file(settings.token_file, settings.tls_ca)
+        return rpc.channel(settings.master, token, tls.read_ca(ca))
 
     # --- the life of the agent ----------------------------------------------------------------
 
@@ -180,7 +187,13 @@ class Agent:
         """Serve until told to end. Raises what makes going on senseless."""
         async with contextlib.AsyncExitStack() as stack:
             self._reports.endpoint = await serve(
-                stack, self._settings, self._token, self._logs, self._pipelines, self._socket
+                stack,
+                self._settings,
+                self._token,
+                self._logs,
+                self._pipelines,
+                socket=self._socket,
+                secure=self._tls,
             )
             self._tracker.start()
             stack.push_async_callback(asyncio.to_thread, self._tracker.stop)

@@ -21,6 +21,7 @@ from hrm.agent.pipeline_gpus import GpuService
 from hrm.agent.pipeline_runtime import PipelineRuntime
 from hrm.config import AgentSettings
 from hrm.errors import InvalidConfig
+from hrm.tls_server import ServerTls, listen
 from hrm.v1 import node_pb2_grpc, pipeline_pb2_grpc
 
 __all__ = ["gpu_socket", "serve"]
@@ -36,10 +37,13 @@ async def serve(
     token: str,
     logs: Logs,
     pipelines: PipelineRuntime | None,
+    *,
     socket: Path | None,
+    secure: ServerTls | None,
 ) -> str:
     """Serve until ``stack`` closes; answers the endpoint that the master is to be told. Says to
-    ``logs`` where their pages are. ``socket``: for GPUs, from ``gpu_socket``.
+    ``logs`` where their pages are. ``socket``: for GPUs, from ``gpu_socket``. ``secure``: the TLS
+    of what comes over the network, None: clear text.
 
     Raises:
         InvalidConfig: an address cannot be listened on.
@@ -51,7 +55,7 @@ async def serve(
         pipeline_pb2_grpc.add_GpuServiceServicer_to_server(gpus, server)
         await _serve_gpus(stack, gpus, socket)
     try:
-        port = server.add_insecure_port(f"{settings.host}:{settings.port}")
+        port = listen(server, f"{settings.host}:{settings.port}", secure)
     except RuntimeError as error:
         raise InvalidConfig(
             f"cannot listen on {settings.host}:{settings.port}: the port is in use or the "
@@ -60,7 +64,7 @@ async def serve(
     await server.start()
     stack.push_async_callback(server.stop, _SERVER_GRACE_S)
     try:
-        pages = await LogPages(logs).start(settings.host, settings.log_port)
+        pages = await LogPages(logs, secure).start(settings.host, settings.log_port)
     except OSError as error:
         raise InvalidConfig(
             f"cannot serve log pages on {settings.host}:{settings.log_port}: "
