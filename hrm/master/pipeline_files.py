@@ -19,21 +19,20 @@ import asyncio
 import shutil
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
 from hrm.core.pipeline.model import TaskId
 from hrm.errors import LimitReached, NotFound
+from hrm.master.disk import Disk, open_file, size_of
 from hrm.pipeline_wire import CHUNK_BYTES
 
 __all__ = ["RESULT_SAFE_S", "PipelineFiles"]
 
 RESULT_SAFE_S = 60.0
-DISK_THREADS = 4
 _log = structlog.get_logger("master.pipelines")
 T = TypeVar("T")
 
@@ -55,7 +54,7 @@ class PipelineFiles:
         self._sizes: dict[TaskId, dict[str, int]] = {}
         self._turns: dict[TaskId, asyncio.Task[Any]] = {}
         """The last thing that the disk is asked to do with a task's files."""
-        self._pool = ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="hrm-pipelines")
+        self._disk = Disk("hrm-pipelines")
         self.held_bytes = 0
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True, mode=0o700)
@@ -113,9 +112,9 @@ class PipelineFiles:
     async def _write(self, task_id: TaskId, what: str, data: bytes, mode: str) -> None:
         path, failed = self._path(task_id, what), None
         try:
-            size = await self._on_disk(_write, path, data, mode)
+            size = await self._disk.do(_write, path, data, mode)
         except OSError as error:
-            size, failed = await self._on_disk(_size, path), error
+            size, failed = await self._disk.do(size_of, path), error
         if what in self._sizes.get(task_id, {}):  # it may have been dropped meanwhile
             self._set(task_id, what, size)
         if failed is not None:
@@ -131,7 +130,7 @@ class PipelineFiles:
         self._results.pop(task_id, None)
         self._results[task_id] = self._now_s()
         part, whole = self._path(task_id, what), self._path(task_id, "out")
-        self._in_turn(task_id, partial(self._on_disk, part.rename, whole))
+        self._in_turn(task_id, partial(self._disk.do, part.rename, whole))
         return True
 
     def drop(self, task_id: TaskId, *, result: bool = True) -> None:
@@ -145,7 +144,7 @@ class PipelineFiles:
             del self._sizes[task_id]
         if gone:
             paths = [self._path(task_id, what) for what in gone]
-            self._in_turn(task_id, partial(self._on_disk, _remove, paths))
+            self._in_turn(task_id, partial(self._disk.do, _remove, paths))
 
     def size(self, task_id: TaskId, what: str) -> int:
         """Bytes; 0: there is no such file."""
@@ -163,13 +162,13 @@ class PipelineFiles:
         )
         if what not in self._sizes.get(task_id, {}):
             raise missing
-        opening = partial(self._on_disk, _open, self._path(task_id, what))
+        opening = partial(self._disk.do, open_file, self._path(task_id, what))
         try:
             file = await asyncio.shield(self._in_turn(task_id, opening))
         except FileNotFoundError:
             raise missing from None
         with file:
-            while data := await self._on_disk(file.read, CHUNK_BYTES):
+            while data := await self._disk.do(file.read, CHUNK_BYTES):
                 yield data
 
     def _in_turn(
@@ -193,26 +192,12 @@ class PipelineFiles:
         task.add_done_callback(over)
         return task
 
-    async def _on_disk(self, work: Callable[..., T], *arguments: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
-
 
 def _write(path: Path, data: bytes, mode: str) -> int:
     """The size that the file has now."""
     with path.open(mode) as file:
         file.write(data)
         return file.tell()
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def _open(path: Path) -> BinaryIO:
-    return path.open("rb")
 
 
 def _remove(paths: list[Path]) -> None:
