@@ -42,10 +42,11 @@ from google.protobuf import json_format
 from hrm import wire
 from hrm.agent import shim
 from hrm.agent.driver import APPLICATION_DIR, without_secrets
+from hrm.agent.last_words import last_words, read_tail
 from hrm.agent.logs import STREAMS
 from hrm.agent.retention import ACKNOWLEDGED_FILE
 from hrm.agent.run_as import Account
-from hrm.core.model import ContainerSpec, EndCause, LaunchContext
+from hrm.core.model import ApplicationId, ContainerSpec, EndCause, LaunchContext, is_driver
 from hrm.errors import HrmError
 from hrm.v1 import common_pb2
 
@@ -93,7 +94,7 @@ class Ended:
     ended_at_s: float
     memory_kills: int
     order: StopOrder | None
-    last_line: str
+    last_words: str
     problem: str = ""
 
 
@@ -184,7 +185,7 @@ def read_end(directory: Path, memory_kills: int) -> Ended:
         ended_at_s=float(exited.get("ended_at_s", time.time())),
         memory_kills=memory_kills,
         order=read_order(directory),
-        last_line=_last_line(directory / STREAMS[1]),
+        last_words=_last_words(directory),
         problem=str(exited.get("error", problem)),
     )
     if not exited:
@@ -271,12 +272,7 @@ def _keep_crash_reports(place: Path, directory: Path) -> None:
         os.close(here)
 
 
-def _last_line(path: Path, length_max: int = 300) -> str:
-    """The last line of a log that says something."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 4096))
-            lines = file.read().decode("utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    return next((line.strip()[:length_max] for line in reversed(lines) if line.strip()), "")
+def _last_words(directory: Path) -> str:
+    out, err = (directory / name for name in STREAMS)
+    spoken = read_tail(out) if is_driver(ApplicationId(directory.name)) else ""
+    return last_words(read_tail(err), spoken)

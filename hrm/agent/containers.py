@@ -254,7 +254,7 @@ class Containers:
                 ended_at_s=time.time(),
                 memory_kills=0,
                 order=None,
-                last_line="",
+                last_words="",
                 problem=str(error),
             )
         del self._running[container_id]

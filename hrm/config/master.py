@@ -167,7 +167,7 @@ class MasterSettings(Settings):
         default=3,
         ge=1,
         le=100,
-        description="containers for a driver that may be lost before one has started",
+        description="containers that a node began to start and in which no driver came to run",
     )
     file_mib_max: int = Field(
         default=1024, ge=1, description="largest file that a submission may send"
