@@ -10,16 +10,23 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from hrm.errors import InvalidConfig
 
 __all__ = [
     "DEFAULT_PORT",
+    "MasterAddress",
+    "PlacementPolicy",
+    "ReconnectDelay",
     "Settings",
+    "TlsCa",
+    "TlsCert",
+    "TlsKey",
+    "TokenFile",
     "config_file",
     "hrm_home",
     "label",
@@ -28,6 +35,32 @@ __all__ = [
 ]
 
 DEFAULT_PORT = 7480
+
+# What several daemons are told is described and bounded once; a default is each one's own.
+MasterAddress = Annotated[str, Field(description="host:port of the master")]
+ReconnectDelay = Annotated[
+    float, Field(gt=0, description="longest back-off between attempts to reach the master")
+]
+TokenFile = Annotated[Path, Field(description="the cluster's secret, mode 0600")]
+PlacementPolicy = Annotated[
+    str,
+    Field(
+        min_length=1,
+        description="what chooses units for containers; `docs/policies.md` lists them",
+    ),
+]
+TlsCa = Annotated[
+    Path | None,
+    Field(
+        description="certificates (PEM) of who may answer: all of HRM's traffic is encrypted; "
+        "default: $HRM_TLS_CA, else ca.pem beside token_file, else clear text"
+    ),
+]
+TlsCert = Annotated[
+    Path | None,
+    Field(description="this server's own certificate and those above it (PEM), with tls_key"),
+]
+TlsKey = Annotated[Path | None, Field(description="the private key of tls_cert (PEM), mode 0600")]
 
 
 def hrm_home() -> Path:

@@ -168,6 +168,8 @@ class PipelineTasks:
         self._last: dict[TaskId, pb.PipelineTaskUpdate] = {}
         """Of each task that is known, where it is or how it ended."""
         self._code: dict[TaskId, _Code] = {}
+        self._arriving: set[TaskId] = set()
+        """Tasks that the core does not know yet: their inputs are being written."""
         self._shared: WeakValueDictionary[bytes, _Code] = WeakValueDictionary()
 
     def handle(self, event: m.ClusterEvent) -> None:
@@ -239,23 +241,28 @@ class PipelineTasks:
 
     # --- tasks --------------------------------------------------------------------------------
 
-    def submit(self, task: TaskSpec, payload: bytes, *, raw: bool, files: dict[str, bytes]) -> None:
-        """Take a task in.
+    async def submit(
+        self, task: TaskSpec, payload: bytes, *, raw: bool, files: dict[str, bytes]
+    ) -> None:
+        """Take a task in, once its input is on the disk.
 
         Raises:
             HrmError: the core or the files refuse it; nothing is left of it then.
         """
         task_id = task.task_id
-        if task_id in self.core.tasks or task_id in self.core.ended:
-            self.handle(m.TaskSubmitted(now=task.submitted_at, task=task))  # refuses
-        self.files.put_input(task_id, payload)
-        self._code[task_id] = self._code_of(raw, files)
+        if self._known(task_id):
+            raise AlreadyExists(f"a pipeline task {task_id} is there already; choose another id")
+        self._arriving.add(task_id)
         try:
-            self.handle(m.TaskSubmitted(now=task.submitted_at, task=task))
-        except HrmError:
+            await self.files.put_input(task_id, payload)
+            self._code[task_id] = self._code_of(raw, files)
+            self.handle(m.TaskSubmitted(now=time.time(), task=task))
+        except BaseException:  # who submits it may also have gone away
             self.files.drop(task_id)
-            del self._code[task_id]
+            self._code.pop(task_id, None)
             raise
+        finally:
+            self._arriving.discard(task_id)
 
     def _code_of(self, raw: bool, files: dict[str, bytes]) -> _Code:
         """Ten thousand tasks that wait must not hold a package of 2 MB ten thousand times."""
@@ -303,7 +310,8 @@ class PipelineTasks:
             self.files.drop(old)
 
     def _known(self, task_id: TaskId) -> bool:
-        return task_id in self.core.tasks or task_id in self.core.ended
+        known = task_id in self.core.tasks or task_id in self.core.ended
+        return known or task_id in self._arriving
 
     def _tell(self, task_id: TaskId, update: pb.PipelineTaskUpdate, *, last: bool = False) -> None:
         update.task_id = task_id
@@ -366,8 +374,9 @@ class PipelineTasks:
             self.policies.left(name)
             self.handle(m.NodeDraining(now=time.time(), name=name))
 
-    def heard(self, name: NodeName, message: pb.NodePipelineMessage) -> None:
-        """Take in what a node says.
+    async def heard(self, name: NodeName, message: pb.NodePipelineMessage) -> None:
+        """Take in what a node says, and return when a piece of a result is on the disk: a node is
+        read no faster than that.
 
         Raises:
             InvalidRequest: a field is malformed.
@@ -389,7 +398,7 @@ class PipelineTasks:
                 )
             )
         elif kind == "data":
-            self._result_data(name, message.data)
+            await self._result_data(name, message.data)
         elif kind == "ended":
             self._attempt_ended(name, message.ended, now)
 
@@ -405,12 +414,12 @@ class PipelineTasks:
         """Of this master's attempts; those of others are no number that it ever gives."""
         return attempt.attempt - self._attempts_before
 
-    def _result_data(self, name: NodeName, data: pb.PipelineData) -> None:
+    async def _result_data(self, name: NodeName, data: pb.PipelineData) -> None:
         attempt = data.attempt
         if self._is_current(name, attempt):
             task_id = TaskId(attempt.task_id)
             try:
-                self.files.add(task_id, attempt.attempt, data.offset, data.data)
+                await self.files.add(task_id, attempt.attempt, data.offset, data.data)
             except HrmError as error:
                 log.warning("no room for a result", task=task_id, why=error.message)
 
