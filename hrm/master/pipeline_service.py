@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -14,8 +13,8 @@ import grpc
 import grpc.aio
 import structlog
 
+from hrm import clock, rpc
 from hrm import pipeline_wire as pw
-from hrm import rpc
 from hrm.core.model import NodeName
 from hrm.core.pipeline import cluster_messages as m
 from hrm.core.pipeline.cluster import TaskRecord
@@ -58,7 +57,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
                 f"({limit >> 20} MiB); put it where the nodes can read it, and submit its path"
             )
         size_mb = request.size_mb or size / _MB
-        task = pw.to_task(request, task_id, size_mb=size_mb, submitted_at=time.time())
+        task = pw.to_task(request, task_id, size_mb=size_mb, submitted_at=clock.now())
         files = pw.to_files(request.files)
         await self._tasks.submit(task, request.payload, raw=request.raw, files=files)
         return task_id
@@ -97,7 +96,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
     async def Cancel(  # noqa: N802
         self, request: pb.CancelPipelineTaskRequest, context: _Context
     ) -> pb.CancelPipelineTaskResponse:
-        event = m.CancelAsked(now=time.time(), task_id=TaskId(request.task_id), why=request.reason)
+        event = m.CancelAsked(now=clock.now(), task_id=TaskId(request.task_id), why=request.reason)
         try:
             self._tasks.handle(event)
         except HrmError as error:

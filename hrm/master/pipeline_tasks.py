@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,8 +22,8 @@ from weakref import WeakValueDictionary
 
 import structlog
 
+from hrm import clock, wire
 from hrm import pipeline_wire as pw
-from hrm import wire
 from hrm.config import MasterSettings
 from hrm.core.model import NodeName
 from hrm.core.pipeline import cluster_messages as m
@@ -207,7 +206,7 @@ class PipelineTasks:
         """``draining``: does the rest of the master drain this node?"""
         while True:
             await asyncio.sleep(TICK_INTERVAL_S)
-            now = time.time()
+            now = clock.now()
             self.handle(m.ClusterTicked(now=now))
             self._cut_off_lost()
             for name, row in list(self.core.table.nodes.items()):
@@ -256,7 +255,7 @@ class PipelineTasks:
         try:
             await self.files.put_input(task_id, payload)
             self._code[task_id] = self._code_of(raw, files)
-            self.handle(m.TaskSubmitted(now=time.time(), task=task))
+            self.handle(m.TaskSubmitted(now=clock.now(), task=task))
         except BaseException:  # who submits it may also have gone away
             self.files.drop(task_id)
             self._code.pop(task_id, None)
@@ -315,7 +314,7 @@ class PipelineTasks:
 
     def _tell(self, task_id: TaskId, update: pb.PipelineTaskUpdate, *, last: bool = False) -> None:
         update.task_id = task_id
-        update.at_s = time.time()
+        update.at_s = clock.now()
         if last:
             self._last[task_id] = update
         for watcher in self._watchers.get(task_id, ()):
@@ -329,7 +328,7 @@ class PipelineTasks:
             why = self.core.explain(task_id, places)
             last = self._last.get(task_id)
             if last is None:
-                last = pb.PipelineTaskUpdate(task_id=task_id, at_s=time.time(), queued=why)
+                last = pb.PipelineTaskUpdate(task_id=task_id, at_s=clock.now(), queued=why)
             watcher.put(last)
         for task_id in watcher.open:
             self._watchers.setdefault(task_id, []).append(watcher)
@@ -363,7 +362,7 @@ class PipelineTasks:
         self.nodes[capacity.name] = stream
         if before is not None:
             before.close()
-        now = time.time()
+        now = clock.now()
         self.handle(m.NodeJoined(now=now, capacity=capacity, tasks=tasks, load=load))
         return capacity.name, stream
 
@@ -372,7 +371,7 @@ class PipelineTasks:
         if self.nodes.get(name) is stream:
             del self.nodes[name]
             self.policies.left(name)
-            self.handle(m.NodeDraining(now=time.time(), name=name))
+            self.handle(m.NodeDraining(now=clock.now(), name=name))
 
     async def heard(self, name: NodeName, message: pb.NodePipelineMessage) -> None:
         """Take in what a node says, and return when a piece of a result is on the disk: a node is
@@ -381,7 +380,7 @@ class PipelineTasks:
         Raises:
             InvalidRequest: a field is malformed.
         """
-        now, kind = time.time(), message.WhichOneof("message")
+        now, kind = clock.now(), message.WhichOneof("message")
         if kind == "load":
             self.policies.heard(name, message.load.policies)
             self.handle(m.NodeReported(now=now, name=name, load=pw.to_load(message.load)))

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import structlog
 
+from hrm import clock
 from hrm.config import MasterSettings
 from hrm.core import commands as c
 from hrm.core import events as e
@@ -69,8 +69,6 @@ class Submissions:
     def __init__(
         self, master: Interpreter, settings: MasterSettings, files: FileStore | None = None
     ) -> None:
-        # Time that no correction of the clock moves: what is measured are leases.
-        self._started_at_s, self._began_s = time.time(), time.monotonic()
         bounds = bounds_of(settings, master.core.ledger.bounds.recovery_window_s)
         self.core = SubmissionsCore(bounds, master.store.submissions(), self.now())
         self.files = files or FileStore(
@@ -86,7 +84,7 @@ class Submissions:
         self._watchers: dict[str, set[asyncio.Event]] = defaultdict(set)
 
     def now(self) -> float:
-        return self._started_at_s + time.monotonic() - self._began_s
+        return clock.now()
 
     async def run(self, tick_s: float) -> None:
         """Until cancelled. A failure of its own ends the master, whose books it shares."""
