@@ -163,6 +163,7 @@ class Agent:
                 interval_s=settings.disk_interval_s,
                 limit_mib=settings.disk_limit_mib,
                 node_limit_mib=settings.disk_node_limit_mib,
+                free_min_mib=settings.disk_free_min_mib,
                 beside=settings.work_dir / SHUFFLE_DIR,
             ),
             device_memory=self._machine.device_memory,
@@ -383,6 +384,10 @@ class Agent:
         if not self._ending.is_set():
             used = tuple((ContainerId(x), y.cpu_percent) for x, y in sample.containers.items())
             self._deliver(e.UsageMeasured(now=time.time(), cpu_percent=used))
+            if sample.closed != self._core.closed:
+                _log.warning("closed to new containers", why=sample.closed or "no longer")
+                now, why = time.time(), sample.closed
+                self._deliver(e.NodeClosed(now=now, why=why) if why else e.NodeOpened(now=now))
 
     # --- the master ---------------------------------------------------------------------------
 

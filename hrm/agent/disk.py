@@ -6,10 +6,15 @@ the walk pauses after every few hundred entries: on a large directory it takes l
 takes the disk from those who work. A container that has ended is measured again only when its
 directory has changed.
 
-Two bounds, both off by default: ``disk_limit_mib`` for each container, ``disk_node_limit_mib`` for
-all that run on the node together; over the latter, whoever uses most is ended, one after the other.
-It is observation, not a quota: a fast writer can pass a bound for the length of a sweep, and what a
-container writes outside of its directory is not seen.
+One bound is there by default: a floor of free space on the file system (``disk_free_min_mib``).
+Below it no container starts, all are measured at once, and whoever uses most is ended: one, then
+another only if a sweep after that one's end still finds too little. Nobody is ended for a disk that
+others have filled, where the containers together use less than what is lacking.
+
+Two more are off by default: ``disk_limit_mib`` for each container, ``disk_node_limit_mib`` for all
+that run on the node together; over the latter, too, whoever uses most is ended, one after the
+other. It is observation, not a quota: a fast writer can pass a bound for the length of a sweep, and
+what a container writes outside of its directory is not seen, but for the space that it takes.
 
 What cannot be counted (too many files, directories too deep for a path) counts as too much where a
 bound is set: otherwise that is where one would hide.
@@ -21,7 +26,8 @@ import os
 import shutil
 import stat
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +43,11 @@ _BLOCK_BYTES = 512
 _ENTRIES_A_TURN = 500
 _PAUSE_S = 0.005
 _STOP_LIMIT_S = 10.0
+_LOOK_PERIOD_S = 1.0
+_PATIENCE_S = 60.0
+"""How long one that was ended for the floor may take to give its disk back, before the next is."""
+_FLOOR_PARTS = 4
+"""The floor is at most this part of the file system, so that a small one can be used at all."""
 _log = structlog.get_logger("hrm.agent.disk")
 
 
@@ -103,8 +114,10 @@ def measure(directory: Path, ending: threading.Event, entries_max: int = ENTRIES
 
 class DiskWatch:
     """Sweeps ``containers_dir`` every ``interval_s`` in a thread of its own; ``use`` is the latest.
+    Every second it asks what is free; where that is too little, it sweeps without a pause.
 
-    Limits are MiB; 0: none.
+    Limits are MiB; 0: none. ``low``: why no container may start, empty: they may; it ends when a
+    quarter more than the floor is free, so that it does not come and go.
     """
 
     def __init__(
@@ -114,22 +127,33 @@ class DiskWatch:
         interval_s: float,
         limit_mib: int = 0,
         node_limit_mib: int = 0,
+        free_min_mib: int = 0,
         beside: Path | None = None,
+        usage: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage,
     ) -> None:
         """``beside``: where ``<application>/<container>`` holds what outlives a container; it
-        counts while that runs."""
+        counts while that runs. ``usage``: bytes of a path's file system: all, used, free."""
         self._dir = containers_dir
         self._beside = beside
         self._interval_s = interval_s
         self._limit_mib = limit_mib
         self._node_limit_mib = node_limit_mib
+        self._free_min_mib = free_min_mib
+        self._usage = usage
+        self._free_mib = self._floor_mib = 0
+        self._judged: DiskUse | None = None
+        self._victim = ""
+        """Who was ended for the floor last, until that has ended; for which sweep: ``_judged``."""
+        self._patient_until_s = 0.0
         self._ended: dict[str, tuple[int, Measured]] = {}
         """Of ended containers: when the directory changed last, and what was measured then."""
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hrm-disk", daemon=True)
         self.use = DiskUse()
+        self.low = ""
 
     def start(self) -> None:
+        self.look()
         self._thread.start()
 
     def stop(self) -> None:
@@ -138,12 +162,34 @@ class DiskWatch:
             self._thread.join(_STOP_LIMIT_S)
 
     def _run(self) -> None:
-        while not self._ending.wait(self._interval_s):
+        swept_s, took_s = time.monotonic(), 0.0
+        while not self._ending.wait(min(_LOOK_PERIOD_S, self._interval_s)):
+            began_s = time.monotonic()
             try:
+                self.look()
+                if began_s - swept_s < (took_s if self.low else self._interval_s):
+                    continue
                 self.sweep()
             except Exception:
                 # One bad sweep (a disk that fails) must not end the watch.
                 _log.exception("measuring disk use failed")
+            swept_s = time.monotonic()
+            took_s = swept_s - began_s
+
+    def look(self) -> int:
+        """Is enough free? Answers what is, MiB."""
+        directory = self._dir if self._dir.is_dir() else self._dir.parent
+        total, _, free = self._usage(directory)
+        self._free_mib = free_mib = free // _MIB
+        self._floor_mib = floor = min(self._free_min_mib, total // _FLOOR_PARTS // _MIB)
+        if free_mib < floor:
+            self.low = (
+                f"less than {floor} MiB are free on the file system of the work directory "
+                f"(disk_free_min_mib of the agent)"
+            )
+        elif free_mib >= floor + floor // 4:
+            self.low = ""
+        return free_mib
 
     def sweep(self) -> DiskUse:
         """Look once, now."""
@@ -152,6 +198,7 @@ class DiskWatch:
         beside = {path.name: path for path in self._beside.glob("*/*")} if self._beside else {}
         for directory in sorted(self._dir.iterdir()) if self._dir.is_dir() else ():
             name = directory.name
+            self.look()
             # Both asked before it is measured: what it wrote before its end is there by then.
             over = (directory / EXIT_FILE).exists()
             try:
@@ -168,7 +215,7 @@ class DiskWatch:
             if over:
                 ended[name] = (changed_ns, measured)
         self._ended = ended
-        free_mib = shutil.disk_usage(self._dir).free // _MIB if self._dir.is_dir() else 0
+        free_mib = self.look() if self._dir.is_dir() else 0
         if not self._ending.is_set():
             self.use = DiskUse(containers=use, free_mib=free_mib)
         return self.use
@@ -197,10 +244,36 @@ class DiskWatch:
                 f"used {total_mib} of {self._node_limit_mib} MiB (disk_node_limit_mib of the "
                 f"agent); {_ADVICE}"
             )
-        return told
+        return told or self._under_the_floor(use)
+
+    def _under_the_floor(self, use: dict[str, Measured]) -> dict[str, str]:
+        """Who must end because too little is free; one at a time. ``use``: of the live ones."""
+        if self._victim in use and time.monotonic() < self._patient_until_s:
+            return {}
+        if self._victim:
+            # What it held is free again by now; what a sweep before has seen no longer counts.
+            self._victim, self._judged = "", self.use
+        lacking_mib = self._floor_mib - max(self._free_mib, self.use.free_mib)
+        if not self.low or lacking_mib <= 0 or self.use is self._judged or not use:
+            return {}
+        total_mib = sum(measured.mib for measured in use.values())
+        most = max(use, key=lambda name: (not use[name].whole, use[name].mib, name))
+        if total_mib < lacking_mib and use[most].whole:
+            return {}  # others have filled the disk
+        self._victim, self._judged = most, self.use
+        self._patient_until_s = time.monotonic() + _PATIENCE_S
+        share_mib = max(0, total_mib - lacking_mib) // len(use)
+        among = f"the most of {len(use)} containers, " if len(use) > 1 else ""
+        return {
+            most: (
+                f"used {use[most].mib} MiB of disk, {among}and its fair share was {share_mib} MiB, "
+                f"on a node with {self.use.free_mib} MiB free where {self._floor_mib} must stay "
+                f"(disk_free_min_mib of the agent); {_ADVICE}"
+            )
+        }
 
 
 _ADVICE = (
     "spill less (more memory for each task, or more partitions), remove what you cached on disk, "
-    "or raise the limit"
+    "or raise the limit, or give the node more disk"
 )

@@ -56,13 +56,17 @@ class Reports:
             incarnation=machine.incarnation,
             host=settings.host,
             endpoint=self.endpoint,
-            resource_units=[wire.from_unit(q.unit) for q in self._core.units.values()],
+            resource_units=[wire.from_unit(unit) for unit in self._core.offers],
             containers=[self.status(status) for status in self._core.statuses()],
             isolation=machine.isolation.driver.name,
             spark_versions=self._spark_versions,
             platform=settings.platform,
-            remarks=[*machine.remarks, *filter(None, [self._mps.remark])],
+            remarks=[*machine.remarks, *filter(None, [self._mps.remark, self._closed])],
         )
+
+    @property
+    def _closed(self) -> str:
+        return f"closed: no container starts here: {self._core.closed}" if self._core.closed else ""
 
     def heartbeat(self, command: c.SendHeartbeat) -> node_pb2.NodeHeartbeat:
         shortcuts = self._shortcuts.report() if self._shortcuts is not None else ()

@@ -30,4 +30,4 @@ class Shortcuts:
 
     def report(self) -> tuple[Shortcut, ...]:
         """For ``hrm node show``."""
-        return (*self.archives.report(), self.warm.report())
+        return (*self.archives.report(), *self.warm.report())

@@ -48,11 +48,12 @@ class Breach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One look at everything."""
+    """One look at everything. ``closed``: why no container may start now, empty: they may."""
 
     node: Usage
     containers: dict[str, Usage]
     breaches: tuple[Breach, ...]
+    closed: str = ""
 
 
 @dataclass(slots=True)
@@ -174,7 +175,8 @@ class Tracker:
             if breach is not None:
                 entry.breached = True
                 breaches.append(breach)
-        return Sample(node=self._node(), containers=usages, breaches=tuple(breaches))
+        closed = self._disk.low if self._disk is not None else ""
+        return Sample(node=self._node(), containers=usages, breaches=tuple(breaches), closed=closed)
 
     def _node(self) -> Usage:
         usage = _node_usage()

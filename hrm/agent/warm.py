@@ -2,19 +2,20 @@
 
 A warm JVM has done everything that executors do alike (see ``WarmExecutor.scala``) and waits to be
 told whose executor it is. It is used once, by one application. What is fixed when a JVM starts must
-therefore be what the application wants: heap, Java's options, jars, user. So the pool keeps JVMs of
-the kind that was wanted last; executors that want anything else start as ever, and the report says
-why. What may come late, comes through a pipe: the application's secret stands in no environment and
-no file.
+therefore be what the application wants: heap, Java's options, jars, user (``warm_profile``). So the
+pool keeps JVMs of a few kinds, those that were wanted last: applications of two heaps take turns
+without pushing each other out, and a new kind takes the place of the one that nobody has wanted for
+the longest time. Executors that want anything else start as ever, and the report says why. What may
+come late, comes through a pipe: the application's secret stands in no environment and no file.
 
 Each waits in a directory of its own, under a shim of its own, which ends it when the agent ends or
 dies. When it is taken, the directory becomes the container's: it is renamed, and a link keeps the
 paths valid that the JVM knows.
 
-The memory of the pool is not offered to the cluster (``reserved_mib``), so that it is never taken
-twice. It starts one JVM at a time, when nobody has asked for an executor for some seconds and the
-machine has a core to spare, after a minute in any case; at a low priority where the agent is root.
-It gives up after some failures in a row.
+The memory of the pool, all kinds of it, is not offered to the cluster (``reserved_mib``), so that
+it is never taken twice. It starts one JVM at a time, of the kind wanted last first, when nobody has
+asked for an executor for some seconds and the machine has a core to spare, after a minute in any
+case; at a low priority where the agent is root. It gives up a kind after some failures in a row.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ import asyncio
 import contextlib
 import json
 import os
-import re
 import select
 import shutil
 import subprocess
@@ -31,7 +31,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +41,17 @@ import structlog
 from hrm.agent import shim
 from hrm.agent.archives import Count
 from hrm.agent.logs import STREAMS
+from hrm.agent.warm_profile import Profile, order_of, profile_of
 from hrm.config import AgentSettings, hrm_home
 from hrm.core.model import Shortcut
 from hrm.errors import LaunchFailed
 from hrm.spark import build
 from hrm.spark.archive import argument_file, class_path
-from hrm.spark.launch import ARGUMENT_FILE, EXECUTOR_CLASS, Launch, Spark
+from hrm.spark.launch import ARGUMENT_FILE, Launch, Spark
 
-__all__ = ["Profile", "WarmJvm", "WarmPool", "profile_of", "reserved_mib"]
+__all__ = ["WarmJvm", "WarmPool", "reserved_mib"]
+
+NAME = "warm-executors"
 
 WARM_CLASS = "org.apache.spark.scheduler.cluster.hrm.WarmExecutor"
 READY_FILE = "warm.ready"
@@ -64,25 +67,6 @@ _ORDER_LIMIT_S = 10.0
 _LOOK_PERIOD_S = 0.2
 _LOG_BYTES_MAX = 1 << 20
 _NOTE_MAX = 500
-_LATE_VARIABLES = re.compile(
-    r"_SPARK_AUTH_SECRET|SPARK_USER|SPARK_LOG_URL_(STDOUT|STDERR)|SPARK_EXECUTOR_\w+|PYTHON\w*|"
-    r"PYSPARK_\w+|SPARK_LOCAL_DIRS|TMPDIR|HRM_CONTAINER_ID|HRM_DRIVER_PYTHON"
-)
-_FIXED_VARIABLES = re.compile(
-    r"HOME|USER|LOGNAME|LANG|LC_ALL|LC_CTYPE|TZ|PATH|LD_LIBRARY_PATH|JAVA_HOME|SPARK_HOME|"
-    r"CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS"
-)
-_LATE_PROPERTIES = re.compile(
-    r"-D(spark\.(?:[\w.]+\.port|authenticate|decommission\.enabled|network\.timeout|"
-    r"network\.crypto\.[\w.]+|rpc\.[\w.]+))=(.*)",
-    re.DOTALL,
-)
-_FIXED_OPTIONS = re.compile(
-    r"-Xm[sx]\d+m|-XX:\+IgnoreUnrecognizedVMOptions|--add-(modules|opens|exports)=\S+|"
-    r"--enable-native-access=\S+|--sun-misc-unsafe-memory-access=allow|"
-    r"-Djava\.net\.preferIPv6Addresses=(true|false)|-Djdk\.reflect\.useDirectMethodHandle=false|"
-    r"-Dio\.netty\.[\w.]+=\w+"
-)
 _log = structlog.get_logger("hrm.agent.warm")
 
 
@@ -93,61 +77,7 @@ def machine_idle_s() -> float:
 
 def reserved_mib(settings: AgentSettings) -> int:
     """What the pool may take of the node's memory, and nobody else gets."""
-    return settings.warm_executors * MEMORY_MAX_MIB
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
-    """What is fixed when a JVM starts. ``arguments``: the text of its file of arguments."""
-
-    java: str
-    arguments: str
-    options: tuple[str, ...]
-    environment: tuple[tuple[str, str], ...]
-
-
-def profile_of(launch: Launch, jars: str) -> Profile | str:
-    """Which warm JVM could be this executor; text: none, and why. ``jars``: Spark's class path."""
-    if EXECUTOR_CLASS not in launch.argv:
-        return "it is no executor"
-    if set(launch.files) != {ARGUMENT_FILE}:
-        return "it has a file of resources"
-    arguments = launch.files[ARGUMENT_FILE]
-    if not arguments.endswith(argument_file(["-cp", jars])):
-        return "it has class path entries of its own"
-    fixed = []
-    for option in launch.argv[1 : launch.argv.index(EXECUTOR_CLASS)]:
-        if option.startswith(("@", "-Djava.io.tmpdir=")) or _LATE_PROPERTIES.fullmatch(option):
-            continue
-        if not _FIXED_OPTIONS.fullmatch(option):
-            return f"it has the Java option {option.partition('=')[0]}"
-        fixed.append(option)
-    environment = []
-    for name, value in sorted(launch.environment.items()):
-        if _FIXED_VARIABLES.fullmatch(name):
-            environment.append((name, value))
-        elif not _LATE_VARIABLES.fullmatch(name):
-            return f"it has the environment variable {name}"
-    return Profile(
-        java=launch.argv[0],
-        arguments=arguments,
-        options=tuple(fixed),
-        environment=tuple(environment),
-    )
-
-
-def order_of(document: dict[str, Any]) -> dict[str, Any]:
-    """What the shim of a warm JVM is told, from what any other shim would have been told."""
-    argv = list(document["argv"])
-    first = argv.index(EXECUTOR_CLASS)
-    late = (_LATE_PROPERTIES.fullmatch(option) for option in argv[:first])
-    line = {
-        "environment": document["environment"],
-        "properties": {match[1]: match[2] for match in late if match},
-        "arguments": argv[first + 1 :],
-    }
-    kept = ("work_dir", "cgroup_files", "log_bytes_max", "log_files_max", "grace_s")
-    return {**{name: document[name] for name in kept}, "input": json.dumps(line)}
+    return settings.warm_executors * settings.warm_kinds_max * MEMORY_MAX_MIB
 
 
 class WarmJvm:
@@ -228,8 +158,30 @@ class WarmJvm:
             shutil.rmtree(self.path, ignore_errors=True)
 
 
+@dataclass(slots=True)
+class _Kind:
+    """JVMs of one profile, and how they fared."""
+
+    profile: Profile
+    ready: list[WarmJvm] = field(default_factory=list)
+    count: Count = field(default_factory=Count)
+    failures: int = 0
+    note: str = ""
+
+    @property
+    def given_up(self) -> bool:
+        return self.failures >= FAILURES_MAX
+
+
 class WarmPool:
-    """``settings.warm_executors`` JVMs of the kind that was wanted last. One event loop."""
+    """``warm_executors`` JVMs of each of the ``warm_kinds_max`` kinds that were wanted last. One
+    event loop.
+
+    Invariants: ``_kinds`` has at most ``warm_kinds_max`` kinds, the one wanted last at its end. No
+    JVM waits that is neither in one of them nor in ``_leaving``, and there are never more of all of
+    them together than ``reserved_mib`` counts: only ``_keep`` starts one, and ends those in
+    ``_leaving`` before.
+    """
 
     def __init__(
         self,
@@ -243,15 +195,14 @@ class WarmPool:
         ``calm_s``: time without another executor, and with a core to spare, before a JVM is
         started. ``idle_s``: seconds that cores have had nothing to do, ever."""
         self._size = settings.warm_executors
+        self._kinds_max = settings.warm_kinds_max
         self._dir = settings.work_dir.absolute() / "warm"
         self._jars = ":".join(class_path(str(spark.home)))
         self._plugin = plugin or (lambda: _built(spark))
         self._count = Count()
-        self._wanted: Profile | None = None
-        self._ready: list[WarmJvm] = []
-        self._failures = 0
-        self._note = ""
-        self._building = False
+        self._kinds: dict[Profile, _Kind] = {}
+        self._leaving: list[WarmJvm] = []
+        self._building: _Kind | None = None
         self._asked_at_s = 0.0
         self._calm_s = calm_s
         self._idle_s = idle_s
@@ -282,7 +233,10 @@ class WarmPool:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self._drop(self._ready)
+        for kind in self._kinds.values():
+            self._leaving += kind.ready
+            kind.ready = []
+        await self._end_leaving()
 
     def reserve(self, launch: Launch, memory_mib: int, *, other_user: bool) -> WarmJvm | None:
         """The JVM that is to be this executor, taken from the pool; None: start one as ever."""
@@ -293,63 +247,105 @@ class WarmPool:
             self._count.missing(profile)
             return None
         self._asked_at_s = time.monotonic()
-        if profile != self._wanted:
-            self._wanted, self._failures = profile, 0
+        kind = self._want(profile)
         self._kick.set()
-        for jvm in self._ready:
-            if jvm.profile == profile and jvm.alive and jvm.memory_mib < memory_mib:
-                self._ready.remove(jvm)
+        for jvm in kind.ready:
+            if jvm.alive and jvm.memory_mib < memory_mib:
+                kind.ready.remove(jvm)
                 self._count.used += 1
+                kind.count.used += 1
                 return jvm
-        self._count.missing("none of its kind was ready")
+        for count in (self._count, kind.count):
+            count.missing("none of its kind was ready")
         return None
 
-    def useless(self, why: str) -> None:
-        """The JVM that was reserved last could not be used: it was no use, but a miss."""
-        self._count.used -= 1
-        self._count.missing(why)
+    def _want(self, profile: Profile) -> _Kind:
+        """The kind of this profile, as the one wanted last; who makes room for it leaves."""
+        kind = self._kinds.pop(profile, None) or _Kind(profile)
+        self._kinds[profile] = kind
+        while len(self._kinds) > self._kinds_max:
+            oldest = self._kinds.pop(next(iter(self._kinds)))
+            self._leaving += oldest.ready
+        return kind
 
-    def report(self) -> Shortcut:
-        """For ``hrm node show``."""
-        state, note = "waiting", self._note or "the first executor shows what kind is wanted"
+    def useless(self, jvm: WarmJvm, why: str) -> None:
+        """A JVM that was reserved could not be used: it was no use, but a miss."""
+        kind = self._kinds.get(jvm.profile)
+        for count in (self._count, kind.count) if kind is not None else (self._count,):
+            count.used -= 1
+            count.missing(why)
+
+    def report(self) -> tuple[Shortcut, ...]:
+        """For ``hrm node show``: the pool, which is in the state of the kind wanted last, and each
+        of its kinds, the one wanted last first."""
+        kinds = list(reversed(self._kinds.values()))
+        ready = sum(len(kind.ready) for kind in kinds)
+        state, note = "waiting", "the first executor shows what kind is wanted"
         if not self._size:
             state, note = "off", ""
-        elif self._failures >= FAILURES_MAX:
-            state = "failed"
-        elif self._ready:
-            state, note = "ready", f"{len(self._ready)} of {self._size} ready"
-        elif self._building:
-            state, note = "building", self._note
-        return Shortcut(
-            name="warm-executors",
-            state=state,
-            note=note[:_NOTE_MAX],
-            used=self._count.used,
-            missed=self._count.missed,
-            why_missed=self._count.why_missed,
-        )
+        elif kinds:
+            many = f"{len(kinds)} of at most {self._kinds_max} kinds"
+            note = f"{many}, {ready} of {len(kinds) * self._size} ready"
+            state, note = self._state(kinds[0]), kinds[0].note or note
+        shown = [_shortcut(NAME, state, note, self._count)]
+        for number, kind in enumerate(kinds):
+            heap = f"{kind.profile.heap_mib}m"
+            before = sum(kind.profile.heap_mib == x.profile.heap_mib for x in kinds[:number])
+            name = f"{NAME}-{heap}-{before + 1}" if before else f"{NAME}-{heap}"
+            note = kind.note or f"{len(kind.ready)} of {self._size} ready"
+            shown.append(_shortcut(name, self._state(kind), note, kind.count))
+        return tuple(shown)
+
+    def _state(self, kind: _Kind) -> str:
+        if kind.given_up:
+            return "failed"
+        if kind.ready:
+            return "ready"
+        return "building" if kind is self._building else "waiting"
 
     async def _keep(self) -> None:
         while True:
             await self._kick.wait()
             self._kick.clear()
-            await self._drop([j for j in self._ready if j.profile != self._wanted or not j.alive])
-            wanted = self._wanted
-            if wanted is None or len(self._ready) >= self._size or self._failures >= FAILURES_MAX:
+            await self._end_leaving()
+            self._building = self._next()
+            if self._building is None:
                 continue
             self._kick.set()
-            self._building = True
+            await self._calm()
+            await self._end_leaving()
+            self._building = kind = self._next()  # others may be wanted by now
+            if kind is None:
+                continue
             try:
-                await self._calm()
-                jvm = await self._warm_up(wanted)
-                self._ready.append(jvm)
-                self._failures, self._note = 0, ""
+                jvm = await self._warm_up(kind.profile)
             except (LaunchFailed, OSError) as error:
-                self._failures += 1
-                self._note = str(error)
-                _log.warning("no warm JVM", why=self._note, failures=self._failures)
+                kind.failures += 1
+                kind.note = str(error)
+                _log.warning("no warm JVM", why=kind.note, failures=kind.failures)
+            else:
+                kind.failures, kind.note = 0, ""
+                kept = self._kinds.get(kind.profile)
+                (kept.ready if kept is not None else self._leaving).append(jvm)
             finally:
-                self._building = False
+                self._building = None
+
+    def _next(self) -> _Kind | None:
+        """The kind that is to have another JVM: of those that lack one, the one wanted last."""
+        for kind in reversed(self._kinds.values()):
+            if len(kind.ready) < self._size and not kind.given_up:
+                return kind
+        return None
+
+    async def _end_leaving(self) -> None:
+        """End those of kinds that are kept no longer, and bury those that have ended."""
+        for kind in self._kinds.values():
+            self._leaving += [jvm for jvm in kind.ready if not jvm.alive]
+            kind.ready = [jvm for jvm in kind.ready if jvm.alive]
+        while self._leaving:
+            jvm = self._leaving[0]
+            await asyncio.to_thread(jvm.end)
+            self._leaving.remove(jvm)
 
     async def _calm(self) -> None:
         """Be in nobody's way: let the executors that have just been asked for start, and wait for
@@ -364,12 +360,6 @@ class WarmPool:
             before_s = self._idle_s()
             await asyncio.sleep(min(max(wait_s, self._calm_s), latest - now))
             idle = self._idle_s() - before_s >= spare * (time.monotonic() - now)
-
-    async def _drop(self, jvms: list[WarmJvm]) -> None:
-        for jvm in tuple(jvms):
-            with contextlib.suppress(ValueError):
-                self._ready.remove(jvm)
-            await asyncio.to_thread(jvm.end)
 
     async def _warm_up(self, profile: Profile) -> WarmJvm:
         """Start one and wait until it is ready.
@@ -443,6 +433,17 @@ class WarmPool:
                 env={"PATH": os.defpath, "LANG": "C.UTF-8"},
             )
         return WarmJvm(path, profile, process)
+
+
+def _shortcut(name: str, state: str, note: str, count: Count) -> Shortcut:
+    return Shortcut(
+        name=name,
+        state=state,
+        note=note[:_NOTE_MAX],
+        used=count.used,
+        missed=count.missed,
+        why_missed=count.why_missed,
+    )
 
 
 def _write_in_time(pipe: int, data: bytes) -> None:

@@ -1,6 +1,7 @@
 """``hrm events``: what has happened on the cluster, and what happens.
 
-The master keeps every change of state of an application, a container or a node for some days. With
+The master keeps every change of state of an application, a container or a node, and who was
+excluded when, for some days. With
 ``--follow`` the command stays, and a master that is away for a while costs nothing: the next one is
 asked for what followed the last event that was shown.
 """
@@ -187,6 +188,8 @@ def line_of(event: events_pb2.StateEvent) -> str:
     """One event as one line: when, what, from where to where, where, why, by whom."""
     at = datetime.fromtimestamp(event.at_s).astimezone()
     subject = event.container_id or event.application_id or event.node or "the journal"
+    if event.kind == "node":  # one that is excluded for an application alone has both
+        subject = event.node
     change = f"{event.from_state} -> {event.to_state}" if event.from_state else event.to_state
     where = f" on {event.node}" if event.node and event.kind == "container" else ""
     code = f" {event.exit_code}" if event.exit_code >= 0 else ""

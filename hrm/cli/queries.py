@@ -173,8 +173,17 @@ def app_kill(
 def app_logs(
     application_id: ApplicationArgument,
     executor: Annotated[
-        str, typer.Option("--executor", metavar="N", help="Executor id. Default: the first one.")
+        str,
+        typer.Option(
+            "--executor",
+            metavar="N|driver",
+            help="Executor id, or driver, which ran on a node too. Default: the first executor.",
+        ),
     ] = "",
+    attempt: Annotated[
+        int,
+        typer.Option("--attempt", min=0, help="With --executor driver: which; 0: this one's."),
+    ] = 0,
     stream: Annotated[
         Literal["stdout", "stderr"], typer.Option("--stream", help="Which of the two files.")
     ] = "stderr",
@@ -188,9 +197,13 @@ def app_logs(
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
-    """Print an executor's log. JSON: one object; with --follow, one object a line."""
+    """Print an executor's or a driver's log. JSON: one object; with --follow, one a line."""
     from hrm.v1.admin_pb2 import ReadLogsRequest
 
+    if attempt:
+        if executor != "driver":
+            raise errors.InvalidRequest("--attempt is of drivers; give --executor driver, too")
+        executor = f"driver/{attempt}"
     request = ReadLogsRequest(
         application_id=application_id,
         executor_id=executor,

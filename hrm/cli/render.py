@@ -239,9 +239,11 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
         "starts with": f"{app.gang_min} executors together" if app.gang_min > 1 else "any executor",
         "streams": escape(", ".join(progress.streaming_queries) or "-"),
     }
+    driver = f"where it was submitted ({app.driver_host}), and its log, too"
     if app.submission_id:
-        driver = f"{app.submission_attempt} of {app.submission_id}"
-        rows["driver"] = escape(f"{driver}; hrm submission logs {app.submission_id}")
+        driver = f"{app.submission_attempt} of {app.submission_id}; "
+        driver += f"its log: hrm app logs {app.application_id} --executor driver"
+    rows["driver"] = escape(driver)
     facts = Table.grid(padding=(0, 2))
     for name, value in rows.items():
         facts.add_row(f"[bold]{name}[/]", value)

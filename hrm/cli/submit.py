@@ -278,14 +278,10 @@ def logs(
 ) -> None:
     """Print a driver's log."""
     from hrm.cli.queries import app_logs
-    from hrm.v1 import submission_pb2 as pb
 
-    if not attempt:
-        request = pb.GetSubmissionRequest(submission_id=submission_id)
-        attempt = _ask(master, "Get", request, timeout).attempt
     app_logs(
-        submission_id, executor=str(attempt), stream=stream, tail=tail, follow=follow,
-        master=master, output=output, timeout=timeout,
+        submission_id, executor="driver", attempt=attempt, stream=stream, tail=tail,
+        follow=follow, master=master, output=output, timeout=timeout,
     )  # fmt: skip
 
 

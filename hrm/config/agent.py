@@ -178,13 +178,19 @@ class AgentSettings(Settings):
         default=0,
         ge=0,
         description="disk that a container may use in its work directory, logs included; one over "
-        "it is ended; 0: as much as there is",
+        "it is ended; 0: all that the node has for containers",
     )
     disk_node_limit_mib: int = Field(
         default=0,
         ge=0,
         description="disk that all running containers of the node may use together; whoever uses "
-        "most is ended; 0: as much as there is",
+        "most is ended; 0: all but disk_free_min_mib",
+    )
+    disk_free_min_mib: int = Field(
+        default=2048,
+        ge=0,
+        description="what must stay free on the file system of the work directory, at most a "
+        "quarter of it: with less, no container starts, and whoever uses most is ended; 0: nothing",
     )
     disk_interval_s: float = Field(
         default=30.0, gt=0, description="between two measurements of the disk that containers use"
@@ -223,8 +229,15 @@ class AgentSettings(Settings):
         default=0,
         ge=0,
         le=2,
-        description="started JVMs kept ready for the next executors, for each heap size in use; "
-        "their memory counts as used",
+        description="started JVMs kept ready for the next executors, for each heap size in use "
+        "(of which warm_kinds_max count); the node offers 768 MiB less for each that may be",
+    )
+    warm_kinds_max: int = Field(
+        default=2,
+        ge=1,
+        le=4,
+        description="kinds of JVMs (heap sizes, or sets of Java options) that are kept ready at "
+        "most; the one that nobody has wanted for the longest time makes room for a new one",
     )
 
     pipeline_cores: int = Field(

@@ -57,7 +57,7 @@ class Drains:
         for name in event.nodes:
             if event.undo:
                 self._undo(name, event.now)
-                self.ledger.exclusions.pardon(name)
+                self.ledger.exclusions.pardon(name, event.now, "taken back into service")
             else:
                 self._drain(self.ledger.nodes[name], event.now)
                 if event.move_within_s:

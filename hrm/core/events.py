@@ -54,8 +54,10 @@ __all__ = [
     "MasterConnected",
     "MasterDisconnected",
     "MasterEvent",
+    "NodeClosed",
     "NodeDisconnected",
     "NodeEvent",
+    "NodeOpened",
     "NodeRegistered",
     "NodeReported",
     "ProcessEnded",
@@ -427,6 +429,20 @@ class UsageMeasured(Event):
 
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeClosed(Event):
+    """The machine lacks what every container needs, disk above all; ``why`` says what."""
+
+    why: str
+
+
+@quick
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOpened(Event):
+    """It has it again."""
+
+
+@quick
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatDue(Event):
     pass
 
@@ -469,5 +485,7 @@ NodeEvent: TypeAlias = (
     | ContainerAdopted
     | ContainerOverLimit
     | UsageMeasured
+    | NodeClosed
+    | NodeOpened
     | HeartbeatDue
 )

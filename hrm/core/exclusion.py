@@ -22,6 +22,8 @@ Never is the last node excluded: where none of the others could ever hold a cont
 excluded one all the same (``ClusterView.avoid``), and ``hrm app why`` says so. What waits in the
 queue of a node that gets excluded goes elsewhere.
 
+Who watches the core is told of each exclusion: that it begins, until when and why, and its end.
+
 Observation, not intent: the next master begins with empty books. Spark has an exclusion of its own
 (``spark.excludeOnFailure``), which looks at tasks and needs an executor that lives; this one looks
 at executors.
@@ -30,11 +32,14 @@ at executors.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from hrm.core.bounds import Bounds
+from hrm.core.history import Barred
 from hrm.core.model import ApplicationId, ContainerEnd, EndCause, NodeName
+from hrm.core.transitions import Watch
 
 __all__ = ["CONFIRM_S", "Exclusion", "Exclusions", "is_failure"]
 
@@ -57,12 +62,14 @@ class _Standing:
     """How a node stands with one application, or with all.
 
     ``level``: exclusions in a row. ``strikes``: when it failed, of those that count still.
+    ``told``: that it is excluded, and not yet that this is over.
     """
 
     strikes: deque[float] = field(default_factory=deque)
     level: int = 0
     until_s: float = 0.0
     why: str = ""
+    told: bool = False
 
 
 @dataclass(slots=True)
@@ -77,11 +84,13 @@ class Exclusions:
     """Both books.
 
     Invariants: an exclusion is in force iff ``now < until_s``, which is never further away than
-    ``node_exclusion_max_s``. What no longer can matter is forgotten at the next ``tick``.
+    ``node_exclusion_max_s``. What no longer can matter is forgotten at the next ``tick``. ``watch``
+    hears of each exclusion once that it begins, and once, at a ``tick``, that it is over.
     """
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: Bounds, watch: Watch | None = None) -> None:
         self._bounds = bounds
+        self._watch = watch
         self._applications: dict[ApplicationId, dict[NodeName, _Standing]] = {}
         self._nodes: dict[NodeName, _Standing] = {}
         self._accusations: dict[NodeName, dict[ApplicationId, _Accusation]] = {}
@@ -108,7 +117,8 @@ class Exclusions:
             return False
         how = end.message or f"exit code {end.exit_code}"
         some = f"{strikes} of its containers" if strikes > 1 else "another of its containers"
-        self._exclude(standing, now, f"{some} failed there at once, the last: {how}")
+        why = f"{some} failed there at once, the last: {how}"
+        self._exclude(node, application_id, standing, now, why)
         self._accusations.setdefault(node, {})[application_id] = _Accusation(now)
         return True
 
@@ -120,6 +130,9 @@ class Exclusions:
         ``in_order``: does nothing say that this application itself is at fault? It lives with an
         AppMaster, or it succeeded.
         """
+        for node, application_id, standing in self._standings():
+            if standing.told and now >= standing.until_s:
+                self._admit(node, application_id, standing, now, "its time is over")
         found: list[NodeName] = []
         for node, accusations in list(self._accusations.items()):
             self._confirm(accusations, now, in_order, nodes_alive)
@@ -131,7 +144,7 @@ class Exclusions:
                 shown = ", ".join(accusers[-3:])
                 many = f"executors of {len(accusers)} applications" if len(accusers) > 1 else ""
                 why = f"{many or 'executors'} failed there at once: {shown}"
-                self._exclude(standing, now, why)
+                self._exclude(node, "", standing, now, why)
                 found.append(node)
                 del self._accusations[node]
             elif not accusations:
@@ -161,20 +174,50 @@ class Exclusions:
         found = (standings.get(node) for standings in self._applications.values())
         return sum(now < standing.until_s for standing in found if standing is not None)
 
-    def pardon(self, node: NodeName) -> None:
+    def pardon(self, node: NodeName, now: float, why: str) -> None:
         """Forget all that speaks against a node: it is another machine, or somebody says so."""
+        for name, application_id, standing in self._standings():
+            if name == node and standing.told:
+                self._admit(node, application_id, standing, now, why)
         self._nodes.pop(node, None)
         self._accusations.pop(node, None)
         for standings in self._applications.values():
             standings.pop(node, None)
 
-    def _exclude(self, standing: _Standing, now: float, why: str) -> None:
+    def _standings(self) -> Iterator[tuple[NodeName, str, _Standing]]:
+        """Of both books; the application is empty where it is how a node stands with all."""
+        for node, standing in self._nodes.items():
+            yield node, "", standing
+        for application_id, standings in self._applications.items():
+            for node, standing in standings.items():
+                yield node, application_id, standing
+
+    def _exclude(
+        self, node: NodeName, application_id: str, standing: _Standing, now: float, why: str
+    ) -> None:
+        if standing.told:  # it was over, but no tick has come since
+            self._admit(node, application_id, standing, now, "its time is over")
         bounds = self._bounds
         doubled_s = bounds.node_exclusion_s * 2.0 ** min(standing.level, 30)
-        standing.until_s = now + min(doubled_s, bounds.node_exclusion_max_s)
+        length_s = min(doubled_s, bounds.node_exclusion_max_s)
+        standing.until_s = now + length_s
         standing.level += 1
         standing.why = why
         standing.strikes.clear()
+        standing.told = True
+        if self._watch is not None:
+            until = datetime.fromtimestamp(standing.until_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
+            told = f"{_for(application_id)} for {length_s:g} s, until {until} UTC: {why}"
+            self._watch(("node", node, application_id, None, Barred.EXCLUDED, now, told))
+
+    def _admit(
+        self, node: NodeName, application_id: str, standing: _Standing, now: float, why: str
+    ) -> None:
+        standing.told = False
+        if self._watch is not None:
+            told = f"{_for(application_id)}: {why}"
+            move = ("node", node, application_id, Barred.EXCLUDED, Barred.ADMITTED, now, told)
+            self._watch(move)
 
     def _age(self, standing: _Standing, now: float) -> None:
         while standing.strikes and standing.strikes[0] <= now - self._bounds.node_failure_window_s:
@@ -222,6 +265,10 @@ def is_failure(end: ContainerEnd) -> bool:
     if end.cause is EndCause.EXITED:
         return end.exit_code != 0
     return end.cause is EndCause.LAUNCH_FAILED
+
+
+def _for(application_id: str) -> str:
+    return f"for {application_id or 'every application'}"
 
 
 def _in_force(standings: dict[NodeName, _Standing], now: float) -> list[Exclusion]:

@@ -158,7 +158,10 @@ def _pending_line(ledger: Ledger, app: Application, pending: list[Container], no
     if not request.gpu_memory_mib:
         could &= ~state.gpu_only
     if not could.any():
-        return f"{since}: only nodes that are draining or lost are large enough"
+        return (
+            f"{since}: only nodes that are draining, closed or lost are large enough; hrm nodes, "
+            f"and hrm node show NAME, say which and why"
+        )
     gang = gangs.missing(app)
     if gang:
         tried = f"; the last try: {app.refusal}" if app.refusal else ""

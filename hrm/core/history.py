@@ -12,13 +12,20 @@ from dataclasses import dataclass
 from hrm.core.model import ApplicationState, EndCause
 from hrm.core.quick import quick
 
-__all__ = ["Refused", "StateEvent"]
+__all__ = ["Barred", "Refused", "StateEvent"]
 
 
 class Refused(enum.Enum):
     """In place of a state: containers that an application asked for and that can never be."""
 
     REFUSED = "refused"
+
+
+class Barred(enum.Enum):
+    """In place of a state: does a node get new containers of an application, or of all?"""
+
+    EXCLUDED = "excluded"
+    ADMITTED = "admitted"
 
 
 _ENDED = frozenset(state.value for state in ApplicationState if state.ended)
@@ -31,7 +38,8 @@ class StateEvent:
     """One change. ``event_id`` rises with every event of a cluster, across its masters.
 
     ``kind``: application, container, node or journal (which speaks of itself). ``from_state`` is
-    empty where the entity is new. ``exit_code`` is -1 where there is none.
+    empty where the entity is new. ``exit_code`` is -1 where there is none. A node's
+    ``application_id`` is that for which alone it was excluded or admitted.
     """
 
     event_id: int

@@ -55,8 +55,10 @@ def unit_violations(queue: UnitQueue) -> list[str]:
 
 
 def node_violations(core: NodeCore) -> list[str]:
-    """Units healthy; containers and queues agree; nobody waits who could run."""
+    """Units healthy; containers and queues agree; nobody waits who could run, or while closed."""
     found = binding_violations(core)
+    if core.closed and any(queue.waiting_count for queue in core.units.values()):
+        found.append(f"{core.name} is closed ({core.closed}), and somebody waits there")
     holding = {ContainerState.RUNNING, ContainerState.STOPPING}
     for unit_id, queue in core.units.items():
         found += unit_violations(queue)

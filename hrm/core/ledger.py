@@ -160,7 +160,8 @@ class Ledger:
         PENDING containers are with a scheduler iff they are not ``held``, which none is unless
         ``recovering``: a node that has not come back yet may be running those.
 
-    ``watch`` hears of every move of an application, container or node, and of new ones.
+    ``watch`` hears of every move of an application, container or node, of new ones, and of nodes
+    that are excluded.
     """
 
     def __init__(self, epoch: int, bounds: Bounds, watch: Watch | None = None) -> None:
@@ -177,7 +178,7 @@ class Ledger:
         self.recovering = False
         self.run_times = RunTimes(bounds.run_times_kept)
         self.finish_times = FinishTimes(bounds.default_duration_s)
-        self.exclusions = Exclusions(bounds)
+        self.exclusions = Exclusions(bounds, watch)
 
     def live_applications(self) -> list[Application]:
         return list(self.live.values())

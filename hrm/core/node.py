@@ -10,6 +10,9 @@ moment room appears and without asking anybody. A container that ended is report
 acknowledges it. Orders of a master older than the newest one seen are ignored. Every order may
 arrive twice.
 
+A node may close for a while, because its machine lacks what every container needs: nobody starts,
+who waits goes elsewhere, who runs runs on, and its units are told to the master as draining.
+
 A stream that waits makes batch containers of its unit leave (``preemption``), without asking
 anybody either: the master hears of it as of every change, and the application asks for others.
 
@@ -68,6 +71,7 @@ class NodeCore:
         ``epoch`` is the newest master's.
         ``target`` is the binding that waits for units to become free, None otherwise; those units,
         and no others, are draining, and nobody waits at them.
+        ``closed`` says why the node takes no containers, empty: it does. Nobody waits while it is.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class NodeCore:
         self._auto: AutoBinding | None = None
         if auto_binding is not None and hardware is not None:
             self._auto = AutoBinding(auto_binding, lambda b: cut(name, hardware, b))
+        self.closed = ""
         self._why = ""
         self._recut = False
         self.units: dict[ResourceUnitId, UnitQueue] = queues_of(units)
@@ -130,6 +135,12 @@ class NodeCore:
                 self._over_limit(event)
             case e.UsageMeasured():
                 self._measured(event)
+            case e.NodeClosed():
+                self._close(event)
+            case e.NodeOpened():
+                if self.closed:
+                    self.closed = ""
+                    self._out.append(c.RegisterAgain(binding=None))
             case e.HeartbeatDue():
                 self._out.append(c.SendHeartbeat(statuses=self.statuses()))
             case e.MasterConnected():
@@ -140,6 +151,12 @@ class NodeCore:
         out = list(self._out)
         self._out.clear()
         return out
+
+    @property
+    def offers(self) -> tuple[ResourceUnit, ...]:
+        """The units as the master is to hear of them: those of a closed node take nothing new."""
+        units = (queue.unit for queue in self.units.values())
+        return tuple(replace(x, draining=True) if self.closed else x for x in units)
 
     def statuses(self) -> tuple[ContainerStatus, ...]:
         """Every container that the master has not yet let go, ended ones included."""
@@ -164,7 +181,7 @@ class NodeCore:
             self._end(container, ContainerEnd(cause=EndCause.LOST, message=message), event.now)
             return
         unit = self.units.get(spec.unit_id)
-        if unit is not None and unit.unit.draining:
+        if self.closed or (unit is not None and unit.unit.draining):
             self._end(container, self._preempted(spec.unit_id), event.now)
             return
         if unit is None or not could_hold(demand_vector(spec.resources), unit.unit):
@@ -263,6 +280,14 @@ class NodeCore:
             self._stop_running(container, event.cause, event.message, 0.0, event.now)
         elif container.decommissioning:
             self._hurry(container, event.cause, event.message, 0.0)
+
+    def _close(self, event: e.NodeClosed) -> None:
+        news, self.closed = not self.closed, event.why
+        for container in list(self.containers.values()):
+            if container.life.state is ContainerState.WAITING:
+                self._end(container, self._preempted(container.spec.unit_id), event.now)
+        if news:
+            self._out.append(c.RegisterAgain(binding=None))
 
     def _forget(self, event: e.EndsAcknowledged) -> None:
         for container_id in event.container_ids:
@@ -405,6 +430,8 @@ class NodeCore:
 
     def _preempted(self, unit_id: ResourceUnitId) -> ContainerEnd:
         message = f"{unit_id} is being cut anew, and takes no containers until then"
+        if self.closed:
+            message = f"{self.name} takes no containers: {self.closed}"
         return ContainerEnd(cause=EndCause.PREEMPTED, message=message)
 
     def _cut_if_free(self) -> bool:
@@ -425,6 +452,8 @@ class NodeCore:
         return True
 
     def _start_all(self, unit: UnitQueue, now: float) -> list[ContainerId]:
+        if self.closed:
+            return []
         started = [entry.container_id for entry in unit.start_all(now)]
         for container_id in started:
             container = self.containers[container_id]

@@ -57,7 +57,7 @@ class Nodes:
                 self.ledger.out.append(refusal)
                 return
             self._lose(node, event.now, "another agent took its name")
-            self.ledger.exclusions.pardon(event.node)
+            self.ledger.exclusions.pardon(event.node, event.now, "another agent has its name")
         is_new = node is None or node.state is NodeState.LOST
         if is_new and event.node not in self.awaited and event.node not in self.absent:
             self.ledger.out.append(c.RememberNode(node=event.node))

@@ -55,7 +55,8 @@ HISTORY_LENGTH = 16
 
 Move: TypeAlias = tuple[str, str, Any, enum.Enum | None, enum.Enum, float, str]
 """One move of one entity: its kind, its name, the life's ``owner``, from where (None: the entity is
-new), to where, when, why."""
+new), to where, when, why. Of a node that is excluded or admitted the third is the application for
+which alone that is so, empty: for all."""
 
 Watch: TypeAlias = Callable[[Move], object]
 """Is told of each move as it is made. It only listens: what it does must not reach the core."""

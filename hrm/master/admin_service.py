@@ -30,6 +30,7 @@ from hrm.core.pipeline.model import TaskId
 from hrm.core.scheduler import Scheduler
 from hrm.errors import HrmError, InvalidRequest, NotFound
 from hrm.master.interpreter import Interpreter
+from hrm.master.log_sources import LogSources
 from hrm.v1 import admin_pb2 as pb
 from hrm.v1 import admin_pb2_grpc, node_pb2, node_pb2_grpc
 
@@ -59,6 +60,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self._address = address
         self._to_agent = to_agent
         self._started_at_s = master.now()
+        self._logs = LogSources(master)
 
     @property
     def _ledger(self) -> Ledger:
@@ -204,7 +206,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self, request: pb.ReadLogsRequest, context: Any
     ) -> AsyncIterator[node_pb2.LogChunk]:
         try:
-            container_id, node = await self._log_source(
+            container_id, node = await self._logs.find(
                 ApplicationId(request.application_id), request.executor_id
             )
         except HrmError as error:
@@ -233,36 +235,6 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             await context.abort(*_no_log(node.name, why))
         finally:
             await channel.close(None)
-
-    async def _log_source(
-        self, application_id: ApplicationId, executor_id: str
-    ) -> tuple[str, Node]:
-        """The container whose log is wanted, and its node: from the books, else from the journal,
-        which knows of applications that have long ended."""
-        app = self._ledger.applications.get(application_id)
-        known = (*app.containers.values(), *app.ended) if app is not None else ()
-        containers = [x for x in known if x.node is not None]
-        containers.sort(key=lambda x: x.requested_at_s)
-        if executor_id:
-            containers = [x for x in containers if x.request.executor_id == executor_id]
-        if containers:
-            container_id, name = str(containers[0].container_id), containers[0].node or ""
-        else:
-            started = await self._started(application_id, executor_id)
-            if started is None:
-                raise _nothing_ran(application_id, app, executor_id)
-            container_id, name = started.container_id, started.node
-        node = self._ledger.nodes.get(NodeName(name))
-        if node is None or node.state is NodeState.LOST:
-            raise NotFound(f"its logs are on {name}, which is lost")
-        return container_id, node
-
-    async def _started(self, application_id: ApplicationId, executor_id: str) -> StateEvent | None:
-        journal = self._master.journal
-        if journal is None:
-            return None
-        await journal.flush()
-        return await journal.ran(application_id, executor_id)
 
     async def _history(self, application_id: ApplicationId) -> list[StateEvent]:
         journal = self._master.journal
@@ -322,18 +294,6 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             statuses = [wire.from_status(self._ledger.status(x)) for x in containers]
             message.containers.extend(sorted(statuses, key=lambda x: x.requested_at_s))
         return message
-
-
-def _nothing_ran(
-    application_id: ApplicationId, app: Application | None, executor_id: str
-) -> NotFound:
-    if app is None:
-        return NotFound(f"no such application: {application_id!r}; hrm apps --all lists them")
-    which = f"executor {executor_id}" if executor_id else "executor"
-    return NotFound(
-        f"{application_id} has no {which} that ran on a node; hrm app show {application_id} lists "
-        f"them"
-    )
 
 
 def _run_times(ledger: Ledger, app: Application) -> list[pb.RunTime]:

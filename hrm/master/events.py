@@ -1,4 +1,5 @@
-"""The journal: every change of state of an application, a container or a node, on disk.
+"""The journal: every change of state of an application, a container or a node, on disk; also which
+nodes are excluded.
 
 It watches the core and does not delay it. A change is put into a bounded queue, in the turn of the
 loop that made it. A thread of its own makes rows of them and writes those a group at a time, into
@@ -37,7 +38,13 @@ from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.history import Refused, StateEvent
 from hrm.core.ledger import Container
-from hrm.core.model import ApplicationId, ContainerState, container_id_of, is_driver
+from hrm.core.model import (
+    ApplicationId,
+    ApplicationState,
+    ContainerState,
+    container_id_of,
+    is_driver,
+)
 from hrm.core.transitions import Move, Watch
 from hrm.errors import InvalidConfig
 
@@ -265,8 +272,21 @@ class Journal:
         )
         return (await asyncio.to_thread(self._select, sql, [application_id, STORY_MAX]))[::-1]
 
-    async def ran(self, application_id: str, executor_id: str = "") -> StateEvent | None:
-        """The event of the start of an executor, or (empty) of the application's first one."""
+    async def registration(self, application_id: str) -> StateEvent | None:
+        """The event of an application's beginning, unless it is too old."""
+        sql = (
+            "SELECT * FROM events WHERE application = ? AND kind = 'application' AND was = '' "
+            "AND became = ? ORDER BY id LIMIT 1"
+        )
+        began = ApplicationState.SUBMITTED.value
+        found = await asyncio.to_thread(self._select, sql, [application_id, began])
+        return found[0] if found else None
+
+    async def ran(
+        self, application_id: str, executor_id: str = "", *, latest: bool = False
+    ) -> StateEvent | None:
+        """The event of the start of an executor, or (empty) of the application's first or latest
+        one."""
         sql = (
             "SELECT * FROM events WHERE application = ? AND became = 'running' AND container != ''"
         )
@@ -275,7 +295,8 @@ class Journal:
             sql += " AND container = ?"
             container_id = container_id_of(ApplicationId(application_id), executor_id)
             values.append(container_id)
-        found = await asyncio.to_thread(self._select, f"{sql} ORDER BY id LIMIT 1", values)
+        sql += f" ORDER BY id {'DESC' if latest else 'ASC'} LIMIT 1"
+        found = await asyncio.to_thread(self._select, sql, values)
         return found[0] if found else None
 
     def newest(self) -> int:
@@ -441,8 +462,12 @@ def _prepared(path: Path) -> sqlite3.Connection:
 
 
 def _actor(event: e.MasterEvent | None) -> str:
-    """Who brought about what follows from an event."""
+    """Who brought about what follows from an event. An application that a driver on a node has
+    registered was brought about by that driver's container."""
     match event:
+        case e.ApplicationRegistered() if event.submission_id:
+            attempt = str(event.submission_attempt)
+            return container_id_of(ApplicationId(event.submission_id), attempt)
         case e.ContainerReported() | e.NodeReported() | e.NodeRegistered():
             return f"node {event.node}"
         case e.ClaimsProposed():
@@ -459,7 +484,7 @@ def _row(actor: str, move: Move) -> _Row:
     if kind == "application":
         application_id = name
     elif kind == "node":
-        node = name
+        node, application_id = name, owner or ""
     else:
         container_id = name
         container: Container = owner

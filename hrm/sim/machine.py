@@ -388,7 +388,7 @@ class Machine:
                 sequence=self._next_sequence(),
                 host="127.0.0.1",
                 endpoint="127.0.0.1:1",
-                units=tuple(queue.unit for queue in core.units.values()),
+                units=core.offers,
                 containers=core.statuses(),
             )
         )

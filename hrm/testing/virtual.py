@@ -169,7 +169,7 @@ class VirtualCluster:
             sequence=node.sequence,
             host="127.0.0.1",
             endpoint="127.0.0.1:1",
-            units=tuple(queue.unit for queue in node.core.units.values()),
+            units=node.core.offers,
             containers=node.core.statuses(),
         )
         self.tell_node(node, e.MasterConnected(now=self.now, epoch=self.epoch))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hrm.agent import disk
 from hrm.agent.disk import DiskUse, DiskWatch, Measured, measure
 from hrm.core.model import EndCause
 from hrm.v1 import common_pb2
-from tests.agent.conftest import ENDED, Master, StartAgent
+from tests.agent.conftest import ENDED, RUNNING, Master, StartAgent
 
 Eventually = Callable[..., Any]
 MIB = 1 << 20
@@ -159,6 +160,143 @@ def test_what_cannot_be_measured_is_too_much_where_there_is_a_bound(
     free.sweep()
     assert "cannot be measured" in bounded.too_much(["a"])["a"]
     assert free.too_much(["a"]) == {}
+
+
+class FileSystem:
+    """As ``shutil.disk_usage`` tells of it."""
+
+    def __init__(self, total_mib: int, free_mib: int) -> None:
+        self.total_mib, self.free_mib = total_mib, free_mib
+
+    def __call__(self, path: Path) -> tuple[int, int, int]:
+        used_mib = self.total_mib - self.free_mib
+        return self.total_mib * MIB, used_mib * MIB, self.free_mib * MIB
+
+
+def test_too_little_free_space_is_said_until_there_is_clearly_more(tmp_path: Path) -> None:
+    system = FileSystem(1000, 100)
+    floored = watch(tmp_path, free_min_mib=100, usage=system)
+    said = []
+    for system.free_mib in (100, 99, 101, 124, 125, 101):
+        floored.look()
+        said.append(bool(floored.low))
+    assert said == [False, True, True, True, False, False]
+    system.free_mib = 99
+    floored.look()
+    assert "less than 100 MiB are free" in floored.low
+    assert "disk_free_min_mib" in floored.low
+
+
+def test_the_floor_is_a_quarter_of_a_small_file_system_and_nothing_where_it_is_off(
+    tmp_path: Path,
+) -> None:
+    small = watch(tmp_path, free_min_mib=2048, usage=FileSystem(64, 15))
+    small.look()
+    assert "less than 16 MiB" in small.low
+    off = watch(tmp_path, usage=FileSystem(64, 0))
+    off.look()
+    assert off.low == ""
+
+
+def test_whoever_uses_most_ends_for_the_floor_and_the_next_only_if_that_was_not_enough(
+    tmp_path: Path,
+) -> None:
+    for name, mib in (("a", 3), ("b", 5), ("c", 4)):
+        fill(tmp_path / name / "x", mib)
+    system = FileSystem(1000, 90)
+    floored = watch(tmp_path, free_min_mib=100, usage=system)
+    floored.look()
+    assert floored.too_much("abc") == {}, "nothing has been measured yet"
+    floored.sweep()
+    told = floored.too_much("abc")
+    assert list(told) == ["b"]
+    assert told["b"].startswith(
+        "used 5 MiB of disk, the most of 3 containers, and its fair share was 0 MiB, on a node "
+        "with 90 MiB free where 100 must stay (disk_free_min_mib of the agent)"
+    )
+    floored.sweep()
+    assert floored.too_much("abc") == {}, "it is on its way"
+    system.free_mib = 95
+    assert floored.too_much("ac") == {}, "what it held is free by now, but nobody has looked"
+    floored.sweep()
+    assert list(floored.too_much("ac")) == ["c"]
+    floored.sweep()
+    system.free_mib = 99
+    floored.look()
+    assert floored.too_much("a") == {}
+    system.free_mib = 104
+    floored.sweep()
+    assert floored.low, "nobody starts"
+    assert floored.too_much("a") == {}, "and nobody ends"
+
+
+def test_nobody_ends_for_a_disk_that_others_have_filled(tmp_path: Path) -> None:
+    fill(tmp_path / "a/x", 3)
+    fill(tmp_path / "b/x", 2)
+    floored = watch(tmp_path, free_min_mib=100, usage=FileSystem(1000, 94))
+    floored.sweep()
+    assert floored.too_much(["a", "b"]) == {}, "without both there would be 99"
+    floored = watch(tmp_path, free_min_mib=100, usage=FileSystem(1000, 95))
+    floored.sweep()
+    assert list(floored.too_much(["a", "b"])) == ["a"]
+
+
+def test_who_cannot_be_measured_ends_first_for_the_floor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    sizes = {"a": Measured(0, whole=False), "b": Measured(900)}
+    monkeypatch.setattr(disk, "measure", lambda directory, _: sizes[directory.name])
+    floored = watch(tmp_path, free_min_mib=100, usage=FileSystem(1000, 50))
+    floored.sweep()
+    assert list(floored.too_much("ab")) == ["a"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 MiB."""
+    path = tmp_path / "small"
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(path)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
+        pytest.skip("only who may mount has a small disk")
+    yield path
+    subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+async def test_by_default_no_container_can_fill_the_disk_of_its_node(
+    master: Master, start_agent: StartAgent, small_disk: Path
+) -> None:
+    agent = start_agent(work_dir=str(small_disk / "work"))
+    await master.until(lambda: master.registrations)
+    master.assign("app-1-x1", "head -c 2000000 /dev/urandom > local/block; exec sleep 600")
+    await master.until_state("app-1-x1", RUNNING)
+    master.assign("app-1-x2", "head -c 52000000 /dev/zero > local/block; exec sleep 600")
+    end = (await master.until_state("app-1-x2", ENDED)).end
+    assert end.cause == common_pb2.END_CAUSE_DISK_LIMIT
+    assert "MiB of disk, the most of 2 containers, and its fair share was" in end.message
+    assert not (agent.work_dir / "containers/app-1-x2/local").exists()
+
+    await master.until(lambda: not master.registrations[-1].resource_units[0].draining)
+    ballast = small_disk / "of-somebody-else"
+    ballast.write_bytes(bytes(52_000_000))
+    await master.until(lambda: master.registrations[-1].resource_units[0].draining)
+    assert any(
+        remark.startswith("closed: no container starts here: less than 16 MiB are free")
+        for remark in master.registrations[-1].remarks
+    )
+    master.assign("app-1-x3", "exec sleep 600")
+    end = (await master.until_state("app-1-x3", ENDED)).end
+    assert end.cause == common_pb2.END_CAUSE_PREEMPTED
+    assert "node-1 takes no containers: less than 16 MiB are free" in end.message
+    ballast.unlink()
+    await master.until(lambda: not master.registrations[-1].resource_units[0].draining)
+    assert not any("closed" in remark for remark in master.registrations[-1].remarks)
+    master.assign("app-1-x4", "exec sleep 600")
+    await master.until_state("app-1-x4", RUNNING)
+    assert master.statuses["app-1-x1"].state == RUNNING, "it was never over its share"
+    await agent.end()
 
 
 async def test_a_container_over_its_disk_ends_with_the_reason_and_leaves_nothing(

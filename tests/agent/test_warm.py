@@ -23,9 +23,17 @@ from hrm.agent import warm
 from hrm.agent.containers import Containers, Ended, StopOrder
 from hrm.agent.isolation import NoIsolation, detect
 from hrm.agent.machine import _offer
-from hrm.agent.warm import Profile, WarmJvm, WarmPool, profile_of
+from hrm.agent.warm import WarmJvm, WarmPool
+from hrm.agent.warm_profile import Profile, profile_of
 from hrm.config import AgentSettings
-from hrm.core.model import ContainerId, ContainerSpec, EndCause, LaunchContext, Resources
+from hrm.core.model import (
+    ContainerId,
+    ContainerSpec,
+    EndCause,
+    LaunchContext,
+    Resources,
+    Shortcut,
+)
 from hrm.errors import LaunchFailed
 from hrm.spark import build
 from hrm.spark.archive import class_path
@@ -136,12 +144,17 @@ def test_what_has_a_file_of_resources_or_is_no_executor_fits_none() -> None:
     assert profile_of(replace(launch, argv=("sh",)), JARS) == "it is no executor"
 
 
-def test_memory_of_the_pool_is_not_offered() -> None:
-    offers = [
-        _offer(AgentSettings(memory_mib=4096, warm_executors=number)).memory_mib
-        for number in (0, 1, 2)
+def test_memory_of_the_pool_with_all_its_kinds_is_not_offered() -> None:
+    offered = [
+        _offer(settings).memory_mib
+        for settings in (
+            AgentSettings(memory_mib=8192),
+            AgentSettings(memory_mib=8192, warm_executors=1),
+            AgentSettings(memory_mib=8192, warm_executors=2),
+            AgentSettings(memory_mib=8192, warm_executors=2, warm_kinds_max=1),
+        )
     ]
-    assert offers == [4096, 4096 - warm.MEMORY_MAX_MIB, 4096 - 2 * warm.MEMORY_MAX_MIB]
+    assert [8192 - mib for mib in offered] == [x * warm.MEMORY_MAX_MIB for x in (0, 2, 4, 2)]
 
 
 class Node:
@@ -152,12 +165,15 @@ class Node:
         directory: Path,
         *,
         size: int = 1,
+        kinds: int = 2,
         broken: bool = False,
         calm_s: float = 0.0,
         idle_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.java = fake_java(directory, broken=broken)
-        settings = AgentSettings(work_dir=directory / "agent", warm_executors=size)
+        settings = AgentSettings(
+            work_dir=directory / "agent", warm_executors=size, warm_kinds_max=kinds
+        )
         self.dir = directory / "agent"
         self.pool = WarmPool(
             settings, SPARK, plugin=lambda: "/plugin.jar", calm_s=calm_s, idle_s=idle_s
@@ -184,10 +200,23 @@ class Node:
         assert (ended_name, ended.exit_code) == (name, 0), ended
         return (directory / "stdout").read_text()
 
-    async def until(self, state: str) -> None:
+    @property
+    def shown(self) -> Shortcut:
+        """The pool as a whole."""
+        return self.pool.report()[0]
+
+    @property
+    def kinds(self) -> dict[str, Shortcut]:
+        """Each kind, the one wanted last first."""
+        return {kind.name: kind for kind in self.pool.report()[1:]}
+
+    async def until(self, state: str, kind: str = "warm-executors") -> None:
         async with asyncio.timeout(LIMIT_S):
-            while self.pool.report().state != state:  # noqa: ASYNC110 - it tells nobody
+            while (kind, state) not in self.states():  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.02)
+
+    def states(self) -> list[tuple[str, str]]:
+        return [(shortcut.name, shortcut.state) for shortcut in self.pool.report()]
 
     async def close(self) -> None:
         for name in list(self.containers._running):
@@ -208,7 +237,7 @@ class Node:
             with contextlib.suppress(ProcessLookupError):  # the JVM dies with its shim
                 os.kill(pid, signal.SIGKILL)
         async with asyncio.timeout(LIMIT_S):
-            while any(jvm.alive for jvm in self.pool._ready):  # noqa: ASYNC110 - it tells nobody
+            while any(jvm.alive for x in self.pool._kinds.values() for jvm in x.ready):  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.02)
 
 
@@ -242,7 +271,7 @@ async def test_one_that_is_being_started_as_the_pool_closes_ends_with_it(
 
 async def test_the_second_executor_of_a_kind_is_one_that_waited(node: Node) -> None:
     assert await node.run("c1") == "cold s3cret\n"
-    assert "none of its kind" in node.pool.report().why_missed
+    assert "none of its kind" in node.shown.why_missed
     await node.until("ready")
     seen = json.loads(await node.run("c2"))
     order = seen["order"]
@@ -256,7 +285,7 @@ async def test_the_second_executor_of_a_kind_is_one_that_waited(node: Node) -> N
     began = seen["began"]["SPARK_LOCAL_DIRS"]
     assert began.startswith(str(node.dir / "warm")), "and paths that it knew lead there"
     assert "s3cret" not in json.dumps(seen["began"]), "nothing of it was there at the start"
-    assert node.pool.report().used == 1
+    assert node.shown.used == 1
     await node.until("ready")
     third = json.loads(await node.run("c3"))
     assert third["began"]["SPARK_LOCAL_DIRS"] != began, "each is used once"
@@ -298,7 +327,7 @@ async def test_its_logs_have_the_bounds_of_a_container(node: Node) -> None:
     logs = sorted(path.name for path in (node.dir / "containers/c2").glob("stdout*"))
     assert logs[:2] == ["stdout", "stdout.1"]
     assert all((node.dir / "containers/c2" / name).stat().st_size <= 65536 for name in logs)
-    assert node.pool.report().used == 1
+    assert node.shown.used == 1
 
 
 async def test_no_secret_stands_in_a_file(node: Node) -> None:
@@ -311,17 +340,72 @@ async def test_no_secret_stands_in_a_file(node: Node) -> None:
             assert "s3cret" not in path.read_text(errors="replace"), path
 
 
-async def test_another_kind_replaces_the_first(node: Node) -> None:
+LARGER, LARGEST = replace(USUAL, heap_mib=1100), replace(USUAL, heap_mib=1200)
+
+
+async def test_applications_of_two_heaps_do_not_push_each_other_out(node: Node) -> None:
+    assert await node.run("c1") == "cold s3cret\n"
+    assert await node.run("c2", LARGER) == "cold s3cret\n"
+    await node.until("ready", "warm-executors-1024m")
+    await node.until("ready", "warm-executors-1100m")
+    assert node.shown.note == "2 of at most 2 kinds, 2 of 2 ready"
+    for number, spec in enumerate((USUAL, LARGER)):
+        assert "order" in json.loads(await node.run(f"c{number + 3}", spec)), "each has its own"
+    assert list(node.kinds) == ["warm-executors-1100m", "warm-executors-1024m"]
+    assert [(x.used, x.missed) for x in node.kinds.values()] == [(1, 1), (1, 1)]
+    assert (node.shown.used, node.shown.missed) == (2, 2)
+
+
+async def test_the_kind_that_nobody_has_wanted_for_longest_makes_room(node: Node) -> None:
+    await node.run("c1")
+    await node.run("c2", LARGER)
+    await node.until("ready", "warm-executors-1024m")
+    await node.until("ready", "warm-executors-1100m")
+    assert "order" in json.loads(await node.run("c3")), "so the other is the one to go"
+    larger = [pid for pid in node.jvms() if "-Xmx1100m" in psutil.Process(pid).cmdline()]
+    assert len(larger) == 1
+    assert await node.run("c4", LARGEST) == "cold s3cret\n"
+    assert list(node.kinds) == ["warm-executors-1200m", "warm-executors-1024m"]
+    async with asyncio.timeout(LIMIT_S):
+        while psutil.pid_exists(larger[0]):  # noqa: ASYNC110 - another process ends
+            await asyncio.sleep(0.02)
+    await node.until("ready")
+    await node.until("ready", "warm-executors-1024m")
+    assert len(node.jvms()) == 4, "two JVMs and their shims: never more than is set aside"
+    assert await node.run("c5", LARGER) == "cold s3cret\n"
+
+
+async def test_with_one_kind_another_replaces_the_first(tmp_path: Path) -> None:
+    node = Node(tmp_path, kinds=1)
     await node.run("c1")
     await node.until("ready")
     (first, *_) = node.jvms()
-    larger = replace(USUAL, heap_mib=1100)
-    assert await node.run("c2", larger) == "cold s3cret\n"
+    assert await node.run("c2", LARGER) == "cold s3cret\n"
     async with asyncio.timeout(LIMIT_S):
         while psutil.pid_exists(first):  # noqa: ASYNC110 - another process ends
             await asyncio.sleep(0.02)
     await node.until("ready")
-    assert "order" in json.loads(await node.run("c3", larger))
+    assert list(node.kinds) == ["warm-executors-1100m"]
+    assert "order" in json.loads(await node.run("c3", LARGER))
+    await node.close()
+
+
+async def test_two_kinds_of_one_heap_have_two_names(node: Node) -> None:
+    await node.run("c1")
+    headless = "--add-opens=java.base/java.net=ALL-UNNAMED"
+    await node.run("c2", with_context(java_options=(headless,)))
+    assert sorted(node.kinds) == ["warm-executors-1024m", "warm-executors-1024m-2"]
+
+
+async def test_a_kind_that_is_given_up_keeps_no_other_from_its_jvms(
+    node: Node, tmp_path: Path
+) -> None:
+    await node.run("c1")
+    broken = fake_java(tmp_path / "broken", broken=True)
+    node.pool.reserve(launch_of(LARGER, broken, tmp_path / "c"), 1408, other_user=False)
+    await node.until("failed", "warm-executors-1100m")
+    assert "no such heap" in node.kinds["warm-executors-1100m"].note
+    await node.until("ready", "warm-executors-1024m")
 
 
 async def test_a_jvm_that_died_in_waiting_costs_a_cold_start_and_no_more(node: Node) -> None:
@@ -329,7 +413,7 @@ async def test_a_jvm_that_died_in_waiting_costs_a_cold_start_and_no_more(node: N
     await node.until("ready")
     await node.kill_jvms()
     assert await node.run("c2") == "cold s3cret\n"
-    assert node.pool.report().used == 0
+    assert node.shown.used == 0
     await node.until("ready")
 
 
@@ -342,8 +426,8 @@ async def test_a_jvm_that_dies_as_it_is_taken_leaves_no_word(
     with monkeypatch.context() as patched:
         patched.setattr(warm.WarmJvm, "alive", True)  # as it was a moment ago
         assert await node.run("c2") == "cold s3cret\n"
-    assert node.pool.report().used == 0
-    assert "the warm JVM has ended" in node.pool.report().why_missed
+    assert node.shown.used == 0
+    assert "the warm JVM has ended" in node.shown.why_missed
 
 
 def test_a_supervisor_that_does_not_listen_is_given_up(
@@ -373,9 +457,10 @@ async def test_jvms_that_do_not_start_are_given_up(tmp_path: Path) -> None:
     try:
         node.pool.reserve(launch_of(USUAL, node.java, tmp_path / "c"), 1408, other_user=False)
         await node.until("failed")
-        assert "no such heap" in node.pool.report().note
+        assert "no such heap" in node.shown.note
         assert not node.jvms()
-        assert node.pool._failures == warm.FAILURES_MAX
+        (kind,) = node.pool._kinds.values()
+        assert kind.failures == warm.FAILURES_MAX
     finally:
         await node.close()
 
@@ -383,13 +468,13 @@ async def test_jvms_that_do_not_start_are_given_up(tmp_path: Path) -> None:
 async def test_a_container_of_another_user_starts_as_ever(node: Node, tmp_path: Path) -> None:
     launch = launch_of(USUAL, node.java, tmp_path / "c")
     assert node.pool.reserve(launch, 1408, other_user=True) is None
-    assert node.pool.report().why_missed == "it runs as another user"
+    assert node.shown.why_missed == "it runs as another user"
 
 
 async def test_off_by_default(tmp_path: Path) -> None:
     node = Node(tmp_path, size=0)
     await node.run("c1")
-    shown = node.pool.report()
+    shown = node.shown
     assert (shown.state, shown.used, shown.missed) == ("off", 0, 0)
     await node.close()
 

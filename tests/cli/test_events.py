@@ -36,6 +36,18 @@ ENDED = events_pb2.StateEvent(
 )
 
 
+EXCLUDED = events_pb2.StateEvent(
+    event_id=8,
+    at_s=1_700_000_001.0,
+    kind="node",
+    application_id="app-1",
+    node="node-1",
+    to_state="excluded",
+    reason="for app-1 for 60 s, until 2023-11-14 22:14:21 UTC: 2 of its containers failed there",
+    actor="node node-1",
+)
+
+
 def event(number: int) -> events_pb2.StateEvent:
     return events_pb2.StateEvent(
         event_id=number, kind="node", node=f"n{number}", to_state="alive", actor="master"
@@ -86,6 +98,7 @@ def test_a_line_says_when_what_where_why_and_by_whom() -> None:
         "[node node-1]"
     )
     assert line_of(event(3)).endswith("node n3 alive [master]")
+    assert ".000 node node-1 excluded: for app-1 for 60 s, until " in line_of(EXCLUDED)
 
 
 @pytest.mark.parametrize(

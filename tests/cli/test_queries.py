@@ -14,7 +14,7 @@ from typer.testing import Result
 
 from hrm.cli import render
 from hrm.v1 import admin_pb2, node_pb2
-from tests.cli.conftest import APPLICATION, FakeMaster, gpu_node
+from tests.cli.conftest import APPLICATION, FakeMaster, example_application, gpu_node
 
 Run = Callable[..., Result]
 
@@ -182,6 +182,27 @@ def test_logs_pass_bytes_on_as_they_are(hrm: Run, master: FakeMaster) -> None:
     assert result.stdout_bytes == b"".join(master.log)
     request = master.requests[0]
     assert (request.executor_id, request.stream, request.tail_bytes) == ("2", "stdout", 64)
+
+
+def test_the_log_of_a_driver_is_one_of_an_applications_logs(hrm: Run, master: FakeMaster) -> None:
+    for arguments, asked in (((), "driver"), (("--attempt", "2"), "driver/2")):
+        hrm("app", "logs", APPLICATION, "--executor", "driver", *arguments)
+        assert master.requests[-1].executor_id == asked
+    refused = hrm("app", "logs", APPLICATION, "--executor", "1", "--attempt", "2")
+    assert refused.exit_code == 1
+    assert "--attempt is of drivers" in refused.stderr
+    shown = hrm("app", "show", APPLICATION).stdout
+    assert "where it was submitted (127.0.0.1), and its log, too" in shown
+
+
+def test_where_the_driver_of_a_submission_has_its_log() -> None:
+    app = example_application()
+    app.submission_id, app.submission_attempt = "driver-1", 2
+    console = Console(width=300)
+    with console.capture() as captured:
+        console.print(render.application_view(app))
+    said = f"2 of driver-1; its log: hrm app logs {app.application_id} --executor driver"
+    assert said in captured.get()
 
 
 def test_logs_as_json_do_not_break_characters(hrm: Run, master: FakeMaster) -> None:

@@ -183,6 +183,15 @@ def test_the_log_is_that_of_the_latest_driver(run: Any, master: FakeMaster) -> N
     master.states = [{"state": pb.SUBMISSION_STATE_RUNNING, "attempt": 4}]
     master.log = b"hello\n"
     assert run("submission", "logs", ID).stdout == "hello\n"
-    assert (master.requests[-1].application_id, master.requests[-1].executor_id) == (ID, "4")
+    assert (master.requests[-1].application_id, master.requests[-1].executor_id) == (ID, "driver")
     run("submission", "logs", ID, "--attempt", "2", "--stream", "stdout")
-    assert (master.requests[-1].executor_id, master.requests[-1].stream) == ("2", "stdout")
+    assert (master.requests[-1].executor_id, master.requests[-1].stream) == ("driver/2", "stdout")
+
+
+def test_a_log_is_asked_for_whether_or_not_the_master_knows_the_submission_still(
+    run: Any, master: FakeMaster
+) -> None:
+    """Its journal may."""
+    master.log = b"what it said\n"
+    assert run("submission", "show", "driver-forgotten").exit_code == 1
+    assert run("submission", "logs", "driver-forgotten").stdout == "what it said\n"

@@ -13,6 +13,7 @@ from hrm.core import events as e
 from hrm.core.bounds import Bounds
 from hrm.core.exclusion import CONFIRM_S, Exclusions
 from hrm.core.explain import explain
+from hrm.core.history import Barred
 from hrm.core.model import (
     ApplicationId,
     ContainerEnd,
@@ -237,8 +238,54 @@ def test_another_machine_of_the_name_begins_anew() -> None:
     book = Exclusions(Bounds())
     book.failed(A, N1, CRASH, 0.0), book.failed(A, N1, CRASH, 0.0)
     assert book.avoided(A, 1.0) == {N1}
-    book.pardon(N1)
+    book.pardon(N1, 1.0, "another agent has its name")
     assert book.avoided(A, 1.0) == frozenset()
+
+
+def test_who_watches_hears_when_an_exclusion_begins_and_when_it_ends() -> None:
+    told: list[Any] = []
+    book = Exclusions(Bounds(node_failing_applications=1, node_exclusion_s=10.0), told.append)
+    assert [book.failed(A, N1, CRASH, 0.0) for _ in range(2)] == [False, True]
+    book.tick(CONFIRM_S, lambda _: True, nodes_alive=9)
+    book.tick(9.99, lambda _: True, nodes_alive=9)
+    book.tick(10.0, lambda _: True, nodes_alive=9)
+    book.tick(10.25, lambda _: True, nodes_alive=9)
+    book.pardon(N1, 11.0, "taken back into service")
+    book.pardon(N1, 12.0, "taken back into service")
+    excluded, admitted = Barred.EXCLUDED, Barred.ADMITTED
+    of_a = "2 of its containers failed there at once, the last: exit code 52"
+    assert told == [
+        ("node", "n1", "a", None, excluded, 0.0,
+         f"for a for 10 s, until 1970-01-01 00:00:10 UTC: {of_a}"),
+        ("node", "n1", "", None, excluded, 5.0,
+         "for every application for 10 s, until 1970-01-01 00:00:15 UTC: "
+         "executors failed there at once: a"),
+        ("node", "n1", "a", excluded, admitted, 10.0, "for a: its time is over"),
+        ("node", "n1", "", excluded, admitted, 11.0,
+         "for every application: taken back into service"),
+    ]  # fmt: skip
+
+
+def test_an_exclusion_that_follows_before_a_tick_ends_the_one_before() -> None:
+    told: list[Any] = []
+    book = Exclusions(Bounds(node_failures=1, node_exclusion_s=10.0), told.append)
+    assert book.failed(A, N1, CRASH, 0.0) and book.failed(A, N1, CRASH, 10.0)
+    excluded, admitted = Barred.EXCLUDED, Barred.ADMITTED
+    assert [(to, at) for _, _, _, _, to, at, _ in told] == [
+        (excluded, 0.0), (admitted, 10.0), (excluded, 10.0),
+    ]  # fmt: skip
+
+
+def test_a_master_tells_of_the_exclusions_of_its_nodes_in_the_order_of_its_events() -> None:
+    subject = killer("n1", "n2", node_exclusion_s=10.0)
+    told: list[Any] = []
+    subject.cluster.master.ledger.exclusions._watch = told.append
+    app = subject.cluster.submit(3)
+    subject.live(20.0)
+    seen = [(node, owner, was, to) for _, node, owner, was, to, _, _ in told]
+    begins, ends = (None, Barred.EXCLUDED), (Barred.EXCLUDED, Barred.ADMITTED)
+    assert seen[:2] == [("n1", app, *begins), ("n1", app, *ends)]
+    assert told[1][5] - told[0][5] >= 10.0
 
 
 @given(
@@ -256,7 +303,8 @@ def test_exclusions_are_bounded_and_books_become_empty(
     history: list[tuple[ApplicationId, NodeName, float, bool]],
 ) -> None:
     bounds = Bounds(node_exclusion_s=5.0, node_exclusion_max_s=30.0, node_failure_window_s=20.0)
-    book, again, now = Exclusions(bounds), Exclusions(bounds), 0.0
+    told: list[Any] = []
+    book, again, now = Exclusions(bounds, told.append), Exclusions(bounds), 0.0
     for app, node, pause_s, ticks in history:
         now += pause_s
         for each in (book, again):
@@ -270,3 +318,6 @@ def test_exclusions_are_bounded_and_books_become_empty(
         now += 61.0
         book.tick(now, lambda _: True, 3)
     assert not book.open
+    begun = [(node, owner) for _, node, owner, was, _, _, _ in told if was is None]
+    ended = [(node, owner) for _, node, owner, was, _, _, _ in told if was is not None]
+    assert sorted(begun) == sorted(ended), "each begins once and ends once"

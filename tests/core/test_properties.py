@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hrm.core import events as e
 from hrm.core.bounds import Bounds
 from hrm.core.cluster_view import ClusterView
 from hrm.core.estimate import estimate
@@ -148,11 +149,12 @@ def test_the_vectorised_placement_is_algorithm_1(
     assert fast == _literal(state.view(), placement, first, 5.0)
 
 
+WHAT = (
+    "submit", "release", "end", "finish", "break", "return", "restart", "wait", "close", "open",
+)  # fmt: skip
 happenings = st.lists(
     st.tuples(
-        st.sampled_from(
-            ["submit", "release", "end", "finish", "break", "return", "restart", "wait"]
-        ),
+        st.sampled_from(WHAT),
         st.integers(0, 9),
         st.integers(1, 4),
         CLASSES,
@@ -187,6 +189,10 @@ def test_nothing_is_lost_and_everything_returns(
             cluster.end_process(ApplicationId(application_id), int(executor), number % 2)
         elif what == "finish" and app is not None:
             cluster.finish(app)
+        elif what == "close":
+            cluster.tell_node(node, e.NodeClosed(now=cluster.now, why="its disk is full"))
+        elif what == "open":
+            cluster.tell_node(node, e.NodeOpened(now=cluster.now))
         elif what == "break" and node.connected:
             cluster.disconnect(node)
         elif what == "return" and not node.connected:

@@ -119,6 +119,9 @@ def test_python_drivers_on_nodes_end_as_they_end(
         (application_id,) = found["application_ids"]
         app = cluster.ask("app", "show", application_id)
         assert app["submission_id"] == found["submission_id"]
+        asked = ("app", "logs", application_id, "--executor", "driver", "--stream", "stdout")
+        log = cluster.run(*asked, "--master", cluster.address)
+        assert "SUM 328350 from a file" in log.stdout, log.stderr
         assert app["state"] == "APPLICATION_STATE_SUCCEEDED", app["message"]
         eventually(lambda a=application_id: not executors(cluster, a), 20.0, "no executor is left")
         holder = cluster.ask("app", "show", found["submission_id"])

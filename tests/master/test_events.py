@@ -332,6 +332,41 @@ async def test_a_life_is_told_from_its_events(tmp_path: Path) -> None:
         assert {x.container_id for x in on_node} == {"", end.container_id}
 
 
+async def test_nodes_that_are_excluded_are_told_of_with_reason_and_end(tmp_path: Path) -> None:
+    times = {"node_failures": 1, "node_exclusion_s": 0.2, "node_exclusion_max_s": 0.2}
+    async with running(tmp_path, **times) as master:
+        app = await lived(master)
+        request = events_pb2.WatchEventsRequest(node="n1", follow=True)
+        found: list[Any] = []
+        async for page in stub(master).WatchEvents(request, timeout=TIMEOUT_S):
+            found += [x for x in page.events if "excluded" in (x.from_state, x.to_state)]
+            if len(found) == 2:
+                break
+        assert [(x.kind, x.node, x.application_id) for x in found] == [("node", "n1", app)] * 2
+        assert [(x.from_state, x.to_state) for x in found] == [
+            ("", "excluded"), ("excluded", "admitted"),
+        ]  # fmt: skip
+        assert found[0].reason.startswith(f"for {app} for 0.2 s, until ")
+        assert found[0].reason.endswith("failed there at once, the last: it wanted to")
+        assert [x.actor for x in found] == ["node n1", "master"]
+        assert found[1].at_s >= found[0].at_s + 0.2
+        of_app, _ = await read(master, application_id=app)
+        assert {x.event_id for x in found} <= {x.event_id for x in of_app}
+    async with running(tmp_path) as master:
+        again, _ = await read(master, node="n1")
+        assert found == [x for x in again if "excluded" in (x.from_state, x.to_state)], "durable"
+
+
+async def test_who_forgives_a_node_ends_its_exclusion(tmp_path: Path) -> None:
+    async with running(tmp_path, node_failures=1) as master:
+        await lived(master)
+        undo = admin_pb2.DrainNodesRequest(names=["n1"], undo=True)
+        await master.admin.DrainNodes(undo, timeout=TIMEOUT_S)
+        told, _ = await read(master, node="n1")
+        assert (told[-1].to_state, told[-1].actor) == ("admitted", "administrator")
+        assert told[-1].reason.endswith(": taken back into service")
+
+
 async def test_why_is_told_after_the_master_has_forgotten(tmp_path: Path) -> None:
     async def why(master: Running, app: str) -> Any:
         request = admin_pb2.ExplainApplicationRequest(application_id=app)

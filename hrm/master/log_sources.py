@@ -1,0 +1,127 @@
+"""Where a log is: which container's, and on which node, of what runs and of what has long ended.
+
+The books know the applications that the master has not forgotten; the journal knows the others: who
+started where, and whose driver it was that registered an application. A driver that ran on a node
+is a container of its submission, named by its attempt; in client mode there is none.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hrm.core.history import StateEvent
+from hrm.core.ledger import Application, Container, Ledger, Node
+from hrm.core.model import ApplicationId, NodeName, NodeState, is_driver
+from hrm.errors import NotFound
+from hrm.master.events import Journal
+from hrm.master.interpreter import Interpreter
+
+__all__ = ["LogSources"]
+
+_DRIVER = re.compile(r"driver(?:/([1-9]\d{0,8}))?")
+
+
+class LogSources:
+    """Looks them up. Keeps no state of its own."""
+
+    def __init__(self, master: Interpreter) -> None:
+        self._master = master
+
+    @property
+    def _ledger(self) -> Ledger:
+        return self._master.core.ledger
+
+    async def find(self, application_id: ApplicationId, executor_id: str) -> tuple[str, Node]:
+        """The container whose log is wanted, and its node. ``executor_id``: as in
+        ``ReadLogsRequest``.
+
+        Raises:
+            NotFound: there is none, or its node is lost.
+        """
+        asked = _DRIVER.fullmatch(executor_id)
+        latest = asked is not None
+        if asked is not None:
+            application_id, executor_id = await self._driver(application_id, asked[1] or "")
+        container = self._known(application_id, executor_id, latest=latest)
+        if container is not None:
+            container_id, name = str(container.container_id), container.node or ""
+        else:
+            started = await self._started(application_id, executor_id, latest=latest)
+            if started is None:
+                raise self._nothing_ran(application_id, executor_id)
+            container_id, name = started.container_id, started.node
+        node = self._ledger.nodes.get(NodeName(name))
+        if node is None or node.state is NodeState.LOST:
+            raise NotFound(f"its logs are on {name}, which is lost")
+        return container_id, node
+
+    async def _driver(
+        self, application_id: ApplicationId, attempt: str
+    ) -> tuple[ApplicationId, str]:
+        """The submission of an application (or that is one) and the number of the driver: the one
+        that registered the application where ``attempt`` is empty, "" for the latest."""
+        if is_driver(application_id):
+            return application_id, attempt
+        app = self._ledger.applications.get(application_id)
+        if app is not None:
+            submission_id, ran = app.record.submission_id, str(app.record.submission_attempt)
+            host = app.record.driver_host
+        else:
+            journal = await self._journal()
+            began = await journal.registration(application_id) if journal is not None else None
+            if began is None:
+                raise self._nothing_ran(application_id, "")
+            submission_id, _, ran = began.actor.rpartition("-x")
+            host = ""
+        if not is_driver(ApplicationId(submission_id)):
+            raise NotFound(
+                f"the driver of {application_id} ran where it was submitted"
+                f"{f', on {host}' if host else ''}, and on no node: its log is what it printed "
+                f"there; hrm app logs {application_id} shows an executor's"
+            )
+        return ApplicationId(submission_id), attempt or ran
+
+    def _known(
+        self, application_id: ApplicationId, executor_id: str, *, latest: bool
+    ) -> Container | None:
+        """From the books."""
+        app = self._ledger.applications.get(application_id)
+        if app is None:
+            return None
+        containers = [x for x in (*app.containers.values(), *app.ended) if x.node is not None]
+        if executor_id:
+            containers = [x for x in containers if x.request.executor_id == executor_id]
+        containers.sort(key=lambda x: x.requested_at_s, reverse=latest)
+        return containers[0] if containers else None
+
+    async def _started(
+        self, application_id: ApplicationId, executor_id: str, *, latest: bool
+    ) -> StateEvent | None:
+        journal = await self._journal()
+        if journal is None:
+            return None
+        return await journal.ran(application_id, executor_id, latest=latest)
+
+    async def _journal(self) -> Journal | None:
+        """With all that has happened so far."""
+        journal = self._master.journal
+        if journal is not None:
+            await journal.flush()
+        return journal
+
+    def _nothing_ran(self, application_id: ApplicationId, executor_id: str) -> NotFound:
+        app: Application | None = self._ledger.applications.get(application_id)
+        if is_driver(application_id):
+            which = f"driver {executor_id}" if executor_id else "driver"
+            return NotFound(
+                f"{application_id} has no {which} that ran on a node; hrm submissions --all lists "
+                f"them"
+            )
+        if app is None:
+            return NotFound(f"no such application: {application_id!r}; hrm apps --all lists them")
+        which = f"executor {executor_id}" if executor_id else "executor"
+        driver = "; its driver's log: --executor driver" if app.record.submission_id else ""
+        return NotFound(
+            f"{application_id} has no {which} that ran on a node; hrm app show {application_id} "
+            f"lists them{driver}"
+        )
