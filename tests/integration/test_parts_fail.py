@@ -24,14 +24,8 @@ import psutil
 import pytest
 
 from tests.conftest import PATIENCE
-from tests.integration.conftest import (
-    APPS,
-    REPOSITORY,
-    Cluster,
-    Submitted,
-    command_of,
-    executors_of,
-)
+from tests.integration.conftest import APPS, REPOSITORY, Cluster, Submitted
+from tests.integration.test_submissions import executors
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -158,11 +152,9 @@ class Application:
         return {c["node"] for c in self.running().values()} == set(NODES)
 
     def executors(self) -> set[psutil.Process]:
-        """Its executors' JVMs, with a master or without: psutil's processes are equal in pid and
-        start, and other clusters on the machine name their applications alike."""
+        """Its executors' JVMs, with a master or without; equal where pid and start are."""
         assert self._id
-        ours = str(self.cluster.state)
-        return {process for process in executors_of(self._id) if ours in command_of(process)}
+        return set(executors(self.cluster, self._id))
 
 
 class Queries(Application):
