@@ -52,11 +52,12 @@ from hrm import wire
 from hrm.agent import shim
 from hrm.agent.driver import APPLICATION_DIR, without_secrets
 from hrm.agent.isolation import DRIVERS, Device, Isolation, Limits
+from hrm.agent.last_words import last_words, read_tail
 from hrm.agent.logs import STREAMS
 from hrm.agent.retention import ACKNOWLEDGED_FILE, Swept, sweep
 from hrm.agent.run_as import Account
 from hrm.agent.warm import WarmJvm, WarmPool
-from hrm.core.model import ContainerSpec, EndCause, LaunchContext
+from hrm.core.model import ApplicationId, ContainerSpec, EndCause, LaunchContext, is_driver
 from hrm.errors import HrmError, LaunchFailed
 from hrm.spark.launch import Launch
 from hrm.v1 import common_pb2
@@ -99,7 +100,7 @@ class Ended:
     ended_at_s: float
     memory_kills: int
     order: StopOrder | None
-    last_line: str
+    last_words: str
     problem: str = ""
 
 
@@ -338,7 +339,7 @@ class Containers:
                 ended_at_s=time.time(),
                 memory_kills=0,
                 order=None,
-                last_line="",
+                last_words="",
                 problem=str(error),
             )
         del self._running[container_id]
@@ -359,7 +360,7 @@ class Containers:
             ended_at_s=float(exited.get("ended_at_s", time.time())),
             memory_kills=memory_kills,
             order=_order(order),
-            last_line=_last_line(directory / STREAMS[1]),
+            last_words=_last_words(container_id, directory),
             problem=str(exited.get("error", problem)),
         )
         if not exited:
@@ -638,6 +639,12 @@ def _living(process: dict[str, Any]) -> int | None:
     return pidfd
 
 
+def _last_words(container_id: str, directory: Path) -> str:
+    out, err = (directory / name for name in STREAMS)
+    spoken = read_tail(out) if is_driver(ApplicationId(container_id)) else ""
+    return last_words(read_tail(err), spoken)
+
+
 def _kill_marked(container_id: str) -> None:
     """Kill every process that carries the container's mark in its environment."""
     deadline = time.monotonic() + _REMAINS_LIMIT_S
@@ -653,14 +660,3 @@ def _kill_marked(container_id: str) -> None:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         time.sleep(_REMAINS_PERIOD_S)
-
-
-def _last_line(path: Path, length_max: int = 300) -> str:
-    """The last line of a log that says something."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 4096))
-            lines = file.read().decode("utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    return next((line.strip()[:length_max] for line in reversed(lines) if line.strip()), "")

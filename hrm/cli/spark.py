@@ -21,13 +21,14 @@ from typing import Annotated
 
 import typer
 
-from hrm import address, errors
+from hrm import address, errors, tls
 from hrm.cli import console
 from hrm.cli.console import Output
 from hrm.spark.conf import conf_dir
 
 __all__ = ["app", "conf_dir", "has_master", "spark_environment", "spark_submit"]
 
+BAD_USAGE = 2
 _SWITCHES = {"--help", "-h", "--supervise", "--usage-error", "--verbose", "-v", "--version"}
 """spark-submit's options without a value. Any other option takes the next argument."""
 
@@ -79,6 +80,10 @@ def env(
 def spark_submit_command(context: typer.Context) -> None:
     """Run the stock spark-submit on this cluster; all arguments are its own."""
     arguments = list(context.args)
+    if not arguments:
+        console.note("Usage: hrm spark-submit [options] APP [APP's arguments]")
+        console.error_line("no application was named; hrm spark-submit --help lists the options")
+        raise typer.Exit(BAD_USAGE)
     variables = spark_environment()
     program = spark_submit()
     if not has_master(arguments) and not _defaults_have_master(variables["SPARK_CONF_DIR"]):
@@ -161,6 +166,8 @@ def spark_environment() -> dict[str, str]:
         "HRM_TOKEN_FILE": str(token.expanduser().absolute()),
         "PATH": path,
     }
+    if ca := tls.ca_file(token):
+        variables["HRM_TLS_CA"] = str(ca.absolute())
     event_logs = os.environ.get("HRM_EVENT_LOG_DIR", _event_logs_here())
     return {**variables, "HRM_EVENT_LOG_DIR": event_logs} if event_logs else variables
 

@@ -27,6 +27,7 @@ from hrm.core.model import (
     Resources,
     WorkloadClass,
     container_id_of,
+    is_driver,
 )
 from hrm.core.nodes import Nodes
 from hrm.core.placing import Placing
@@ -321,6 +322,7 @@ class _Checks:
     def __init__(self, ledger: Ledger, app: Application) -> None:
         self.ledger = ledger
         self.app = app
+        self._driver = is_driver(app.application_id)
         self._latest: ContainerRequest | None = None
         self._resources = Resources(0, 0)
         self._why = ""
@@ -344,7 +346,7 @@ class _Checks:
                 self._resources = resolved.resources
                 self._why = (
                     gpu_refusal(self.ledger, resolved)
-                    or refusal(self.ledger, resolved.resources)
+                    or refusal(self.ledger, resolved.resources, driver=self._driver)
                     or gangs.refusal(self.ledger, self.app, resolved.resources)
                 )
         if not self._why and request.resources is not self._resources and request.gpus:

@@ -19,6 +19,8 @@ from hrm.core.model import (
 __all__ = ["driver_event"]
 
 _LOST = (EndCause.NODE_LOST, EndCause.LOST)
+_SAYS_NOTHING = (*_LOST, EndCause.PREEMPTED)
+"""Causes that are no sign that its node had tried to start it."""
 
 
 def driver_event(
@@ -27,7 +29,8 @@ def driver_event(
     """The event, or None where the container neither runs nor has ended.
 
     ``lost``: nobody has seen the driver end, so it may live. ``killed``: somebody killed the
-    application that this very driver had made.
+    application that this very driver had made. ``waited``: nobody has heard that its node
+    had begun to start it; had it a lease by then, the submission's state says so.
     """
     submission_id, attempt = record.submission_id, int(status.executor_id)
     if status.state is ContainerState.RUNNING:
@@ -44,6 +47,7 @@ def driver_event(
         and app.record.state is ApplicationState.KILLED
         and app.record.submission_attempt == attempt
     )
+    started = status.started_at_s > 0
     return m.DriverEnded(
         now=now,
         submission_id=submission_id,
@@ -52,5 +56,6 @@ def driver_event(
         message=end.message or end.cause.value,
         lost=end.cause in _LOST,
         killed=killed,
-        launched=status.started_at_s > 0 and end.cause is not EndCause.LAUNCH_FAILED,
+        launched=started and end.cause is not EndCause.LAUNCH_FAILED,
+        waited=not started and end.cause in _SAYS_NOTHING and end.exit_code < 0,
     )

@@ -226,12 +226,10 @@ class Submissions:
                 if (event := driver_event(entry.record, notice.status, ledger, now)) is not None:
                     self._feed(event)
             case c.RequestRefused():
-                message = notice.message.replace("an executor asks", "the driver asks")
                 self._feed(
                     m.RefusedDriver(
                         now=now, submission_id=submission_id,
-                        attempt=int(notice.executor_ids[-1]),
-                        message=message.replace("spark.executor.", "spark.driver."),
+                        attempt=int(notice.executor_ids[-1]), message=notice.message,
                     )
                 )  # fmt: skip
             case c.EndApplication():

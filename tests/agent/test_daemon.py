@@ -41,7 +41,7 @@ async def test_one_container_from_assignment_to_end(
     status = await master.until_state("app-1-x1", ENDED)
     assert status.end.cause == common_pb2.END_CAUSE_EXITED
     assert status.end.exit_code == 3
-    assert status.end.message == "exited with code 3; the last line of its stderr: failing"
+    assert status.end.message == "exited with code 3: the last line of its stderr: failing"
     work = agent.work_dir / "containers" / "app-1-x1"
     assert (work / "stdout").read_text() == "hello\n"
     assert shim.start_ticks(int((work.parent / "daemon.pid").read_text())) is None

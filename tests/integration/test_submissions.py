@@ -132,6 +132,10 @@ def test_python_drivers_on_nodes_end_as_they_end(
     assert failed is not None
     assert (failed["state"], failed["exit_code"]) == ("SUBMISSION_STATE_FAILED", 7)
     assert "it failed on purpose" in fails.output(), "the last lines of its log"
+    assert failed["message"].startswith("exited with code 7: ZeroDivisionError: "), "its exception"
+    app = cluster.ask("app", "show", *failed["application_ids"])
+    assert "ZeroDivisionError: " in app["message"], "that of the job"
+    assert "Traceback" not in app["message"]
     eventually(lambda: cluster.free_vcores() == 6, 20.0, "all cores are free again")
     stored = sorted(p.name for p in (cluster.state / "master" / "files").iterdir())
     assert len(stored) == 3, "three submissions, and each file was kept once"

@@ -1,10 +1,12 @@
 """Where its driver is and what came with it: `cluster_mode.py WAY_TO_END [FILE]`.
 
-Ways to end: stop; no-stop (exit status 0 with the context alive); a number (that exit status).
+Ways to end: stop; no-stop (exit status 0 with the context alive); a number (that exit status,
+after a job that failed).
 """
 
 import os
 import sys
+import traceback
 from pathlib import Path
 
 import helper  # type: ignore[import-not-found]  # comes with --py-files
@@ -23,5 +25,9 @@ elif way == "no-stop":
     sys.stdout.flush()
     os._exit(0)
 else:
+    try:
+        workers.map(lambda zero: 1 // zero).collect()
+    except Exception:
+        traceback.print_exc()
     sys.stderr.write("it failed on purpose\n")
     sys.exit(int(way))
