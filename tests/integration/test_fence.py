@@ -112,6 +112,12 @@ def test_a_frozen_driver_is_replaced_and_does_no_harm_when_it_wakes(
     assert drivers_of(cluster, submission_id) == [second]
     said = driver_log(cluster, "counting", "stderr", "--attempt", "1")
     assert "the driver is killed: no master has renewed the driver's lease in time" in said
+    record = cluster.state / "nodes" / node / "containers" / f"{submission_id}-x1" / "exit.json"
+    eventually(record.exists, 30.0, "its container ends")
+    ended = json.loads(record.read_text())
+    assert (ended["exit_code"], ended["signal"]) == (137, 0), (
+        "by its runner, which said so itself; the agent, told later, would have begun with SIGTERM"
+    )
 
     assert cluster.run(
         "submission", "kill", submission_id, "--master", cluster.address
