@@ -24,7 +24,7 @@ import pynvml
 import structlog
 
 from hrm.agent import shim
-from hrm.agent.containers import Ended, StopOrder
+from hrm.agent.container_dir import Ended, StopOrder
 from hrm.agent.device_memory import DeviceMemory, NvmlDeviceMemory
 from hrm.agent.gpu_devices import GpuDevices, find_gpu_devices
 from hrm.agent.hardware import cores as hardware_cores
@@ -47,6 +47,7 @@ from hrm.core.model import (
     ResourceUnit,
     is_driver,
 )
+from hrm.core.node import NodeCore
 from hrm.errors import InvalidConfig, InvalidRequest
 
 __all__ = ["Machine", "auto_binding", "describe", "ending", "keep_binding", "load_binding"]
@@ -102,6 +103,17 @@ class Machine:
             _memory_remark(self),
         )
         return tuple(remark for remark in told if remark)
+
+    def core(self, settings: AgentSettings) -> NodeCore:
+        """The brain of its agent, which knows of no container yet."""
+        return NodeCore(
+            self.name,
+            self.units,
+            hardware=self.hardware,
+            binding=self.binding,
+            auto_binding=auto_binding(settings),
+            preemption_grace_s=settings.preemption_grace_s if settings.preemption else None,
+        )
 
     @staticmethod
     @contextlib.contextmanager

@@ -249,8 +249,9 @@ class Applications:
         application_id = event.new_id
         if application_id is None:
             self.count += 1
-            day = datetime.fromtimestamp(event.now, UTC).strftime("%Y%m%d")
-            application_id = ApplicationId(f"app-{day}-{self.ledger.epoch}-{self.count:04d}")
+            # To the second: clusters that share a directory of event logs do not share names.
+            second = datetime.fromtimestamp(event.now, UTC).strftime("%Y%m%d%H%M%S")
+            application_id = ApplicationId(f"app-{second}-{self.ledger.epoch}-{self.count:04d}")
         evidence = "declared by spark.hrm.class" if event.declared_class else ""
         record = ApplicationRecord(
             application_id=application_id,

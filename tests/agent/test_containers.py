@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from hrm.agent import containers, shim
+from hrm.agent import shim, supervisor
 from hrm.agent.containers import Adopted, Containers, Ended, StopOrder
 from hrm.agent.driver import files_of
 from hrm.agent.isolation import Isolation, Limits, NoIsolation, detect
@@ -274,11 +274,11 @@ class Undying(subprocess.Popen[bytes]):
 def test_a_supervisor_that_does_not_die_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(containers, "_REMAINS_LIMIT_S", 0.1)
+    monkeypatch.setattr(supervisor, "_REMAINS_LIMIT_S", 0.1)
     process = Undying(["sleep", "600"])
     try:
         with structlog.testing.capture_logs() as logs:
-            containers._give_up(process)
+            supervisor.give_up(process)
         assert process.returncode is None
         assert [entry["pid"] for entry in logs] == [process.pid]
     finally:
@@ -287,12 +287,12 @@ def test_a_supervisor_that_does_not_die_holds_up_nobody(
 
 
 def test_a_supervisor_that_failed_is_seen_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(containers, "_REMAINS_LIMIT_S", 0.2)
+    monkeypatch.setattr(supervisor, "_REMAINS_LIMIT_S", 0.2)
     hanging = subprocess.Popen(["sleep", "600"])
-    containers._give_up(hanging)
+    supervisor.give_up(hanging)
     assert hanging.returncode == -signal.SIGKILL
     over = subprocess.Popen(["true"])
-    containers._give_up(over)
+    supervisor.give_up(over)
     assert over.returncode == 0
 
 

@@ -97,6 +97,19 @@ class Cluster:
             check=False,
         )
 
+    def start(self, log: Path, *arguments: str, **more: Any) -> subprocess.Popen[bytes]:
+        """One ``hrm`` command that stays; ``more`` is for Popen."""
+        with log.open("wb") as file:
+            return subprocess.Popen(
+                [str(BIN / "hrm"), *arguments],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                **more,
+            )
+
     def ask(self, *arguments: str) -> dict[str, Any]:
         """The JSON answer of one ``hrm`` command."""
         done = self.run(*arguments, "--output", "json", "--master", self.address)
@@ -206,17 +219,8 @@ def started(cluster: Cluster) -> Iterator[Callable[..., subprocess.Popen[bytes]]
 
     def start(*arguments: str) -> subprocess.Popen[bytes]:
         log = cluster.directory / f"again-{len(daemons)}.log"
-        with log.open("wb") as file:
-            daemon = subprocess.Popen(
-                [str(BIN / "hrm"), *arguments],
-                env=cluster.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        daemons.append(daemon)
-        return daemon
+        daemons.append(cluster.start(log, *arguments))
+        return daemons[-1]
 
     yield start
     for daemon in reversed(daemons):

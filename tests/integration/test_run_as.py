@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hrm.agent.run_as import may_switch
-from tests.integration.conftest import APPS, BIN, Cluster, executors_of
+from tests.integration.conftest import APPS, Cluster, executors_of
 
 pytestmark = [
     pytest.mark.spark,
@@ -35,17 +35,11 @@ def node(
     open_dir.chmod(0o711)
     cluster = Cluster(tmp_path, _plugins)
     cluster.up("--nodes", "1", "--cores", "1", "--memory", "1g")
-    log = (tmp_path / "agent.log").open("wb")
-    agent = subprocess.Popen(
-        [
-            str(BIN / "hrm"), "agent", "--name", "shared", "--master", cluster.address,
-            "--work-dir", str(open_dir / "work"), "--cores", "2", "--memory-mib", "2048",
-            "--token-file", str(cluster.state / "token"), "--run-as", "submitter",
-        ],
-        env=cluster.environment,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
+    agent = cluster.start(
+        tmp_path / "agent.log",
+        "agent", "--name", "shared", "--master", cluster.address,
+        "--work-dir", str(open_dir / "work"), "--cores", "2", "--memory-mib", "2048",
+        "--token-file", str(cluster.state / "token"), "--run-as", "submitter",
     )  # fmt: skip
     try:
         eventually(lambda: len(cluster.ask("nodes")["nodes"]) == 2, 30.0, "the node is there")
@@ -56,7 +50,6 @@ def node(
         agent.terminate()
         agent.wait(60)
         cluster.down()
-        log.close()
         shutil.rmtree(open_dir)
 
 

@@ -174,18 +174,13 @@ def masters(cluster: Cluster) -> Iterator[Callable[[], None]]:
         (pid,) = [p["pid"] for p in cluster.cluster["processes"] if p["name"] == "master"]
         port = cluster.address.rpartition(":")[2]
         os.kill(pid, signal.SIGKILL)
-        with (cluster.directory / "master-again.log").open("wb") as log:
-            command = [
-                *(str(BIN / "hrm"), "master", "--port", port),
-                *("--state-dir", str(cluster.state / "master")),
-                *("--token-file", str(cluster.state / "token")),
-            ]
-            started.append(
-                subprocess.Popen(
-                    command, env=cluster.environment, stdin=subprocess.DEVNULL, stdout=log,
-                    stderr=subprocess.STDOUT, start_new_session=True,
-                )
-            )  # fmt: skip
+        master = cluster.start(
+            cluster.directory / "master-again.log",
+            *("master", "--port", port),
+            *("--state-dir", str(cluster.state / "master")),
+            *("--token-file", str(cluster.state / "token")),
+        )
+        started.append(master)
 
     yield replace
     for master in started:
