@@ -59,11 +59,11 @@ proto-check: $(READY) ## hrm/v1 is what proto/ generates
 test-unit: $(READY) ## tests that need no Spark (about a minute)
 	$(BIN)/python -m pytest -ra -m "not spark" --durations=5
 
-test-spark: $(READY) ## tests that run a real Spark on a real cluster (some minutes)
+test-spark: $(READY) ## tests that run a real Spark, all those on a real cluster among them (a quarter of an hour)
 	$(BIN)/python -m pytest -ra -m "spark and not extra" --durations=5
-	@echo "not run here: make test-extra (the benchmarks' applications; the plugin against a fake master)"
+	@echo "not run here: make test-extra (no cluster: the benchmarks' applications; the plugin alone)"
 
-test-extra: $(READY) ## long tests: the benchmarks' applications, the plugin against a fake master
+test-extra: $(READY) ## not in `make test`: the benchmarks' applications, the plugin against a fake master
 	$(BIN)/python -m pytest -ra -m "spark and extra" --durations=5
 
 # An environment of its own for each, in .venv-matrix; a Spark is some 450 MB to install. WHOLE=1 runs

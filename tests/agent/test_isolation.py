@@ -1,11 +1,14 @@
 """One suite for every isolation driver; those that cannot work here say why.
 
-The v2 driver runs twice: on this machine's kernel where it has the controllers, and on files that
-play the kernel's (``fake_cgroup2``), so that its code is run everywhere.
+The v2 driver runs on this machine's kernel where that has the controllers. Where memory and cpu are
+v1's, as on hybrid machines, it runs on the real hierarchy without its limits, and on files that
+play the kernel's (``fake_cgroup2``), which show the limits that it writes.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import subprocess
 import sys
@@ -27,6 +30,7 @@ from hrm.agent.isolation import (
     GroupIsolation,
     Isolation,
     Limits,
+    cgroup2,
     detect,
     sweep,
 )
@@ -38,6 +42,8 @@ Eventually = Callable[..., Any]
 LIMITS = Limits(vcores=1, memory_mib=64)
 JOIN = "import os, sys\nfor path in sys.argv[1:]: open(path, 'a').write(f'{os.getpid()}\\n')\n"
 ON_FILES = "cgroup2 on files"
+WITHOUT_LIMITS = "cgroup2 without limits"
+HANDED_DOWN = "hugetlb"
 HOLD = "print('in', flush=True)\nimport time; time.sleep(600)"
 
 
@@ -48,7 +54,43 @@ def working(name: str) -> Isolation:
         pytest.skip(error.message)
 
 
-@pytest.fixture(params=[*DRIVERS, ON_FILES])
+class Cgroup2WithoutLimits(Cgroup2):
+    """A kernel's v2 hierarchy where memory and cpu are v1's: all that the driver does, but limits.
+
+    Groups, who is in them, killing, freezing, adoption and sweeping are the kernel's. So is what it
+    lets a parent hand down, shown with ``HANDED_DOWN``, which is v2's where nobody mounts it in v1.
+    """
+
+    enforces_memory = False
+
+    def _weigh(self, parent: Path) -> None:
+        assert (parent / "cgroup.kill").exists()
+
+    def _limit(self, root: Path, group: Path, limits: Limits) -> None:
+        assert HANDED_DOWN in self._controllers(group)
+
+
+@pytest.fixture
+def without_limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cgroup2]:
+    """On the real hierarchy, which is left as it was found."""
+    if isinstance(detect("auto", "test-auto", vcores=2).driver, Cgroup2):
+        pytest.skip("this machine's v2 hierarchy has all controllers: the driver itself is tested")
+    driver = Cgroup2WithoutLimits(f"test-{uuid.uuid4().hex[:12]}", 2)
+    if driver._root is None or not os.access(driver._root, os.W_OK):
+        pytest.skip("no v2 hierarchy that may be written is mounted")
+    if HANDED_DOWN not in driver._controllers(driver._root):
+        pytest.skip(f"the v2 hierarchy at {driver._root} has no controller {HANDED_DOWN}")
+    monkeypatch.setattr(cgroup2, "_REQUIRED", (HANDED_DOWN,))
+    switch = driver._root / "cgroup.subtree_control"
+    was_on = HANDED_DOWN in switch.read_text().split()
+    driver.check()
+    yield driver
+    if not was_on:
+        with contextlib.suppress(OSError):  # somebody else has begun to use it
+            switch.write_text(f"-{HANDED_DOWN}")
+
+
+@pytest.fixture(params=[*DRIVERS, ON_FILES, WITHOUT_LIMITS])
 def driver(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Isolation]:
@@ -56,6 +98,8 @@ def driver(
         fake = FakeCgroup2(tmp_path / "cgroup2", monkeypatch)
         driver: Isolation = Cgroup2("test", 2, root=fake.root)
         driver.check()
+    elif request.param == WITHOUT_LIMITS:
+        driver = request.getfixturevalue("without_limits")
     else:
         driver = working(request.param)
     yield driver
@@ -68,11 +112,11 @@ def is_fake(driver: Isolation) -> bool:
     return isinstance(driver, Cgroup2) and driver._identity == "test"
 
 
-def heir_of(driver: GroupIsolation) -> GroupIsolation:
-    """The driver of the next agent on the same work directory."""
+def heir_of(driver: GroupIsolation, identity: str = "") -> GroupIsolation:
+    """The driver of the next agent on the same work directory; or of an agent on another one."""
     if isinstance(driver, Cgroup2):
-        return Cgroup2(driver._identity, 2, root=driver._root)
-    return type(driver)(driver._identity, 2, "shares")
+        return type(driver)(identity or driver._identity, 2, root=driver._root)
+    return type(driver)(identity or driver._identity, 2, "shares")
 
 
 @pytest.fixture
@@ -137,16 +181,13 @@ def test_groups_that_the_container_made_go_too(driver: Isolation, run_in: Any) -
 
 
 def test_an_identity_sees_only_its_own(driver: Isolation) -> None:
-    if is_fake(driver):
-        assert isinstance(driver, Cgroup2)
-        other: Isolation = Cgroup2("other", 2, root=driver._root)
-    else:
-        other = working(driver.name)
+    if not isinstance(driver, GroupIsolation):
+        pytest.skip(f"{driver.name} has no groups")
+    other = heir_of(driver, f"other-{uuid.uuid4().hex[:12]}")
     driver.create("app-1-x1", LIMITS)
     assert other.existing() == ()
     assert other.remove("app-1-x1")
-    if isinstance(driver, GroupIsolation):
-        assert driver.existing() == ("app-1-x1",)
+    assert driver.existing() == ("app-1-x1",)
 
 
 def test_memory_beyond_the_limit_is_counted(driver: Isolation, run_in: Any) -> None:
@@ -184,8 +225,8 @@ def test_an_id_cannot_leave_its_place(driver: Isolation, bad: str) -> None:
 
 
 def test_impossible_limits_leave_nothing_behind(driver: Isolation) -> None:
-    if not isinstance(driver, GroupIsolation):
-        pytest.skip(f"{driver.name} sets no limits")
+    if not driver.enforces_memory:
+        pytest.skip(f"{driver.name} sets no limits here")
     if is_fake(driver):
         pytest.skip("files take any value")
     with pytest.raises(LaunchFailed, match="app-1-x1"):
@@ -245,7 +286,7 @@ def test_the_next_agent_takes_over(driver: Isolation, run_in: Any) -> None:
     assert heir.members("app-1-x1") == {process.pid}
     heir.close()
     assert shim.start_ticks(process.pid) is not None, "closing harms no container"
-    if not is_fake(driver):
+    if driver.enforces_memory and not is_fake(driver):
         assert heir.memory_used_mib("app-1-x1") is not None
     assert heir.memory_kills("app-1-x1") == 0
     assert heir.remove("app-1-x1")
@@ -369,6 +410,27 @@ def test_cgroup2_freezes_where_it_cannot_kill_at_once(
     assert (files[0].parent / "cgroup.freeze").read_text() == "1"
 
 
+def test_cgroup2_ends_what_is_frozen(
+    without_limits: Cgroup2, monkeypatch: pytest.MonkeyPatch, run_in: Any
+) -> None:
+    """The same on a real kernel, whose ``cgroup.kill`` nobody is told of."""
+
+    def write(path: Path, text: str) -> None:
+        if path.name == "cgroup.kill":
+            raise OSError(errno.ENOENT, "no such control file", str(path))
+        path.write_text(text)
+
+    monkeypatch.setattr(cgroup2, "_write", write)
+    files = without_limits.create("c1", LIMITS)
+    process = run_in(files, FORKS)
+    assert process.stdout.readline() == b"in\n"
+    began_s = time.monotonic()
+    assert without_limits.remove("c1")
+    assert time.monotonic() - began_s < 4
+    assert without_limits.existing() == ()
+    without_limits.close()
+
+
 def test_cgroup2_needs_its_controllers(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("hugetlb")
     driver = Cgroup2("me", 4, root=tmp_path)
@@ -386,18 +448,18 @@ def test_auto_takes_the_best_that_works_and_says_why() -> None:
     assert detection.driver.existing() == ()
 
 
-def test_a_sweep_ends_what_an_agent_left(run_in: Any) -> None:
-    identity = f"test-{uuid.uuid4().hex[:12]}"
-    driver = detect("auto", identity, vcores=2).driver
+def test_a_sweep_ends_what_an_agent_left(driver: Isolation, run_in: Any) -> None:
+    if not isinstance(driver, GroupIsolation):
+        pytest.skip(f"{driver.name} has no groups")
+    if is_fake(driver):
+        pytest.skip("a sweep goes over what is mounted")
     files = driver.create("app-1-x1", LIMITS)
-    if not files:
-        pytest.skip("no cgroups on this machine")
-    process = run_in(files, "print('in', flush=True)\nimport time; time.sleep(600)")
+    process = run_in(files, HOLD)
     assert process.stdout.readline() == b"in\n"
-    assert sweep(identity) == ("app-1-x1",)
+    assert sweep(driver._identity) == ("app-1-x1",)
     assert process.wait(10) == -9
     assert not files[0].parent.parent.exists()
-    assert sweep(identity) == ()
+    assert sweep(driver._identity) == ()
 
 
 def test_a_forced_driver_that_does_not_work_is_an_error() -> None:

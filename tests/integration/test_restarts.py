@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import APPS, Cluster, executors_of, kill_daemon
+from tests.integration.conftest import APPS, Cluster, kill_daemon
+from tests.integration.test_submissions import executors
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -30,7 +31,7 @@ def test_a_running_application_survives_its_master_and_its_agents(
     )
     shown = running_app("total", 2)
     eventually(marker.exists, 60.0, "its tasks run")
-    before, jvms = _ids(shown), {p.pid for p in executors_of(shown["application_id"])}
+    before, jvms = _ids(shown), {p.pid for p in executors(cluster, shown["application_id"])}
     assert len(jvms) == 2
 
     address = cluster.address
@@ -47,7 +48,7 @@ def test_a_running_application_survives_its_master_and_its_agents(
     eventually(lambda: cluster.run("status", "--master", address).returncode == 0, 20.0, "it is up")
     again = running_app("total", 2)
     assert _ids(again) == before
-    assert {p.pid for p in executors_of(shown["application_id"])} == jvms
+    assert {p.pid for p in executors(cluster, shown["application_id"])} == jvms
 
     kill_daemon(cluster, "node-1")
     started(
@@ -62,7 +63,9 @@ def test_a_running_application_survives_its_master_and_its_agents(
         return fresh and {n["state"] for n in nodes} == {"NODE_STATE_ALIVE"}
 
     eventually(whole, 20.0, "the agent is back")
-    assert {p.pid for p in executors_of(shown["application_id"])} == jvms, "its executor lives on"
+    assert {p.pid for p in executors(cluster, shown["application_id"])} == jvms, (
+        "its executor lives on"
+    )
 
     assert app.wait() == 0, app.output()
     assert "TOTAL 332833500" in app.output()

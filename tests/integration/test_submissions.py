@@ -64,11 +64,11 @@ def submission(cluster: Cluster, name: str) -> dict[str, Any] | None:
     return found[-1] if found else None
 
 
-def driver_log(cluster: Cluster, name: str, stream: str = "stdout") -> str:
+def driver_log(cluster: Cluster, name: str, stream: str = "stdout", *more: str) -> str:
     found = submission(cluster, name)
     assert found is not None
     done = cluster.run(
-        *("submission", "logs", found["submission_id"], "--stream", stream),
+        *("submission", "logs", found["submission_id"], "--stream", stream, *more),
         *("--master", cluster.address),
     )
     assert done.returncode == 0, done.stderr

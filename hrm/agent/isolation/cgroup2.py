@@ -74,9 +74,12 @@ class Cgroup2(GroupIsolation):
             _write(above / "cgroup.subtree_control", " ".join(f"+{name}" for name in wanted))
         if not parent.is_dir():
             parent.mkdir(exist_ok=True)
-            weight = min(_WEIGHT_MAX, self._vcores * _WEIGHT_A_VCORE)
-            _write(parent / "cpu.weight", str(weight))
+            self._weigh(parent)
         _hand_down(parent)
+
+    def _weigh(self, parent: Path) -> None:
+        weight = min(_WEIGHT_MAX, self._vcores * _WEIGHT_A_VCORE)
+        _write(parent / "cpu.weight", str(weight))
 
     def _limit(self, root: Path, group: Path, limits: Limits) -> None:
         _write(group / "memory.max", str(limits.memory_mib * _MIB))

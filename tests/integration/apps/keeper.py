@@ -16,7 +16,7 @@ directory = Path(sys.argv[1])
 spark = SparkSession.builder.appName("keeper").getOrCreate()
 context = spark.sparkContext
 cached_count, shuffled_count = context.accumulator(0), context.accumulator(0)
-deadline = time.monotonic() + 180
+deadline = time.monotonic() + 1200
 
 
 def there(name: str) -> bool:
