@@ -111,13 +111,15 @@ class Cluster:
         environment: dict[str, str] | None = None,
         program: str = "spark-submit",
     ) -> Submitted:
-        """The stock spark-submit (or another of Spark's programs)."""
+        """The stock spark-submit (or another of Spark's programs, or ``hrm submit``)."""
         log = self.directory / f"submit-{len(self._submitted)}.log"
         address = master or f"hrm://{self.address}"
+        name, *words = program.split()
         with log.open("wb") as file:
             process = subprocess.Popen(
                 [
-                    str(BIN / program),
+                    str(BIN / name),
+                    *words,
                     "--master",
                     address,
                     "--conf",
@@ -222,6 +224,14 @@ def started(cluster: Cluster) -> Iterator[Callable[..., subprocess.Popen[bytes]]
     for daemon in reversed(daemons):
         daemon.send_signal(signal.SIGTERM)
         daemon.wait(30)
+
+
+@pytest.fixture
+def go(tmp_path: Path) -> Iterator[Path]:
+    """The file that ends ``shuffled.py``; it is there when the test ends, at the latest."""
+    path = tmp_path / "go"
+    yield path
+    path.touch()
 
 
 def kill_daemon(cluster: Cluster, name: str) -> None:
