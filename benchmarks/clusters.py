@@ -49,6 +49,7 @@ __all__ = [
 
 _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 60.0
+_ARCHIVES_TIMEOUT_S = 300.0
 
 
 def spark_home() -> Path:
@@ -217,6 +218,9 @@ class Cluster:
 
     def start(self) -> None:
         """Start it and wait until every node takes work."""
+
+    def settle(self) -> None:
+        """Wait until what the next run is to use is there, as on a cluster long in use."""
 
     def stop(self) -> None:
         """Stop it."""
@@ -444,6 +448,41 @@ class Hrm(Cluster):
         if self._up:
             self._up = False
             self._run(self.down_command(), _STOP_TIMEOUT_S)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """What the nodes tell of their shortcuts, as ``hrm nodes`` has it."""
+        output = self.directory / "nodes.json"
+        command = self.command(
+            "nodes", "--output", "json", "--master", self.master[len("hrm://") :]
+        )
+        asked = start(
+            command, log=self.directory / "hrm.log", output=output, environment=self.environment()
+        )
+        if asked.wait(30.0) != 0:
+            return []
+        found: list[dict[str, Any]] = json.loads(output.read_text())["nodes"]
+        return found
+
+    def is_ready(self, name: str) -> bool:
+        """Whether every node has this shortcut."""
+        nodes = self.nodes()
+        states = [
+            shortcut["state"]
+            for node in nodes
+            for shortcut in node["shortcuts"]
+            if shortcut["name"] == name
+        ]
+        return len(states) == self.shape.nodes and set(states) == {"ready"}
+
+    def settle(self) -> None:
+        """Wait until what the next run is to use is there."""
+        wait_until(
+            lambda: self.is_ready("executor-archive"), _ARCHIVES_TIMEOUT_S, "the archives", 1.0
+        )
+
+    def used(self, name: str) -> int:
+        """How often the nodes have used a shortcut."""
+        return sum(s["used"] for n in self.nodes() for s in n["shortcuts"] if s["name"] == name)
 
 
 CLUSTERS: dict[str, type[Cluster]] = {kind.name: kind for kind in (Hrm, Standalone, Local)}

@@ -42,6 +42,7 @@ __all__ = [
     "median",
     "provenance",
     "ratio_of_medians",
+    "say",
     "table",
     "write_json",
     "write_results",
@@ -51,6 +52,11 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 RESULTS_DIR = Path(__file__).resolve().parent / "results"
 CONSOLE = Console(stderr=True, highlight=False)
 _RESAMPLES = 2_000
+
+
+def say(text: str) -> None:
+    """A line for whoever watches, on stderr: stdout is for results."""
+    CONSOLE.print(text, markup=False, soft_wrap=True)
 
 
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:

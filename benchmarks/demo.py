@@ -14,9 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -31,8 +29,8 @@ from rich.table import Table
 
 from benchmarks import checks
 from benchmarks.clusters import Hrm, Shape, Submission
-from benchmarks.common import CONSOLE, add_common_arguments, write_json
-from benchmarks.processes import BenchmarkError, interruptible
+from benchmarks.common import CONSOLE, add_common_arguments, say, write_json
+from benchmarks.processes import BenchmarkError, in_directory
 from benchmarks.text import Text, build_text
 from hrm import rpc
 from hrm.v1 import admin_pb2, admin_pb2_grpc, common_pb2
@@ -159,10 +157,6 @@ def container_table(applications: Iterable[admin_pb2.Application]) -> Table:
                 state,
             )
     return table
-
-
-def _say(text: str) -> None:
-    CONSOLE.print(text, markup=False, soft_wrap=True)
 
 
 def _say_command(command: Sequence[str], environment: dict[str, str] | None = None) -> None:
@@ -409,26 +403,26 @@ def demonstrate(given: argparse.Namespace, directory: Path) -> int:
     with CONSOLE.status("collecting a text from this machine, and counting its words"):
         text = build_text(given.cache_dir, 5 if given.quick else given.megabytes)
         expected = expected_counts(text)
-    _say(f"{text}: {text.path}")
+    say(f"{text}: {text.path}")
     cluster = Hrm(shape_of_machine(), directory)
     begin = time.monotonic()
     _say_command(cluster.up_command())
     try:
         with cluster:
-            _say(f"the cluster is up after {time.monotonic() - begin:.1f} s")
+            say(f"the cluster is up after {time.monotonic() - begin:.1f} s")
             wrong = run(cluster, text, expected, 10 if given.quick else given.seconds)
             _say_command(cluster.down_command())
     finally:
         if cluster.left_behind:
-            _say("had to be ended by hand: " + "; ".join(cluster.left_behind))
+            say("had to be ended by hand: " + "; ".join(cluster.left_behind))
     wrong += [f"left running by hrm down: {name}" for name in cluster.left_behind]
     for complaint in wrong:
-        _say(f"WRONG: {complaint}")
+        say(f"WRONG: {complaint}")
     took_s = time.monotonic() - begin
     if given.json:
         write_json(given.json, {"benchmark": "demo", "elapsed_s": took_s, "complaints": wrong})
     if not wrong:
-        _say(f"both answers are right; all is shut down after {took_s:.0f} s")
+        say(f"both answers are right; all is shut down after {took_s:.0f} s")
     return 1 if wrong else 0
 
 
@@ -443,22 +437,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--megabytes", type=float, default=50, help="of text (default 50)")
     parser.add_argument("--seconds", type=float, default=25, help="of streaming (default 25)")
     given = parser.parse_args(arguments)
-    directory = Path(tempfile.mkdtemp(prefix="hrm-demo-"))
-    status = 1
-    try:
-        with interruptible():
-            status = demonstrate(given, directory)
-    except BenchmarkError as error:
-        _say(f"error: {error}")
-    except KeyboardInterrupt:
-        _say("interrupted; everything that was started has been ended")
-        status = 130
-    finally:
-        if given.keep or status == 1:
-            _say(f"state and logs are in {directory}")
-        else:
-            shutil.rmtree(directory, ignore_errors=True)
-    return status
+    return in_directory(
+        "hrm-demo-", lambda directory: demonstrate(given, directory), keep=given.keep
+    )
 
 
 if __name__ == "__main__":

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,11 +22,14 @@ from typing import Any
 
 import psutil
 
+from benchmarks.common import say
+
 __all__ = [
     "MARK",
     "BenchmarkError",
     "Started",
     "free_port",
+    "in_directory",
     "interruptible",
     "new_mark",
     "start",
@@ -202,3 +207,26 @@ def interruptible() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def in_directory(prefix: str, work: Callable[[Path], int], *, keep: bool) -> int:
+    """The exit status of ``work``, done in a new directory, which stays where that went wrong.
+
+    1: it failed or returned that; 130: somebody interrupted it.
+    """
+    directory = Path(tempfile.mkdtemp(prefix=prefix))
+    status = 1
+    try:
+        with interruptible():
+            status = work(directory)
+    except BenchmarkError as error:
+        say(f"error: {error}")
+    except KeyboardInterrupt:
+        say("interrupted; everything that was started has been ended")
+        status = 130
+    finally:
+        if keep or status == 1:
+            say(f"logs are in {directory}")
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+    return status

@@ -16,7 +16,6 @@ import argparse
 import contextlib
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,7 +27,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from benchmarks import checks, common, inputs
 from benchmarks.clusters import CLUSTERS, Cluster, Finished, Shape
 from benchmarks.common import CONSOLE, Ratio
-from benchmarks.processes import BenchmarkError, interruptible
+from benchmarks.processes import BenchmarkError, in_directory
 from benchmarks.text import build_text
 
 __all__ = ["Measurements", "Plan", "Workload", "main", "workloads"]
@@ -176,6 +175,8 @@ def measure(
         for submission in warming:
             submission.finish(plan.run_timeout_s)
             progress.advance(bar)
+        for cluster in clusters.values():
+            cluster.settle()
         for workload in chosen:
             for run, system in order:
                 progress.update(bar, description=f"{workload.name} on {system}")
@@ -276,9 +277,10 @@ def report(document: dict[str, Any], measurements: Measurements, systems: Sequen
         f"{shape['nodes']} nodes of {shape['cores_per_node']} cores and "
         f"{shape['memory_per_node_mib']} MiB; {shape['executors']} executors of "
         f"{shape['executor_cores']} cores and {shape['executor_memory_mib']} MiB heap; "
-        f"{plan['runs']} runs each, interleaved, after one uncounted run on each. Both clusters "
-        "are up all the time, on the same machine, with the same settings: Spark's RPC "
-        "authenticated, application UI off, event log on, "
+        f"{plan['runs']} runs each, interleaved, after one uncounted run on each and when HRM's "
+        "archives of classes, which it makes by itself, were there. Both clusters are up all the "
+        "time, on the same machine, with the same settings: Spark's RPC authenticated, "
+        "application UI off, event log on, "
         f"{shape['shuffle_partitions']} shuffle partitions, work begins with the first executor "
         "(minRegisteredResourcesRatio 0), no JVM options beyond what each "
         "manager sets by itself. HRM isolates its executors, Standalone has no such thing.",
@@ -412,22 +414,9 @@ def benchmark(given: argparse.Namespace, directory: Path) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; 0 where every run counted."""
     given = parse_arguments(arguments)
-    directory = Path(tempfile.mkdtemp(prefix="hrm-benchmark-"))
-    status = 1
-    try:
-        with interruptible():
-            status = benchmark(given, directory)
-    except BenchmarkError as error:
-        CONSOLE.print(f"error: {error}", markup=False)
-    except KeyboardInterrupt:
-        CONSOLE.print("interrupted; everything that was started has been ended")
-        status = 130
-    finally:
-        if given.keep or status == 1:
-            CONSOLE.print(f"logs are in {directory}")
-        else:
-            shutil.rmtree(directory, ignore_errors=True)
-    return status
+    return in_directory(
+        "hrm-benchmark-", lambda directory: benchmark(given, directory), keep=given.keep
+    )
 
 
 if __name__ == "__main__":

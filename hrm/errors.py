@@ -12,6 +12,7 @@
     ├── LimitReached            a named bound is full: try later, or raise the bound
     ├── StaleEpoch              the sender follows a master that has been replaced
     ├── Unavailable             the other side cannot be reached (yet)
+    │   └── TlsFailed           it can, but one side speaks TLS and the other not, or is not trusted
     ├── LaunchFailed            a process could not be started
     ├── PolicyFault             a placement policy failed, or proposed what no policy may
     ├── PluginBuildFailed       the Spark plugin does not compile against this Spark
@@ -35,6 +36,7 @@ __all__ = [
     "PluginBuildFailed",
     "PolicyFault",
     "StaleEpoch",
+    "TlsFailed",
     "Unavailable",
     "Unsatisfiable",
 ]
@@ -82,6 +84,10 @@ class StaleEpoch(HrmError):
 
 class Unavailable(HrmError):
     """The other side cannot be reached (yet)."""
+
+
+class TlsFailed(Unavailable):
+    """The other side is there, and no encrypted connection to it can be made."""
 
 
 class LaunchFailed(HrmError):

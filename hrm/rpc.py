@@ -2,7 +2,8 @@
 
 Every method of every server, health and reflection included, asks for
 ``authorization: Bearer <token>``. The token is a secret of the whole cluster, kept in a file of
-mode 0600; whoever can read it is an administrator.
+mode 0600; whoever can read it is an administrator. Where the cluster has an authority
+(``hrm.tls``), channels are encrypted.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from hrm import errors
+from hrm import errors, tls
 
 __all__ = [
     "MESSAGE_BYTES_MAX",
@@ -79,6 +80,8 @@ def error_from(error: grpc.RpcError, target: str) -> errors.HrmError:
         )
     if code is grpc.StatusCode.UNAVAILABLE and "the master is too busy" in details:
         return errors.Unavailable(details)
+    if code is grpc.StatusCode.UNAVAILABLE and (failure := tls.failure(target, details)):
+        return failure
     if code is grpc.StatusCode.UNAVAILABLE:
         return errors.Unavailable(
             f"no HRM master answers at {target} ({details}); check host and port, "
@@ -257,8 +260,9 @@ class _BearerStreamStream(grpc.aio.StreamStreamClientInterceptor):  # type: igno
         return await continuation(self._add(details), request)
 
 
-def channel(target: str, token: str) -> grpc.aio.Channel:
-    """An asyncio channel to ``target`` (host:port) that sends ``token`` with every call."""
+def channel(target: str, token: str, ca: bytes | None = None) -> grpc.aio.Channel:
+    """An asyncio channel to ``target`` (host:port) that sends ``token`` with every call. ``ca``:
+    certificates (PEM) of who may answer, encrypted; None: clear text."""
 
     def add(details: grpc.aio.ClientCallDetails) -> grpc.aio.ClientCallDetails:
         metadata = grpc.aio.Metadata(*(details.metadata or ()))
@@ -276,7 +280,10 @@ def channel(target: str, token: str) -> grpc.aio.Channel:
         _BearerUnaryStream(add),
         _BearerStreamStream(add),
     ]
-    return grpc.aio.insecure_channel(target, options=_OPTIONS, interceptors=interceptors)
+    if ca is None:
+        return grpc.aio.insecure_channel(target, options=_OPTIONS, interceptors=interceptors)
+    trusted = grpc.ssl_channel_credentials(ca)
+    return grpc.aio.secure_channel(target, trusted, options=_OPTIONS, interceptors=interceptors)
 
 
 class _CallDetails(NamedTuple):
@@ -312,8 +319,11 @@ class _BearerSync(
         return continuation(self._add(details), request)
 
 
-def sync_channel(target: str, token: str) -> grpc.Channel:
-    """A blocking channel, for command-line clients."""
-    return grpc.intercept_channel(
-        grpc.insecure_channel(target, options=_OPTIONS), _BearerSync(token)
+def sync_channel(target: str, token: str, ca: bytes | None = None) -> grpc.Channel:
+    """A blocking channel, for command-line clients; otherwise as ``channel``."""
+    made = (
+        grpc.insecure_channel(target, options=_OPTIONS)
+        if ca is None
+        else grpc.secure_channel(target, grpc.ssl_channel_credentials(ca), options=_OPTIONS)
     )
+    return grpc.intercept_channel(made, _BearerSync(token))

@@ -25,7 +25,7 @@ from pathlib import Path
 import grpc.aio
 import structlog
 
-from hrm import rpc, wire
+from hrm import rpc, tls, wire
 from hrm.agent import file_cache, shim
 from hrm.agent import isolation as isolating
 from hrm.agent.containers import Containers, Ended, StopOrder
@@ -60,6 +60,7 @@ from hrm.core.node import NodeCore
 from hrm.errors import HrmError, InvalidConfig
 from hrm.pipeline.local import SOCKET_VARIABLE
 from hrm.spark.launch import Launch, executor_launch, find_java, find_spark
+from hrm.tls_server import listen, server_tls
 from hrm.v1 import common_pb2, node_pb2, node_pb2_grpc, pipeline_pb2_grpc
 
 __all__ = ["READY_FILE", "Agent", "CommandOf", "run"]
@@ -94,6 +95,7 @@ class Agent:
         self._shuffle = shuffle
         self._machine = machine
         self._token = token
+        self._tls = server_tls(settings)
         self._command_of = command_of
         self._core = NodeCore(
             machine.name,
@@ -130,7 +132,7 @@ class Agent:
         self._hurry = asyncio.Event()
         self._link = Link(
             target=settings.master,
-            read_token=self._read_token,
+            open_channel=self._open_channel,
             register=self._registration,
             on_message=self._master_said,
             on_up=self._connected,
@@ -141,7 +143,7 @@ class Agent:
         self._pipelines: PipelineRuntime | None = None
         if machine.pipelines is not None:
             self._pipelines = PipelineRuntime(
-                settings, machine.pipelines, machine.identity, self._read_token
+                settings, machine.pipelines, machine.identity, self._open_channel
             )
         self._spark_versions = spark_versions
         self._endpoint = ""
@@ -166,9 +168,13 @@ class Agent:
         vcores = self._machine.capacity.vcores
         return make(self._machine.identity, vcores, self._settings.cpu_limit)
 
-    def _read_token(self) -> str:
-        """Read again for every connection: a renewed token needs no restart."""
-        return rpc.read_token(self._settings.token_file)
+    def _open_channel(self) -> grpc.aio.Channel:
+        """To the master. Its files are read again for every connection: a renewed token, or
+        authority, needs no restart."""
+        settings = self._settings
+        token = rpc.read_token(settings.token_file)
+        ca = tls.ca_file(settings.token_file, settings.tls_ca)
+        return rpc.channel(settings.master, token, tls.read_ca(ca))
 
     # --- the life of the agent ----------------------------------------------------------------
 
@@ -231,7 +237,7 @@ class Agent:
             pipeline_pb2_grpc.add_GpuServiceServicer_to_server(gpus, server)
             await self._serve_gpus(stack, gpus)
         try:
-            port = server.add_insecure_port(f"{settings.host}:{settings.port}")
+            port = listen(server, f"{settings.host}:{settings.port}", self._tls)
         except RuntimeError as error:
             raise InvalidConfig(
                 f"cannot listen on {settings.host}:{settings.port}: the port is in use or the "
@@ -240,15 +246,16 @@ class Agent:
         await server.start()
         stack.push_async_callback(server.stop, _SERVER_GRACE_S)
         try:
-            pages = await LogPages(self._logs).start(settings.host, settings.log_port)
+            pages = LogPages(self._logs, self._tls)
+            serving = await pages.start(settings.host, settings.log_port)
         except OSError as error:
             raise InvalidConfig(
                 f"cannot serve log pages on {settings.host}:{settings.log_port}: "
                 f"{error.strerror}; choose another port with --log-port"
             ) from error
-        stack.callback(pages.close)
+        stack.callback(serving.close)
         self._endpoint = f"{settings.host}:{port}"
-        self._logs.address = f"{settings.host}:{pages.sockets[0].getsockname()[1]}"
+        self._logs.address = f"{settings.host}:{serving.sockets[0].getsockname()[1]}"
 
     async def _serve_gpus(self, stack: contextlib.AsyncExitStack, gpus: GpuService) -> None:
         """To programs of this machine that hold no token: executors. Who may open the socket may

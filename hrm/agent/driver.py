@@ -3,8 +3,9 @@
 The command is ``hrm.agent.driver_runner``, which starts the node's own spark-submit in client mode:
 from there on a driver on a node is like one at a user's terminal, with its AppMaster beside it. All
 that the runner must know is in one file of the container, and so is the cluster's token, for the
-AppMaster and the runner: a driver that runs as its submitter cannot read the agent's. Both go with
-the container; the first holds the application's configuration, and so its secrets.
+AppMaster and the runner: a driver that runs as its submitter cannot read the agent's. So is the
+cluster's authority, where it speaks TLS. All go with the container; the first holds the
+application's configuration, and so its secrets.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from hrm.errors import LaunchFailed
 from hrm.rpc import read_token
 from hrm.spark.conf import DRIVER_ENVIRONMENT, conf_dir
 from hrm.spark.launch import Java, Launch, Spark, gpu_environment
+from hrm.tls import CA_FILE, ca_file, read_ca
 
 __all__ = [
     "APPLICATION_DIR",
@@ -66,7 +68,7 @@ def driver_launch(
 
     Raises:
         LaunchFailed: its document cannot be read, or this Spark has no spark-submit.
-        HrmError: the agent's own token cannot be read.
+        HrmError: the agent's own token, or authority, cannot be read.
     """
     try:
         document = json.loads(spec.launch.driver)
@@ -79,10 +81,12 @@ def driver_launch(
             f"there is no {program}, so this node can run executors and no drivers; name a whole "
             f"Spark with --spark-home"
         )
+    authority = read_ca(ca_file(settings.token_file, settings.tls_ca))
     document |= {
         "attempt": int(spec.executor_id),
         "master": settings.master,
         "token_file": str(work_dir.absolute() / TOKEN_FILE),
+        "tls_ca": str(work_dir.absolute() / CA_FILE) if authority else "",
         "host": settings.host,
         "spark_submit": str(program),
         "cache_dir": str(cache_dir),
@@ -102,6 +106,7 @@ def driver_launch(
         "TMPDIR": str(work_dir / "tmp"),
         "HRM_PYTHON": sys.executable,
         "HRM_TOKEN_FILE": document["token_file"],
+        "HRM_TLS_CA": document["tls_ca"],
         "HRM_CONTAINER_ID": spec.container_id,
         "HRM_SUBMISSION_ID": str(document["submission_id"]),
         "HRM_SUBMISSION_ATTEMPT": spec.executor_id,
@@ -111,6 +116,8 @@ def driver_launch(
         environment["JAVA_HOME"] = str(java.home)
     argv = (sys.executable, "-P", "-m", "hrm.agent.driver_runner", str(work_dir / DOCUMENT_FILE))
     files = {DOCUMENT_FILE: json.dumps(document), TOKEN_FILE: read_token(settings.token_file)}
+    if authority:
+        files[CA_FILE] = authority.decode()
     return Launch(argv=argv, environment=environment, files=files)
 
 

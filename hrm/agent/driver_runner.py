@@ -32,7 +32,7 @@ from typing import Any
 
 import grpc
 
-from hrm import rpc
+from hrm import rpc, tls
 from hrm.agent import shim
 from hrm.agent.driver import APPLICATION_DIR
 from hrm.agent.driver_files import bring
@@ -62,7 +62,7 @@ _TIED = (
 _NOT_FROM_THE_CLIENT = (
     *("spark.master", "spark.submit.deployMode", "spark.driver.host", "spark.driver.bindAddress"),
     *("spark.jars", "spark.files", "spark.archives", "spark.submit.pyFiles"),
-    *("spark.hrm.token.file", "spark.hrm.python"),
+    *("spark.hrm.token.file", "spark.hrm.tls.ca", "spark.hrm.python"),
 )
 _LISTS = {"py-file": "--py-files", "jar": "--jars", "file": "--files", "archive": "--archives"}
 
@@ -162,7 +162,8 @@ class Runner:
         signal.signal(signal.SIGTERM, self._end_asked)
         token_file = Path(document["token_file"])
         token_file.chmod(0o600)
-        with rpc.sync_channel(master, rpc.read_token(token_file)) as channel:
+        ca = tls.read_ca(Path(document["tls_ca"]) if document["tls_ca"] else None)
+        with rpc.sync_channel(master, rpc.read_token(token_file), ca) as channel:
             stub = submission_pb2_grpc.SubmissionServiceStub(channel)
             self._bring_files(stub)
             conf = self._conf()

@@ -29,6 +29,7 @@ from hrm.errors import (
     InvalidRequest,
     PermissionDenied,
     StaleEpoch,
+    TlsFailed,
     Unavailable,
 )
 from hrm.v1 import node_pb2, node_pb2_grpc
@@ -50,7 +51,7 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
         self,
         *,
         target: str,
-        read_token: Callable[[], str],
+        open_channel: Callable[[], grpc.aio.Channel],
         register: Callable[[], node_pb2.RegisterNode],
         on_message: Callable[[node_pb2.MasterMessage], None],
         on_up: Callable[[int, bool], None],
@@ -59,7 +60,9 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
         delay_max_s: float,
     ) -> None:
         """``on_up(epoch, first)`` follows every accepted registration."""
-        super().__init__(target=target, read_token=read_token, delay_max_s=delay_max_s, log=_log)
+        super().__init__(
+            target=target, open_channel=open_channel, delay_max_s=delay_max_s, log=_log
+        )
         self._register = register
         self._on_message = on_message
         self._on_up = on_up
@@ -106,7 +109,7 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
             delay_s = await self._pause(delay_s)
 
     def _is_fatal(self, error: HrmError) -> bool:
-        if isinstance(error, PermissionDenied | InvalidRequest):
+        if isinstance(error, PermissionDenied | InvalidRequest | TlsFailed):
             return not self._was_up
         return isinstance(error, AlreadyExists)
 

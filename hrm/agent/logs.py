@@ -28,6 +28,7 @@ import grpc.aio
 from hrm import rpc
 from hrm.agent.shim import rotated
 from hrm.errors import HrmError, InvalidRequest, NotFound
+from hrm.tls_server import ServerTls
 from hrm.v1 import node_pb2, node_pb2_grpc
 
 __all__ = ["STREAMS", "LogPages", "LogReader", "LogService", "Logs", "signature"]
@@ -137,6 +138,7 @@ class Logs:
         self._dir = containers_dir
         self._token = token
         self._is_over = is_over
+        self.scheme = "http"
         self.address = ""
 
     def path(self, container_id: str, stream: str) -> Path:
@@ -164,7 +166,7 @@ class Logs:
     def url(self, container_id: str, stream: str) -> str:
         """The signed address of a log's page."""
         path = f"/containers/{container_id}/{stream}"
-        return f"http://{self.address}{path}?sig={signature(path, self._token)}"
+        return f"{self.scheme}://{self.address}{path}?sig={signature(path, self._token)}"
 
     def is_signed(self, path: str, given: str) -> bool:
         expected = signature(path, self._token)
@@ -203,13 +205,18 @@ class LogService(node_pb2_grpc.AgentServiceServicer):
 class LogPages:
     """A read-only HTTP server for log pages: GET and HEAD, one request a connection."""
 
-    def __init__(self, logs: Logs) -> None:
+    def __init__(self, logs: Logs, secure: ServerTls | None = None) -> None:
+        """``secure``: it is an HTTPS server, and says so in the logs' addresses."""
         self._logs = logs
+        self._context = secure.context() if secure is not None else None
+        logs.scheme = "https" if secure is not None else "http"
         self._open = 0
 
     async def start(self, host: str, port: int) -> asyncio.Server:
         """Listen; raises OSError when the port is taken."""
-        return await asyncio.start_server(self._connected, host, port, limit=_HEAD_BYTES_MAX)
+        return await asyncio.start_server(
+            self._connected, host, port, limit=_HEAD_BYTES_MAX, ssl=self._context
+        )
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1

@@ -30,14 +30,16 @@ class PipelineLink(MasterStream[pb.NodePipelineMessage, pb.MasterPipelineMessage
         self,
         *,
         target: str,
-        read_token: Callable[[], str],
+        open_channel: Callable[[], grpc.aio.Channel],
         register: Callable[[], pb.RegisterPipelineNode],
         on_up: Callable[[], None],
         on_message: Callable[[pb.MasterPipelineMessage], None],
         load: Callable[[], pb.PipelineLoad],
         delay_max_s: float,
     ) -> None:
-        super().__init__(target=target, read_token=read_token, delay_max_s=delay_max_s, log=_log)
+        super().__init__(
+            target=target, open_channel=open_channel, delay_max_s=delay_max_s, log=_log
+        )
         self._register = register
         self._on_up = on_up
         self._on_message = on_message

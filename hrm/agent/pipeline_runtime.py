@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import grpc.aio
 import numpy as np
 import structlog
 
@@ -91,7 +92,7 @@ class PipelineRuntime:
         settings: AgentSettings,
         share: PipelineShare,
         identity: str,
-        read_token: Callable[[], str],
+        open_channel: Callable[[], grpc.aio.Channel],
     ) -> None:
         self.share = share
         self._identity = identity
@@ -124,7 +125,7 @@ class PipelineRuntime:
         self._tasks: list[asyncio.Task[None]] = []
         self._link = PipelineLink(
             target=settings.master,
-            read_token=read_token,
+            open_channel=open_channel,
             register=self._registration,
             on_up=self._connected,
             on_message=self._master_said,

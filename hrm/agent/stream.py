@@ -35,10 +35,15 @@ class MasterStream(abc.ABC, Generic[Said, Heard]):
     """One stream, and the next. All of it belongs to the event loop."""
 
     def __init__(
-        self, *, target: str, read_token: Callable[[], str], delay_max_s: float, log: Any
+        self,
+        *,
+        target: str,
+        open_channel: Callable[[], grpc.aio.Channel],
+        delay_max_s: float,
+        log: Any,
     ) -> None:
         self._target = target
-        self._read_token = read_token
+        self._open_channel = open_channel
         self._delay_max_s = delay_max_s
         self._log = log
         self._queue: asyncio.Queue[Iterable[Said] | None] | None = None
@@ -101,7 +106,7 @@ class MasterStream(abc.ABC, Generic[Said, Heard]):
         queue: asyncio.Queue[Iterable[Said] | None] = asyncio.Queue()
         self._queue = queue
         self._say((self._registration(),))
-        async with rpc.channel(self._target, self._read_token()) as channel:
+        async with self._open_channel() as channel:
             call = self._connect(channel, _drained(queue))
             tasks: list[asyncio.Task[None]] = []
             try:

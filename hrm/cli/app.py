@@ -46,6 +46,7 @@ COMMANDS = {
     "scheduler": "hrm.cli.daemons",
     "pipeline": "hrm.cli.pipeline",
     "policy": "hrm.cli.policy",
+    "tls": "hrm.cli.tls",
     "sim": "hrm.cli.sim",
 }
 """Where each command lives, in the order in which ``hrm --help`` shows them."""
@@ -71,6 +72,8 @@ class _LazyGroup(TyperGroup):
         return self.commands[cmd_name]
 
     def invoke(self, ctx: Any) -> Any:
+        # gRPC tells of every handshake that fails; read when it is imported. What matters is told.
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         try:
             return super().invoke(ctx)
         except HrmError as error:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hrm.v1.events_pb2_grpc import EventServiceStub
     from hrm.v1.policy_pb2_grpc import PolicyServiceStub
 
-__all__ = ["Master", "connect"]
+__all__ = ["Master", "connect", "connected"]
 
 
 class Master(NamedTuple):
@@ -36,16 +36,27 @@ def connect(
     Raises:
         HrmError: no token, no answer in time, or the master's refusal.
     """
+    from hrm import tls
+
+    target = default_master(master)
+    token = token_file(master, token_path)
+    with connected(target, token, tls.ca_file(token), timeout_s) as answer:
+        yield answer
+
+
+@contextmanager
+def connected(
+    target: str, token_path: Path, ca_path: Path | None, timeout_s: float
+) -> Iterator[Master]:
+    """As ``connect``, to ``target`` (host:port), whatever the environment means."""
     import grpc
 
-    from hrm import rpc
+    from hrm import rpc, tls
     from hrm.v1.admin_pb2_grpc import AdminServiceStub
     from hrm.v1.events_pb2_grpc import EventServiceStub
     from hrm.v1.policy_pb2_grpc import PolicyServiceStub
 
-    target = default_master(master)
-    token = rpc.read_token(token_file(master, token_path))
-    with rpc.sync_channel(target, token) as channel:
+    with rpc.sync_channel(target, rpc.read_token(token_path), tls.read_ca(ca_path)) as channel:
         try:
             stub = AdminServiceStub(channel)
             policies, events = PolicyServiceStub(channel), EventServiceStub(channel)

@@ -34,6 +34,15 @@ StateDirOption = Annotated[
     typer.Option("--state-dir", metavar="DIR", help="All its state. Default: $HRM_HOME or ~/.hrm."),
 ]
 
+TlsOption = Annotated[
+    bool,
+    typer.Option(
+        "--tls/--no-tls",
+        envvar="HRM_TLS",
+        help="Encrypt its traffic, by certificates of its own.",
+    ),
+]
+
 
 @app.command()
 def up(
@@ -63,6 +72,7 @@ def up(
             help="Applications write Spark's event logs, for hrm history.",
         ),
     ] = True,
+    tls: TlsOption = False,
 ) -> None:
     """Start a cluster on this machine: one master and some nodes, all processes."""
     from hrm.cli import embedded, history, machine
@@ -91,6 +101,7 @@ def up(
             nodes=nodes,
             size=size,
             event_log=event_log,
+            tls=tls,
         )
         if removed := history.prune(directory / embedded.EVENT_LOGS, time.time()):
             console.note(f"removed {removed} event logs that were old or too many")
@@ -189,7 +200,11 @@ def _progress() -> Iterator[Progress]:
 def _needed(cluster: Cluster) -> dict[str, str]:
     """Variables without which the next command would mean another cluster."""
     needed = {"HRM_HOME": str(cluster.directory)} if _state_flag(cluster.directory) else {}
-    meant = {"HRM_TOKEN_FILE": str(cluster.token), "HRM_MASTER": cluster.address}
+    meant = {
+        "HRM_TOKEN_FILE": str(cluster.token),
+        "HRM_TLS_CA": str(cluster.ca or ""),
+        "HRM_MASTER": cluster.address,
+    }
     return needed | {n: value for n, value in meant.items() if os.environ.get(n, value) != value}
 
 

@@ -38,6 +38,10 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
         "`$HRM_TOKEN_FILE`, else `$HRM_HOME/token`",
         "the cluster's secret, mode 0600",
     ),
+    "spark.hrm.tls.ca": (
+        "`$HRM_TLS_CA`, else `ca.pem` beside the token file",
+        "certificates (PEM) of who may be the master: traffic with it is encrypted",
+    ),
     "spark.hrm.registration.timeout": (
         "`30s`",
         "how long the driver waits until its AppMaster has registered it",
@@ -93,6 +97,11 @@ _ENVIRONMENT = {
     "HRM_CONFIG": ("", "the configuration file; it must exist if this is set"),
     "HRM_MASTER": ("", "`host:port` that `hrm status` and its like ask"),
     "HRM_TOKEN_FILE": ("`$HRM_HOME/token`", "the cluster's secret, for clients and AppMasters"),
+    "HRM_TLS_CA": (
+        "`ca.pem` beside the token file",
+        "the cluster's authority (PEM): traffic with the master is encrypted; empty: clear text",
+    ),
+    "HRM_TLS": ("", "`1`: `hrm up` encrypts its cluster's traffic, as --tls does"),
     "HRM_ARCHIVE": ("`on`", "`off`: drivers start without the archive of Spark's classes"),
     "HRM_EVENT_LOG": ("", "`0`: `hrm up` leaves Spark's event logs off, as --no-event-log does"),
     "HRM_EVENT_LOG_DIR": (

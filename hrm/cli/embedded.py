@@ -4,6 +4,7 @@ Everything they keep is under one directory, so that two clusters never meet and
 forgets one::
 
     DIR/token               the cluster's secret, mode 0600
+    DIR/ca.pem              where it speaks TLS: whom to trust; DIR/tls/ has the rest
     DIR/master/             the master's store
     DIR/nodes/node-1/       an agent's work directory, its containers in containers/
     DIR/logs/node-1.log     what the daemon said; .log.1 is the run before
@@ -28,6 +29,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -36,10 +38,13 @@ from hrm import __version__, errors
 from hrm.agent.shim import PROCESS_FILE, boot_id, descendants, start_ticks, write_json
 from hrm.cli import client, console
 from hrm.cli.machine import NodeSize
+from hrm.tls import CA_FILE
 
 __all__ = ["Cluster", "Process", "Progress", "free_port", "locked", "start", "stop"]
 
 EVENT_LOGS = "event-logs"
+TLS_DIR = "tls"
+CERTIFICATE = "localhost"
 MASTER_START_TIMEOUT_S = 60.0
 AGENTS_START_TIMEOUT_S = 60.0
 APPLICATIONS_STOP_TIMEOUT_S = 10.0
@@ -88,6 +93,7 @@ class Cluster:
     boot: str = field(default_factory=boot_id)
     started_at_s: float = field(default_factory=time.time)
     event_log: bool = True
+    tls: bool = False
     processes: list[Process] = field(default_factory=list)
 
     @property
@@ -97,6 +103,11 @@ class Cluster:
     @property
     def token(self) -> Path:
         return self.directory / "token"
+
+    @property
+    def ca(self) -> Path | None:
+        """The file of its authority; None: it speaks clear text."""
+        return self.directory / CA_FILE if self.tls else None
 
     @property
     def event_log_dir(self) -> str:
@@ -121,6 +132,7 @@ class Cluster:
                 "cores": self.size.cores,
                 "memory_mib": self.size.memory_mib,
                 "event_log": self.event_log,
+                "tls": self.tls,
                 "processes": [asdict(process) for process in self.processes],
             },
         )
@@ -147,6 +159,7 @@ class Cluster:
                 boot=str(document["boot_id"]),
                 started_at_s=float(document["started_at_s"]),
                 event_log=bool(document.get("event_log", False)),
+                tls=bool(document.get("tls", False)),
                 processes=[Process(**process) for process in document["processes"]],
             )
         except FileNotFoundError:
@@ -215,6 +228,7 @@ def start(cluster: Cluster, schedulers: int, progress: Progress) -> None:
     from hrm import rpc
 
     rpc.create_token(cluster.token)
+    _certify(cluster)
     (cluster.directory / EVENT_LOGS).mkdir(mode=0o700, exist_ok=True)
     try:
         _start(cluster, schedulers, progress)
@@ -271,7 +285,7 @@ def _end_applications(cluster: Cluster, progress: Progress) -> list[str]:
 
     ended: list[str] = []
     try:
-        with client.connect(cluster.address, _CALL_TIMEOUT_S, token_path=cluster.token) as master:
+        with _connected(cluster) as master:
             listing = admin_pb2.ListApplicationsRequest(limit=APPLICATIONS_LISTED_MAX)
             live = master.stub.ListApplications(listing, timeout=_CALL_TIMEOUT_S).applications
             for app in live:
@@ -293,6 +307,10 @@ def _end_applications(cluster: Cluster, progress: Progress) -> list[str]:
     except errors.HrmError as error:
         progress(f"applications could not be told: {error.message}")
     return ended
+
+
+def _connected(cluster: Cluster) -> AbstractContextManager[client.Master]:
+    return client.connected(cluster.address, cluster.token, cluster.ca, _CALL_TIMEOUT_S)
 
 
 def sweep_containers(directory: Path) -> list[str]:
@@ -345,11 +363,39 @@ def _kill_trees(roots: list[tuple[int, int]]) -> None:
         time.sleep(_POLL_S)
 
 
+def _certify(cluster: Cluster) -> None:
+    """A certificate for master and agents, new with each start; none: nobody is to expect one.
+
+    Raises:
+        InvalidConfig: beside the token is the authority of another cluster.
+    """
+    own, beside = cluster.directory / TLS_DIR / CA_FILE, cluster.directory / CA_FILE
+    if beside.exists() and not (own.exists() and own.read_bytes() == beside.read_bytes()):
+        raise errors.InvalidConfig(
+            f"{beside} was not made by hrm up; if it belongs to another cluster, keep this one "
+            f"apart from it: hrm up --state-dir DIR, else remove it"
+        )
+    beside.unlink(missing_ok=True)
+    if cluster.tls:
+        from hrm import certificates
+
+        certificates.make(cluster.directory / TLS_DIR, [f"{CERTIFICATE},{cluster.host}"])
+        beside.write_bytes(own.read_bytes())
+
+
+def _tls_flags(cluster: Cluster) -> list[str]:
+    if cluster.ca is None:
+        return []
+    own = cluster.directory / TLS_DIR / CERTIFICATE
+    flags = {"ca": cluster.ca, "cert": f"{own}.pem", "key": f"{own}.key"}
+    return [word for name, path in flags.items() for word in (f"--tls-{name}", str(path))]
+
+
 def _start(cluster: Cluster, schedulers: int, progress: Progress) -> None:
     from hrm.config import AgentSettings, load
 
     directory = cluster.directory
-    shared = ["--token-file", str(cluster.token), "--host", cluster.host]
+    shared = ["--token-file", str(cluster.token), "--host", cluster.host, *_tls_flags(cluster)]
     children = {}
     progress("starting the master")
     master = ["master", "--port", str(cluster.port), "--state-dir", str(directory / "master"),
@@ -403,6 +449,7 @@ def _spawn(cluster: Cluster, role: str, name: str, arguments: list[str]) -> _Chi
                 **os.environ,
                 "HRM_HOME": str(cluster.directory),
                 "HRM_EVENT_LOG_DIR": cluster.event_log_dir,
+                "HRM_TLS_CA": str(cluster.ca or ""),
                 "NO_COLOR": "1",
             },
             start_new_session=True,
@@ -469,7 +516,7 @@ def _nodes_alive(cluster: Cluster) -> set[str] | None:
     from hrm.v1 import admin_pb2, common_pb2
 
     try:
-        with client.connect(cluster.address, _CALL_TIMEOUT_S, token_path=cluster.token) as master:
+        with _connected(cluster) as master:
             answer = master.stub.ListNodes(admin_pb2.ListNodesRequest(), timeout=master.timeout_s)
     except errors.Unavailable:
         return None

@@ -21,7 +21,7 @@ from typing import Annotated
 
 import typer
 
-from hrm import address, errors
+from hrm import address, errors, tls
 from hrm.cli import console
 from hrm.cli.console import Output
 from hrm.spark.conf import conf_dir
@@ -161,6 +161,8 @@ def spark_environment() -> dict[str, str]:
         "HRM_TOKEN_FILE": str(token.expanduser().absolute()),
         "PATH": path,
     }
+    if ca := tls.ca_file(token):
+        variables["HRM_TLS_CA"] = str(ca.absolute())
     event_logs = os.environ.get("HRM_EVENT_LOG_DIR", _event_logs_here())
     return {**variables, "HRM_EVENT_LOG_DIR": event_logs} if event_logs else variables
 

@@ -93,9 +93,12 @@ def run_submit(arguments: Sequence[str]) -> int:
         raise errors.InvalidRequest(f"{master} is no HRM master; write hrm://HOST:PORT")
     named = options.conf.get("spark.hrm.token.file")
     token = address.token_file(master or None, Path(named) if named else None)
+    from hrm import tls
     from hrm.spark import submit
 
-    with submit.connect(address.default_master(master or None), token) as (client, channel):
+    ca = tls.ca_file(token, options.conf.get("spark.hrm.tls.ca"))
+    target = address.default_master(master or None)
+    with submit.connect(target, token, ca) as (client, channel):
         if options.status or options.kill:
             return _status_or_kill(client, options.status, options.kill)
         spec, files = submit.driver_spec(options)
@@ -283,11 +286,13 @@ def logs(
 def _ask(master: str | None, method: str, request: Any, timeout_s: float) -> Any:
     import grpc
 
-    from hrm import rpc
+    from hrm import rpc, tls
     from hrm.v1.submission_pb2_grpc import SubmissionServiceStub
 
     target = address.default_master(master)
-    with rpc.sync_channel(target, rpc.read_token(address.token_file(master))) as channel:
+    token = address.token_file(master)
+    ca = tls.read_ca(tls.ca_file(token))
+    with rpc.sync_channel(target, rpc.read_token(token), ca) as channel:
         try:
             return getattr(SubmissionServiceStub(channel), method)(request, timeout=timeout_s)
         except grpc.RpcError as error:

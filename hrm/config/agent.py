@@ -9,7 +9,16 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from hrm.config.sources import DEFAULT_PORT, Settings, hrm_home, label, token_file
+from hrm.config.sources import (
+    DEFAULT_PORT,
+    Settings,
+    TlsCa,
+    TlsCert,
+    TlsKey,
+    hrm_home,
+    label,
+    token_file,
+)
 
 __all__ = ["AgentSettings", "DeclaredGpu"]
 
@@ -48,6 +57,9 @@ class AgentSettings(Settings):
     token_file: Path = Field(
         default_factory=token_file, description="the cluster's secret, mode 0600"
     )
+    tls_ca: TlsCa = None
+    tls_cert: TlsCert = None
+    tls_key: TlsKey = None
 
     cores: int = Field(
         default=0, ge=0, le=4096, description="vcores offered; 0: all of the machine"

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from hrm.config.sources import DEFAULT_PORT, Settings, hrm_home, token_file
+from hrm.config.sources import DEFAULT_PORT, Settings, TlsCa, TlsCert, TlsKey, hrm_home, token_file
 
 __all__ = ["MasterSettings"]
 
@@ -29,6 +29,9 @@ class MasterSettings(Settings):
     token_file: Path = Field(
         default_factory=token_file, description="the cluster's secret, mode 0600"
     )
+    tls_ca: TlsCa = None
+    tls_cert: TlsCert = None
+    tls_key: TlsKey = None
     schedulers: int = Field(
         default=2, ge=1, le=256, description="parallel schedulers in the master"
     )

@@ -10,7 +10,7 @@ from typing import ClassVar
 from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
-from hrm.config.sources import DEFAULT_PORT, Settings, label, token_file
+from hrm.config.sources import DEFAULT_PORT, Settings, TlsCa, label, token_file
 
 __all__ = ["SchedulerSettings"]
 
@@ -29,6 +29,7 @@ class SchedulerSettings(Settings):
     token_file: Path = Field(
         default_factory=token_file, description="the cluster's secret, mode 0600"
     )
+    tls_ca: TlsCa = None
     placement_policy: str = Field(
         default="min-wait",
         min_length=1,

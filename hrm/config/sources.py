@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from hrm.errors import InvalidConfig
@@ -20,6 +20,9 @@ from hrm.errors import InvalidConfig
 __all__ = [
     "DEFAULT_PORT",
     "Settings",
+    "TlsCa",
+    "TlsCert",
+    "TlsKey",
     "config_file",
     "hrm_home",
     "label",
@@ -28,6 +31,19 @@ __all__ = [
 ]
 
 DEFAULT_PORT = 7480
+
+TlsCa = Annotated[
+    Path | None,
+    Field(
+        description="certificates (PEM) of who may answer: all of HRM's traffic is encrypted; "
+        "default: $HRM_TLS_CA, else ca.pem beside token_file, else clear text"
+    ),
+]
+TlsCert = Annotated[
+    Path | None,
+    Field(description="this server's own certificate and those above it (PEM), with tls_key"),
+]
+TlsKey = Annotated[Path | None, Field(description="the private key of tls_cert (PEM), mode 0600")]
 
 
 def hrm_home() -> Path:

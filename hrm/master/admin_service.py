@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import statistics
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
 import grpc.aio
 
-from hrm import __version__, rpc, wire
+from hrm import __version__, rpc, tls, wire
 from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.explain import explain, explain_past
@@ -45,15 +45,19 @@ _WAITING = (ContainerState.ASSIGNED, ContainerState.WAITING)
 
 
 class AdminService(admin_pb2_grpc.AdminServiceServicer):
-    """``address``: where this master listens; ``token``: for asking agents for logs."""
+    """``address``: where this master listens; ``to_agent``: a channel to an agent's endpoint."""
 
     def __init__(
-        self, master: Interpreter, address: str, token: str, pipelines: PipelineCluster
+        self,
+        master: Interpreter,
+        address: str,
+        to_agent: Callable[[str], grpc.aio.Channel],
+        pipelines: PipelineCluster,
     ) -> None:
         self._master = master
         self._pipelines = pipelines
         self._address = address
-        self._token = token
+        self._to_agent = to_agent
         self._started_at_s = master.now()
 
     @property
@@ -205,7 +209,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             )
         except HrmError as error:
             await rpc.abort(context, error)
-        channel = rpc.channel(node.endpoint, self._token)
+        channel = self._to_agent(node.endpoint)
         ask = node_pb2.ReadLogRequest(
             container_id=container_id,
             stream=request.stream or "stderr",
@@ -224,7 +228,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 await context.abort(error.code(), f"{node.name}: {error.details()}")
-            await context.abort(*_no_log(node.name, error.details() or str(error.code())))
+            unsafe = tls.failure(node.endpoint, error.details() or "")
+            why = unsafe.message if unsafe else error.details() or str(error.code())
+            await context.abort(*_no_log(node.name, why))
         finally:
             await channel.close(None)
 

@@ -9,6 +9,7 @@ import gc
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import grpc.aio
@@ -18,7 +19,7 @@ from grpc_health.v1.health import SERVICE_NAME as HEALTH
 from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined]
 from grpc_reflection.v1alpha import reflection
 
-from hrm import policies, rpc
+from hrm import policies, rpc, tls
 from hrm.config import MasterSettings
 from hrm.core.bounds import Bounds
 from hrm.core.master import MasterCore
@@ -38,6 +39,7 @@ from hrm.master.store import SqliteStore
 from hrm.master.submission_service import SubmissionService
 from hrm.master.submissions import Submissions
 from hrm.policies.host import Hosts
+from hrm.tls_server import ServerTls, listen, server_tls
 from hrm.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -88,6 +90,7 @@ async def run(settings: MasterSettings) -> int:
             file is not private.
     """
     token = rpc.create_token(settings.token_file)
+    secure = server_tls(settings)
     settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _locked(settings.state_dir / "lock"):
         store = SqliteStore(settings.state_dir / "hrm.sqlite")
@@ -100,7 +103,7 @@ async def run(settings: MasterSettings) -> int:
                 keep_s=settings.events_keep_s,
             )
             try:
-                return await _serve(settings, token, store, journal, epoch)
+                return await _serve(settings, token, secure, store, journal, epoch)
             finally:
                 journal.close()
         finally:
@@ -108,10 +111,15 @@ async def run(settings: MasterSettings) -> int:
 
 
 async def _serve(
-    settings: MasterSettings, token: str, store: SqliteStore, journal: Journal, epoch: int
+    settings: MasterSettings,
+    token: str,
+    secure: ServerTls | None,
+    store: SqliteStore,
+    journal: Journal,
+    epoch: int,
 ) -> int:
     server = grpc.aio.server(interceptors=[rpc.TokenInterceptor(token)], options=rpc.SERVER_OPTIONS)
-    port = _bind(server, settings)
+    port = _bind(server, settings, secure)
     address = f"{settings.host}:{port}"
     bounds = bounds_of(settings)
     loop = asyncio.get_running_loop()
@@ -146,16 +154,14 @@ async def _serve(
         loop.add_signal_handler(signum, _finish, stopped)
     await server.start()
     (settings.state_dir / "address").write_text(address + "\n")
-    log.info("serving", address=address, epoch=core.epoch, schedulers=settings.schedulers)
+    log.info(
+        "serving", address=address, epoch=core.epoch, schedulers=settings.schedulers,
+        tls=secure is not None,
+    )  # fmt: skip
     print(f"master ready on {address} (epoch {core.epoch})", flush=True)
-
-    def draining(name: NodeName) -> bool:
-        node = core.ledger.nodes.get(name)
-        return node is not None and node.state is NodeState.DRAINING
-
     ticking = asyncio.gather(
         master.tick_forever(TICK_INTERVAL_S),
-        pipelines.tick_forever(draining),
+        pipelines.tick_forever(partial(_draining, core)),
         submissions.run(TICK_INTERVAL_S),
     )
     try:
@@ -172,15 +178,20 @@ async def _serve(
     return 0
 
 
+def _draining(core: MasterCore, name: NodeName) -> bool:
+    node = core.ledger.nodes.get(name)
+    return node is not None and node.state is NodeState.DRAINING
+
+
 def _finish(stopped: asyncio.Future[HrmError | None], error: HrmError | None = None) -> None:
     if not stopped.done():
         stopped.set_result(error)
 
 
-def _bind(server: grpc.aio.Server, settings: MasterSettings) -> int:
+def _bind(server: grpc.aio.Server, settings: MasterSettings, secure: ServerTls | None) -> int:
     wanted = f"{settings.host}:{settings.port}"
     try:
-        port = server.add_insecure_port(wanted)
+        port = listen(server, wanted, secure)
     except RuntimeError:
         port = 0
     if port == 0:
@@ -202,8 +213,13 @@ async def _add_services(
 ) -> None:
     interval_s = settings.heartbeat_interval_s
     assert master.journal is not None
+    ca = tls.ca_file(settings.token_file, settings.tls_ca)
+
+    def to_agent(endpoint: str) -> grpc.aio.Channel:
+        return rpc.channel(endpoint, token, tls.read_ca(ca))
+
     admin_pb2_grpc.add_AdminServiceServicer_to_server(
-        AdminService(master, address, token, pipelines.core), server
+        AdminService(master, address, to_agent, pipelines.core), server
     )
     events_pb2_grpc.add_EventServiceServicer_to_server(EventService(master.journal), server)
     node_pb2_grpc.add_NodeServiceServicer_to_server(NodeService(master, interval_s), server)

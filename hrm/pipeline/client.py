@@ -35,7 +35,7 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
-from hrm import errors, pipeline_wire, rpc, wire
+from hrm import errors, pipeline_wire, rpc, tls, wire
 from hrm.address import default_master, token_file
 from hrm.core.model import WorkloadClass
 from hrm.core.pipeline.model import Device
@@ -194,20 +194,23 @@ class Client:
         master: str | None = None,
         *,
         token_path: Path | None = None,
+        tls_ca: Path | None = None,
         patience_s: float = 60.0,
         call_timeout_s: float = CALL_TIMEOUT_S,
     ) -> None:
         """``patience_s``: how long calls are tried again while the master is away or full;
-        ``call_timeout_s``: of one call."""
+        ``call_timeout_s``: of one call; ``tls_ca``: the cluster's authority, where it is not the
+        one that commands use."""
         self._call_timeout_s = call_timeout_s
         self.target = default_master(master)
-        token = rpc.read_token(token_file(master, token_path))
+        path = token_file(master, token_path)
+        token, ca = rpc.read_token(path), tls.read_ca(tls.ca_file(path, tls_ca))
         self.patience_s = patience_s
         self._loop = _loop()
         self._running: dict[asyncio.Task[Any], pb.SubmitPipelineTaskRequest] = {}
         self._closed = False
         self._sources: dict[int, tuple[Pipeline, Sources, pb.PipelineSpec]] = {}
-        self._channel: grpc.aio.Channel = self._call(self._connect(token))
+        self._channel: grpc.aio.Channel = self._call(self._connect(token, ca))
         self._stub = PipelineServiceStub(self._channel)
 
     def submit(
@@ -340,8 +343,8 @@ class Client:
     def _call(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    async def _connect(self, token: str) -> grpc.aio.Channel:
-        return rpc.channel(self.target, token)
+    async def _connect(self, token: str, ca: bytes | None) -> grpc.aio.Channel:
+        return rpc.channel(self.target, token, ca)
 
     async def _end(self) -> None:
         running = list(self._running)
@@ -442,6 +445,8 @@ class Client:
             except (errors.Unavailable, grpc.RpcError) as error:
                 code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
                 again = isinstance(error, errors.Unavailable) or code in _AGAIN
+                if isinstance(error, grpc.aio.AioRpcError) and code is grpc.StatusCode.UNAVAILABLE:
+                    again = tls.failure(self.target, error.details() or "") is None
                 now = self._loop.time()
                 if deadline is None or now - begun > WORKED_S:
                     deadline = now + patience_s

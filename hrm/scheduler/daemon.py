@@ -22,7 +22,7 @@ import grpc
 import grpc.aio
 import structlog
 
-from hrm import policies, rpc, state_wire
+from hrm import policies, rpc, state_wire, tls
 from hrm.config import SchedulerSettings
 from hrm.core.bounds import Bounds
 from hrm.core.commands import LeaseGranted
@@ -30,7 +30,14 @@ from hrm.core.model import WorkloadClass
 from hrm.core.negotiator import Proposal
 from hrm.core.replica import Replica
 from hrm.core.scheduler import Job, Scheduler
-from hrm.errors import AlreadyExists, HrmError, InvalidRequest, PermissionDenied, Unavailable
+from hrm.errors import (
+    AlreadyExists,
+    HrmError,
+    InvalidRequest,
+    PermissionDenied,
+    TlsFailed,
+    Unavailable,
+)
 from hrm.v1 import scheduler_pb2 as pb
 from hrm.v1 import scheduler_pb2_grpc
 
@@ -49,11 +56,12 @@ async def run(settings: SchedulerSettings) -> int:
     """Schedule until SIGTERM or SIGINT; answers the exit status.
 
     Raises:
-        InvalidConfig: the policy or the token file is not there.
-        HrmError: the master refuses this scheduler for good: its name or its token.
+        InvalidConfig: the policy, the token file or the authority's is not there.
+        HrmError: the master refuses this scheduler for good: its name or its token,
+            or cannot be trusted.
     """
     policies.load(settings.placement_policy)
-    rpc.read_token(settings.token_file)
+    _open_channel(settings)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -72,6 +80,13 @@ async def run(settings: SchedulerSettings) -> int:
     return 0
 
 
+def _open_channel(settings: SchedulerSettings) -> grpc.aio.Channel:
+    """Its files are read anew for every try: a new master may have a new token."""
+    token = rpc.read_token(settings.token_file)
+    ca = tls.ca_file(settings.token_file, settings.tls_ca)
+    return rpc.channel(settings.master, token, tls.read_ca(ca))
+
+
 async def _keep_up(settings: SchedulerSettings) -> None:
     """One session after the other, with pauses that grow to a bound while no master answers."""
     delay_s = RECONNECT_DELAY_S
@@ -79,15 +94,16 @@ async def _keep_up(settings: SchedulerSettings) -> None:
     been_up = False
     while True:
         try:
-            # Read anew for every try: a new master may have a new token.
-            async with rpc.channel(settings.master, rpc.read_token(settings.token_file)) as channel:
+            async with _open_channel(settings) as channel:
                 session = await Session.open(channel, settings)
                 been_up = True
                 delay_s = RECONNECT_DELAY_S
                 await session.serve()
         except grpc.aio.AioRpcError as broken:
             error = rpc.error_from(broken, settings.master)
-            mistake = isinstance(error, PermissionDenied | InvalidRequest | AlreadyExists)
+            mistake = isinstance(
+                error, PermissionDenied | InvalidRequest | AlreadyExists | TlsFailed
+            )
             if mistake and not been_up:
                 raise error from broken
             log.warning("no session with the master", error=error.message)

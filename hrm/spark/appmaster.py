@@ -37,7 +37,7 @@ from typing import Any
 
 import grpc
 
-from hrm import errors, rpc
+from hrm import errors, rpc, tls
 from hrm.core import application_messages as messages
 from hrm.core.application_master import AppMasterCore, AppMasterLimits
 from hrm.spark import app_wire
@@ -77,6 +77,7 @@ class AppMaster:
         )
         self.core.adopt({i: int(p) for i, p in introduction["executors"].items()})
         self._token = ""
+        self._ca: bytes | None = None
         self._progress: application_pb2.ApplicationUpdate | None = None
         self._targets_known = asyncio.Event()
         self._finishing = asyncio.Event()
@@ -137,7 +138,9 @@ class AppMaster:
                 )
             )
         try:
-            self._token = rpc.read_token(_token_file(self.hello["token_file"]))
+            token_file = _token_file(self.hello["token_file"])
+            self._token = rpc.read_token(token_file)
+            self._ca = tls.read_ca(tls.ca_file(token_file, self.hello["tls_ca"]))
         except errors.HrmError as error:
             await self._tell_failure(error.message)
             return False
@@ -211,7 +214,7 @@ class AppMaster:
     async def _sessions(self) -> None:
         """One session after the other, until the application has ended or the limit is reached."""
         delay_s = RECONNECT_DELAY_S
-        async with rpc.channel(self.hello["master"], self._token) as channel:
+        async with rpc.channel(self.hello["master"], self._token, self._ca) as channel:
             stub = application_pb2_grpc.ApplicationServiceStub(channel)
             while True:
                 began_s = time.monotonic()

@@ -30,8 +30,8 @@ from urllib.parse import unquote, urlparse
 
 import grpc
 
-from hrm import rpc
-from hrm.errors import InvalidRequest, NotFound, StaleEpoch, Unavailable
+from hrm import rpc, tls
+from hrm.errors import InvalidRequest, NotFound, StaleEpoch, TlsFailed, Unavailable
 from hrm.spark.submit_options import Options, memory_mib
 from hrm.v1 import submission_pb2 as pb
 from hrm.v1 import submission_pb2_grpc
@@ -299,8 +299,9 @@ class Client:
         while True:
             try:
                 return self._once(method, request)
-            except Unavailable:
-                if method != "Submit" or time.monotonic() > deadline_s:
+            except Unavailable as error:
+                hopeless = method != "Submit" or isinstance(error, TlsFailed)
+                if hopeless or time.monotonic() > deadline_s:
                     raise
             time.sleep(RETRY_S)
 
@@ -338,18 +339,21 @@ class Client:
 
 
 @contextmanager
-def connect(target: str, token_path: Path) -> Iterator[tuple[Client, grpc.Channel]]:
-    """A client of the master at ``target`` (host:port).
+def connect(
+    target: str, token_path: Path, ca_path: Path | None
+) -> Iterator[tuple[Client, grpc.Channel]]:
+    """A client of the master at ``target`` (host:port). ``ca_path``: of its authority; None: clear
+    text.
 
     Raises:
-        HrmError: there is no usable token.
+        HrmError: there is no usable token, or no usable authority.
     """
 
     def tell(text: str) -> None:
         sys.stderr.write(f"HRM: {text}\n")
 
     token = rpc.read_token(token_path)
-    with rpc.sync_channel(target, token) as channel:
+    with rpc.sync_channel(target, token, tls.read_ca(ca_path)) as channel:
         stub = submission_pb2_grpc.SubmissionServiceStub(channel)
         yield Client(stub, target, tell), channel
 

@@ -17,6 +17,7 @@ import pytest
 
 from hrm import rpc
 from hrm.core.model import ContainerId
+from hrm.tls_server import ServerTls, listen
 from hrm.v1 import common_pb2, node_pb2, node_pb2_grpc
 
 TOKEN = "the-token-of-the-tests"
@@ -36,6 +37,7 @@ class Master(node_pb2_grpc.NodeServiceServicer):
         self.statuses: dict[str, common_pb2.ContainerStatus] = {}
         self.refuse: grpc.StatusCode | None = None
         self.port = 0
+        self.secure: ServerTls | None = None
         self._changed = asyncio.Condition()
         self._out: asyncio.Queue[node_pb2.MasterMessage | None] = asyncio.Queue()
         self._server: grpc.aio.Server | None = None
@@ -45,7 +47,7 @@ class Master(node_pb2_grpc.NodeServiceServicer):
             interceptors=[rpc.TokenInterceptor(TOKEN)], options=rpc.SERVER_OPTIONS
         )
         node_pb2_grpc.add_NodeServiceServicer_to_server(self, self._server)
-        self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        self.port = listen(self._server, f"127.0.0.1:{port}", self.secure)
         await self._server.start()
 
     async def stop(self) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import grpc
 import pytest
 
+from hrm import certificates
 from hrm.agent.driver import driver_launch, files_of, without_secrets
 from hrm.agent.driver_files import bring
 from hrm.agent.driver_runner import spark_submit_arguments
@@ -84,7 +85,8 @@ class Node:
         self.program = directory / "spark-submit"
         self.document: dict[str, Any] = {
             "submission_id": "driver-1", "attempt": 2, "name": "app", "master": f"127.0.0.1:{port}",
-            "token_file": str(token), "host": "127.0.0.1", "spark_submit": str(self.program),
+            "token_file": str(token), "tls_ca": "", "host": "127.0.0.1",
+            "spark_submit": str(self.program),
             "cache_dir": str(directory / "cache"), "heap_mib": 512,
             "main_class": "a.B", "arguments": ["one", "two words"], "options": [],
             "conf": [["spark.x", "y z"], ["spark.driver.host", "the-client"]],
@@ -373,6 +375,13 @@ def test_the_container_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert told["cache_dir"] == str(tmp_path / "cache")
     assert told["token_file"] == str(tmp_path / "token") == made.environment["HRM_TOKEN_FILE"]
     assert made.files["token"] == "secret"
+    assert told["tls_ca"] == "" == made.environment["HRM_TLS_CA"], "clear text, whatever lies there"
+    certificates.make(tmp_path, ["node-1"])
+    settings = settings.model_copy(update={"tls_ca": tmp_path / "ca.pem"})
+    made = launch()
+    told = json.loads(made.files["driver.json"])
+    assert made.files["ca.pem"] == (tmp_path / "ca.pem").read_text()
+    assert told["tls_ca"] == str(tmp_path / "ca.pem") == made.environment["HRM_TLS_CA"]
     assert made.environment["REGION"] == "north"
     assert made.environment["HRM_SUBMISSION_ATTEMPT"] == "2"
     assert made.environment["HRM_EVENT_LOG_DIR"] == "/shared/logs", "as where one submits"

@@ -9,6 +9,7 @@ from functools import partial
 
 import structlog.testing
 
+from hrm import rpc
 from hrm.agent.link import Link
 from hrm.v1 import node_pb2
 from tests.agent.conftest import LIMIT_S, TOKEN, Master
@@ -21,7 +22,7 @@ async def linked(
     """A link that is kept up meanwhile; ``heartbeat`` is to send one."""
     link = Link(
         target=f"127.0.0.1:{master.port}",
-        read_token=lambda: TOKEN,
+        open_channel=lambda: rpc.channel(f"127.0.0.1:{master.port}", TOKEN),
         register=lambda: node_pb2.RegisterNode(name="node-1"),
         on_message=lambda message: None,
         on_up=lambda epoch, first: None,

@@ -41,7 +41,7 @@ async def test_what_cannot_be_said_ends_the_stream_and_not_the_link() -> None:
     await server.start()
     link = PipelineLink(
         target=f"127.0.0.1:{port}",
-        read_token=lambda: "t",
+        open_channel=lambda: rpc.channel(f"127.0.0.1:{port}", "t"),
         register=pb.RegisterPipelineNode,
         on_up=up.set,
         on_message=lambda _message: None,

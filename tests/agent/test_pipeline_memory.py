@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from hrm import pipeline_wire as pw
+from hrm import rpc
 from hrm.agent import pipeline_memory
 from hrm.agent.pipeline_memory import ESTIMATES_FILE, EstimatesFile
 from hrm.agent.pipeline_runtime import PipelineRuntime
@@ -37,7 +38,7 @@ async def agent(directory: Path) -> AsyncIterator[PipelineRuntime]:
         work_dir=directory,
         pipeline_path=str(Path(__file__).parents[2]),
     )
-    runtime = PipelineRuntime(settings, SHARE, "i1", lambda: "")
+    runtime = PipelineRuntime(settings, SHARE, "i1", lambda: rpc.channel("127.0.0.1:1", "t"))
     await runtime.start()
     try:
         yield runtime

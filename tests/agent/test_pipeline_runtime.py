@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hrm import rpc
 from hrm.agent import pipeline_runtime
 from hrm.agent.pipeline_runtime import PipelineRuntime
 from hrm.agent.pipeline_share import PipelineShare
@@ -32,7 +33,7 @@ async def runtime(tmp_path: Path) -> PipelineRuntime:
     for name in ("tasks", "code"):
         (tmp_path / "pipelines" / name).mkdir(parents=True)
     settings = AgentSettings(master="127.0.0.1:1", name="n1", work_dir=tmp_path)
-    return PipelineRuntime(settings, SHARE, "i1", lambda: "")
+    return PipelineRuntime(settings, SHARE, "i1", lambda: rpc.channel("127.0.0.1:1", "t"))
 
 
 async def test_an_input_without_its_order_does_not_outlive_the_stream(

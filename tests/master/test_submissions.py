@@ -314,7 +314,7 @@ class Sender:
 
     def _send(self, arguments: tuple[str, ...], before: Any) -> pb.Submission:
         spec, files = submit.driver_spec(parse(arguments, {}))
-        with submit.connect(self.address, self.token) as (client, _):
+        with submit.connect(self.address, self.token, None) as (client, _):
             if before is not None:
                 before(client, files)
             return client.submit(spec, files)

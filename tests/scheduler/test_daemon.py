@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hrm import rpc
+from hrm import certificates, rpc
 from hrm.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -246,8 +246,12 @@ async def test_a_process_that_hangs_loses_its_jobs_and_may_come_back(tmp_path: P
 
 
 async def test_mistakes_end_it_with_what_to_change(tmp_path: Path) -> None:
+    certificates.make(tmp_path / "theirs", [])
+    ca = str(tmp_path / "theirs" / "ca.pem")
     async with running(tmp_path, "east") as cluster:
         for arguments, said, status in (
+            (("--name", "x", "--tls-ca", ca), b"speaks no TLS", 1),
+            (("--name", "x", "--tls-ca", f"{ca}.old"), b"No such file", 2),
             (("--name", "east"), b"--name", 1),
             (("--name", "a b"), b"letters, digits", 2),
             (("--name", "x", "--placement-policy", "none-such"), b"min-wait", 2),

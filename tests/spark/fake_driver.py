@@ -104,7 +104,7 @@ async def fake_driver(
         "port": gateway.sockets[0].getsockname()[1], "auth_token": AUTH_TOKEN,
         "application_id": "", "executors": {}, "max_failures": 0, "failures_validity_ms": 3_600_000,
         "retry_delay_ms": 100, "retry_delay_max_ms": 10_000, "locality_wait_ms": 3_000,
-        "class": "", "master": master.address, "token_file": str(master.token_file),
+        "class": "", "master": master.address, "token_file": str(master.token_file), "tls_ca": "",
         "master_timeout_ms": 60_000, "registration_timeout_ms": 20_000, "stop_timeout_ms": 5_000,
         "name": "n", "user": "u", "tenant": "", "spark_version": "4.3.0", "driver_host": "h",
         "web_url": "", "submission_key": "k",

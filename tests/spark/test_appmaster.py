@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hrm import certificates
 from hrm.v1 import common_pb2
 from tests.spark.fake_driver import FakeDriver, fake_driver, progress, target, until_registered
 from tests.spark.fake_master import FakeMaster, fake_master, until
@@ -215,6 +216,22 @@ async def test_in_cluster_mode_the_exit_status_says_how_it_ended(
     assert succeeded == (code == 0)
     says = {0: "", 3: "the driver exited with code 3", None: "the driver is gone"}
     assert says[code] in master.finished.message
+
+
+async def test_a_master_that_is_not_the_authority_s_is_told_to_the_driver_at_once(
+    tmp_path: Path,
+) -> None:
+    certificates.make(tmp_path / "theirs", [])
+    authority = {"tls_ca": str(tmp_path / "theirs" / "ca.pem")}
+    async with (
+        fake_master(tmp_path) as master,
+        fake_driver(master, tmp_path, **authority) as driver,
+    ):
+        driver.say(target(1))
+        await until(lambda: driver.heard("failed"), 20, "failed")
+        ((_, message),) = driver.heard("failed")
+        assert f"{master.address} speaks no TLS" in message
+        assert master.registrations == []
 
 
 async def test_a_fault_of_its_own_ends_the_process_so_that_it_is_started_again(

@@ -210,6 +210,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     val hello = new JMap[String, Any]()
     hello.put("master", master)
     hello.put("token_file", conf.get("spark.hrm.token.file", ""))
+    hello.put("tls_ca", conf.get("spark.hrm.tls.ca", ""))
     hello.put("application_id", appId.getOrElse(""))
     hello.put("name", sc.appName)
     hello.put("user", sc.sparkUser)
