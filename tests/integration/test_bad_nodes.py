@@ -92,12 +92,14 @@ def test_workers_whose_python_is_not_the_drivers_end_the_application(
         *(str(APPS / "total.py"), "2", "0"),
     )
     assert app.wait() != 0
-    said = next(x for x in app.output().splitlines() if "PYTHON_VERSION_MISMATCH" in x)
-    assert HERE in said
-    assert other_python.rpartition("python")[2] in said
     shown = cluster.application("total")
     assert shown is not None
     assert shown["state"] == "APPLICATION_STATE_FAILED"
+    told = next(x for x in app.output().splitlines() if "PYTHON_VERSION_MISMATCH" in x)
+    for said in (told, shown["message"]):
+        assert "PYTHON_VERSION_MISMATCH" in said
+        assert HERE in said
+        assert other_python.rpartition("python")[2] in said
     assert len(shown["containers"]) == 1, "its executor was in order"
     nobody_is_blamed(cluster, shown, eventually)
 

@@ -37,10 +37,18 @@ private[hrm] final class HrmListener(executorAdded: () => Unit) extends SparkLis
   override def onJobEnd(job: SparkListenerJobEnd): Unit = changed {
     jobs -= job.jobId
     lastJobError = job.jobResult match {
-      case JobFailed(exception) =>
-        Some(String.valueOf(exception.getMessage).linesIterator.take(1).mkString)
+      case JobFailed(exception) => Some(inOneLine(String.valueOf(exception.getMessage)))
       case _ => None
     }
+  }
+
+  /** Of a failed Python task: what Python says at the end of its trace, not that one begins. */
+  private def inOneLine(message: String): String = {
+    val trace = "Traceback (most recent call last):"
+    val lines = message.linesIterator.toSeq
+    val first = lines.headOption.getOrElse("")
+    val error = lines.drop(1).find(line => line.nonEmpty && !line.head.isWhitespace)
+    if (first.endsWith(trace)) first.stripSuffix(trace) + error.getOrElse(trace) else first
   }
 
   override def onStageSubmitted(submitted: SparkListenerStageSubmitted): Unit = changed {
