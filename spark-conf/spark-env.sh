@@ -17,6 +17,8 @@
 #   7. what spark-submit would ignore without a word is not: --num-executors becomes the setting that
 #      HRM obeys, and a limit on all cores is warned of.
 #
+# For --help and --version Spark answers alone, and none of that is done.
+#
 # In cluster deploy mode, and for --status and --kill, none of that is needed here: the arguments go
 # as they are to `hrm submit`, in place of a JVM.
 #
@@ -66,6 +68,7 @@ _hrm_rewrite() {
   HRM_DEPLOY_MODE=
   HRM_CORES_MAX=
   HRM_ASKS=
+  HRM_INFORMS=
   shift
   local properties="" defaults="" option value
   while [ $# -gt 0 ]; do
@@ -77,7 +80,8 @@ _hrm_rewrite() {
       --properties-file=*) properties="${option#--properties-file=}" ;;
       --status=*|--kill=*) HRM_ASKS=1 ;;
       --*=*) ;;
-      -v|--verbose|--supervise|--load-spark-defaults|-h|--help|--version|--usage-error) ;;
+      -h|--help|--version|--usage-error) HRM_INFORMS=1 ;;
+      -v|--verbose|--supervise|--load-spark-defaults) ;;
       -*)
         case "$option $value" in
           "--master "*) _hrm_take "" "$value" value ;;
@@ -107,7 +111,9 @@ _hrm_rewrite() {
   if [ -n "$HRM_FOUND" ] && [ -z "$HRM_DEPLOY_MODE" ]; then
     HRM_DEPLOY_MODE="$(_hrm_property spark.submit.deployMode "$defaults")"
   fi
-  if [ -n "$HRM_FOUND" ]; then
+  if [ -n "$HRM_INFORMS" ]; then
+    HRM_FOUND= # the arguments as they were given: nothing will run
+  elif [ -n "$HRM_FOUND" ]; then
     _hrm_judge
   fi
 }
@@ -255,7 +261,7 @@ if [ "${1:-}" = org.apache.spark.deploy.SparkSubmit ] && [ "${2:-}" != pyspark-s
     export HRM_PYTHON HRM_APPMASTER_PID HRM_APPMASTER_FD HRM_PLUGIN_JAR HRM_ARGUMENT_FILE
     export SPARK_DIST_CLASSPATH SPARK_SUBMIT_OPTS
   fi
-  unset HRM_ARGUMENTS HRM_FOUND HRM_OTHER_MASTER HRM_DEPLOY_MODE HRM_CORES_MAX HRM_ASKS HRM_SPARK_DIR
+  unset HRM_ARGUMENTS HRM_FOUND HRM_OTHER_MASTER HRM_DEPLOY_MODE HRM_CORES_MAX HRM_ASKS HRM_INFORMS HRM_SPARK_DIR
 fi
 # A program that a driver starts may call spark-submit itself, and must come by here again.
 unset SPARK_ENV_LOADED

@@ -2,8 +2,9 @@
 
 Nothing waits for an archive: until there is one, and wherever it does not fit, executors start as
 they would without. Training runs as a process of its own at the lowest priority, when the machine
-has memory to spare, and ends with the agent. Another agent of this machine may be at it already;
-then this one looks again until there is an archive.
+has memory to spare, and ends with the agent, even with one that is killed: a pipe holds the two
+together. Another agent of this machine may be at it already; then this one looks again until there
+is an archive.
 """
 
 from __future__ import annotations
@@ -132,6 +133,7 @@ class ArchiveKeeper:
         """Make them in a process of its own; False: nobody is to try again."""
         self._say("building", "")
         settings = self._settings
+        input_end, held_end = os.pipe()
         try:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", "hrm.spark.archive_training",
@@ -140,7 +142,8 @@ class ArchiveKeeper:
                 "--plugins", str(hrm_home() / "plugins"),
                 "--limit-s", str(settings.archive_limit_s),
                 "--attempts", str(settings.archive_attempts),
-                stdin=asyncio.subprocess.DEVNULL,
+                "--held-by-input",
+                stdin=input_end,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
                 start_new_session=True,
@@ -150,7 +153,10 @@ class ArchiveKeeper:
                     said, _ = await self._process.communicate()
             except TimeoutError:
                 said = b'{"problem": "it did not end in time"}'
+                await self._end_training()  # before it is let go: this is a failure of its own
         finally:
+            os.close(held_end)
+            os.close(input_end)
             await self._end_training()
         if self._process.returncode in (0, BUSY):
             return True

@@ -1,106 +1,49 @@
 """The agent's hands: start, stop, adopt and clear away containers.
 
-Each container has a directory, ``<work_dir>/containers/<id>/``, that says all there is to know of
-it, so that an agent which starts after a crash of its predecessor continues where that one
-stopped:
+    start ──► prepare the directory ──► the isolation's group ──► a shim, or a warm JVM's shim
+    stop  ──► the order, in the directory ──► SIGTERM; a shim that does not end in time is killed
+    end   ──► the shim's pidfd is readable ──► record read, the rest cleared away, ``on_end``
+    adopt ──► when the agent starts: shims on record that live are watched like its own, the ends
+              of those that do not are told
 
-    container.json   what it is (never its secrets), and the driver that isolates it
-    process.json     the shim's pid and start time (see ``hrm.agent.shim``)
-    stop.json        the order to stop, with cause and reason
-    exit.json        how the command ended
-    acknowledged     the master knows of the end; only the logs are of interest now
-    stdout, stderr   with their older parts, kept as ``hrm.agent.retention`` says
-    local/, tmp/     Spark's scratch space
-
-At the end all is removed but the logs and the records above: what a container fetched or wrote
-where it stood, too.
-
-The directory belongs to the agent's user, and the command runs in it. Where a container runs as
-somebody else (``run_as``), it runs in ``work/``; that, ``local/``, ``tmp/``, its logs and the files
-that it was given belong to that user and are closed to all others. The rest it can neither read
-nor replace.
-
-The end of a shim is noticed through its pidfd, which works for processes that are not our children
-and never confuses two processes that had one number.
+What a container is and how it ended is in its directory (``hrm.agent.container_dir``), never only
+in here: that is why an agent may die at any moment, and the next one go on. How a shim is spoken to
+is in ``hrm.agent.supervisor``. What remains is the order of the steps, and what is left behind when
+one of them fails: nothing that runs, and a record.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fnmatch
-import json
 import os
 import re
-import select
-import shutil
 import signal
-import stat
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import structlog
-from google.protobuf import json_format
 
-from hrm import wire
-from hrm.agent import shim
-from hrm.agent.driver import APPLICATION_DIR, without_secrets
+from hrm.agent import container_dir, shim, supervisor
+from hrm.agent.container_dir import Ended, StopOrder, remove_tree
 from hrm.agent.isolation import DRIVERS, Device, Isolation, Limits
-from hrm.agent.logs import STREAMS
 from hrm.agent.retention import ACKNOWLEDGED_FILE, Swept, sweep
 from hrm.agent.run_as import Account
 from hrm.agent.warm import WarmJvm, WarmPool
-from hrm.core.model import ContainerSpec, EndCause, LaunchContext
+from hrm.core.model import ContainerSpec
 from hrm.errors import HrmError, LaunchFailed
 from hrm.spark.launch import Launch
-from hrm.v1 import common_pb2
 
 __all__ = ["Adopted", "Containers", "Ended", "StopOrder"]
 
-RECORD_FILE = "container.json"
-HOME_DIR = "work"
-_SCRATCH = ("local", "tmp")
-_KEPT = {RECORD_FILE, ACKNOWLEDGED_FILE, "shim.log"} | {
-    *(shim.PROCESS_FILE, shim.STOP_FILE, shim.EXIT_FILE),
-}
-_CRASH_REPORT = "hs_err_pid*.log"
-_START_LIMIT_S = 30.0
 _FORCE_MARGIN_S = 20.0
-_REMOVE_LIMIT_S = 60.0
-_REMAINS_LIMIT_S = 5.0
-_REMAINS_PERIOD_S = 0.05
 _SHIM_GRACE_S = 5.0
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _log = structlog.get_logger("hrm.agent.containers")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopOrder:
-    """Why a container was told to stop, and whether it may finish what it does."""
-
-    cause: EndCause
-    reason: str
-    decommission: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """All about the end of a container. ``exit_code`` is -1 where there is none."""
-
-    started: bool
-    exit_code: int
-    signal: int
-    ended_at_s: float
-    memory_kills: int
-    order: StopOrder | None
-    last_line: str
-    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,9 +171,9 @@ class Containers:
         assert process.stdout is not None
         pidfd = os.pidfd_open(process.pid)
         entry = _Running(process.pid, pidfd, process, self._isolation, asyncio.Event())
-        report = await asyncio.to_thread(_read_report, process)
+        report = await asyncio.to_thread(supervisor.read_report, process)
         if "error" in report:
-            await asyncio.to_thread(_give_up, process)
+            await asyncio.to_thread(supervisor.give_up, process)
             os.close(pidfd)
             problem = str(report["error"])
             await asyncio.to_thread(self._not_started, container_id, directory, problem)
@@ -251,26 +194,8 @@ class Containers:
             jvm.move(directory)
             # Memory that it has touched stays on the agent's account, whatever group it joins.
             limits = replace(limits, memory_mib=limits.memory_mib - jvm.memory_mib)
-        _open_up(directory, account)
-        stale = (shim.PROCESS_FILE, shim.STOP_FILE, shim.EXIT_FILE, ACKNOWLEDGED_FILE)
-        for name in stale:
-            (directory / name).unlink(missing_ok=True)
-        home = directory if account is None else directory / HOME_DIR
-        for name in _SCRATCH if account is None else (*_SCRATCH, HOME_DIR):
-            (directory / name).mkdir(mode=0o700, exist_ok=True)
-            _hand_over(directory / name, account)
-        for name, text in launch.files.items():
-            _write_private(directory / name, text)
-            _hand_over(directory / name, account)
-        told = LaunchContext(
-            decommissions=spec.launch.decommissions, driver=without_secrets(spec.launch.driver)
-        )
-        bare = replace(spec, launch=told)
-        record = {
-            "isolation": self._isolation.name,
-            "spec": json_format.MessageToDict(wire.from_spec(bare)),
-        }
-        shim.write_json(directory / RECORD_FILE, record)
+        home = container_dir.prepare(directory, account, launch.files)
+        container_dir.write_record(directory, spec, self._isolation.name)
         joined = self._isolation.create(spec.container_id, limits)
         document = {
             "work_dir": str(directory),
@@ -289,23 +214,14 @@ class Containers:
         }
         if jvm is not None:
             return jvm.hand_over(document)
-        shim.write_json(directory / shim.SPEC_FILE, document)
-        with (directory / "shim.log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-I", "-S", shim.__file__, str(directory / shim.SPEC_FILE)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                cwd="/",
-                env={"PATH": os.defpath, "LANG": "C.UTF-8"},
-            )
+        return supervisor.start(directory, document)
 
     def _not_started(self, container_id: str, directory: Path, problem: str) -> None:
         # One that was refused has no directory yet, and its end is on record like any other.
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._clear(container_id, directory, self._isolation)
         if not (directory / shim.EXIT_FILE).exists():
-            _write_exit(directory, problem)
+            container_dir.write_end(directory, problem)
 
     def _watch(self, container_id: str, entry: _Running) -> None:
         self._running[container_id] = entry
@@ -338,7 +254,7 @@ class Containers:
                 ended_at_s=time.time(),
                 memory_kills=0,
                 order=None,
-                last_line="",
+                last_words="",
                 problem=str(error),
             )
         del self._running[container_id]
@@ -349,48 +265,27 @@ class Containers:
         """Read how a container ended, and clear away what it held."""
         memory_kills = isolation.memory_kills(container_id)
         self._clear(container_id, directory, isolation)
-        exited = _read(directory / shim.EXIT_FILE)
-        order = _read(directory / shim.STOP_FILE)
-        problem = "" if exited else "its supervisor died without a record"
-        ended = Ended(
-            started=(directory / shim.PROCESS_FILE).exists(),
-            exit_code=int(exited.get("exit_code", -1)),
-            signal=int(exited.get("signal", 0)),
-            ended_at_s=float(exited.get("ended_at_s", time.time())),
-            memory_kills=memory_kills,
-            order=_order(order),
-            last_line=_last_line(directory / STREAMS[1]),
-            problem=str(exited.get("error", problem)),
-        )
-        if not exited:
-            _write_exit(directory, problem)
-        return ended
+        return container_dir.read_end(directory, memory_kills)
 
     def _clear(self, container_id: str, directory: Path, isolation: Isolation) -> None:
         """Remove what outlives no container: processes, group, files, secrets."""
         (directory / shim.SPEC_FILE).unlink(missing_ok=True)
         if not (directory / shim.EXIT_FILE).exists():
-            _kill_marked(container_id)  # only a dead shim leaves processes
+            supervisor.kill_marked(container_id)  # only a dead shim leaves processes
         if not isolation.remove(container_id):
             _log.error("a container's group cannot be removed", container=container_id)
-        _remove_all_but_records(directory)
+        container_dir.clear(directory)
 
     def stop(self, container_id: str, order: StopOrder, grace_s: float) -> None:
         """Tell a container to end; ``on_end`` follows. Unknown ones are left alone."""
         entry = self._running.get(container_id)
         if entry is None:
             return
-        document = {
-            "grace_s": grace_s,
-            "cause": order.cause.value,
-            "reason": order.reason,
-            "decommission": order.decommission,
-        }
         try:
-            shim.write_json(self.dir / container_id / shim.STOP_FILE, document)
+            container_dir.write_order(self.dir / container_id, order, grace_s)
         except OSError as error:
             _log.warning("cannot write the order to stop", container=container_id, why=str(error))
-        _signal(entry.pidfd, signal.SIGTERM)
+        supervisor.send_signal(entry.pidfd, signal.SIGTERM)
         self._later(self._force(container_id, entry, grace_s + _FORCE_MARGIN_S))
 
     async def _force(self, container_id: str, entry: _Running, limit_s: float) -> None:
@@ -401,7 +296,7 @@ class Containers:
         except TimeoutError:
             if container_id in self._running:
                 _log.error("a supervisor does not end; killing it", container=container_id)
-                _signal(entry.pidfd, signal.SIGKILL)
+                supervisor.send_signal(entry.pidfd, signal.SIGKILL)
 
     async def drain(self, limit_s: float) -> bool:
         """Wait until no container runs; False: some still do."""
@@ -454,23 +349,21 @@ class Containers:
 
     async def _adopt(self, directory: Path, living: dict[str, _Running]) -> Adopted | None:
         container_id = directory.name
-        record = _read(directory / RECORD_FILE)
         try:
-            isolation = self._driver(str(record.get("isolation", "none")))
-            message = json_format.ParseDict(record["spec"], common_pb2.ContainerSpec())
-            spec = wire.to_spec(message)
-        except (KeyError, HrmError, json_format.ParseError) as error:
+            spec, isolated_by = container_dir.read_record(directory)
+            isolation = self._driver(isolated_by)
+        except HrmError as error:
             _log.warning("a work directory is unreadable", path=str(directory), why=str(error))
             await asyncio.to_thread(self._clear, container_id, directory, self._isolation)
             self.acknowledge(container_id)
             return None
-        process = _read(directory / shim.PROCESS_FILE)
-        pidfd = _living(process)
+        process = container_dir.read_json(directory / shim.PROCESS_FILE)
+        pidfd = supervisor.find(process)
         started_at_s = float(process.get("started_at_s", time.time()))
         if pidfd is not None:
             pid = int(process["shim_pid"])
             living[container_id] = _Running(pid, pidfd, None, isolation, asyncio.Event())
-            order = _order(_read(directory / shim.STOP_FILE))
+            order = container_dir.read_order(directory)
             return Adopted(spec=spec, started_at_s=started_at_s, ended=None, order=order)
         ended = await asyncio.to_thread(self._gather, container_id, directory, isolation)
         return Adopted(spec=spec, started_at_s=started_at_s, ended=ended)
@@ -500,167 +393,3 @@ class Containers:
             now=now,
             remove=remove_tree,
         )
-
-
-def _open_up(directory: Path, account: Account | None) -> None:
-    """Make a container's directory. Another user may pass through it, and no more than that."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if account is not None:
-        directory.chmod(0o711)
-        directory.parent.chmod(0o711)
-
-
-def _write_private(path: Path, text: str) -> None:
-    """A new file that is closed to others from its first byte on: it may hold a secret."""
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-
-
-def _hand_over(path: Path, account: Account | None) -> None:
-    if account is not None:
-        os.chown(path, account.uid, account.gid, follow_symlinks=False)
-        path.chmod(0o700 if path.is_dir() else 0o600)
-
-
-def _remove_all_but_records(directory: Path) -> None:
-    for place in (HOME_DIR, APPLICATION_DIR, f"{HOME_DIR}/{APPLICATION_DIR}"):
-        with contextlib.suppress(OSError):
-            _keep_crash_reports(directory / place, directory)
-    with contextlib.suppress(OSError):
-        for path in list(directory.iterdir()):
-            log = path.name.split(".")[0] in STREAMS or path.match(_CRASH_REPORT)
-            kind = path.lstat().st_mode
-            if stat.S_ISDIR(kind):
-                remove_tree(path)
-            elif not stat.S_ISREG(kind) or not (log or path.name in _KEPT):
-                with contextlib.suppress(OSError):
-                    path.unlink()
-
-
-def _keep_crash_reports(place: Path, directory: Path) -> None:
-    """Java leaves them where it ran. No link is followed: this may be root, in a user's directory.
-
-    Raises:
-        OSError: there is no such place, or a file in it cannot be moved.
-    """
-    here = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        for name in fnmatch.filter(os.listdir(here), _CRASH_REPORT):  # noqa: PTH208
-            if stat.S_ISREG(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode):
-                os.rename(name, directory / name, src_dir_fd=here)
-    finally:
-        os.close(here)
-
-
-def remove_tree(path: Path) -> None:
-    """Remove a directory with all below it, which a container may have made as deep as it liked:
-    deeper than Python can follow. Follows no link; what is not there is no error."""
-    with contextlib.suppress(RecursionError):
-        shutil.rmtree(path, ignore_errors=True)
-    if path.exists():
-        command = ["rm", "-rf", "--", str(path)]
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(command, check=False, timeout=_REMOVE_LIMIT_S, stdin=subprocess.DEVNULL)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """A JSON file; empty where there is none, or it is none."""
-    try:
-        document = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}
-
-
-def _write_exit(directory: Path, problem: str) -> None:
-    """In place of a shim that could not: every ended container has the record."""
-    document = {"exit_code": -1, "ended_at_s": time.time(), "error": problem}
-    with contextlib.suppress(OSError):
-        shim.write_json(directory / shim.EXIT_FILE, document)
-
-
-def _order(document: dict[str, Any]) -> StopOrder | None:
-    try:
-        return StopOrder(
-            cause=EndCause(document["cause"]),
-            reason=str(document["reason"]),
-            decommission=bool(document.get("decommission")),
-        )
-    except (KeyError, ValueError):
-        return None
-
-
-def _read_report(process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    """The shim's one line: the running command's pids, or ``error``."""
-    assert process.stdout is not None
-    with process.stdout as pipe:
-        ready, _, _ = select.select([pipe], [], [], _START_LIMIT_S)
-        if not ready:
-            return {"error": f"its supervisor did not answer within {_START_LIMIT_S:.0f} s"}
-        line = pipe.readline()
-    try:
-        document = json.loads(line)
-    except ValueError:
-        return {"error": "its supervisor died at its start; see shim.log in the work directory"}
-    return document if isinstance(document, dict) else {"error": "a garbled report"}
-
-
-def _give_up(process: subprocess.Popen[bytes]) -> None:
-    """See a shim that did not start to its end; one that even SIGKILL cannot end (it hangs in the
-    kernel) is left to it: its container has failed either way."""
-    for last_try in (False, True):
-        if last_try:
-            process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=_REMAINS_LIMIT_S)
-            return
-    _log.error("a supervisor survives SIGKILL; letting go of it", pid=process.pid)
-
-
-def _signal(pidfd: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, OSError):
-        signal.pidfd_send_signal(pidfd, number)
-
-
-def _living(process: dict[str, Any]) -> int | None:
-    """A pidfd of the recorded shim, if that very process lives."""
-    if process.get("boot_id") != shim.boot_id():
-        return None
-    try:
-        pidfd = os.pidfd_open(int(process["shim_pid"]))
-    except (OSError, KeyError, ValueError):
-        return None
-    # Compared after opening: from here on the number cannot change hands unnoticed.
-    if shim.start_ticks(int(process["shim_pid"])) != process.get("shim_start_ticks"):
-        os.close(pidfd)
-        return None
-    return pidfd
-
-
-def _kill_marked(container_id: str) -> None:
-    """Kill every process that carries the container's mark in its environment."""
-    deadline = time.monotonic() + _REMAINS_LIMIT_S
-    while time.monotonic() < deadline:
-        marked = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, OSError):
-                if process.environ().get("HRM_CONTAINER_ID") == container_id:
-                    marked.append(process)
-        if not marked:
-            return
-        for process in marked:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-        time.sleep(_REMAINS_PERIOD_S)
-
-
-def _last_line(path: Path, length_max: int = 300) -> str:
-    """The last line of a log that says something."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 4096))
-            lines = file.read().decode("utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    return next((line.strip()[:length_max] for line in reversed(lines) if line.strip()), "")

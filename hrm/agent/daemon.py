@@ -1,9 +1,16 @@
 """``hrm agent``: the interpreter around ``NodeCore`` on a live machine.
 
-Everything that happens (a message, an end, a sample, the clock) becomes an event; what the core
-wants done is done here: processes by ``containers``, messages by ``link``. While the master is
-away the core goes on: executors run, waiting ones start, and the next registration tells the
-master all of it.
+Everything that happens (a message, an end, a sample, the clock) becomes an event of the core, and
+what the core wants done is done by others:
+
+    orders      what the master says, as events        processes   commands of containers, their
+    reports     what the master is told                            starts and stops
+    link        the stream of both                     containers  the processes themselves
+    tracker     samples of usage, breached limits      server      log pages, GPUs of pipelines
+                    parts   what is particular to an agent of Spark
+
+While the master is away the core goes on: executors run, waiting ones start, and the next
+registration tells the master all of it.
 
 The life of an agent: lock the work directory, adopt what runs, listen for readers of logs, connect
 and stay connected. SIGTERM or SIGINT end its containers first, politely, then the agent (a second
@@ -18,27 +25,28 @@ import contextlib
 import signal
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import grpc.aio
 import structlog
 
-from hrm import rpc, tls, wire
-from hrm.agent import file_cache, shim
+from hrm import rpc, tls
 from hrm.agent import isolation as isolating
-from hrm.agent.containers import Containers, Ended, StopOrder
+from hrm.agent import shim
+from hrm.agent.containers import Containers, Ended
 from hrm.agent.disk import DiskWatch
-from hrm.agent.driver import driver_launch, files_dir
 from hrm.agent.housekeeping import Housekeeping
 from hrm.agent.link import Link
-from hrm.agent.logs import LogPages, Logs, LogService
-from hrm.agent.machine import Machine, auto_binding, describe, ending, keep_binding
+from hrm.agent.logs import Logs
+from hrm.agent.machine import Machine, describe, ending, keep_binding
 from hrm.agent.mps import Mps
+from hrm.agent.orders import to_event
 from hrm.agent.own_log import configure_logging
-from hrm.agent.pipeline_gpus import GpuService
+from hrm.agent.parts import CommandOf, shuffle_service, spark_commands
 from hrm.agent.pipeline_runtime import PipelineRuntime
+from hrm.agent.processes import Processes
+from hrm.agent.reports import Reports
+from hrm.agent.server import gpu_socket, serve
 from hrm.agent.shortcuts import Shortcuts
 from hrm.agent.shuffle import SHUFFLE_DIR, ShuffleService
 from hrm.agent.tracker import Sample, Tracker
@@ -49,32 +57,22 @@ from hrm.core.model import (
     ApplicationId,
     ContainerEnd,
     ContainerId,
-    ContainerSpec,
     ContainerState,
     ContainerStatus,
     EndCause,
-    Gpu,
     WorkloadClass,
 )
-from hrm.core.node import NodeCore
-from hrm.errors import HrmError, InvalidConfig
+from hrm.errors import HrmError
 from hrm.pipeline.local import SOCKET_VARIABLE
-from hrm.spark.launch import Launch, executor_launch, find_java, find_spark
-from hrm.tls_server import listen, server_tls
-from hrm.v1 import common_pb2, node_pb2, node_pb2_grpc, pipeline_pb2_grpc
+from hrm.tls_server import server_tls
+from hrm.v1 import node_pb2
 
-__all__ = ["READY_FILE", "Agent", "CommandOf", "run"]
+__all__ = ["READY_FILE", "Agent", "run"]
 
 READY_FILE = "ready.json"
 _STOP_MARGIN_S = 30.0
 _FLUSH_LIMIT_S = 3.0
-_SOCKET_PATH_MAX = 100
-_SERVER_GRACE_S = 1.0
 _log = structlog.get_logger("hrm.agent")
-
-CommandOf = Callable[[ContainerSpec, Path, str, str, Gpu | None], Launch]
-"""Makes the command of a container: specification, work directory, addresses of its two logs, the
-GPU of its unit."""
 
 
 class Agent:
@@ -96,20 +94,11 @@ class Agent:
         self._machine = machine
         self._token = token
         self._tls = server_tls(settings)
-        self._command_of = command_of
-        self._core = NodeCore(
-            machine.name,
-            machine.units,
-            hardware=machine.hardware,
-            binding=machine.binding,
-            auto_binding=auto_binding(settings),
-            preemption_grace_s=settings.preemption_grace_s if settings.preemption else None,
-        )
-        driver = machine.isolation.driver
-        self._socket = _socket(settings.work_dir) if machine.pipelines is not None else None
+        self._core = machine.core(settings)
+        self._socket = gpu_socket(settings.work_dir) if machine.pipelines is not None else None
         self._containers = Containers(
             settings.work_dir,
-            driver,
+            machine.isolation.driver,
             rebuild=self._rebuild_isolation,
             log_bytes_max=settings.log_bytes_max,
             log_files_max=settings.log_files_max,
@@ -121,32 +110,48 @@ class Agent:
         self._tracker = self._watching()
         self._mps = Mps(settings.mps, settings.work_dir, machine.hardware.gpus)
         self._logs = Logs(self._containers.dir, token, self._is_over)
-        self._sample: Sample | None = None
-        self._starting: dict[str, asyncio.Task[None]] = {}
-        self._stops: dict[str, StopOrder] = {}
-        self._removing: set[asyncio.Task[None]] = set()
+        self._reports = Reports(
+            settings,
+            machine,
+            self._core,
+            logs=self._logs,
+            mps=self._mps,
+            shortcuts=shortcuts,
+            spark_versions=spark_versions,
+        )
+        self._processes = Processes(
+            self._containers,
+            command_of=command_of,
+            machine=machine,
+            logs=self._logs,
+            mps=self._mps,
+            tracker=self._tracker,
+            shuffle=shuffle,
+            on_failure=self._ended,
+        )
         self._loop = asyncio.get_running_loop()
         self._housekeeping = Housekeeping(settings, self._containers, self._core, shuffle)
         self._ending = asyncio.Event()
         self._keeping = False
         self._hurry = asyncio.Event()
-        self._link = Link(
-            target=settings.master,
-            open_channel=self._open_channel,
-            register=self._registration,
-            on_message=self._master_said,
-            on_up=self._connected,
-            on_down=self._disconnected,
-            heartbeat=lambda: self._deliver(e.HeartbeatDue(now=time.time())),
-            delay_max_s=settings.reconnect_delay_max_s,
-        )
+        self._link = self._to_master()
         self._pipelines: PipelineRuntime | None = None
         if machine.pipelines is not None:
             self._pipelines = PipelineRuntime(
                 settings, machine.pipelines, machine.identity, self._open_channel
             )
-        self._spark_versions = spark_versions
-        self._endpoint = ""
+
+    def _to_master(self) -> Link:
+        return Link(
+            target=self._settings.master,
+            open_channel=self._open_channel,
+            register=self._reports.registration,
+            on_message=self._master_said,
+            on_up=self._connected,
+            on_down=self._disconnected,
+            heartbeat=lambda: self._deliver(e.HeartbeatDue(now=time.time())),
+            delay_max_s=self._settings.reconnect_delay_max_s,
+        )
 
     def _watching(self) -> Tracker:
         settings = self._settings
@@ -181,7 +186,15 @@ class Agent:
     async def live(self) -> None:
         """Serve until told to end. Raises what makes going on senseless."""
         async with contextlib.AsyncExitStack() as stack:
-            await self._serve_logs(stack)
+            self._reports.endpoint = await serve(
+                stack,
+                self._settings,
+                self._token,
+                self._logs,
+                self._pipelines,
+                socket=self._socket,
+                secure=self._tls,
+            )
             self._tracker.start()
             stack.push_async_callback(asyncio.to_thread, self._tracker.stop)
             stack.push_async_callback(self._containers.close)
@@ -225,63 +238,14 @@ class Agent:
             self._keeping = number == signal.SIGTERM and self._settings.keep_containers
         self._ending.set()
 
-    async def _serve_logs(self, stack: contextlib.AsyncExitStack) -> None:
-        settings = self._settings
-        server = grpc.aio.server(
-            interceptors=[rpc.TokenInterceptor(self._token)], options=rpc.SERVER_OPTIONS
-        )
-        service = LogService(self._logs)
-        node_pb2_grpc.add_AgentServiceServicer_to_server(service, server)
-        if self._pipelines is not None:
-            gpus = GpuService(self._pipelines)
-            pipeline_pb2_grpc.add_GpuServiceServicer_to_server(gpus, server)
-            await self._serve_gpus(stack, gpus)
-        try:
-            port = listen(server, f"{settings.host}:{settings.port}", self._tls)
-        except RuntimeError as error:
-            raise InvalidConfig(
-                f"cannot listen on {settings.host}:{settings.port}: the port is in use or the "
-                f"address is not this machine's; choose others with --host and --port"
-            ) from error
-        await server.start()
-        stack.push_async_callback(server.stop, _SERVER_GRACE_S)
-        try:
-            pages = LogPages(self._logs, self._tls)
-            serving = await pages.start(settings.host, settings.log_port)
-        except OSError as error:
-            raise InvalidConfig(
-                f"cannot serve log pages on {settings.host}:{settings.log_port}: "
-                f"{error.strerror}; choose another port with --log-port"
-            ) from error
-        stack.callback(serving.close)
-        self._endpoint = f"{settings.host}:{port}"
-        self._logs.address = f"{settings.host}:{serving.sockets[0].getsockname()[1]}"
-
-    async def _serve_gpus(self, stack: contextlib.AsyncExitStack, gpus: GpuService) -> None:
-        """To programs of this machine that hold no token: executors. Who may open the socket may
-        ask, and that is whose containers these are."""
-        path = self._socket
-        if path is None:
-            _log.warning("no socket for GPUs", why="the work directory's path is too long")
-            return
-        path.unlink(missing_ok=True)
-        server = grpc.aio.server(options=rpc.SERVER_OPTIONS)
-        pipeline_pb2_grpc.add_GpuServiceServicer_to_server(gpus, server)
-        server.add_insecure_port(f"unix:{path}")
-        await server.start()
-        path.chmod(0o600)
-        stack.push_async_callback(server.stop, _SERVER_GRACE_S)
-
     async def _adopt(self) -> None:
         for adopted in await self._containers.adopt():
-            spec = adopted.spec
-            if adopted.ended is None:
-                self._track(spec)
+            spec, order = adopted.spec, adopted.order
+            self._processes.adopt(adopted)
             event = e.ContainerAdopted(
                 now=time.time(), spec=spec, started_at_s=adopted.started_at_s
             )
-            if adopted.order is not None:
-                self._stops[spec.container_id] = order = adopted.order
+            if order is not None:
                 decommissioning = order.decommission
                 event = replace(event, stopping=order.reason, decommissioning=decommissioning)
             self._deliver(event)
@@ -292,7 +256,7 @@ class Agent:
     async def _leave_containers(self) -> None:
         """What runs is for the next agent on this directory. What waits here would be lost: nothing
         of it is on the disk."""
-        await self._all_started(_STOP_MARGIN_S)
+        await self._processes.all_started(_STOP_MARGIN_S)
         left = 0
         for status in sorted(self._core.statuses(), key=_batch_that_waits_first):
             if status.state is ContainerState.WAITING:
@@ -332,17 +296,11 @@ class Agent:
         await asyncio.wait((ended, hurried), return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
         if not ended.done():
-            for container_id, order in self._stops.items():
-                self._containers.stop(container_id, order, 0.0)
+            self._processes.hurry()
         await ended
 
-    async def _all_started(self, limit_s: float) -> None:
-        latest_s = time.monotonic() + limit_s
-        while self._starting and (left_s := latest_s - time.monotonic()) > 0:
-            await asyncio.wait(tuple(self._starting.values()), timeout=left_s)
-
     async def _all_ended(self, limit_s: float) -> None:
-        await self._all_started(limit_s)
+        await self._processes.all_started(limit_s)
         if not await self._containers.drain(limit_s):
             _log.error("containers still run; the next agent on this directory adopts them")
 
@@ -352,11 +310,13 @@ class Agent:
         for command in self._core.handle(event):
             match command:
                 case c.StartProcess():
-                    self._start(command.spec)
+                    unit = self._core.units[command.spec.unit_id].unit
+                    self._processes.start(command.spec, unit)
                 case c.StopProcess():
-                    self._stop(command)
+                    spec = self._core.containers[command.container_id].spec
+                    self._processes.stop(command, spec)
                 case c.ReportContainer():
-                    status = wire.from_status(self._dressed(command.status))
+                    status = self._reports.status(command.status)
                     self._link.send(node_pb2.NodeMessage(container=status))
                 case c.AnswerRebinding():
                     answer = node_pb2.RebindingAnswer(
@@ -369,7 +329,8 @@ class Agent:
                 case c.RegisterAgain():
                     self._register_again(command)
                 case c.SendHeartbeat():
-                    self._link.send(node_pb2.NodeMessage(heartbeat=self._heartbeat(command)))
+                    heartbeat = self._reports.heartbeat(command)
+                    self._link.send(node_pb2.NodeMessage(heartbeat=heartbeat))
 
     def _register_again(self, command: c.RegisterAgain) -> None:
         """The units have changed; after all that is to be said now, the master hears of it."""
@@ -382,91 +343,8 @@ class Agent:
                 _log.warning("cannot keep the binding for the next start", why=str(error))
         self._loop.call_soon(self._link.reconnect)
 
-    def _heartbeat(self, command: c.SendHeartbeat) -> node_pb2.NodeHeartbeat:
-        usage = wire.from_usage(self._sample.node) if self._sample else None
-        statuses = (wire.from_status(self._dressed(status)) for status in command.statuses)
-        shortcuts = self._shortcuts.report() if self._shortcuts is not None else ()
-        return node_pb2.NodeHeartbeat(
-            usage=usage,
-            containers=statuses,
-            shortcuts=[wire.from_shortcut(shortcut) for shortcut in shortcuts],
-        )
-
-    def _dressed(self, status: ContainerStatus) -> ContainerStatus:
-        """With what the core does not know: usage and the logs' addresses."""
-        if status.started_at_s == 0.0:
-            return status
-        return replace(
-            status,
-            stdout_url=self._logs.url(status.container_id, "stdout"),
-            stderr_url=self._logs.url(status.container_id, "stderr"),
-            usage=self._sample.containers.get(status.container_id) if self._sample else None,
-        )
-
-    def _start(self, spec: ContainerSpec) -> None:
-        task = asyncio.create_task(self._launch(spec))
-        self._starting[spec.container_id] = task
-        task.add_done_callback(lambda _: self._starting.pop(spec.container_id, None))
-
-    async def _launch(self, spec: ContainerSpec) -> None:
-        container_id = spec.container_id
-        try:
-            unit = self._core.units[spec.unit_id].unit
-            launch = self._command_of(
-                spec,
-                self._containers.work_dir(container_id),
-                self._logs.url(container_id, "stdout"),
-                self._logs.url(container_id, "stderr"),
-                unit.gpu,
-            )
-            held = unit.gpu if spec.resources.gpu_memory_mib else None
-            closed = self._machine.gpu_devices.closed(held)
-            shared = self._mps.environment(held, spec.resources.gpu_memory_mib)
-            launch = replace(launch, environment={**launch.environment, **shared})
-            if self._shuffle is not None and self._shuffle.serves(spec):
-                launch = self._shuffle.prepare(spec, launch)
-            await self._containers.start(spec, launch, unit.cpus, closed)
-        except Exception as error:
-            if not isinstance(error, HrmError):
-                _log.exception("launching failed", container=container_id)
-            self._stops.pop(container_id, None)
-            end = ContainerEnd(cause=EndCause.LAUNCH_FAILED, message=str(error))
-            self._ended(container_id, end)
-            return
-        self._track(spec)
-        _log.info("started", container=container_id, resources=str(spec.resources))
-
-    def _track(self, spec: ContainerSpec) -> None:
-        pid = self._containers.shim_pid(spec.container_id)
-        if pid is not None:
-            self._tracker.watch(
-                spec.container_id,
-                pid,
-                self._containers.isolation_of(spec.container_id),
-                limit_mib=spec.resources.memory_mib,
-                heap_mib=spec.heap_mib,
-                gpu_limit_mib=spec.resources.gpu_memory_mib,
-            )
-
-    def _stop(self, command: c.StopProcess) -> None:
-        known = self._core.containers[command.container_id]
-        decommission = command.decommission and known.spec.launch.decommissions
-        order = StopOrder(cause=command.cause, reason=command.reason, decommission=decommission)
-        self._stops[command.container_id] = order
-        _log.info("stopping", container=command.container_id, why=command.reason)
-
-        def stop(_: object = None) -> None:
-            self._containers.stop(command.container_id, order, command.grace_s)
-
-        starting = self._starting.get(command.container_id)
-        if starting is None:
-            stop()
-        else:
-            starting.add_done_callback(stop)
-
     def _container_ended(self, container_id: str, ended: Ended) -> None:
-        self._tracker.unwatch(container_id)
-        order = self._stops.pop(container_id, None) or ended.order
+        order = self._processes.ended(container_id) or ended.order
         limits = self._core.containers.get(ContainerId(container_id))
         spec = limits.spec if limits is not None else None
         self._ended(container_id, ending(ended, order, spec))
@@ -492,7 +370,7 @@ class Agent:
             self._loop.call_soon_threadsafe(self._take, sample)
 
     def _take(self, sample: Sample) -> None:
-        self._sample = sample
+        self._reports.sample = sample
         for breach in sample.breaches:
             container_id = ContainerId(breach.container_id)
             event = e.ContainerOverLimit(
@@ -508,22 +386,6 @@ class Agent:
 
     # --- the master ---------------------------------------------------------------------------
 
-    def _registration(self) -> node_pb2.RegisterNode:
-        machine, settings = self._machine, self._settings
-        return node_pb2.RegisterNode(
-            name=machine.name,
-            identity=machine.identity,
-            incarnation=machine.incarnation,
-            host=settings.host,
-            endpoint=self._endpoint,
-            resource_units=[wire.from_unit(q.unit) for q in self._core.units.values()],
-            containers=[wire.from_status(self._dressed(s)) for s in self._core.statuses()],
-            isolation=machine.isolation.driver.name,
-            spark_versions=self._spark_versions,
-            platform=settings.platform,
-            remarks=[*machine.remarks, *filter(None, [self._mps.remark])],
-        )
-
     def _connected(self, epoch: int, first: bool) -> None:
         self._deliver(e.MasterConnected(now=time.time(), epoch=epoch))
         if not first:
@@ -531,7 +393,7 @@ class Agent:
             return
         ready = {
             "name": self._machine.name,
-            "endpoint": self._endpoint,
+            "endpoint": self._reports.endpoint,
             "log_pages": self._logs.address,
             "master": self._settings.master,
             "isolation": self._machine.isolation.driver.name,
@@ -543,60 +405,20 @@ class Agent:
         self._deliver(e.MasterDisconnected(now=time.time()))
 
     def _master_said(self, message: node_pb2.MasterMessage) -> None:
-        now, epoch = time.time(), message.epoch
         kind = message.WhichOneof("message")
-        if kind == "assign" and not self._ending.is_set():
-            self._assigned(message)
-        elif kind == "stop":
-            stop = message.stop
-            cause = wire.to_end(common_pb2.ContainerEnd(cause=stop.cause)).cause
-            event = e.StopReceived(
-                now=now,
-                epoch=epoch,
-                container_id=ContainerId(stop.container_id),
-                cause=cause,
-                reason=stop.reason,
-                grace_s=stop.grace_s,
-                only_if_waiting=stop.only_if_waiting,
-                decommission=stop.decommission,
-            )
+        if kind == "assign" and self._ending.is_set():
+            return
+        event = to_event(message, time.time())
+        if isinstance(event, e.AssignReceived):
+            self._containers.work_dir(event.spec.container_id)  # refuses an id that can name none
+        elif isinstance(event, e.EndsAcknowledged) and event.epoch >= self._core.epoch:
+            for container_id in event.container_ids:
+                self._containers.acknowledge(container_id)
+        elif kind == "drop_shuffle_files" and message.epoch >= self._core.epoch:
+            application_id = ApplicationId(message.drop_shuffle_files.application_id)
+            self._housekeeping.forget_shuffle_files(application_id)
+        if event is not None:
             self._deliver(event)
-        elif kind == "acknowledge":
-            ids = tuple(ContainerId(i) for i in message.acknowledge.container_ids)
-            if epoch >= self._core.epoch:
-                for container_id in ids:
-                    self._containers.acknowledge(container_id)
-            self._deliver(e.EndsAcknowledged(now=now, epoch=epoch, container_ids=ids))
-        elif kind == "drop_shuffle_files":
-            if self._shuffle is not None and epoch >= self._core.epoch:
-                application_id = ApplicationId(message.drop_shuffle_files.application_id)
-                removing = asyncio.create_task(self._shuffle.forget(application_id))
-                self._removing.add(removing)
-                removing.add_done_callback(self._removing.discard)
-        elif kind == "rebind":
-            rebind = message.rebind
-            wish = wire.to_binding(rebind)
-            self._deliver(
-                e.RebindReceived(now=now, epoch=epoch, request_id=rebind.request_id, **wish)
-            )
-        elif kind == "set_class":
-            changed = message.set_class
-            workload_class = wire.to_class(changed.workload_class, "set_class.workload_class")
-            if workload_class is not None:
-                container_id = ContainerId(changed.container_id)
-                self._deliver(
-                    e.ContainerClassSet(
-                        now=now,
-                        epoch=epoch,
-                        container_id=container_id,
-                        workload_class=workload_class,
-                    )
-                )
-
-    def _assigned(self, message: node_pb2.MasterMessage) -> None:
-        spec = wire.to_spec(message.assign)
-        self._containers.work_dir(spec.container_id)  # refuses an id that cannot name one
-        self._deliver(e.AssignReceived(now=time.time(), epoch=message.epoch, spec=spec))
 
 
 async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> int:
@@ -611,12 +433,12 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
             shortcuts: Shortcuts | None = None
             versions: tuple[str, ...] = ()
             if command_of is None:
-                command_of, versions, shortcuts = _spark_commands(settings, machine)
+                command_of, versions, shortcuts = spark_commands(settings, machine)
             for remark in machine.remarks:
                 _log.info("how containers are kept apart", what=remark)
             for name, why in machine.isolation.passed_over.items():
                 _log.info("isolation passed over", driver=name, why=why)
-            shuffle = _shuffle_service(settings, run_as=machine.run_as.active)
+            shuffle = shuffle_service(settings, run_as=machine.run_as.active)
             agent = Agent(settings, machine, token, command_of, versions, shortcuts, shuffle)
             await agent.live()
     except HrmError as error:
@@ -625,70 +447,12 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
     return 0
 
 
-def _shuffle_service(settings: AgentSettings, *, run_as: bool) -> ShuffleService | None:
-    if not settings.shuffle_service:
-        return None
-    if run_as:
-        raise InvalidConfig(
-            "shuffle_service and run_as = submitter exclude each other: the service reads shuffle "
-            "files as root, and a link in the place of one would let any user read any file; set "
-            "run_as = off, leave shuffle_service out, or run the agent as another user than root"
-        )
-    return ShuffleService(
-        directory=settings.work_dir.absolute() / SHUFFLE_DIR,
-        port=settings.shuffle_service_port,
-        memory_mib=settings.shuffle_service_memory_mib,
-        spark=find_spark(settings.spark_home),
-        java=find_java(settings.java_home),
-    )
-
-
 async def _cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-
-
-def _spark_commands(
-    settings: AgentSettings, machine: Machine
-) -> tuple[CommandOf, tuple[str, ...], Shortcuts]:
-    spark, java = find_spark(settings.spark_home), find_java(settings.java_home)
-    shortcuts = Shortcuts(settings, spark, java)
-
-    def command_of(
-        spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str, gpu: Gpu | None
-    ) -> Launch:
-        account = machine.run_as.account_of(spec.user)
-        if spec.launch.driver:
-            return driver_launch(
-                spec,
-                spark=spark,
-                java=java,
-                settings=settings,
-                work_dir=work_dir,
-                cache_dir=file_cache.own_place(files_dir(settings), account),
-            )
-        return executor_launch(
-            spec,
-            spark=spark,
-            java=java,
-            host=settings.host,
-            work_dir=work_dir,
-            stdout_url=stdout,
-            stderr_url=stderr,
-            gpu=gpu,
-            archive=shortcuts.archives.choose(spec, other_user=account is not None),
-        )
-
-    return command_of, (spark.version,), shortcuts
 
 
 def _batch_that_waits_first(status: ContainerStatus) -> tuple[bool, bool]:
     """A key to sort by: batch that waits, streams that wait, everybody else."""
     stream = status.workload_class is WorkloadClass.STREAM
     return (status.state is not ContainerState.WAITING, stream)
-
-
-def _socket(work_dir: Path) -> Path | None:
-    """Where the socket for GPUs is; None: the system takes no path of this length."""
-    path = work_dir.absolute() / "gpus.sock"
-    return path if len(str(path).encode()) < _SOCKET_PATH_MAX else None

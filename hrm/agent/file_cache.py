@@ -25,7 +25,7 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from hrm.agent.containers import remove_tree
+from hrm.agent.container_dir import remove_tree
 from hrm.agent.run_as import Account
 
 __all__ = ["ENTRIES_MAX", "Swept", "own_place", "sweep"]

@@ -13,7 +13,7 @@ from hrm.agent.containers import Containers
 from hrm.agent.driver import files_dir, files_of
 from hrm.agent.shuffle import ShuffleService
 from hrm.config import AgentSettings
-from hrm.core.model import ContainerState
+from hrm.core.model import ApplicationId, ContainerState
 from hrm.core.node import NodeCore
 
 __all__ = ["Housekeeping"]
@@ -36,6 +36,15 @@ class Housekeeping:
         self._containers = containers
         self._core = core
         self._shuffle = shuffle
+        self._removing: set[asyncio.Task[None]] = set()
+
+    def forget_shuffle_files(self, application_id: ApplicationId) -> None:
+        """The application has ended: remove what it left with the shuffle service, in the
+        background."""
+        if self._shuffle is not None:
+            removing = asyncio.create_task(self._shuffle.forget(application_id))
+            self._removing.add(removing)
+            removing.add_done_callback(self._removing.discard)
 
     async def run(self) -> None:
         """Until cancelled."""

@@ -24,7 +24,7 @@ import pynvml
 import structlog
 
 from hrm.agent import shim
-from hrm.agent.containers import Ended, StopOrder
+from hrm.agent.container_dir import Ended, StopOrder
 from hrm.agent.device_memory import DeviceMemory, NvmlDeviceMemory
 from hrm.agent.gpu_devices import GpuDevices, find_gpu_devices
 from hrm.agent.hardware import cores as hardware_cores
@@ -45,7 +45,9 @@ from hrm.core.model import (
     NodeName,
     Resources,
     ResourceUnit,
+    is_driver,
 )
+from hrm.core.node import NodeCore
 from hrm.errors import InvalidConfig, InvalidRequest
 
 __all__ = ["Machine", "auto_binding", "describe", "ending", "keep_binding", "load_binding"]
@@ -56,14 +58,18 @@ _MIB = 1024 * 1024
 _RESERVE_MIB = 1024
 _log = structlog.get_logger("hrm.agent")
 
+_SIGNALS = {
+    137: "killed by SIGKILL from outside of HRM",
+    143: "ended by SIGTERM from outside of HRM",
+}
 _EXIT_CODES = {
     50: "an exception that nothing caught ended the executor",
     52: "the JVM ran out of heap; raise spark.executor.memory, or use more partitions",
     53: "the executor could not make its local directories; is the disk full?",
     56: "the executor could not reach its driver by heartbeat",
-    137: "killed by SIGKILL from outside of HRM",
-    143: "ended by SIGTERM from outside of HRM",
+    **_SIGNALS,
 }
+"""Spark's own for executors; a driver's are its program's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +103,17 @@ class Machine:
             _memory_remark(self),
         )
         return tuple(remark for remark in told if remark)
+
+    def core(self, settings: AgentSettings) -> NodeCore:
+        """The brain of its agent, which knows of no container yet."""
+        return NodeCore(
+            self.name,
+            self.units,
+            hardware=self.hardware,
+            binding=self.binding,
+            auto_binding=auto_binding(settings),
+            preemption_grace_s=settings.preemption_grace_s if settings.preemption else None,
+        )
 
     @staticmethod
     @contextlib.contextmanager
@@ -317,8 +334,9 @@ def ending(ended: Ended, order: StopOrder | None, spec: ContainerSpec | None) ->
     if ended.exit_code == 0:
         return ContainerEnd(cause=EndCause.EXITED, exit_code=0, message="exited with code 0")
     message = f"exited with code {ended.exit_code}"
-    if ended.exit_code in _EXIT_CODES:
-        message += f": {_EXIT_CODES[ended.exit_code]}"
-    elif ended.last_line:
-        message += f"; the last line of its stderr: {ended.last_line}"
+    codes = _SIGNALS if spec and is_driver(spec.application_id) else _EXIT_CODES
+    if ended.exit_code in codes:
+        message += f": {codes[ended.exit_code]}"
+    elif ended.last_words:
+        message += f": {ended.last_words}"
     return ContainerEnd(cause=EndCause.EXITED, exit_code=ended.exit_code, message=message)

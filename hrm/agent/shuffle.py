@@ -36,7 +36,7 @@ from pathlib import Path
 
 import structlog
 
-from hrm.agent.containers import remove_tree
+from hrm.agent.container_dir import remove_tree
 from hrm.core.model import ApplicationId, ContainerSpec
 from hrm.errors import InvalidConfig
 from hrm.spark.build import BuildError, plugin_jar

@@ -31,6 +31,7 @@ AWAY_MAX_S = 600.0
 _RETRY_S = 0.5
 _RETRY_MAX_S = 5.0
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_WHY_GAP = "they were older or more than the master keeps"
 _LATEST = 100
 _LATEST_SINCE = 100_000
 
@@ -144,7 +145,7 @@ class _Shown:
 
     def add(self, page: events_pb2.EventPage) -> None:
         if page.gap:
-            console.note("events are missing here: they were older or more than the master keeps")
+            console.note(f"events are missing here: {_WHY_GAP}")
         self._resume = page.resume
         self._any = self._any or bool(page.events)
         if self._output is Output.TABLE:
@@ -156,6 +157,8 @@ class _Shown:
         if not self._follow:
             self._kept += documents
             return
+        if page.gap:
+            documents.insert(0, _document(_gap()))
         for document in documents:
             sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
         sys.stdout.flush()
@@ -167,6 +170,17 @@ class _Shown:
             console.note(
                 "no such events; hrm events --since 1d shows more; names: hrm apps --all, hrm nodes"
             )
+
+
+def _gap() -> events_pb2.StateEvent:
+    """In place of events that are missing, for programs: the journal's own change, without an
+    id."""
+    from hrm.v1.events_pb2 import StateEvent
+
+    return StateEvent(
+        kind="journal", to_state="gap", reason=_WHY_GAP, actor="master", at_s=time.time(),
+        exit_code=-1,
+    )  # fmt: skip
 
 
 def line_of(event: events_pb2.StateEvent) -> str:

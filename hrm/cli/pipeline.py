@@ -129,11 +129,15 @@ def list_tasks(
 
         print_json(MessageToDict(answer, preserving_proto_field_name=True))
         return
-    stdout().print(_nodes_table(answer))
+    if answer.nodes:
+        stdout().print(_nodes_table(answer))
+    else:
+        note("no node runs pipeline tasks; give one cores for them: hrm agent --pipeline-cores 1")
     if answer.tasks:
         stdout().print(_tasks_table(answer.tasks))
     else:
-        note("no pipeline task" + ("" if everything else " waits or runs; --all shows ended ones"))
+        ended = "" if everything else " waits or runs; hrm pipeline list --all shows ended ones"
+        note(f"no pipeline task{ended}; to run one: hrm pipeline run MODULE:NAME FILE")
 
 
 @group.command()

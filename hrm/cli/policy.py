@@ -52,7 +52,10 @@ def show(
     hand."""
     answer = _shown(name, master, timeout, records=False)
     if not answer.policies and output is Output.TABLE:
-        console.note("no learned policy is in use, by the master or by a node")
+        console.note(
+            "no learned policy is in use, by the master or by a node; docs/learned-policies.md "
+            "says how to use one, hrm policy train trains one"
+        )
     _print(answer, output, policies_view(answer))
 
 
@@ -69,6 +72,7 @@ def shadow(
         console.note(f"nodes report counters alone: hrm policy show {name}")
     elif not any(policy.records for policy in answer.policies) and output is Output.TABLE:
         console.note(f"nothing yet; hrm policy set {name} shadow lets it answer beside")
+        return
     _print(answer, output, shadow_view(answer))
 
 

@@ -91,6 +91,7 @@ def nodes(
         answer = connection.stub.ListNodes(ListNodesRequest(), timeout=timeout)
     if not answer.nodes and output is Output.TABLE:
         console.note("no node yet; start an agent: hrm agent --master HOST:PORT")
+        return
     _show(answer, output, lambda render: render.nodes_table(answer.nodes))
 
 
@@ -111,8 +112,9 @@ def apps(
     with client.connect(master, timeout) as connection:
         answer = connection.stub.ListApplications(request, timeout=timeout)
     if not answer.applications and output is Output.TABLE:
-        hint = "" if every else "; hrm apps --all shows ended ones"
-        console.note(f"no applications{hint}")
+        ended = "" if every else "hrm apps --all shows ended ones; "
+        console.note(f"no applications; {ended}to run one: hrm spark-submit app.py")
+        return
     _show(answer, output, lambda render: render.applications_table(answer.applications))
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "application_view",
     "applications_table",
     "cluster_view",
+    "ended_after",
     "explanation_view",
     "memory",
     "node_view",
@@ -52,6 +53,11 @@ def age(seconds: float) -> str:
     if whole < 86_400:
         return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
     return f"{whole // 86_400}d{whole % 86_400 // 3600:02d}h"
+
+
+def ended_after(submitted_at_s: float, ended_at_s: float) -> str:
+    """How long after it was submitted something ended; a dash while it lives."""
+    return age(ended_at_s - submitted_at_s) if ended_at_s else "-"
 
 
 def memory(mib: int) -> str:
@@ -180,10 +186,9 @@ def applications_table(applications: Iterable[admin_pb2.Application]) -> Rendera
     now = time.time()
     table = _table(
         "APPLICATION", "NAME", "USER", "CLASS", "STATE", ">RUN/WAIT/PEND", ">TASKS", ">MEAN WAIT",
-        ">AGE", "MESSAGE",
+        ">AGE", ">ENDED AFTER", "MESSAGE",
     )  # fmt: skip
     for app in applications:
-        end = app.ended_at_s or now
         table.add_row(
             escape(app.application_id),
             escape(app.name),
@@ -191,9 +196,12 @@ def applications_table(applications: Iterable[admin_pb2.Application]) -> Rendera
             _class(app.workload_class),
             _application_state(app),
             f"{app.containers_running}/{app.containers_waiting}/{app.containers_pending}",
-            f"{app.progress.tasks_completed}/{app.progress.tasks_total}",
+            f"{app.progress.tasks_completed}/{app.progress.tasks_total}"
+            if app.HasField("progress")
+            else "-",
             age(app.mean_wait_s),
-            age(end - app.submitted_at_s),
+            age(now - app.submitted_at_s),
+            ended_after(app.submitted_at_s, app.ended_at_s),
             escape(app.message),
         )
     return table
@@ -237,7 +245,8 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
     facts = Table.grid(padding=(0, 2))
     for name, value in rows.items():
         facts.add_row(f"[bold]{name}[/]", value)
-    return Group(facts, "", _containers_table(app.containers, now))
+    containers = _containers_table(app.containers, now) if app.containers else "no executors"
+    return Group(facts, "", containers)
 
 
 def explanation_view(explanation: admin_pb2.Explanation) -> RenderableType:

@@ -28,6 +28,7 @@ from hrm.spark.conf import conf_dir
 
 __all__ = ["app", "conf_dir", "has_master", "spark_environment", "spark_submit"]
 
+BAD_USAGE = 2
 _SWITCHES = {"--help", "-h", "--supervise", "--usage-error", "--verbose", "-v", "--version"}
 """spark-submit's options without a value. Any other option takes the next argument."""
 
@@ -79,6 +80,10 @@ def env(
 def spark_submit_command(context: typer.Context) -> None:
     """Run the stock spark-submit on this cluster; all arguments are its own."""
     arguments = list(context.args)
+    if not arguments:
+        console.note("Usage: hrm spark-submit [options] APP [APP's arguments]")
+        console.error_line("no application was named; hrm spark-submit --help lists the options")
+        raise typer.Exit(BAD_USAGE)
     variables = spark_environment()
     program = spark_submit()
     if not has_master(arguments) and not _defaults_have_master(variables["SPARK_CONF_DIR"]):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "run_submit"]
 
+BAD_USAGE = 2
 INTERRUPTED = 130
 TAIL_BYTES = 65_536
 TAIL_LINES = 20
@@ -76,7 +77,11 @@ def run_submit(arguments: Sequence[str]) -> int:
     Raises:
         HrmError: nothing was submitted, or the master was away for too long.
     """
-    if not arguments or arguments[0] in ("--help", "-h"):
+    if not arguments:
+        sys.stderr.write(HELP)
+        console.error_line("hrm submit needs an application, --status ID or --kill ID")
+        return BAD_USAGE
+    if arguments[0] in ("--help", "-h"):
         sys.stdout.write(HELP)
         return 0
     from hrm.spark import submit_options
@@ -216,8 +221,9 @@ def submissions(
     request = pb.ListSubmissionsRequest(include_ended=every)
     answer = _ask(master, "List", request, timeout)
     if not answer.submissions and output is Output.TABLE:
-        hint = "" if every else "; hrm submissions --all shows ended ones"
-        console.note(f"no submissions{hint}")
+        ended = "" if every else "hrm submissions --all shows ended ones; "
+        console.note(f"no submissions; {ended}to run one: hrm submit app.py")
+        return
     _show(answer, output, answer.submissions)
 
 
@@ -312,21 +318,22 @@ def _show(message: Any, output: Output, rows: Sequence[pb.Submission]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from hrm.cli.render import age
+    from hrm.cli.render import age, ended_after
     from hrm.spark.submit import state_name
 
     table = Table(box=None, pad_edge=False)
     for column in ("SUBMISSION", "NAME", "USER", "STATE", "DRIVER", "NODE", "APPLICATION"):
         table.add_column(column, no_wrap=True)
     table.add_column("AGE", justify="right")
+    table.add_column("ENDED AFTER", justify="right")
     table.add_column("MESSAGE")
     for each in rows:
-        end = each.ended_at_s or time.time()
         cells = (
             each.submission_id, each.name, each.user, state_name(each.state),
             f"{each.attempt}{' (supervised)' if each.supervise else ''}", each.node or "-",
             each.application_ids[-1] if each.application_ids else "-",
-            age(end - each.submitted_at_s), each.message,
+            age(time.time() - each.submitted_at_s),
+            ended_after(each.submitted_at_s, each.ended_at_s), each.message,
         )  # fmt: skip
         table.add_row(*map(escape, cells))
     console.stdout().print(table)

@@ -11,10 +11,13 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 
 from hrm.config.sources import (
     DEFAULT_PORT,
+    MasterAddress,
+    ReconnectDelay,
     Settings,
     TlsCa,
     TlsCert,
     TlsKey,
+    TokenFile,
     hrm_home,
     label,
     token_file,
@@ -41,7 +44,7 @@ class AgentSettings(Settings):
     model_config = SettingsConfigDict(env_prefix="HRM_AGENT_", extra="forbid")
     table: ClassVar[str] = "agent"
 
-    master: str = Field(default=f"127.0.0.1:{DEFAULT_PORT}", description="host:port of the master")
+    master: MasterAddress = f"127.0.0.1:{DEFAULT_PORT}"
     name: str = Field(default="", description="name of this node; empty: the host's name")
     host: str = Field(
         default="127.0.0.1", description="address that executors bind and others reach"
@@ -54,9 +57,7 @@ class AgentSettings(Settings):
         default_factory=lambda: hrm_home() / "agent",
         description="containers' work directories and logs",
     )
-    token_file: Path = Field(
-        default_factory=token_file, description="the cluster's secret, mode 0600"
-    )
+    token_file: TokenFile = Field(default_factory=token_file)
     tls_ca: TlsCa = None
     tls_cert: TlsCert = None
     tls_key: TlsKey = None
@@ -262,9 +263,7 @@ class AgentSettings(Settings):
         default=1.0, ge=1e-3, le=1e3, description="of a GPU, relative to the reference platform"
     )
 
-    reconnect_delay_max_s: float = Field(
-        default=2.0, gt=0, description="longest back-off between attempts to reach the master"
-    )
+    reconnect_delay_max_s: ReconnectDelay = 2.0
     usage_interval_s: float = Field(
         default=1.0, gt=0, le=60, description="how often containers are measured"
     )

@@ -8,7 +8,17 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from hrm.config.sources import DEFAULT_PORT, Settings, TlsCa, TlsCert, TlsKey, hrm_home, token_file
+from hrm.config.sources import (
+    DEFAULT_PORT,
+    PlacementPolicy,
+    Settings,
+    TlsCa,
+    TlsCert,
+    TlsKey,
+    TokenFile,
+    hrm_home,
+    token_file,
+)
 
 __all__ = ["MasterSettings"]
 
@@ -26,20 +36,14 @@ class MasterSettings(Settings):
     state_dir: Path = Field(
         default_factory=lambda: hrm_home() / "master", description="directory of its store"
     )
-    token_file: Path = Field(
-        default_factory=token_file, description="the cluster's secret, mode 0600"
-    )
+    token_file: TokenFile = Field(default_factory=token_file)
     tls_ca: TlsCa = None
     tls_cert: TlsCert = None
     tls_key: TlsKey = None
     schedulers: int = Field(
         default=2, ge=1, le=256, description="parallel schedulers in the master"
     )
-    placement_policy: str = Field(
-        default="min-wait",
-        min_length=1,
-        description="what chooses units for containers; `docs/policies.md` lists them",
-    )
+    placement_policy: PlacementPolicy = "min-wait"
 
     heartbeat_interval_s: float = Field(
         default=1.0, gt=0, le=60, description="how often agents and AppMasters say that they live"
@@ -163,7 +167,7 @@ class MasterSettings(Settings):
         default=3,
         ge=1,
         le=100,
-        description="containers for a driver that may be lost before one has started",
+        description="containers that a node began to start and in which no driver came to run",
     )
     file_mib_max: int = Field(
         default=1024, ge=1, description="largest file that a submission may send"

@@ -19,10 +19,14 @@ from hrm.errors import InvalidConfig
 
 __all__ = [
     "DEFAULT_PORT",
+    "MasterAddress",
+    "PlacementPolicy",
+    "ReconnectDelay",
     "Settings",
     "TlsCa",
     "TlsCert",
     "TlsKey",
+    "TokenFile",
     "config_file",
     "hrm_home",
     "label",
@@ -32,6 +36,19 @@ __all__ = [
 
 DEFAULT_PORT = 7480
 
+# What several daemons are told is described and bounded once; a default is each one's own.
+MasterAddress = Annotated[str, Field(description="host:port of the master")]
+ReconnectDelay = Annotated[
+    float, Field(gt=0, description="longest back-off between attempts to reach the master")
+]
+TokenFile = Annotated[Path, Field(description="the cluster's secret, mode 0600")]
+PlacementPolicy = Annotated[
+    str,
+    Field(
+        min_length=1,
+        description="what chooses units for containers; `docs/policies.md` lists them",
+    ),
+]
 TlsCa = Annotated[
     Path | None,
     Field(

@@ -13,7 +13,7 @@ from hrm.core.feasibility import could_hold, demand_vector
 from hrm.core.ledger import Ledger, Node
 from hrm.core.model import ContainerRequest, Gpu, NodeState, Resources, ResourceUnit
 
-__all__ = ["gpu_refusal", "malformed", "refusal", "resolve"]
+__all__ = ["gpu_refusal", "malformed", "refusal", "resolve", "size_settings"]
 
 _NODES_NAMED = 5
 
@@ -32,16 +32,17 @@ def malformed(request: ContainerRequest) -> str:
     return ""
 
 
-def refusal(ledger: Ledger, resources: Resources) -> str:
+def refusal(ledger: Ledger, resources: Resources, *, driver: bool = False) -> str:
     """Why no node could ever serve this; empty if one could, or if one that could may be on its
-    way: while no node is known, or not all of an earlier master's are back."""
+    way: while no node is known, or not all of an earlier master's are back. ``driver``: it is for
+    a driver, which has settings of its own."""
     demand = demand_vector(resources)
     if ledger.recovering or ledger.state.could_hold(demand):
         return ""
     units = [(unit, node) for node in ledger.nodes.values() for unit in node.units]
     if not units or any(could_hold(demand, unit) for unit, _ in units):
         return ""  # of a node that is lost, and may come back
-    asks = f"an executor asks for {resources}"
+    asks = f"{'the driver' if driver else 'an executor'} asks for {resources}"
     if resources.gpu_memory_mib:
         gpus = _gpus(units)
         if not gpus:
@@ -64,9 +65,15 @@ def refusal(ledger: Ledger, resources: Resources) -> str:
     where = f" at {unit.unit_id}" if len(node.units) > 1 else ""
     return (
         f"{asks}, but the largest node, {node.name}, has {unit.capacity}{where}; "
-        f"lower spark.executor.cores or spark.executor.memory "
-        f"(with its overhead), or add a larger node"
+        f"lower {size_settings(driver=driver)} (with its overhead), or add a larger node; "
+        f"hrm nodes shows what there is"
     )
+
+
+def size_settings(*, driver: bool) -> str:
+    """The settings that say how large a container is."""
+    kind = "driver" if driver else "executor"
+    return f"spark.{kind}.cores or spark.{kind}.memory"
 
 
 def resolve(ledger: Ledger, request: ContainerRequest) -> ContainerRequest:

@@ -27,6 +27,7 @@ from hrm.core.model import (
     Resources,
     WorkloadClass,
     container_id_of,
+    is_driver,
 )
 from hrm.core.nodes import Nodes
 from hrm.core.placing import Placing
@@ -248,8 +249,9 @@ class Applications:
         application_id = event.new_id
         if application_id is None:
             self.count += 1
-            day = datetime.fromtimestamp(event.now, UTC).strftime("%Y%m%d")
-            application_id = ApplicationId(f"app-{day}-{self.ledger.epoch}-{self.count:04d}")
+            # To the second: clusters that share a directory of event logs do not share names.
+            second = datetime.fromtimestamp(event.now, UTC).strftime("%Y%m%d%H%M%S")
+            application_id = ApplicationId(f"app-{second}-{self.ledger.epoch}-{self.count:04d}")
         evidence = "declared by spark.hrm.class" if event.declared_class else ""
         record = ApplicationRecord(
             application_id=application_id,
@@ -321,6 +323,7 @@ class _Checks:
     def __init__(self, ledger: Ledger, app: Application) -> None:
         self.ledger = ledger
         self.app = app
+        self._driver = is_driver(app.application_id)
         self._latest: ContainerRequest | None = None
         self._resources = Resources(0, 0)
         self._why = ""
@@ -344,7 +347,7 @@ class _Checks:
                 self._resources = resolved.resources
                 self._why = (
                     gpu_refusal(self.ledger, resolved)
-                    or refusal(self.ledger, resolved.resources)
+                    or refusal(self.ledger, resolved.resources, driver=self._driver)
                     or gangs.refusal(self.ledger, self.app, resolved.resources)
                 )
         if not self._why and request.resources is not self._resources and request.gpus:

@@ -11,10 +11,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from hrm.core import gangs, locality
+from hrm.core.admission import size_settings
+from hrm.core.columns import Bools
 from hrm.core.feasibility import could_hold, demand_vector, fits, fitting_rows, minus
 from hrm.core.history import Refused, StateEvent
 from hrm.core.ledger import Application, Container, Ledger
-from hrm.core.model import ApplicationState, ContainerState, NodeState
+from hrm.core.model import ApplicationState, ContainerState, NodeState, Resources, is_driver
 from hrm.core.resource_unit import pooled_part
 
 __all__ = ["explain", "explain_past"]
@@ -116,26 +118,36 @@ def _excluded(ledger: Ledger, app: Application, now: float) -> list[str]:
 
 
 def _waiting_line(ledger: Ledger, container: Container) -> str:
+    who, asks = _who(container), container.request.resources
     queue = ledger.state.find(container.unit_id)
     if queue is None:
-        return f"executor {container.request.executor_id} waits at {container.unit_id}"
+        return f"{who} waits at {container.unit_id}"
     before = 0
     for waiting in (queue.stream_waiting, queue.batch_waiting):
         for container_id in waiting:
             if container_id == container.container_id:
                 return (
-                    f"executor {container.request.executor_id} waits at {container.unit_id} with "
-                    f"{before} before it; {len(queue.running)} run there"
+                    f"{who} waits at {container.unit_id} with {before} before it; "
+                    f"{len(queue.running)} run there; it asks for {asks}, and "
+                    f"{Resources(*queue.free[:3])} of {queue.unit.capacity} are free"
                 )
             before += 1
-    return f"executor {container.request.executor_id} was sent to {container.unit_id}"
+    return f"{who} was sent to {container.unit_id}"
+
+
+def _who(container: Container) -> str:
+    if is_driver(container.application_id):
+        return "the driver"
+    return f"executor {container.request.executor_id}"
 
 
 def _pending_line(ledger: Ledger, app: Application, pending: list[Container], now: float) -> str:
     request = pending[0].request.resources
+    driver = is_driver(app.application_id)
     many = f"{len(pending)} executor{'s wait' if len(pending) > 1 else ' waits'}"
+    many, each = ("the driver waits", "") if driver else (many, " each")
     oldest_s = now - min(x.requested_at_s for x in pending)
-    since = f"{many} for a place ({request} each) since {oldest_s:.1f} s"
+    since = f"{many} for a place ({request}{each}) since {oldest_s:.1f} s"
     alive = [n for n in ledger.nodes.values() if n.state is NodeState.ALIVE]
     if not alive:
         return f"{since}: no node is alive; start one with hrm agent, or see hrm nodes"
@@ -154,12 +166,23 @@ def _pending_line(ledger: Ledger, app: Application, pending: list[Container], no
     near = locality.waiting_line(pending[0].request, now - pending[0].requested_at_s)
     if near:
         return f"{since}: {near}"
-    if app.refusal:
-        return f"{since}: {app.refusal}"
-    roomy = could & fitting_rows(demand_vector(request), state.free)
-    if roomy.any():
-        return f"{since}: there is room, its scheduler has not come to it yet"
-    return f"{since}: no resource unit has that much free now"
+    if (could & fitting_rows(demand_vector(request), state.free)).any():
+        return f"{since}: {app.refusal or 'there is room, its scheduler has not come to it yet'}"
+    tried = f"; the last try: {app.refusal}" if app.refusal else ""
+    return (
+        f"{since}: no resource unit has that much free now; {_roomiest(ledger, could)} (hrm nodes "
+        f"shows all){tried}. It starts when something ends there, or sooner with less in "
+        f"{size_settings(driver=driver)}"
+    )
+
+
+def _roomiest(ledger: Ledger, rows: Bools) -> str:
+    """Of ``rows``, what the one with the most free vcores (of those, memory) has free."""
+    state = ledger.state
+    most = max(rows.nonzero()[0].tolist(), key=lambda row: tuple(state.free[row].tolist()))
+    *free, slots = state.free[most].tolist()
+    full = "" if slots else ", and runs as many containers as it may (run_limit)"
+    return f"the most, {state.ids[most]}, has {Resources(*free)}{full}"
 
 
 def _gang_reason(ledger: Ledger, app: Application, pending: list[Container], gang: int) -> str:

@@ -233,6 +233,9 @@ class Ledger:
             self._by_key.pop(app.record.submission_key, None)
             changes["ended_at_s"] = now
             changes["message"] = why
+            if app.progress is not None:
+                for name in ("tasks_total", "tasks_completed", "tasks_failed"):
+                    changes[name] = getattr(app.progress, name)
         self.update_record(app, **changes)
 
     def update_record(self, app: Application, **changes: object) -> None:

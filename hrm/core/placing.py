@@ -22,9 +22,9 @@ from hrm.core.model import (
     ContainerRequest,
     ContainerState,
     EndCause,
-    Resources,
     ResourceUnitId,
     WorkloadClass,
+    is_driver,
 )
 from hrm.core.negotiator import Claim, Decision, Negotiator, Outcome, Proposal
 from hrm.core.remote import RemoteScheduler
@@ -50,11 +50,6 @@ class Placing:
         name = names[self._next % len(names)]
         self._next += 1
         return name
-
-    def refusal(self, resources: Resources) -> str:
-        """Why no node could ever serve this; empty if one could, or if one that could may be on
-        its way: while no node is known, or not all of an earlier master's are back."""
-        return admission.refusal(self.ledger, resources)
 
     def request(
         self, app: Application, request: ContainerRequest, now: float, *, is_new: bool = False
@@ -283,8 +278,10 @@ class Placing:
 
     def _refuse_hopeless(self, app: Application, job: Job, now: float) -> None:
         """Asked for when nobody could know that no node would ever serve it; now one can."""
+        driver = is_driver(app.application_id)
         refusals = {
-            resources: self.refusal(resources) or gangs.refusal(self.ledger, app, resources)
+            resources: admission.refusal(self.ledger, resources, driver=driver)
+            or gangs.refusal(self.ledger, app, resources)
             for resources in dict.fromkeys(request.resources for request in job.pending.values())
         }
         for container_id in list(job.pending):

@@ -16,6 +16,7 @@ class ApplicationRecord:
     ``last_executor_number`` is the highest executor number seen when the record was written;
     ``gang_min`` how many of its first containers start together, 0 and 1: each by itself.
     ``submission_id`` and ``submission_attempt`` tell whose driver registered it, in cluster mode.
+    ``tasks_…`` are what its driver had counted when it ended.
     """
 
     application_id: ApplicationId
@@ -38,3 +39,6 @@ class ApplicationRecord:
     gang_min: int = 0
     submission_id: str = ""
     submission_attempt: int = 0
+    tasks_total: int = 0
+    tasks_completed: int = 0
+    tasks_failed: int = 0

@@ -83,7 +83,8 @@ class SubmissionBounds:
     ``driver_lease_s``: how long a supervised driver goes on without a word of the master's.
     ``lease_margin_s``: what is added to it before another driver may start: clocks that run
     unequally fast, and the time that a kill takes. ``renew_s``: how often a lease is renewed.
-    ``driver_launches_max``: containers that may be lost before the first driver has started.
+    ``driver_launches_max``: containers that a node has begun to start and that came to nothing, in
+    a row. One that only waited at its node does not count, for its driver had no part in its end.
     """
 
     submissions_limit: int = 1_000
@@ -105,8 +106,8 @@ class SubmissionRecord:
 
     ``driver``: what its node must know, as JSON; opaque here, and full of secrets. ``files``: the
     hashes that it needs, as long as it lives. ``restarts``: when it was restarted, the latest last.
-    ``launches``: containers that were lost before a driver ran in them. ``may_live``: the driver of
-    ``attempt`` had a lease when it was last heard of, so it may live although it is lost.
+    ``launches``: containers in a row that were begun and in which no driver ran. ``may_live``: the
+    driver of ``attempt`` had a lease when it was last heard of, so it may live although it is lost.
     """
 
     submission_id: str
@@ -162,13 +163,15 @@ class DriverLaunched(_Driver):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverEnded(_Driver):
     """Its container has ended. ``lost``: nobody saw its processes end. ``killed``: its application
-    was ended by an administrator."""
+    was ended by an administrator. ``launched``: it was started; ``waited``: as far as is known it
+    has only ever waited for a place or at its node."""
 
     exit_code: int
     message: str
     lost: bool = False
     killed: bool = False
     launched: bool = True
+    waited: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

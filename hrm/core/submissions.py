@@ -22,7 +22,9 @@ no wait; nor does a runner's word that it has killed its driver itself. A master
 started cannot know when the one before it granted last, and counts from its own start.
 
 Only a supervised driver has such a limit: one that is never restarted runs on however long the
-master is away. A driver that had no lease yet has never run: its container may be replaced at once.
+master is away. A driver that had no lease yet has never run: its container may be replaced at once,
+``driver_launches_max`` times in a row. One that only waited at a node that went away was never
+begun, so it is replaced as often as nodes go away, each time after a pause.
 
 Source: leases as of Gray and Cheriton, "Leases: an efficient fault-tolerant mechanism" (SOSP 1989),
 section 2; their use as a fence for restarts is ours.
@@ -232,6 +234,8 @@ class SubmissionsCore:
                 self._end(entry, S.FINISHED, event.now, "", **exit_code)
             else:
                 self._failed(entry, event)
+        elif event.waited and state is S.SUBMITTED:
+            self._wait(entry, event.now, event.message)
         elif event.lost or not event.launched:
             self._launch_failed(entry, event)
         else:
@@ -334,7 +338,7 @@ class SubmissionsCore:
         self._wait(entry, now, event.message, **exit_code)
 
     def _launch_failed(self, entry: Entry, event: m.DriverEnded) -> None:
-        """A container is gone in which no driver has ever run."""
+        """A container is gone that was begun, and in which no driver has ever run."""
         launches, most = entry.record.launches + 1, self.bounds.driver_launches_max
         if launches >= most:
             message = (

@@ -312,6 +312,10 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         )
         if app.progress is not None:
             message.progress.CopyFrom(wire.from_progress(app.progress))
+        elif record.tasks_total:  # it had ended before this master
+            message.progress.tasks_total = record.tasks_total
+            message.progress.tasks_completed = record.tasks_completed
+            message.progress.tasks_failed = record.tasks_failed
         if with_containers:
             message.run_times.extend(_run_times(self._ledger, app))
             containers = (*app.ended, *app.containers.values())

@@ -7,7 +7,6 @@ import contextlib
 import fcntl
 import gc
 import signal
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from grpc_health.v1.health import SERVICE_NAME as HEALTH
 from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined]
 from grpc_reflection.v1alpha import reflection
 
-from hrm import policies, rpc, tls
+from hrm import clock, policies, rpc, tls
 from hrm.config import MasterSettings
 from hrm.core.bounds import Bounds
 from hrm.core.master import MasterCore
@@ -133,7 +132,7 @@ async def _serve(
         known_nodes=store.nodes(),
         drained_nodes=store.drains(),
         run_times=store.run_times(),
-        now=time.time(),
+        now=clock.now(),
         watch=journal.watch,
     )
     journal.took(None)

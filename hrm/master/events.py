@@ -5,7 +5,7 @@ loop that made it. A thread of its own makes rows of them and writes those a gro
 an SQLite file of their own, so that no commit of the master's intent (``hrm.master.store``) waits
 for them. That thread works a twentieth of the time while there is room in the queue: in a burst it
 falls behind. Where the queue is full, changes are dropped and counted, and the journal has an event
-that says how many.
+that says how many, at the place where they would stand. Every reader gets it, whatever he wished.
 
 So what a crash of the process can lose is what had queued up, a quarter of a second's events in
 quiet times. Nobody has been told of those: readers read the file, and the file alone.
@@ -37,7 +37,7 @@ from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.history import Refused, StateEvent
 from hrm.core.ledger import Container
-from hrm.core.model import ApplicationId, ContainerState, container_id_of
+from hrm.core.model import ApplicationId, ContainerState, container_id_of, is_driver
 from hrm.core.transitions import Move, Watch
 from hrm.errors import InvalidConfig
 
@@ -98,10 +98,15 @@ class Wish:
         """A condition of SQL, and its values."""
         tests = ["at_ms >= ?"]
         values: list[str | int] = [int(self.since_s * 1000)]
+        chosen = []
         for column, wanted in (("application", self.application_id), ("node", self.node)):
             if wanted:
-                tests.append(f"{column} = ?")
+                chosen.append(f"{column} = ?")
                 values.append(wanted)
+        if chosen:
+            # What the journal lacks may have been any reader's.
+            gap = "(application = '' AND kind = 'journal')"
+            tests.append(f"({' AND '.join(chosen)} OR {gap})")
         return " AND ".join(tests), values
 
 
@@ -115,11 +120,12 @@ class Journal:
 
     Invariants: only the writer thread changes the file. ``_put`` counts the moves that were queued,
     ``_taken`` those that the writer has taken from there, ``_written`` those that it has written or
-    given up.
+    given up. ``_no_room`` counts those that found no room in the queue; each entry of the queue has
+    that count of the moment when it was put there, and ``_told`` is how many of them the journal
+    speaks of. ``_unwritten`` are those that the disk did not take, ``_untold`` the latest of them.
     """
 
     def __init__(self, path: Path, epoch: int, *, kept: int, keep_s: float) -> None:
-        self.dropped = 0
         self._path = path
         self._kept = kept
         self._keep_s = keep_s
@@ -131,12 +137,15 @@ class Journal:
         self._next_id = max((epoch << EPOCH_BITS) + 1, self._last_id + 1)
         (self._count,) = self._db.execute("SELECT count(*) FROM events").fetchone()
         self._moves: list[Move] = []
-        self._queue: deque[tuple[str, list[Move]]] = deque()
+        self._queue: deque[tuple[str, list[Move], int]] = deque()
         self._begun: tuple[str, Iterator[Move]] = ("", iter(()))
         self._put = 0
         self._taken = 0
         self._written = 0
-        self._told_dropped = 0
+        self._no_room = 0
+        self._told = 0
+        self._unwritten = 0
+        self._untold = 0
         self._hurried = threading.Event()
         self._closing = False
         self._failing = False
@@ -146,6 +155,11 @@ class Journal:
         self._waiting: set[asyncio.Event] = set()
         self._thread = threading.Thread(target=self._write_all, name="events", daemon=True)
         self._thread.start()
+
+    @property
+    def dropped(self) -> int:
+        """How many changes the journal lacks: there was no room for them, or the disk failed."""
+        return self._no_room + self._unwritten
 
     # --- from the core, in the loop -----------------------------------------------------------
 
@@ -164,17 +178,20 @@ class Journal:
         if not moves:
             return
         if self._put - self._taken + len(moves) > QUEUED_MAX:
-            self.dropped += len(moves)
+            self._no_room += len(moves)
         else:
             self._put += len(moves)
-            self._queue.append((_actor(event), moves[:]))
+            self._queue.append((_actor(event), moves[:], self._no_room))
         moves.clear()
 
     def _refused(self, application_id: str, notice: c.Notice, now: float) -> None:
         """No state changes, and yet it is news."""
         if type(notice) is c.RequestRefused:
             many = len(notice.executor_ids)
-            why = f"{many} executor{'s' if many > 1 else ''}: {notice.message}"
+            who = f"{many} executor{'s' if many > 1 else ''}"
+            if is_driver(ApplicationId(application_id)):
+                who = "its driver"
+            why = f"{who}: {notice.message}"
             self._moves.append(
                 ("application", application_id, None, None, Refused.REFUSED, now, why)
             )
@@ -217,9 +234,26 @@ class Journal:
 
     async def after(self, event_id: int, wish: Wish, limit: int) -> list[StateEvent]:
         """The first ``limit`` events of a wish that follow ``event_id``."""
+        return (await self.page(event_id, wish, limit))[0]
+
+    async def page(self, event_id: int, wish: Wish, limit: int) -> tuple[list[StateEvent], int]:
+        """The same, and the number up to which events that followed ``event_id`` have been dropped
+        for their age or number; 0: none has."""
         where, values = wish.where()
         sql = f"SELECT * FROM events WHERE id > ? AND {where} ORDER BY id LIMIT ?"  # noqa: S608
-        return await asyncio.to_thread(self._select, sql, [event_id, *values, limit])
+        return await asyncio.to_thread(self._page, sql, [event_id, *values, limit], event_id)
+
+    def _page(
+        self, sql: str, values: list[str | int], event_id: int
+    ) -> tuple[list[StateEvent], int]:
+        with self._read_lock:
+            self._reader.execute("BEGIN")  # both of one moment: nothing goes between them
+            try:
+                found = [_event(row) for row in self._reader.execute(sql, values)]
+                (trimmed,) = self._reader.execute("SELECT id FROM trimmed").fetchone()
+            finally:
+                self._reader.execute("COMMIT")
+        return found, int(trimmed) if 0 < event_id < trimmed else 0
 
     async def story(self, application_id: str) -> list[StateEvent]:
         """What an application's end and troubles are told from: its own changes, and the ends of
@@ -247,15 +281,6 @@ class Journal:
     def newest(self) -> int:
         """The number of the newest event on disk; 0: there has been none."""
         return self._last_id
-
-    async def is_gone(self, event_id: int) -> bool:
-        """Have events after this one been dropped for their age or number?"""
-        return 0 < event_id < await asyncio.to_thread(self._trimmed)
-
-    def _trimmed(self) -> int:
-        with self._read_lock:
-            (trimmed,) = self._reader.execute("SELECT id FROM trimmed").fetchone()
-        return int(trimmed)
 
     def _select(self, sql: str, values: list[str | int]) -> list[StateEvent]:
         with self._read_lock:
@@ -287,13 +312,13 @@ class Journal:
 
     def _write_group(self) -> bool:
         """Write some of what is queued; False: there was nothing."""
-        rows = self._rows()
-        taken, lost = len(rows), self.dropped - self._told_dropped
-        if not taken:
+        told = self._told
+        rows, taken = self._rows()
+        if not rows:
             return False
         self._taken += taken
-        if lost:
-            rows.append(_dropped(lost, self._failure))
+        if self._untold:
+            rows.insert(0, _dropped(self._untold, self._failure))
         try:
             with self._db:
                 self._db.execute(_INSERT, (self._next_id, json.dumps(rows)))
@@ -301,12 +326,14 @@ class Journal:
             self._next_id += len(rows)
             self._last_id = self._next_id - 1
             self._count += len(rows)
-            self._told_dropped += lost
-            self._failure = ""
+            lost = self._told - told + self._untold
+            self._untold, self._failure = 0, ""
             if lost:
                 log.warning("events were dropped", count=lost)
         except sqlite3.Error as error:
-            self.dropped += taken
+            self._told = told
+            self._unwritten += taken
+            self._untold += taken
             self._failure = str(error)
             if not self._failing:
                 log.error("events cannot be written; they are dropped", error=str(error))
@@ -316,19 +343,29 @@ class Journal:
             self._trim(at_once=True)
         return True
 
-    def _rows(self) -> list[_Row]:
-        """The next moves, at most ``GROUP_MAX``, as rows."""
+    def _rows(self) -> tuple[list[_Row], int]:
+        """The next moves, at most ``GROUP_MAX``, as rows, with one where some found no room; and
+        how many moves they are."""
         rows: list[_Row] = []
+        taken = 0
         while len(rows) < GROUP_MAX:
             actor, moves = self._begun
             found = list(itertools.islice(moves, GROUP_MAX - len(rows)))
             rows += [_row(actor, move) for move in found]
-            if not found:
-                if not self._queue:
-                    break
-                actor, new = self._queue.popleft()
+            taken += len(found)
+            if found:
+                continue
+            no_room = self._no_room  # before the queue: what comes meanwhile stands there
+            is_last = not self._queue
+            if not is_last:
+                actor, new, no_room = self._queue.popleft()
                 self._begun = (actor, iter(new))
-        return rows
+            if no_room > self._told:
+                rows.append(_dropped(no_room - self._told, ""))
+                self._told = no_room
+            if is_last:
+                break
+        return rows, taken
 
     def _trim(self, *, at_once: bool = False) -> None:
         """Drop the oldest events beyond what is to be kept."""

@@ -65,11 +65,12 @@ class EventService(events_pb2_grpc.EventServiceServicer):
                 yield _page(found[first : first + PAGE_EVENTS])
             at = max(newest, found[-1].event_id if found else 0)
             yield pb.EventPage(resume=str(at))
-        elif await journal.is_gone(at):
-            yield pb.EventPage(resume=str(at), gap=True)
         while True:
             newest = journal.newest()
-            found = await journal.after(at, wish, PAGE_EVENTS)
+            found, gone = await journal.page(at, wish, PAGE_EVENTS)
+            if gone:  # of a reader who comes late, or who is slower than events grow old
+                at = gone
+                yield pb.EventPage(resume=str(at), gap=True)
             if found:
                 at = found[-1].event_id
                 yield _page(found)

@@ -26,17 +26,16 @@ import os
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 from hrm.errors import InvalidRequest, LimitReached, NotFound, StaleEpoch
+from hrm.master.disk import Disk, open_file, size_of
 
 __all__ = ["PIECE_BYTES", "FileStore"]
 
 PIECE_BYTES = 1024 * 1024
-DISK_THREADS = 4
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _PART = ".part"
 _MIB = 1024 * 1024
@@ -55,7 +54,7 @@ class FileStore:
         self._held_mib_max = held_mib_max
         self._busy: dict[str, asyncio.Task[Any]] = {}
         """Files that a thread works on, by their hashes."""
-        self._pool = ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="hrm-files")
+        self._disk = Disk("hrm-files")
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._sizes = {name: size for name, (size, _) in _listed(directory).items()}
         self.held_bytes = sum(self._sizes.values())
@@ -90,7 +89,7 @@ class FileStore:
         asked = list(files)
         for digest, size, name in asked:
             self.check(digest, size, name)
-        offsets = await self._on_disk(self._look_at, [(digest, size) for digest, size, _ in asked])
+        offsets = await self._disk.do(self._look_at, [(digest, size) for digest, size, _ in asked])
         self._room_for(sum(max(0, x[1] - offset) for x, offset in zip(asked, offsets, strict=True)))
         return offsets
 
@@ -106,7 +105,7 @@ class FileStore:
         return await self._alone(digest, lambda: self._put(digest, size, name, offset, data))
 
     async def _put(self, digest: str, size: int, name: str, offset: int, data: bytes) -> int:
-        here = await self._on_disk(self._offset, digest)
+        here = await self._disk.do(self._offset, digest)
         if here is None:
             return size
         if here != offset:
@@ -117,9 +116,9 @@ class FileStore:
         part = self._part(digest)
         self._count(part.name, here + len(data))
         try:
-            await self._on_disk(_append, part, data)
+            await self._disk.do(_append, part, data)
         except OSError as error:
-            self._count(part.name, await self._on_disk(_size, part))
+            self._count(part.name, await self._disk.do(size_of, part))
             raise LimitReached(f"the master cannot write {part}: {error.strerror}") from error
         if offset + len(data) == size:
             await self._finish(digest, size, name)
@@ -128,13 +127,13 @@ class FileStore:
     async def _finish(self, digest: str, size: int, name: str) -> None:
         part = self._part(digest)
         try:
-            right = await self._on_disk(_settled_sha256, part) == digest
+            right = await self._disk.do(_settled_sha256, part) == digest
             if right:
-                await self._on_disk(part.replace, self._whole(digest))
+                await self._disk.do(part.replace, self._whole(digest))
             else:
-                await self._on_disk(part.unlink)
+                await self._disk.do(part.unlink)
         except OSError as error:
-            self._count(part.name, await self._on_disk(_size, part))
+            self._count(part.name, await self._disk.do(size_of, part))
             raise LimitReached(f"the master cannot keep {part}: {error.strerror}") from error
         self._count(part.name, 0)
         if not right:
@@ -154,12 +153,12 @@ class FileStore:
         if offset < 0 or not _DIGEST.fullmatch(digest):
             raise missing
         try:
-            file = await self._on_disk(_open, self._whole(digest))
+            file = await self._disk.do(open_file, self._whole(digest))
         except FileNotFoundError:
             raise missing from None
         with file:
             file.seek(offset)
-            while data := await self._on_disk(file.read, PIECE_BYTES):
+            while data := await self._disk.do(file.read, PIECE_BYTES):
                 yield data
 
     async def require(self, digests: Iterable[str]) -> None:
@@ -170,7 +169,7 @@ class FileStore:
         """
         asked = list(digests)
         named = [digest for digest in asked if _DIGEST.fullmatch(digest)]
-        whole = await self._on_disk(self._whole_ones, named)
+        whole = await self._disk.do(self._whole_ones, named)
         for digest in asked:
             if digest not in whole:
                 raise NotFound(f"the master has no file {digest[:80]!r}; send it first")
@@ -178,7 +177,7 @@ class FileStore:
     async def clean(self, needed: set[str], keep_s: float) -> int:
         """Remove what no live submission needs and nobody sent or named lately; how many."""
         changes = self._changes
-        found = await self._on_disk(_listed, self._directory, needed)
+        found = await self._disk.do(_listed, self._directory, needed)
         if changes == self._changes and not self._busy:
             self._sizes = {name: size for name, (size, _) in found.items()}
             self.held_bytes = sum(self._sizes.values())
@@ -191,7 +190,7 @@ class FileStore:
         return removed
 
     async def _drop(self, name: str, oldest_s: float) -> bool:
-        if not await self._on_disk(_remove_old, self._directory / name, oldest_s):
+        if not await self._disk.do(_remove_old, self._directory / name, oldest_s):
             return False
         self._count(name, 0)
         return True
@@ -203,9 +202,6 @@ class FileStore:
         task = self._busy[digest] = asyncio.create_task(work())
         task.add_done_callback(lambda _: self._busy.pop(digest))
         return await asyncio.shield(task)
-
-    async def _on_disk(self, work: Callable[..., T], *arguments: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
 
     def _count(self, name: str, size: int) -> None:
         self._changes += 1
@@ -233,12 +229,12 @@ class FileStore:
 
     def _offset(self, digest: str) -> int | None:
         """Bytes that are here; None: all of them."""
-        return None if self._whole(digest).exists() else _size(self._part(digest))
+        return None if self._whole(digest).exists() else size_of(self._part(digest))
 
     def _look_at(self, files: list[tuple[str, int]]) -> list[int]:
         """How much of each is here; from now on they count as named lately."""
         whole = self._whole_ones([digest for digest, _ in files])
-        return [size if digest in whole else _size(self._part(digest)) for digest, size in files]
+        return [size if digest in whole else size_of(self._part(digest)) for digest, size in files]
 
     def _whole_ones(self, digests: list[str]) -> set[str]:
         """Those of them that are here, which now count as named lately."""
@@ -260,17 +256,6 @@ def _listed(directory: Path, needed: Iterable[str] = ()) -> dict[str, tuple[int,
             about = path.stat()
             found[path.name] = (about.st_size, about.st_mtime)
     return found
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def _open(path: Path) -> BinaryIO:
-    return path.open("rb")
 
 
 def _append(part: Path, data: bytes) -> None:

@@ -26,6 +26,7 @@ from typing import TypeAlias
 
 import structlog
 
+from hrm import clock
 from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.master import MasterCore
@@ -160,7 +161,7 @@ class Interpreter:
         self.turns = Turns()
 
     def now(self) -> float:
-        return time.time()
+        return clock.now()
 
     def submit(self, event: e.MasterEvent) -> None:
         """Let the core take in one event and carry out what it says; then what streams wait for."""

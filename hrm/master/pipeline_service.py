@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import contextlib
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -13,8 +13,8 @@ import grpc
 import grpc.aio
 import structlog
 
+from hrm import clock, rpc
 from hrm import pipeline_wire as pw
-from hrm import rpc
 from hrm.core.model import NodeName
 from hrm.core.pipeline import cluster_messages as m
 from hrm.core.pipeline.cluster import TaskRecord
@@ -44,11 +44,11 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         self, request: pb.SubmitPipelineTaskRequest, context: _Context
     ) -> pb.SubmitPipelineTaskResponse:
         try:
-            return pb.SubmitPipelineTaskResponse(task_id=self._submit(request))
+            return pb.SubmitPipelineTaskResponse(task_id=await self._submit(request))
         except HrmError as error:
             await rpc.abort(context, error)
 
-    def _submit(self, request: pb.SubmitPipelineTaskRequest) -> TaskId:
+    async def _submit(self, request: pb.SubmitPipelineTaskRequest) -> TaskId:
         task_id = pw.to_task_id(request.task_id or uuid.uuid4().hex)
         size, limit = len(request.payload), self._tasks.payload_bytes_max
         if size > limit:
@@ -57,9 +57,9 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
                 f"({limit >> 20} MiB); put it where the nodes can read it, and submit its path"
             )
         size_mb = request.size_mb or size / _MB
-        task = pw.to_task(request, task_id, size_mb=size_mb, submitted_at=time.time())
+        task = pw.to_task(request, task_id, size_mb=size_mb, submitted_at=clock.now())
         files = pw.to_files(request.files)
-        self._tasks.submit(task, request.payload, raw=request.raw, files=files)
+        await self._tasks.submit(task, request.payload, raw=request.raw, files=files)
         return task_id
 
     async def Watch(  # noqa: N802
@@ -85,18 +85,18 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         task_id = TaskId(request.task_id)
         files = self._tasks.files
         try:
-            chunks = files.chunks(task_id, "out")
+            async with contextlib.aclosing(files.chunks(task_id, "out")) as chunks:
+                async for data in chunks:
+                    yield pb.PipelineResultChunk(data=data)
         except HrmError as error:
             await rpc.abort(context, error)
-        for data in chunks:
-            yield pb.PipelineResultChunk(data=data)
         if request.forget:
             files.drop(task_id)
 
     async def Cancel(  # noqa: N802
         self, request: pb.CancelPipelineTaskRequest, context: _Context
     ) -> pb.CancelPipelineTaskResponse:
-        event = m.CancelAsked(now=time.time(), task_id=TaskId(request.task_id), why=request.reason)
+        event = m.CancelAsked(now=clock.now(), task_id=TaskId(request.task_id), why=request.reason)
         try:
             self._tasks.handle(event)
         except HrmError as error:
@@ -188,7 +188,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         async for message in requests:
             if stream.closed:
                 return
-            self._tasks.heard(name, message)
+            await self._tasks.heard(name, message)
 
     async def _write(self, stream: NodeStream, context: _Context) -> None:
         registered = pb.PipelineNodeRegistered(heartbeat_interval_s=self._heartbeat_interval_s)
@@ -204,12 +204,16 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         if order is None:
             return
         offset = 0
-        for data in self._tasks.files.chunks(command.task.task_id, "in"):
-            piece = pb.PipelineData(attempt=order.attempt, offset=offset, data=data)
-            await context.write(pb.MasterPipelineMessage(data=piece))
-            offset += len(data)
-            if self._tasks.placing(command) is None:
-                return
+        chunks = self._tasks.files.chunks(command.task.task_id, "in")
+        async with contextlib.aclosing(chunks):
+            async for data in chunks:
+                if self._tasks.placing(command) is None:
+                    return
+                piece = pb.PipelineData(attempt=order.attempt, offset=offset, data=data)
+                await context.write(pb.MasterPipelineMessage(data=piece))
+                offset += len(data)
+        if self._tasks.placing(command) is None:
+            return
         await context.write(pb.MasterPipelineMessage(place=order))
 
 

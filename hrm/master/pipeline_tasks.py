@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,8 +22,8 @@ from weakref import WeakValueDictionary
 
 import structlog
 
+from hrm import clock, wire
 from hrm import pipeline_wire as pw
-from hrm import wire
 from hrm.config import MasterSettings
 from hrm.core.model import NodeName
 from hrm.core.pipeline import cluster_messages as m
@@ -168,6 +167,8 @@ class PipelineTasks:
         self._last: dict[TaskId, pb.PipelineTaskUpdate] = {}
         """Of each task that is known, where it is or how it ended."""
         self._code: dict[TaskId, _Code] = {}
+        self._arriving: set[TaskId] = set()
+        """Tasks that the core does not know yet: their inputs are being written."""
         self._shared: WeakValueDictionary[bytes, _Code] = WeakValueDictionary()
 
     def handle(self, event: m.ClusterEvent) -> None:
@@ -205,7 +206,7 @@ class PipelineTasks:
         """``draining``: does the rest of the master drain this node?"""
         while True:
             await asyncio.sleep(TICK_INTERVAL_S)
-            now = time.time()
+            now = clock.now()
             self.handle(m.ClusterTicked(now=now))
             self._cut_off_lost()
             for name, row in list(self.core.table.nodes.items()):
@@ -239,23 +240,28 @@ class PipelineTasks:
 
     # --- tasks --------------------------------------------------------------------------------
 
-    def submit(self, task: TaskSpec, payload: bytes, *, raw: bool, files: dict[str, bytes]) -> None:
-        """Take a task in.
+    async def submit(
+        self, task: TaskSpec, payload: bytes, *, raw: bool, files: dict[str, bytes]
+    ) -> None:
+        """Take a task in, once its input is on the disk.
 
         Raises:
             HrmError: the core or the files refuse it; nothing is left of it then.
         """
         task_id = task.task_id
-        if task_id in self.core.tasks or task_id in self.core.ended:
-            self.handle(m.TaskSubmitted(now=task.submitted_at, task=task))  # refuses
-        self.files.put_input(task_id, payload)
-        self._code[task_id] = self._code_of(raw, files)
+        if self._known(task_id):
+            raise AlreadyExists(f"a pipeline task {task_id} is there already; choose another id")
+        self._arriving.add(task_id)
         try:
-            self.handle(m.TaskSubmitted(now=task.submitted_at, task=task))
-        except HrmError:
+            await self.files.put_input(task_id, payload)
+            self._code[task_id] = self._code_of(raw, files)
+            self.handle(m.TaskSubmitted(now=clock.now(), task=task))
+        except BaseException:  # who submits it may also have gone away
             self.files.drop(task_id)
-            del self._code[task_id]
+            self._code.pop(task_id, None)
             raise
+        finally:
+            self._arriving.discard(task_id)
 
     def _code_of(self, raw: bool, files: dict[str, bytes]) -> _Code:
         """Ten thousand tasks that wait must not hold a package of 2 MB ten thousand times."""
@@ -303,11 +309,12 @@ class PipelineTasks:
             self.files.drop(old)
 
     def _known(self, task_id: TaskId) -> bool:
-        return task_id in self.core.tasks or task_id in self.core.ended
+        known = task_id in self.core.tasks or task_id in self.core.ended
+        return known or task_id in self._arriving
 
     def _tell(self, task_id: TaskId, update: pb.PipelineTaskUpdate, *, last: bool = False) -> None:
         update.task_id = task_id
-        update.at_s = time.time()
+        update.at_s = clock.now()
         if last:
             self._last[task_id] = update
         for watcher in self._watchers.get(task_id, ()):
@@ -321,7 +328,7 @@ class PipelineTasks:
             why = self.core.explain(task_id, places)
             last = self._last.get(task_id)
             if last is None:
-                last = pb.PipelineTaskUpdate(task_id=task_id, at_s=time.time(), queued=why)
+                last = pb.PipelineTaskUpdate(task_id=task_id, at_s=clock.now(), queued=why)
             watcher.put(last)
         for task_id in watcher.open:
             self._watchers.setdefault(task_id, []).append(watcher)
@@ -355,7 +362,7 @@ class PipelineTasks:
         self.nodes[capacity.name] = stream
         if before is not None:
             before.close()
-        now = time.time()
+        now = clock.now()
         self.handle(m.NodeJoined(now=now, capacity=capacity, tasks=tasks, load=load))
         return capacity.name, stream
 
@@ -364,15 +371,16 @@ class PipelineTasks:
         if self.nodes.get(name) is stream:
             del self.nodes[name]
             self.policies.left(name)
-            self.handle(m.NodeDraining(now=time.time(), name=name))
+            self.handle(m.NodeDraining(now=clock.now(), name=name))
 
-    def heard(self, name: NodeName, message: pb.NodePipelineMessage) -> None:
-        """Take in what a node says.
+    async def heard(self, name: NodeName, message: pb.NodePipelineMessage) -> None:
+        """Take in what a node says, and return when a piece of a result is on the disk: a node is
+        read no faster than that.
 
         Raises:
             InvalidRequest: a field is malformed.
         """
-        now, kind = time.time(), message.WhichOneof("message")
+        now, kind = clock.now(), message.WhichOneof("message")
         if kind == "load":
             self.policies.heard(name, message.load.policies)
             self.handle(m.NodeReported(now=now, name=name, load=pw.to_load(message.load)))
@@ -389,7 +397,7 @@ class PipelineTasks:
                 )
             )
         elif kind == "data":
-            self._result_data(name, message.data)
+            await self._result_data(name, message.data)
         elif kind == "ended":
             self._attempt_ended(name, message.ended, now)
 
@@ -405,12 +413,12 @@ class PipelineTasks:
         """Of this master's attempts; those of others are no number that it ever gives."""
         return attempt.attempt - self._attempts_before
 
-    def _result_data(self, name: NodeName, data: pb.PipelineData) -> None:
+    async def _result_data(self, name: NodeName, data: pb.PipelineData) -> None:
         attempt = data.attempt
         if self._is_current(name, attempt):
             task_id = TaskId(attempt.task_id)
             try:
-                self.files.add(task_id, attempt.attempt, data.offset, data.data)
+                await self.files.add(task_id, attempt.attempt, data.offset, data.data)
             except HrmError as error:
                 log.warning("no room for a result", task=task_id, why=error.message)
 

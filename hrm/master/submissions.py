@@ -14,25 +14,28 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import structlog
 
+from hrm import clock
 from hrm.config import MasterSettings
 from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core import submission_messages as m
 from hrm.core.model import (
     ApplicationId,
-    ApplicationState,
-    ContainerRequest,
     LaunchContext,
-    WorkloadClass,
 )
-from hrm.core.submission_notices import driver_event
+from hrm.core.submission_notices import (
+    application_end,
+    driver_event,
+    driver_release,
+    driver_request,
+    holder_registration,
+)
 from hrm.core.submissions import Entry, SubmissionsCore
 from hrm.errors import HrmError, NotFound, Unavailable
 from hrm.master.file_store import FileStore
@@ -46,12 +49,6 @@ RECOVERY_MARGIN_S = 5.0
 HOLDER_SESSION = 1
 """Nobody else attaches to a holder."""
 QUEUE_MAX = 100_000
-
-_APPLICATION_STATE = {
-    m.SubmissionState.FINISHED: ApplicationState.SUCCEEDED,
-    m.SubmissionState.FAILED: ApplicationState.FAILED,
-    m.SubmissionState.KILLED: ApplicationState.KILLED,
-}
 
 log = structlog.get_logger("master.submissions")
 
@@ -72,8 +69,6 @@ class Submissions:
     def __init__(
         self, master: Interpreter, settings: MasterSettings, files: FileStore | None = None
     ) -> None:
-        # Time that no correction of the clock moves: what is measured are leases.
-        self._started_at_s, self._began_s = time.time(), time.monotonic()
         bounds = bounds_of(settings, master.core.ledger.bounds.recovery_window_s)
         self.core = SubmissionsCore(bounds, master.store.submissions(), self.now())
         self.files = files or FileStore(
@@ -89,7 +84,7 @@ class Submissions:
         self._watchers: dict[str, set[asyncio.Event]] = defaultdict(set)
 
     def now(self) -> float:
-        return self._started_at_s + time.monotonic() - self._began_s
+        return clock.now()
 
     async def run(self, tick_s: float) -> None:
         """Until cancelled. A failure of its own ends the master, whose books it shares."""
@@ -226,12 +221,10 @@ class Submissions:
                 if (event := driver_event(entry.record, notice.status, ledger, now)) is not None:
                     self._feed(event)
             case c.RequestRefused():
-                message = notice.message.replace("an executor asks", "the driver asks")
                 self._feed(
                     m.RefusedDriver(
                         now=now, submission_id=submission_id,
-                        attempt=int(notice.executor_ids[-1]),
-                        message=message.replace("spark.executor.", "spark.driver."),
+                        attempt=int(notice.executor_ids[-1]), message=notice.message,
                     )
                 )  # fmt: skip
             case c.EndApplication():
@@ -276,20 +269,14 @@ class Submissions:
             case m.ForgetSubmission():
                 await self._master.store.forget_submission(command.submission_id)
             case m.RequestDriver():
-                await self._request(command)
+                record = self.find(command.submission_id).record
+                self._master.submit(driver_request(record, command, self._master.now()))
             case m.ReleaseDriver():
-                self._master.submit(
-                    e.ContainersReleased(
-                        now=self._master.now(),
-                        application_id=ApplicationId(command.submission_id),
-                        executor_ids=(str(command.attempt),),
-                        reason=command.reason,
-                    )
-                )
+                self._master.submit(driver_release(command, self._master.now()))
             case m.EndHolder():
                 self._end_holder(command)
             case m.EndLinked():
-                self._finish(command.application_id, command.state, command.message)
+                self._master.submit(application_end(command, self._master.now()))
             case m.Changed():
                 for changed in self._watchers.get(command.submission_id, ()):
                     changed.set()
@@ -309,38 +296,11 @@ class Submissions:
 
     def _end_holder(self, command: m.EndHolder) -> None:
         self._master.application_outboxes.pop(ApplicationId(command.submission_id), None)
-        message = command.message or command.state.value
-        self._finish(command.submission_id, command.state, message)
+        self._master.submit(application_end(command, self._master.now()))
         log.info(
             "submission ended",
             submission=command.submission_id, state=command.state.value, why=command.message,
         )  # fmt: skip
-
-    def _finish(self, application_id: str, state: m.SubmissionState, message: str) -> None:
-        self._master.submit(
-            e.ApplicationFinished(
-                now=self._master.now(),
-                application_id=ApplicationId(application_id),
-                state=_APPLICATION_STATE[state],
-                message=message,
-            )
-        )
-
-    async def _request(self, command: m.RequestDriver) -> None:
-        record = self.find(command.submission_id).record
-        request = ContainerRequest(
-            executor_id=str(command.attempt),
-            resource_profile_id=0,
-            resources=record.resources,
-            heap_mib=record.heap_mib,
-        )
-        self._master.submit(
-            e.ContainersRequested(
-                now=self._master.now(),
-                application_id=ApplicationId(command.submission_id),
-                requests=(request,),
-            )
-        )
 
     async def _hold(self, record: m.SubmissionRecord) -> None:
         """Be the AppMaster of the application that holds the driver's container.
@@ -356,18 +316,9 @@ class Submissions:
             return
         launch = LaunchContext(driver=_document(record))
         master.application_outboxes[app_id] = _Ear(self, record.submission_id)
-        declared = WorkloadClass.STREAM if record.stream else WorkloadClass.BATCH
         await master.call(
-            lambda call_id: e.ApplicationRegistered(
-                now=master.now(),
-                call_id=call_id,
-                application_id=app_id if known is not None else ApplicationId(""),
-                new_id=app_id,
-                submission_key=app_id,
-                name=f"{record.name} (driver)",
-                user=record.user,
-                declared_class=declared,
-                launch=launch,
+            lambda call_id: holder_registration(
+                record, launch, known=known is not None, call_id=call_id, now=master.now()
             )
         )
         answer = await master.call(

@@ -18,12 +18,15 @@ from hrm.core import events as e
 from hrm.core import submission_messages as m
 from hrm.core.model import (
     ApplicationId,
-    ApplicationState,
-    ContainerRequest,
     LaunchContext,
-    WorkloadClass,
 )
-from hrm.core.submission_notices import driver_event
+from hrm.core.submission_notices import (
+    application_end,
+    driver_event,
+    driver_release,
+    driver_request,
+    holder_registration,
+)
 from hrm.core.submissions import SubmissionsCore
 from hrm.errors import HrmError, LimitReached, NotFound
 from hrm.sim import words
@@ -36,11 +39,6 @@ __all__ = ["Submissions", "plan_of"]
 
 TICK_S = 0.5
 _HOLDER_SESSION = 1_000_000
-_APPLICATION_STATE = {
-    m.SubmissionState.FINISHED: ApplicationState.SUCCEEDED,
-    m.SubmissionState.FAILED: ApplicationState.FAILED,
-    m.SubmissionState.KILLED: ApplicationState.KILLED,
-}
 
 
 def plan_of(driver: str) -> str:
@@ -281,20 +279,14 @@ class Submissions:
         now = self._master.now()
         match command:
             case m.RequestDriver():
-                self._request(command)
+                record = self.core.entries[command.submission_id].record
+                self._master.submit(driver_request(record, command, now))
             case m.ReleaseDriver():
-                self._master.submit(
-                    e.ContainersReleased(
-                        now=now,
-                        application_id=ApplicationId(command.submission_id),
-                        executor_ids=(str(command.attempt),),
-                        reason=command.reason,
-                    )
-                )
+                self._master.submit(driver_release(command, now))
             case m.EndHolder():
                 self._end_holder(command)
             case m.EndLinked():
-                self._finish(command.application_id, command.state, command.message)
+                self._master.submit(application_end(command, now))
             case m.Committed():
                 self._calls.pop(command.call_id)(command)
             case m.GrantLease():
@@ -304,33 +296,7 @@ class Submissions:
 
     def _end_holder(self, command: m.EndHolder) -> None:
         self._master.ears.pop(ApplicationId(command.submission_id), None)
-        self._finish(command.submission_id, command.state, command.message or command.state.value)
-
-    def _finish(self, application_id: str, state: m.SubmissionState, message: str) -> None:
-        self._master.submit(
-            e.ApplicationFinished(
-                now=self._master.now(),
-                application_id=ApplicationId(application_id),
-                state=_APPLICATION_STATE[state],
-                message=message,
-            )
-        )
-
-    def _request(self, command: m.RequestDriver) -> None:
-        record = self.core.entries[command.submission_id].record
-        request = ContainerRequest(
-            executor_id=str(command.attempt),
-            resource_profile_id=0,
-            resources=record.resources,
-            heap_mib=record.heap_mib,
-        )
-        self._master.submit(
-            e.ContainersRequested(
-                now=self._master.now(),
-                application_id=ApplicationId(command.submission_id),
-                requests=(request,),
-            )
-        )
+        self._master.submit(application_end(command, self._master.now()))
 
     def _hold(self, record: m.SubmissionRecord, then: Callable[..., None]) -> None:
         """Be the AppMaster of the driver's holder; ``then`` gets why not, if it is refused."""
@@ -343,18 +309,10 @@ class Submissions:
             then()
             return
         master.ears[app_id] = self
-        declared = WorkloadClass.STREAM if record.stream else WorkloadClass.BATCH
+        launch = LaunchContext(driver=record.driver)
         master.call(
-            lambda call_id: e.ApplicationRegistered(
-                now=master.now(),
-                call_id=call_id,
-                application_id=app_id if known is not None else ApplicationId(""),
-                new_id=app_id,
-                submission_key=app_id,
-                name=f"{record.name} (driver)",
-                user=record.user,
-                declared_class=declared,
-                launch=LaunchContext(driver=record.driver),
+            lambda call_id: holder_registration(
+                record, launch, known=known is not None, call_id=call_id, now=master.now()
             ),
             partial(self._later, self._holder_registered, app_id, then),
         )

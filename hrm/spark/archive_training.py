@@ -8,9 +8,13 @@ Several agents of a machine, and people, may want the same archive at once: a lo
 Training has a time limit, and counts its attempts before they begin, so that one that takes the
 machine down with it is not repeated for ever. It runs at the lowest priority.
 
-    python -m hrm.spark.archive_training --root DIR --java JAVA --spark-home DIR
+    python -m hrm.spark.archive_training --root DIR --java JAVA --spark-home DIR --plugins DIR
 
 ends with 0 where there are archives afterwards, 1 where it failed, 3 where somebody else trains.
+
+With ``--held-by-input`` it ends when its standard input does. An agent holds the other end of that
+pipe, and the kernel closes it for an agent that is killed: a training never outlives who wanted it.
+Such an end is no failure, and takes back the attempt: the next agent begins where this one began.
 """
 
 from __future__ import annotations
@@ -22,15 +26,17 @@ import fcntl
 import json
 import os
 import secrets
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 
@@ -45,7 +51,9 @@ ATTEMPTS_MAX = 3
 TRAINING_LIMIT_S = 600.0
 KEPT_MAX = 4
 BUSY = 3
+_WORK = "work-"
 _TRIAL_LIMIT_S = 120.0
+_TOLD_TO_END = 128 + signal.SIGTERM
 _PR_SET_PDEATHSIG = 1
 _TRIALS = {
     "executor": ("org.apache.spark.executor.CoarseGrainedExecutorBackend",),
@@ -67,6 +75,10 @@ _SETTINGS = {
 
 class TrainingFailed(HrmError):
     """No archive came of it; the message says why."""
+
+
+class _LetGo(SystemExit):
+    """Who wanted the archives has gone: nobody's failure."""
 
 
 def train(
@@ -117,11 +129,23 @@ def _attempt(archives: Archives, plugins: Path, limit_s: float, attempts_max: in
     begun = time.monotonic()
     try:
         _make(archives, plugins, record, limit_s)
+    except _LetGo:
+        _take_back(archives, state)
+        raise
     except (TrainingFailed, build.BuildError, OSError, psutil.Error) as error:
         _write(archives, {**record, "problem": str(error)})
         raise TrainingFailed(str(error)) from error
     took_s = round(time.monotonic() - begun, 1)
     _write(archives, {**record, "state": "ready", "problem": "", "took_s": took_s})
+
+
+def _take_back(archives: Archives, state: dict[str, object]) -> None:
+    """As if this attempt had never begun."""
+    path = Path(archives.directory) / STATE_FILE
+    if state:
+        write_json(str(path), state)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _write(archives: Archives, record: Mapping[str, Any]) -> None:
@@ -131,8 +155,10 @@ def _write(archives: Archives, record: Mapping[str, Any]) -> None:
 def _make(archives: Archives, plugins: Path, record: dict[str, Any], limit_s: float) -> None:
     """Run, try, move to its place; the files' identities go into ``record``."""
     directory = Path(archives.directory)
+    for left in directory.glob(f"{_WORK}*"):  # of one that was killed: who trains now is alone
+        shutil.rmtree(left, ignore_errors=True)
     plugin = build.plugin_jar(archives.spark_home, cache=str(plugins))
-    with tempfile.TemporaryDirectory(dir=directory, prefix="work-") as name:
+    with tempfile.TemporaryDirectory(dir=directory, prefix=_WORK) as name:
         work = Path(name)
         log = directory / "train.log"
         command, environment = _command(archives, plugin, work)
@@ -265,6 +291,33 @@ def _unless_locked(directory: Path) -> Iterator[bool]:
         yield False
 
 
+def _end_with_input() -> None:
+    """Have this process told to end when its standard input ends."""
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):
+            while os.read(0, 4096):
+                pass
+        signal.pthread_kill(main_thread, signal.SIGTERM)
+
+    main_thread = threading.get_ident()
+    threading.Thread(target=watch, name="hrm-input", daemon=True).start()
+
+
+def _told_to_end(*, held_by_input: bool) -> NoReturn:
+    """SIGTERM, of which there may be two: the watcher's beside the agent's. One is enough, the
+    second would cut off the clearing up after the first."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if held_by_input and _input_is_over():
+        raise _LetGo(_TOLD_TO_END)
+    raise SystemExit(_TOLD_TO_END)
+
+
+def _input_is_over() -> bool:
+    """Nobody writes to it, so what can be read is its end."""
+    return bool(select.select([0], [], [], 0)[0])
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train at the lowest priority; prints what came of it as one JSON object."""
     parser = argparse.ArgumentParser(prog="python -m hrm.spark.archive_training")
@@ -274,11 +327,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--plugins", type=Path, required=True)
     parser.add_argument("--limit-s", type=float, default=TRAINING_LIMIT_S)
     parser.add_argument("--attempts", type=int, default=ATTEMPTS_MAX)
+    parser.add_argument("--held-by-input", action="store_true")
     given = parser.parse_args(arguments)
     os.nice(19)
     with contextlib.suppress(OSError, psutil.Error):
         psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    held = given.held_by_input
+    signal.signal(signal.SIGTERM, lambda *_: _told_to_end(held_by_input=held))
+    if held:
+        _end_with_input()
     archives = Archives(given.root, given.java, given.spark_home)
     try:
         done = train(

@@ -1,4 +1,5 @@
-# ruff: noqa: PTH100, PTH103, PTH105, PTH110, PTH111, PTH116, PTH118, PTH119, PTH120, PTH123, PTH208
+# ruff: noqa: PTH100, PTH103, PTH105, PTH108, PTH110, PTH111, PTH115, PTH116, PTH118
+# ruff: noqa: PTH119, PTH120, PTH123, PTH208
 """Compile the Spark plugin once per Spark, and say where it is.
 
 The plugin uses interfaces that Spark keeps to itself, so it must be compiled against the very jars
@@ -6,7 +7,9 @@ it runs with. Spark brings the compiler: its ``jars`` directory holds scala-comp
 and scala-reflect, and any Java that runs Spark runs them. The result is kept in
 ``$HRM_HOME/plugins`` (``~/.hrm/plugins``) under a name made from Spark's version, the identity of
 its core jar and a hash of the sources; a change in any of them is a new file, an old one is never
-touched.
+written again. One that nobody has used for ``KEPT_S`` goes when another is built, unless it is
+among the ``KEPT_MAX`` that were used last, or a program of this machine has it open. Its time of
+access says when it was used: every use sets it, whether or not the file system does.
 
 This file runs at every ``spark-submit`` as ``python -I -S build.py SPARK_HOME``. It imports what a
 hit in the cache needs and nothing more, not even pathlib: the rest is imported when there is
@@ -18,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import time
 
 TYPE_CHECKING = False  # as in typing, which takes long to import
 if TYPE_CHECKING:
@@ -28,8 +32,11 @@ __all__ = ["BuildError", "plugin_jar"]
 COMPILE_TIMEOUT_S = 300
 LOCK_LIMIT_S = 360.0
 LOCK_PERIOD_S = 0.1
+KEPT_MAX = 4
+KEPT_S = 30 * 24 * 3600.0
 JAVA_VERSION_MIN = 17
 SOURCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "plugin")
+PREFIX = "hrm-plugin-"
 SERVICE = "META-INF/services/org.apache.spark.scheduler.ExternalClusterManager"
 PROVIDERS = (
     "org.apache.spark.scheduler.cluster.hrm.HrmClusterManager",
@@ -60,9 +67,23 @@ def plugin_jar(spark_home: str, sources: str = SOURCES, cache: str | None = None
         raise BuildError(f"no spark-core jar in {jars}; set SPARK_HOME to a Spark 3.5 or newer")
     texts = _read_sources(sources)
     jar = os.path.join(cache or _cache_dir(), _key(jars, core, texts) + ".jar")
-    if not os.path.exists(jar):
+    if not _use(jar):
         _build_once(jar, jars, names, core, texts)
     return jar
+
+
+def _use(jar: str) -> bool:
+    """Whether it is there; then it counts as used now. Its time of change stays: Java looks at
+    it."""
+    try:
+        changed_ns = os.stat(jar).st_mtime_ns
+    except OSError:
+        return False
+    try:  # noqa: SIM105 - contextlib takes long to import
+        os.utime(jar, ns=(time.time_ns(), changed_ns))
+    except OSError:
+        pass  # somebody else's, whose own uses keep it
+    return True
 
 
 def _cache_dir() -> str:
@@ -90,7 +111,7 @@ def _key(jars: str, core: str, texts: list[tuple[str, bytes]]) -> str:
         digest.update(f"{os.path.basename(path)} {len(text)} ".encode())
         digest.update(text)
     version = core[len("spark-core_") : -len(".jar")]
-    return f"hrm-plugin-{version}-{digest.hexdigest()[:20]}"
+    return f"{PREFIX}{version}-{digest.hexdigest()[:20]}"
 
 
 def _build_once(
@@ -109,12 +130,12 @@ def _build_once(
         _take(lock)
         if not os.path.exists(jar):
             _compile(jar, jars, names, core, texts)
+            _forget_old(os.path.dirname(jar))
 
 
 def _take(lock: TextIO) -> None:
     """Waits for whoever compiles: longer than that may take, and not for ever."""
     import fcntl
-    import time
 
     begun = time.monotonic()
     told = False
@@ -141,7 +162,6 @@ def _compile(
     import shutil
     import subprocess
     import tempfile
-    import time
 
     compiler = _compiler_jars(jars, names)
     java = _java()
@@ -181,6 +201,56 @@ def _compile(
     finally:
         shutil.rmtree(work, ignore_errors=True)
     sys.stderr.write(f"HRM: compiled in {time.monotonic() - begun:.0f} s: {jar}\n")
+
+
+def _forget_old(directory: str) -> None:
+    """Every change of the sources, or of Spark, leaves a jar behind. What cannot be removed now is
+    tried again after the next build."""
+    import contextlib
+
+    used_s = {}
+    for name in os.listdir(directory):
+        if name.startswith(PREFIX) and name.endswith(".jar"):
+            with contextlib.suppress(OSError):  # another may remove it at this moment
+                jar = os.path.join(os.path.realpath(directory), name)
+                used_s[jar] = _used_s(jar)
+    oldest_s = time.time() - KEPT_S
+    by_use = sorted(used_s, key=used_s.__getitem__, reverse=True)
+    old = [jar for jar in by_use[KEPT_MAX:] if used_s[jar] < oldest_s]
+    in_use = _open_files() if old else set()
+    for jar in old:
+        if jar not in in_use:
+            _remove(jar, oldest_s)
+
+
+def _used_s(jar: str) -> float:
+    status = os.stat(jar)
+    return max(status.st_atime, status.st_mtime)
+
+
+def _open_files() -> set[str]:
+    """What this machine's programs have open, as far as this user may see."""
+    import contextlib
+
+    found = set()
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # it ends, or is somebody else's
+            for number in os.listdir(f"/proc/{process}/fd"):
+                with contextlib.suppress(OSError):
+                    found.add(os.readlink(f"/proc/{process}/fd/{number}"))
+    return found
+
+
+def _remove(jar: str, oldest_s: float) -> None:
+    """Unless somebody builds it, or has used it since it was looked at."""
+    import contextlib
+    import fcntl
+
+    with contextlib.suppress(OSError), open(f"{jar}.lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _used_s(jar) < oldest_s:
+            os.unlink(jar)
+            os.unlink(lock.name)
 
 
 def _compiler_jars(jars: str, names: list[str]) -> list[str]:

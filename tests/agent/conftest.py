@@ -187,6 +187,11 @@ class AgentProcess:
     def log(self) -> str:
         return self._log.read_text()
 
+    def said(self, container_id: str) -> str:
+        """A container's standard output."""
+        path = self.work_dir / "containers" / container_id / "stdout"
+        return path.read_text() if path.exists() else ""
+
     def ready(self) -> dict[str, Any]:
         document = json.loads((self.work_dir / "ready.json").read_text())
         assert isinstance(document, dict)

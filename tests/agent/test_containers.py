@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from hrm.agent import containers, shim
+from hrm.agent import shim, supervisor
 from hrm.agent.containers import Adopted, Containers, Ended, StopOrder
 from hrm.agent.driver import files_of
 from hrm.agent.isolation import Isolation, Limits, NoIsolation, detect
@@ -29,7 +29,7 @@ from tests.agent.test_launch import SPEC
 
 FOREVER = "exec sleep 600"
 ENDED = Ended(
-    started=True, exit_code=0, signal=0, ended_at_s=1.0, memory_kills=0, order=None, last_line=""
+    started=True, exit_code=0, signal=0, ended_at_s=1.0, memory_kills=0, order=None, last_words=""
 )
 
 
@@ -88,7 +88,7 @@ async def test_what_a_container_wrote_goes_with_it(hands: Hands, tmp_path: Path)
     script += "mkdir stdout.d hs_err_pid2.log; echo x > stdout.d/part; ln -s / stderr.d"
     await hands.containers.start(spec_of("c1"), shell(script))
     _, ended = await hands.end()
-    assert ended.exit_code == 0, ended.last_line
+    assert ended.exit_code == 0, ended.last_words
     left = {path.name for path in (tmp_path / "containers/c1").iterdir()}
     logs = {"stdout", "stderr", "shim.log", "hs_err_pid1.log"}
     assert left == logs | {"container.json", "process.json", "exit.json"}
@@ -245,7 +245,7 @@ def join(files: tuple[Path, ...]) -> subprocess.Popen[bytes]:
     ("ended", "cause", "words"),
     [
         (ENDED, EndCause.EXITED, "exited with code 0"),
-        (replace(ENDED, exit_code=1, last_line="boom"), EndCause.EXITED, "its stderr: boom"),
+        (replace(ENDED, exit_code=1, last_words="boom"), EndCause.EXITED, "code 1: boom"),
         (replace(ENDED, exit_code=52), EndCause.EXITED, "raise spark.executor.memory"),
         (replace(ENDED, exit_code=137, memory_kills=1), EndCause.MEMORY_LIMIT, "its 1408 MiB"),
         (replace(ENDED, exit_code=137), EndCause.EXITED, "SIGKILL from outside of HRM"),
@@ -274,11 +274,11 @@ class Undying(subprocess.Popen[bytes]):
 def test_a_supervisor_that_does_not_die_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(containers, "_REMAINS_LIMIT_S", 0.1)
+    monkeypatch.setattr(supervisor, "_REMAINS_LIMIT_S", 0.1)
     process = Undying(["sleep", "600"])
     try:
         with structlog.testing.capture_logs() as logs:
-            containers._give_up(process)
+            supervisor.give_up(process)
         assert process.returncode is None
         assert [entry["pid"] for entry in logs] == [process.pid]
     finally:
@@ -287,12 +287,12 @@ def test_a_supervisor_that_does_not_die_holds_up_nobody(
 
 
 def test_a_supervisor_that_failed_is_seen_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(containers, "_REMAINS_LIMIT_S", 0.2)
+    monkeypatch.setattr(supervisor, "_REMAINS_LIMIT_S", 0.2)
     hanging = subprocess.Popen(["sleep", "600"])
-    containers._give_up(hanging)
+    supervisor.give_up(hanging)
     assert hanging.returncode == -signal.SIGKILL
     over = subprocess.Popen(["true"])
-    containers._give_up(over)
+    supervisor.give_up(over)
     assert over.returncode == 0
 
 

@@ -41,9 +41,9 @@ async def test_one_container_from_assignment_to_end(
     status = await master.until_state("app-1-x1", ENDED)
     assert status.end.cause == common_pb2.END_CAUSE_EXITED
     assert status.end.exit_code == 3
-    assert status.end.message == "exited with code 3; the last line of its stderr: failing"
+    assert status.end.message == "exited with code 3: the last line of its stderr: failing"
     work = agent.work_dir / "containers" / "app-1-x1"
-    assert (work / "stdout").read_text() == "hello\n"
+    assert agent.said("app-1-x1") == "hello\n"
     assert shim.start_ticks(int((work.parent / "daemon.pid").read_text())) is None
     assert not (work / "local").exists()
 
@@ -91,8 +91,7 @@ async def test_batch_makes_way_for_a_stream_without_a_word_of_the_master(
     command = "trap 'exit 0' PWR; echo set; while :; do sleep 0.05; done"
     master.assign("app-1-x1", command)
     await master.until_state("app-1-x1", RUNNING)
-    stdout = agent.work_dir / "containers" / "app-1-x1" / "stdout"
-    await master.until(lambda: stdout.exists() and stdout.read_text() == "set\n")
+    await master.until(lambda: agent.said("app-1-x1") == "set\n")
     stream = common_pb2.WORKLOAD_CLASS_STREAM
     master.assign("app-2-x1", FOREVER, workload_class=stream)
     batch = await master.until_state("app-1-x1", ENDED)
@@ -107,12 +106,11 @@ async def test_who_does_not_decommission_is_asked_politely(
     agent = start_agent(cores=1)
     await master.until(lambda: master.registrations)
     master.assign("app-1-x1", TRAPPED, decommissions=False)
-    stdout = agent.work_dir / "containers" / "app-1-x1" / "stdout"
-    await master.until(lambda: stdout.exists() and stdout.read_text() == "set\n")
+    await master.until(lambda: agent.said("app-1-x1") == "set\n")
     master.assign("app-2-x1", FOREVER, workload_class=common_pb2.WORKLOAD_CLASS_STREAM)
     batch = await master.until_state("app-1-x1", ENDED)
     assert batch.end.cause == common_pb2.END_CAUSE_PREEMPTED
-    assert stdout.read_text() == "set\nbye\n"
+    assert agent.said("app-1-x1") == "set\nbye\n"
 
 
 async def test_who_makes_way_goes_on_with_it_under_the_next_agent(
@@ -123,11 +121,10 @@ async def test_who_makes_way_goes_on_with_it_under_the_next_agent(
     slow = "trap 'echo moving; until [ -f go ]; do sleep 0.05; done; exit 0' PWR; echo set; "
     master.assign("app-1-x1", slow + "while :; do sleep 0.05; done")
     work = agent.work_dir / "containers" / "app-1-x1"
-    stdout = work / "stdout"
-    await master.until(lambda: stdout.exists() and stdout.read_text() == "set\n")
+    await master.until(lambda: agent.said("app-1-x1") == "set\n")
     master.assign("app-2-x1", FOREVER, workload_class=common_pb2.WORKLOAD_CLASS_STREAM)
     await master.until_state("app-1-x1", common_pb2.CONTAINER_STATE_STOPPING)
-    await master.until(lambda: "moving" in stdout.read_text())
+    await master.until(lambda: "moving" in agent.said("app-1-x1"))
     await agent.kill()
     start_agent(cores=1)
     again = await master.until(lambda: len(master.registrations) == 2 and master.registrations[1])
@@ -295,11 +292,10 @@ async def test_a_signal_ends_containers_too(master: Master, start_agent: StartAg
     await master.until_state("app-1-x1", RUNNING)
     master.assign("app-1-x2", FOREVER)
     await master.until_state("app-1-x2", common_pb2.CONTAINER_STATE_WAITING)
-    stdout = agent.work_dir / "containers" / "app-1-x1" / "stdout"
-    await _until(lambda: stdout.exists() and stdout.read_text() == "set\n")
+    await _until(lambda: agent.said("app-1-x1") == "set\n")
     code, _ = await agent.end()
     assert code == 0
-    assert stdout.read_text() == "set\nbye\n"
+    assert agent.said("app-1-x1") == "set\nbye\n"
     for name in ("app-1-x1", "app-1-x2"):
         end = (await master.until_state(name, ENDED)).end
         assert end.cause == common_pb2.END_CAUSE_NODE_LOST
@@ -365,8 +361,7 @@ async def test_a_second_signal_hurries(master: Master, start_agent: StartAgent) 
     agent = start_agent(stop_grace_s=600)
     await master.until(lambda: master.registrations)
     master.assign("app-1-x1", "trap '' TERM; echo set; while :; do sleep 0.05; done")
-    stdout = agent.work_dir / "containers" / "app-1-x1" / "stdout"
-    await _until(lambda: stdout.exists() and stdout.read_text() == "set\n")
+    await _until(lambda: agent.said("app-1-x1") == "set\n")
     agent.process.send_signal(signal.SIGTERM)
     await _until(lambda: "ending containers" in agent.log)
     agent.process.send_signal(signal.SIGTERM)
@@ -378,7 +373,7 @@ async def test_a_killed_supervisor_is_noticed(master: Master, start_agent: Start
     await master.until(lambda: master.registrations)
     master.assign("app-1-x1", SPAWN + FOREVER)
     work = agent.work_dir / "containers" / "app-1-x1"
-    await _until(lambda: (work / "stdout").exists() and (work / "stdout").stat().st_size)
+    await _until(lambda: agent.said("app-1-x1"))
     os.kill(json.loads((work / "process.json").read_text())["shim_pid"], signal.SIGKILL)
     status = await master.until_state("app-1-x1", ENDED)
     assert status.end.cause == common_pb2.END_CAUSE_LOST

@@ -30,7 +30,7 @@ async def seen(master: Master, agent: AgentProcess, name: str, unit: int, gpu_mi
     master.assign(name, SEEN, unit=unit, gpu_memory_mib=gpu_mib)
     status = await master.until_state(name, ENDED)
     assert status.end.exit_code == 0, status.end.message
-    return (agent.work_dir / "containers" / name / "stdout").read_text()
+    return agent.said(name)
 
 
 async def test_a_container_sees_the_gpu_of_its_unit_and_no_other(
@@ -61,7 +61,7 @@ async def test_the_device_of_a_gpu_is_closed_to_all_others(
         master.assign(name, OPEN, unit=unit, gpu_memory_mib=gpu_mib)
         status = await master.until_state(name, ENDED)
         assert status.end.exit_code == 0, status.end.message
-        said = (agent.work_dir / "containers" / name / "stdout").read_text()
+        said = agent.said(name)
         assert said.split() == may_open.split(), name
 
 

@@ -30,6 +30,7 @@ from hrm.agent.isolation import (
     detect,
     sweep,
 )
+from hrm.agent.isolation.base import mounts
 from hrm.errors import InvalidConfig, LaunchFailed
 from tests.agent.fake_cgroup2 import FakeCgroup2
 
@@ -309,6 +310,26 @@ def test_cgroup1_writes_what_it_was_told() -> None:
     finally:
         assert driver.remove("c1")
         driver.close()
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        (b"\xc3\xa4\\040\xc3\xbc", b"\xc3\xa4 \xc3\xbc"),
+        (b"tab\\011here\\134012", b"tab\there\\012"),
+        (b"caf\xe9\x85", b"caf\xe9\x85"),
+        (b"line\xe2\x80\xa8separator", b"line\xe2\x80\xa8separator"),
+    ],
+)
+def test_mount_points_are_bytes_in_whatever_encoding(
+    tmp_path: Path, written: bytes, name: bytes
+) -> None:
+    table = tmp_path / "mountinfo"
+    lines = b"25 1 8:1 / /caf\xe9 rw - ext4 /dev/sda rw\n26 25 0:26 / /m/%s rw - cgroup cgroup %s\n"
+    table.write_bytes(lines % (written, b"rw,memory"))
+    ((point, kind, options),) = mounts(table)
+    assert os.fsencode(point) == b"/m/" + name
+    assert (kind, options) == ("cgroup", frozenset({"rw", "memory"}))
 
 
 def test_cgroup2_writes_what_it_was_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

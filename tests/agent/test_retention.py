@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hrm.agent import retention
-from hrm.agent.containers import remove_tree
+from hrm.agent.container_dir import remove_tree
 from hrm.agent.retention import sweep
 
 NOW = 1_000_000.0

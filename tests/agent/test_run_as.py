@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hrm.agent import containers, daemon, shim
+from hrm.agent import container_dir, daemon, shim
 from hrm.agent.run_as import Account, RunAs, may_switch
 from hrm.config import AgentSettings, load
 from hrm.errors import InvalidConfig, LaunchFailed
@@ -249,7 +249,7 @@ def said(directory: Path) -> str:
 
 def process_of(directory: Path) -> dict[str, Any]:
     """What the shim says of its processes; empty: not yet."""
-    return containers._read(directory / "process.json")
+    return container_dir.read_json(directory / "process.json")
 
 
 def _pid(open_dir: Path, eventually: Eventually) -> int:

@@ -133,6 +133,7 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
         self.requests: list[Any] = []
         self.policies = FakePolicies()
         self.log = [b"first line\n", "zweite Zeile: ä".encode()[:-1], "ä".encode()[-1:]]
+        self.empty = False
         self.target = ""
         self.token_file = Path()
 
@@ -147,13 +148,15 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
     def ListNodes(  # noqa: N802
         self, request: Any, context: grpc.ServicerContext
     ) -> admin_pb2.ListNodesResponse:
-        return admin_pb2.ListNodesResponse(nodes=[example_node()])
+        nodes = [] if self.empty else [example_node()]
+        return admin_pb2.ListNodesResponse(nodes=nodes)
 
     def ListApplications(  # noqa: N802
         self, request: Any, context: grpc.ServicerContext
     ) -> admin_pb2.ListApplicationsResponse:
         self.requests.append(request)
-        return admin_pb2.ListApplicationsResponse(applications=[example_application()])
+        applications = [] if self.empty else [example_application()]
+        return admin_pb2.ListApplicationsResponse(applications=applications)
 
     def GetApplication(  # noqa: N802
         self, request: Any, context: grpc.ServicerContext

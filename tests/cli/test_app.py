@@ -30,6 +30,25 @@ def test_a_misspelt_command_is_refused(hrm: Run) -> None:
     assert "statsu" in result.stderr
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        *([name] for name in ("app", "node", "submission", "pipeline", "policy", "sim")),
+        *(["app", name] for name in ("show", "why", "kill", "logs")),
+        *(["submission", name] for name in ("show", "kill", "logs")),
+        *(["node", name] for name in ("show", "drain", "bind")),
+        *(["pipeline", name] for name in ("run", "cancel")),
+        ["policy", "set"], ["policy", "shadow"], ["submit"], ["spark-submit"], [],
+    ],
+)  # fmt: skip
+def test_without_what_it_needs_a_command_shows_its_usage_and_fails(
+    hrm: Run, command: list[str]
+) -> None:
+    result = hrm(*command)
+    assert result.exit_code == 2
+    assert "Usage: hrm" in result.output
+
+
 @pytest.mark.parametrize("command", [["status"], ["app", "logs"], ["up"], ["down"], ["env"]])
 def test_every_command_has_help(hrm: Run, command: list[str]) -> None:
     result = hrm(*command, "--help")

@@ -129,10 +129,12 @@ def test_a_follower_comes_back_with_its_token(journal: FakeJournal) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        lines = [json.loads(process.stdout.readline()) for _ in range(6)]
+        lines = [json.loads(process.stdout.readline()) for _ in range(8)]
         process.terminate()
         said = process.stderr.read().decode()
-    assert [x["node"] for x in lines] == ["n1", "n2", "n3", "n4", "n5", "n6"]
+    shown = [x["node"] or x["to_state"] for x in lines]
+    assert shown == ["n1", "n2", "gap", "n3", "n4", "gap", "n5", "n6"]
+    assert lines[2]["kind"] == "journal"
     assert [x.resume for x in journal.requests[:3]] == ["", "2", "4"]
     assert said.count("waiting for it") == 2
     assert "events are missing here" in said, "the second page has a gap"

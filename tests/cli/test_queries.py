@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from rich.console import Console
 from typer.testing import Result
 
 from hrm.cli import render
-from hrm.v1 import node_pb2
+from hrm.v1 import admin_pb2, node_pb2
 from tests.cli.conftest import APPLICATION, FakeMaster, gpu_node
 
 Run = Callable[..., Result]
@@ -51,6 +52,44 @@ def test_applications_are_listed_with_class_and_age(hrm: Run, master: FakeMaster
     for shown in (APPLICATION, "word [count]", "ada", "stream", "running", "1/0/4", "3m2"):
         assert shown in row
     assert [r.include_ended for r in master.requests] == [False]
+
+
+def test_an_ended_application_tells_its_age_and_how_long_it_took() -> None:
+    now = time.time()
+    ended = admin_pb2.Application(submitted_at_s=now - 7200, ended_at_s=now - 7110)
+    live = admin_pb2.Application(submitted_at_s=now - 7200)
+    live.progress.tasks_total = 4
+    console = Console(width=250)
+    with console.capture() as captured:
+        console.print(render.applications_table([ended, live]))
+    header, of_ended, of_live = captured.get().splitlines()
+    assert header.split()[-4:] == ["AGE", "ENDED", "AFTER", "MESSAGE"]
+    tasks = of_ended.split()[-4]
+    assert (tasks, of_ended.split()[-2:]) == ("-", ["2h00m", "1m30s"]), "nobody knows its tasks"
+    assert of_live.split()[-2:] == ["2h00m", "-"]
+    assert " 0/4 " in of_live
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (
+            ["apps"],
+            "no applications; hrm apps --all shows ended ones; to run one: hrm spark-submit",
+        ),
+        (["apps", "--all"], "no applications; to run one: hrm spark-submit app.py"),
+        (["nodes"], "no node yet; start an agent: hrm agent --master"),
+    ],
+)
+def test_a_list_of_nothing_has_no_header_and_says_what_to_type(
+    hrm: Run, master: FakeMaster, command: list[str], says: str
+) -> None:
+    master.empty = True
+    result = hrm(*command)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert says in result.stderr
+    document = json.loads(hrm(*command, "-o", "json").stdout)
+    assert list(document.values()) == [[]]
 
 
 def test_all_asks_for_ended_applications_too(hrm: Run, master: FakeMaster) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.bounds import Bounds
@@ -109,6 +111,61 @@ def test_an_impossible_request_is_refused_at_once_naming_the_largest_node() -> N
     assert "64 vcores" in notice.message
     assert "big" in notice.message
     assert not cluster.app(app).containers
+
+
+DRIVER = ApplicationId("driver-20260101000000-0001")
+
+
+def test_a_driver_that_is_too_large_is_refused_in_the_words_of_drivers() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=4), unit("big", vcores=8)])
+    app = cluster.submit(1, Resources(64, 1024), new_id=DRIVER)
+    (notice,) = cluster.notices[app]
+    assert isinstance(notice, c.RequestRefused)
+    assert "the driver asks for 64 vcores" in notice.message
+    assert "spark.driver.cores or spark.driver.memory" in notice.message
+    assert "hrm nodes" in notice.message
+    assert "executor" not in notice.message
+
+
+@pytest.mark.parametrize(
+    ("new_id", "who", "settings"),
+    [
+        (DRIVER, "the driver", "spark.driver.cores or spark.driver.memory"),
+        (None, "1 executor", "spark.executor.cores or spark.executor.memory"),
+    ],
+)
+def test_what_waits_for_a_place_hears_what_is_free_and_its_own_settings(
+    new_id: ApplicationId | None, who: str, settings: str
+) -> None:
+    cluster = VirtualCluster(
+        [unit("n1", vcores=4), unit("n2", vcores=4)], bounds=Bounds(waiting_limit=0)
+    )
+    cluster.submit(2, Resources(3, 1024))
+    cluster.settle()
+    cluster.submit(1, Resources(1, 512))
+    cluster.settle()
+    app = cluster.submit(1, Resources(2, 1024), new_id=new_id)
+    cluster.settle()
+    assert cluster.states(app) == {"pending": 1}
+    summary, _ = explain(cluster.master.ledger, cluster.app(app), cluster.now)
+    assert summary.startswith(f"{who} waits for a place (2 vcores, 1024 MiB")
+    assert settings in summary
+    assert "has 1 vcore, " in summary
+    assert "hrm nodes" in summary
+
+
+def test_a_driver_that_waits_at_a_node_hears_what_it_asks_for_and_what_is_free() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=4)])
+    cluster.submit(1, Resources(3, 1024))
+    cluster.settle()
+    app = cluster.submit(1, Resources(2, 1024), new_id=DRIVER)
+    cluster.settle()
+    assert cluster.states(app) == {"waiting": 1}
+    _, details = explain(cluster.master.ledger, cluster.app(app), cluster.now)
+    (line,) = [x for x in details if "waits at" in x]
+    assert line.startswith("the driver waits at n1")
+    assert "it asks for 2 vcores, 1024 MiB, and 1 vcore, " in line
+    assert " of 4 vcores, " in line
 
 
 def test_without_nodes_requests_wait_and_say_so() -> None:

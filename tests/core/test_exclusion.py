@@ -186,9 +186,9 @@ def test_a_stream_and_a_gang_are_placed_beside_it_or_not_at_all() -> None:
     for gang_min, kind in ((0, WorkloadClass.STREAM), (3, WorkloadClass.BATCH)):
         subject = killer("n1", "n2", vcores=4, lease_scope="candidates")
         book = subject.cluster.master.ledger.exclusions
-        app = ApplicationId("app-19700101-1-0001")
+        app = ApplicationId("app-known-before")
         book.failed(app, N1, CRASH, 1000.0), book.failed(app, N1, CRASH, 1000.0)
-        assert subject.cluster.submit(3, workload_class=kind, gang_min=gang_min) == app
+        subject.cluster.submit(3, workload_class=kind, gang_min=gang_min, new_id=app)
         subject.cluster.settle()
         assert subject.placed_on(app) == ["n2"] * 3
 

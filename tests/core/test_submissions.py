@@ -11,11 +11,24 @@ from typing import Any
 
 import pytest
 
+from hrm.core import commands as c
+from hrm.core import events as e
 from hrm.core import submission_messages as m
-from hrm.core.model import Resources
+from hrm.core.model import (
+    ApplicationId,
+    ContainerEnd,
+    ContainerId,
+    ContainerState,
+    ContainerStatus,
+    EndCause,
+    Resources,
+    WorkloadClass,
+)
 from hrm.core.submission_messages import SubmissionState as S
+from hrm.core.submission_notices import driver_event
 from hrm.core.submissions import SubmissionsCore
 from hrm.errors import InvalidTransition, LimitReached, NotFound, StaleEpoch
+from hrm.testing.virtual import VirtualCluster, unit
 
 ID = "driver-20260101000000-0001"
 BOUNDS = m.SubmissionBounds(driver_lease_s=30.0, lease_margin_s=5.0, driver_restarts_max=3)
@@ -167,6 +180,84 @@ def test_a_container_that_is_lost_before_its_driver_started_is_replaced_at_once(
     master.end(3, launched=False, message="no Spark there")
     assert master.state is S.FAILED
     assert "driver_launches_max" in master.record.message
+
+
+def test_a_container_that_only_waited_at_its_node_does_not_count() -> None:
+    """Nodes go away under it more often than a driver may be launched in vain; then it runs."""
+    master = Master()
+    for attempt in range(1, 2 * BOUNDS.driver_launches_max + 1):
+        master.end(attempt, exit_code=-1, lost=True, launched=False, waited=True)
+        assert (master.state, master.record.launches) == (S.WAITING_TO_RESTART, 0)
+        assert m.RequestDriver(submission_id=ID, attempt=attempt + 1) in master.later(1.1)
+        assert isinstance(master.lease(attempt), StaleEpoch), "should it live after all"
+    master.run(2 * BOUNDS.driver_launches_max + 1)
+    assert master.state is S.RUNNING
+
+
+def test_one_that_is_known_to_have_begun_counts_whatever_its_end_says() -> None:
+    master = Master()
+    for attempt in (1, 2, 3):
+        master.driver(m.DriverLaunched, attempt, node="n1")
+        master.end(attempt, exit_code=-1, lost=True, launched=False, waited=True)
+        master.later(5)
+    assert master.state is S.FAILED
+    assert "driver_launches_max" in master.record.message
+
+
+@pytest.mark.parametrize(
+    ("end", "started_at_s", "waited"),
+    [
+        (ContainerEnd(cause=EndCause.NODE_LOST), 0.0, True),
+        (ContainerEnd(cause=EndCause.PREEMPTED), 0.0, True),
+        (ContainerEnd(cause=EndCause.NODE_LOST), 7.0, False),
+        (ContainerEnd(cause=EndCause.LAUNCH_FAILED), 0.0, False),
+        (ContainerEnd(cause=EndCause.EXITED, exit_code=1), 0.0, False),
+        (ContainerEnd(cause=EndCause.NODE_LOST, exit_code=143), 0.0, False),
+    ],
+)
+def test_what_an_end_says_of_the_start(
+    end: ContainerEnd, started_at_s: float, waited: bool
+) -> None:
+    status = ContainerStatus(
+        container_id=ContainerId(f"{ID}-x1"),
+        application_id=ApplicationId(ID),
+        executor_id="1",
+        resource_profile_id=0,
+        workload_class=WorkloadClass.BATCH,
+        state=ContainerState.ENDED,
+        resources=Resources(1, 1024),
+        started_at_s=started_at_s,
+        end=end,
+    )
+    ledger = VirtualCluster([unit("n1")]).master.ledger
+    event = driver_event(record(), status, ledger, 9.0)
+    assert isinstance(event, m.DriverEnded)
+    assert event.waited is waited
+
+
+def test_a_driver_that_waits_at_nodes_whose_agents_stop_starts_at_the_next() -> None:
+    """The whole way: the agent of its node gives back what waits there, the next one stops, too."""
+    cluster = VirtualCluster([unit("n1", vcores=1)])
+    cluster.submit(1, Resources(1, 512))
+    cluster.settle()
+    driver = cluster.submit(1, Resources(1, 512), new_id=ApplicationId(ID))
+    cluster.settle()
+    assert cluster.states(driver) == {"waiting": 1}
+    node = cluster.nodes["n1"]
+    container_id = cluster.container(driver, 1).container_id
+    stop = e.StopReceived(
+        now=cluster.now, epoch=node.core.epoch, container_id=container_id,
+        cause=EndCause.NODE_LOST, reason="the agent of node n1 is restarted", grace_s=1.0,
+        only_if_waiting=True,
+    )  # fmt: skip
+    cluster.tell_node(node, stop)
+    cluster.settle()
+    notice = cluster.notices[driver][-1]
+    assert isinstance(notice, c.ContainerChanged)
+    event = driver_event(record(), notice.status, cluster.master.ledger, cluster.now)
+    assert isinstance(event, m.DriverEnded)
+    assert event.waited
+    assert event.lost
 
 
 def test_a_new_master_hears_of_a_running_driver_before_it_gives_it_up() -> None:

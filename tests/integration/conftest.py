@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,6 +96,26 @@ class Cluster:
             timeout=PATIENCE * timeout_s,
             check=False,
         )
+
+    def start(
+        self,
+        log: Path,
+        *arguments: str,
+        program: Sequence[str] = (str(BIN / "hrm"),),
+        environment: dict[str, str] | None = None,
+        **more: Any,
+    ) -> subprocess.Popen[bytes]:
+        """One ``hrm`` command that stays; ``more`` is for Popen."""
+        with log.open("wb") as file:
+            return subprocess.Popen(
+                [*program, *arguments],
+                env={**self.environment, **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                **more,
+            )
 
     def ask(self, *arguments: str) -> dict[str, Any]:
         """The JSON answer of one ``hrm`` command."""
@@ -208,17 +228,8 @@ def started(cluster: Cluster) -> Iterator[Callable[..., subprocess.Popen[bytes]]
 
     def start(*arguments: str) -> subprocess.Popen[bytes]:
         log = cluster.directory / f"again-{len(daemons)}.log"
-        with log.open("wb") as file:
-            daemon = subprocess.Popen(
-                [str(BIN / "hrm"), *arguments],
-                env=cluster.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        daemons.append(daemon)
-        return daemon
+        daemons.append(cluster.start(log, *arguments))
+        return daemons[-1]
 
     yield start
     for daemon in reversed(daemons):

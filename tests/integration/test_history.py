@@ -39,18 +39,8 @@ def spawned(cluster: Cluster) -> Iterator[Callable[..., Any]]:
 
     def spawn(*arguments: str) -> tuple[subprocess.Popen[bytes], Path]:
         log = cluster.directory / f"{arguments[0]}-{len(made)}.out"
-        with log.open("wb") as file:
-            process = subprocess.Popen(
-                [str(BIN / "hrm"), *arguments],
-                env=cluster.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=_heed_interrupts,
-            )
-        made.append(process)
-        return process, log
+        made.append(cluster.start(log, *arguments, preexec_fn=_heed_interrupts))
+        return made[-1], log
 
     yield spawn
     for process in reversed(made):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import PATIENCE
-from tests.integration.conftest import APPS, BIN, Cluster, Submitted
+from tests.integration.conftest import APPS, Cluster, Submitted
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -27,19 +26,12 @@ def two_hosts(
     """A cluster whose second node has another address."""
     subject = Cluster(tmp_path_factory.mktemp("hosts"), _plugins)
     subject.up("--nodes", "1", "--cores", "2", "--memory", "3g")
-    log = subject.directory / "far.log"
-    with log.open("wb") as file:
-        far = subprocess.Popen(
-            [
-                *(str(BIN / "hrm"), "agent", "--name", "far", "--host", "127.0.0.2"),
-                *("--master", subject.address, "--cores", "2", "--memory-mib", "3072"),
-                *("--work-dir", str(subject.directory / "far"), "--run-as", "off"),
-            ],
-            env=subject.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
+    far = subject.start(
+        subject.directory / "far.log",
+        *("agent", "--name", "far", "--host", "127.0.0.2"),
+        *("--master", subject.address, "--cores", "2", "--memory-mib", "3072"),
+        *("--work-dir", str(subject.directory / "far"), "--run-as", "off"),
+    )
     try:
         eventually(lambda: len(subject.ask("nodes")["nodes"]) == 2, 30.0, "both are there")
         yield subject

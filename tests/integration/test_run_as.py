@@ -69,18 +69,13 @@ def node(
     directory = tmp_path_factory.mktemp("cluster")
     cluster = Cluster(directory, _plugins)
     cluster.up("--nodes", "1", "--cores", "1", "--memory", "1g")
-    log = (directory / "agent.log").open("wb")
-    agent = subprocess.Popen(
-        [
-            open_python() or sys.executable, "-P", "-m", "hrm.cli",
-            "agent", "--name", "shared", "--master", cluster.address,
-            "--work-dir", str(open_dir / "work"), "--cores", "2", "--memory-mib", "2048",
-            "--token-file", str(cluster.state / "token"), "--run-as", "submitter",
-        ],
-        env={**cluster.environment, "PYTHONPATH": PYTHON_PATH},
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
+    agent = cluster.start(
+        directory / "agent.log",
+        "agent", "--name", "shared", "--master", cluster.address,
+        "--work-dir", str(open_dir / "work"), "--cores", "2", "--memory-mib", "2048",
+        "--token-file", str(cluster.state / "token"), "--run-as", "submitter",
+        program=(open_python() or sys.executable, "-P", "-m", "hrm.cli"),
+        environment={"PYTHONPATH": PYTHON_PATH},
     )  # fmt: skip
     try:
         eventually(lambda: len(cluster.ask("nodes")["nodes"]) == 2, 30.0, "the node is there")
@@ -91,7 +86,6 @@ def node(
         agent.terminate()
         agent.wait(60)
         cluster.down()
-        log.close()
         shutil.rmtree(open_dir)
 
 

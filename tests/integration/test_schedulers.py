@@ -22,7 +22,7 @@ import pytest
 
 from hrm import policies, rpc
 from hrm.v1 import admin_pb2, application_pb2, application_pb2_grpc, common_pb2
-from tests.integration.conftest import APPS, BIN, Cluster
+from tests.integration.conftest import APPS, Cluster
 from tests.master.test_services import registration
 from tests.scheduler.test_daemon import TIMEOUT_S, until
 from tests.scheduler.test_daemon import Cluster as Daemons
@@ -238,16 +238,10 @@ def schedulers(gang_cluster: Cluster) -> Iterator[Callable[[str], subprocess.Pop
     started: list[subprocess.Popen[bytes]] = []
 
     def start(name: str) -> subprocess.Popen[bytes]:
-        with (gang_cluster.directory / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen(
-                [str(BIN / "hrm"), "scheduler", "--master", gang_cluster.address, "--name", name],
-                env=gang_cluster.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-        started.append(process)
-        return process
+        log = gang_cluster.directory / f"{name}.log"
+        arguments = ("scheduler", "--master", gang_cluster.address, "--name", name)
+        started.append(gang_cluster.start(log, *arguments))
+        return started[-1]
 
     yield start
     for process in started:

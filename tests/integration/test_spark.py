@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.integration.conftest import APPS, Cluster, command_of, executors_of
+from tests.integration.conftest import APPS, Cluster, Submitted, command_of, executors_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -108,13 +108,16 @@ def test_dynamic_allocation_grows_and_shrinks(
     assert "TOTAL 4950" in app.output()
 
 
+def submit_total(cluster: Cluster, tmp_path: Path, *arguments: str) -> Submitted:
+    """On two executors; ``arguments`` are for ``total.py``."""
+    script = (str(APPS / "total.py"), *arguments, str(tmp_path / "tasks-run"))
+    return cluster.submit("--conf", "spark.executor.instances=2", *script)
+
+
 def test_a_dead_executor_is_replaced_and_the_answer_is_right(
     cluster: Cluster, tmp_path: Path, running_app: Callable[..., Any]
 ) -> None:
-    marker = tmp_path / "tasks-run"
-    app = cluster.submit(
-        "--conf", "spark.executor.instances=2", str(APPS / "total.py"), "6", "2", str(marker)
-    )
+    app = submit_total(cluster, tmp_path, "6", "2")
     shown = running_app("total", 2)
     executors_of(shown["application_id"])[0].send_signal(signal.SIGKILL)
     assert app.wait() == 0, app.output()
@@ -132,14 +135,7 @@ def test_a_killed_driver_leaves_nothing_behind(
     running_app: Callable[..., Any],
     eventually: Callable[..., Any],
 ) -> None:
-    app = cluster.submit(
-        "--conf",
-        "spark.executor.instances=2",
-        str(APPS / "total.py"),
-        "2",
-        "200",
-        str(tmp_path / "tasks-run"),
-    )
+    app = submit_total(cluster, tmp_path, "2", "200")
     shown = running_app("total", 2)
     drivers = [psutil.Process(app.process.pid), *psutil.Process(app.process.pid).children(True)]
     java = [p for p in drivers if "java" in p.name()]
@@ -159,14 +155,7 @@ def test_a_killed_appmaster_comes_back_to_its_executors(
     running_app: Callable[..., Any],
     eventually: Callable[..., Any],
 ) -> None:
-    app = cluster.submit(
-        "--conf",
-        "spark.executor.instances=2",
-        str(APPS / "total.py"),
-        "4",
-        "6",
-        str(tmp_path / "tasks-run"),
-    )
+    app = submit_total(cluster, tmp_path, "4", "6")
     shown = running_app("total", 2)
     before = {c["container_id"] for c in shown["containers"]}
 

@@ -167,6 +167,10 @@ def test_python_drivers_on_nodes_end_as_they_end(
     assert failed is not None
     assert (failed["state"], failed["exit_code"]) == ("SUBMISSION_STATE_FAILED", 7)
     assert "it failed on purpose" in fails.output(), "the last lines of its log"
+    assert failed["message"].startswith("exited with code 7: ZeroDivisionError: "), "its exception"
+    app = cluster.ask("app", "show", *failed["application_ids"])
+    assert "ZeroDivisionError: " in app["message"], "that of the job"
+    assert "Traceback" not in app["message"]
     eventually(lambda: cluster.free_vcores() == 6, 20.0, "all cores are free again")
     stored = sorted(p.name for p in (cluster.state / "master" / "files").iterdir())
     assert len(stored) == 3, "three submissions, and each file was kept once"
@@ -239,18 +243,13 @@ def masters(cluster: Cluster) -> Iterator[Callable[[], None]]:
         (pid,) = [p["pid"] for p in cluster.cluster["processes"] if p["name"] == "master"]
         port = cluster.address.rpartition(":")[2]
         os.kill(pid, signal.SIGKILL)
-        with (cluster.directory / "master-again.log").open("wb") as log:
-            command = [
-                *(str(BIN / "hrm"), "master", "--port", port),
-                *("--state-dir", str(cluster.state / "master")),
-                *("--token-file", str(cluster.state / "token")),
-            ]
-            started.append(
-                subprocess.Popen(
-                    command, env=cluster.environment, stdin=subprocess.DEVNULL, stdout=log,
-                    stderr=subprocess.STDOUT, start_new_session=True,
-                )
-            )  # fmt: skip
+        master = cluster.start(
+            cluster.directory / "master-again.log",
+            *("master", "--port", port),
+            *("--state-dir", str(cluster.state / "master")),
+            *("--token-file", str(cluster.state / "token")),
+        )
+        started.append(master)
 
     yield replace
     for master in started:

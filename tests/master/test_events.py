@@ -18,8 +18,9 @@ from hrm.core.master import MasterCore
 from hrm.core.model import ApplicationId, ApplicationState, NodeState
 from hrm.core.transitions import APPLICATION, NODE, Lifecycle
 from hrm.errors import InvalidConfig
-from hrm.master import events
+from hrm.master import events, events_service
 from hrm.master.events import EPOCH_BITS, Journal, Wish
+from hrm.master.events_service import EventService
 from hrm.policies.min_wait import MinWait
 from hrm.v1 import admin_pb2, application_pb2, common_pb2, events_pb2, events_pb2_grpc
 from tests.master.test_services import (
@@ -100,8 +101,9 @@ async def test_no_more_are_kept_than_is_said(
     await journal.flush()
     known = await journal.latest(EVERYTHING, 10_000)
     assert 1_000 <= len(known) <= 1_000 + 100 + events.GROUP_MAX
-    assert await journal.is_gone(known[0].event_id - 500), "a reader who comes back now is told"
-    assert not await journal.is_gone(known[-1].event_id)
+    found, gone = await journal.page(known[0].event_id - 500, EVERYTHING, 1)
+    assert (gone + 1, found) == (known[0].event_id, known[:1]), "who comes back now is told"
+    assert (await journal.page(known[-1].event_id, EVERYTHING, 1)) == ([], 0)
 
 
 async def test_old_ones_go(journals: Callable[..., Journal]) -> None:
@@ -129,8 +131,31 @@ async def test_what_finds_no_room_is_counted_and_said(
     say(journal, NodeState.DRAINING)
     await journal.flush()
     known = await journal.latest(EVERYTHING, 10)
-    assert [x.kind for x in known] == ["node", "journal"]
-    assert known[1].reason.startswith("12 events were dropped")
+    assert [x.kind for x in known] == ["journal", "node"], "it stands where they would"
+    assert known[0].reason.startswith("12 events were dropped")
+    of_one = await journal.latest(Wish(node="none of these"), 10)
+    assert [x.kind for x in of_one] == ["journal"], "they may have been anybody's"
+
+
+async def test_dropped_ones_are_told_behind_what_was_queued_before(
+    journals: Callable[..., Journal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nothing follows them."""
+    journal = journals()
+    monkeypatch.setattr(events, "GROUP_MAX", 2)
+    monkeypatch.setattr(events, "QUEUED_MAX", 10)
+    say(journal, *TO_AND_FRO * 5)
+    life = Lifecycle("node", "n1", NODE, NodeState.ALIVE, journal.watch)
+    for state in TO_AND_FRO * 6:
+        life.move(state, time.time(), "too many at once")
+    journal.took(None)
+    async with asyncio.timeout(TIMEOUT_S):
+        known = await journal.latest(EVERYTHING, 100)
+        while len(known) < 11:
+            await journal.grown(journal.newest(), 1.0)
+            known = await journal.latest(EVERYTHING, 100)
+    assert [x.kind for x in known] == [*["node"] * 10, "journal"]
+    assert known[-1].reason.startswith("12 events were dropped")
 
 
 async def test_a_disk_that_fails_stops_nobody(journals: Callable[..., Journal]) -> None:
@@ -142,7 +167,7 @@ async def test_a_disk_that_fails_stops_nobody(journals: Callable[..., Journal]) 
     journal._db.executescript(events._SCHEMA)
     say(journal, NodeState.DRAINING)
     await journal.flush()
-    (_, told) = await journal.latest(EVERYTHING, 10)
+    (told, _) = await journal.latest(EVERYTHING, 10)
     assert told.reason.startswith("2 events were dropped")
     assert "no such table: events" in told.reason, "the disk, and no queue that was full"
 
@@ -348,6 +373,29 @@ async def test_a_log_is_looked_for_where_the_journal_says(tmp_path: Path) -> Non
         with refused(grpc.StatusCode.NOT_FOUND, "no "):
             await master.admin.ReadLogs(request, timeout=TIMEOUT_S).read()
         stream.cancel()
+
+
+async def test_a_follower_hears_of_a_gap_where_it_is(
+    journals: Callable[..., Journal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that reads more slowly than events are dropped; nobody has come back to anything."""
+    monkeypatch.setattr(events, "TRIM_GROUP_MAX", 10)
+    monkeypatch.setattr(events_service, "PAGE_EVENTS", 5)
+    journal = journals(kept=20)
+    say(journal, NodeState.LOST)
+    pages = EventService(journal)._pages(EVERYTHING, None, 10, follow=True)
+    first = await anext(pages)
+    assert [len(first.events), (await anext(pages)).gap] == [1, False]
+    say(journal, *TO_AND_FRO * 50)
+    await journal.flush()
+    async with asyncio.timeout(TIMEOUT_S):
+        while len(await journal.latest(EVERYTHING, 1_000)) > 30:
+            say(journal, *TO_AND_FRO)
+            await journal.flush()
+    gap, after = await anext(pages), await anext(pages)
+    await pages.aclose()  # type: ignore[attr-defined]
+    assert (gap.gap, len(gap.events), after.gap) == (True, 0, False)
+    assert after.events[0].event_id == int(gap.resume) + 1 > first.events[0].event_id + 1
 
 
 async def test_a_reader_that_follows_goes_on_at_the_next_master(tmp_path: Path) -> None:

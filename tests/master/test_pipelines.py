@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from hrm.config import MasterSettings
 from hrm.core.pipeline.basic import LeastLoaded
 from hrm.core.pipeline.model import TaskId
 from hrm.errors import InvalidConfig, InvalidRequest, LimitReached, NotFound
+from hrm.master import pipeline_files
 from hrm.master.pipeline_files import PipelineFiles
 from hrm.master.pipeline_service import PipelineService
 from hrm.master.pipeline_tasks import NodeStream, PipelineTasks, pipeline_policy
@@ -128,7 +130,7 @@ async def test_bounds_are_named(tmp_path: Path) -> None:
         with refused(grpc.StatusCode.ALREADY_EXISTS, "t"):
             await stub.Submit(request(task_id="t"))
         assert tasks.files.held_bytes == 1, "nothing is left of what was refused"
-        assert b"".join(tasks.files.chunks(TaskId("t"), "in")) == b"x"
+        assert await content(tasks.files, "t", "in") == b"x"
 
 
 async def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
@@ -306,23 +308,119 @@ async def test_a_bad_message_ends_the_stream_and_nothing_else(tmp_path: Path) ->
         assert "draining" in tasks.core.explain(TaskId("t")), "its stream is down"
 
 
-def test_files_keep_their_bound(tmp_path: Path) -> None:
+async def content(files: PipelineFiles, task: str, what: str = "out") -> bytes:
+    return b"".join([data async for data in files.chunks(TaskId(task), what)])
+
+
+async def test_files_keep_their_bound(tmp_path: Path) -> None:
     files = PipelineFiles(tmp_path / "p", 10)
-    files.put_input(TaskId("a"), b"1234")
-    files.add(TaskId("a"), 1, 0, b"12")
-    files.add(TaskId("a"), 1, 0, b"123")
-    files.add(TaskId("a"), 1, 3, b"4")
+    await files.put_input(TaskId("a"), b"1234")
+    await files.add(TaskId("a"), 1, 0, b"12")
+    await files.add(TaskId("a"), 1, 0, b"123")
+    await files.add(TaskId("a"), 1, 3, b"4")
     assert files.held_bytes == 8
     with pytest.raises(LimitReached, match="pipeline_held_mib"):
-        files.add(TaskId("a"), 1, 4, b"567")
+        await files.add(TaskId("a"), 1, 4, b"567")
     assert not files.finish(TaskId("a"), 1, 7)
     assert files.finish(TaskId("a"), 1, 4)
     files.drop(TaskId("a"), result=False)
-    assert (files.held_bytes, b"".join(files.chunks(TaskId("a"), "out"))) == (4, b"1234")
+    assert (files.held_bytes, await content(files, "a")) == (4, b"1234")
     files.drop(TaskId("a"))
     with pytest.raises(NotFound):
-        files.chunks(TaskId("a"), "out")
-    assert list((tmp_path / "p").iterdir()) == []
+        await content(files, "a")
+    await emptied(tmp_path / "p")
+
+
+async def emptied(directory: Path) -> None:
+    async with asyncio.timeout(10.0):
+        while list(directory.iterdir()):  # noqa: ASYNC110, ASYNC240 - threads empty it
+            await asyncio.sleep(0.01)
+
+
+class SlowDisk:
+    """Holds up the writing of one task's files; others' are written at once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
+        self._writing, self.go_on = threading.Event(), threading.Event()
+        write = pipeline_files._write
+
+        def slowly(path: Path, data: bytes, mode: str) -> int:
+            if path.name.startswith(f"{task}."):
+                self._writing.set()
+                assert self.go_on.wait(10.0)
+            return write(path, data, mode)
+
+        monkeypatch.setattr(pipeline_files, "_write", slowly)
+
+    async def writing(self) -> None:
+        assert await asyncio.to_thread(self._writing.wait, 10.0)
+
+
+async def test_a_slow_disk_holds_up_who_writes_and_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch, "slow")
+    files = PipelineFiles(tmp_path / "p", 10)
+    slow = asyncio.create_task(files.put_input(TaskId("slow"), b"1234"))
+    await disk.writing()
+    assert files.held_bytes == 4, "room that is promised"
+    await files.put_input(TaskId("quick"), b"5678")
+    assert await content(files, "quick", "in") == b"5678"
+    with pytest.raises(LimitReached):
+        await files.put_input(TaskId("third"), b"9ab")
+    reading = asyncio.create_task(content(files, "slow", "in"))
+    disk.go_on.set()
+    assert await reading == b"1234", "it waits for who writes"
+    await slow
+
+
+async def test_what_is_dropped_while_it_is_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch, "t")
+    files = PipelineFiles(tmp_path / "p", 10)
+    adding = asyncio.create_task(files.add(TaskId("t"), 1, 0, b"1234"))
+    await disk.writing()
+    adding.cancel()
+    files.drop(TaskId("t"))
+    assert files.held_bytes == 0
+    disk.go_on.set()
+    await asyncio.gather(adding, return_exceptions=True)
+    await emptied(tmp_path / "p")
+    assert files.held_bytes == 0
+
+
+async def test_the_master_answers_while_an_input_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch, "t")
+    async with serving(tmp_path) as (tasks, stub):
+        first = stub.Submit(request(task_id="t"))
+        await disk.writing()
+        with refused(grpc.StatusCode.ALREADY_EXISTS, "t is there already"):
+            await stub.Submit(request(task_id="t"))
+        assert not (await stub.List(pb.ListPipelineTasksRequest())).tasks
+        disk.go_on.set()
+        await first
+        assert list(tasks.core.tasks) == ["t"]
+        assert await content(tasks.files, "t", "in") == b"x", "the second took nothing away"
+
+
+async def test_who_goes_away_while_its_input_is_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch, "t")
+    async with serving(tmp_path) as (tasks, stub):
+        submitting = stub.Submit(request(task_id="t"))
+        await disk.writing()
+        submitting.cancel()
+        async with asyncio.timeout(10.0):
+            while tasks.files.held_bytes:  # noqa: ASYNC110 - the server hears of it some time
+                await asyncio.sleep(0.01)
+        disk.go_on.set()
+        await emptied(tmp_path / "pipelines")
+        await stub.Submit(request(task_id="t"))
+        assert list(tasks.core.tasks) == ["t"]
 
 
 def test_the_policy_is_loaded_by_name(tmp_path: Path) -> None:
@@ -358,25 +456,25 @@ async def ticking(tasks: PipelineTasks) -> AsyncIterator[None]:
             await ticks
 
 
-def test_old_results_make_room_and_young_ones_do_not(tmp_path: Path) -> None:
+async def test_old_results_make_room_and_young_ones_do_not(tmp_path: Path) -> None:
     now = 0.0
     files = PipelineFiles(tmp_path / "p", 10, lambda: now)
     for name in ("a", "b"):
-        files.add(TaskId(name), 1, 0, b"1234")
+        await files.add(TaskId(name), 1, 0, b"1234")
         assert files.finish(TaskId(name), 1, 4)
         now += 30.0
     now = 59.0
     with pytest.raises(LimitReached, match="pipeline_held_mib"):
-        files.put_input(TaskId("c"), b"1234")
+        await files.put_input(TaskId("c"), b"1234")
     now = 61.0
-    files.put_input(TaskId("c"), b"1234")
+    await files.put_input(TaskId("c"), b"1234")
     with pytest.raises(NotFound, match="made room"):
-        files.chunks(TaskId("a"), "out")
-    assert b"".join(files.chunks(TaskId("b"), "out")) == b"1234"
+        await content(files, "a")
+    assert await content(files, "b") == b"1234"
     assert files.held_bytes == 8
     now = 1000.0
     with pytest.raises(LimitReached):
-        files.put_input(TaskId("d"), b"x" * 7)
+        await files.put_input(TaskId("d"), b"x" * 7)
     assert files.held_bytes == 4, "inputs of live tasks stay"
 
 
@@ -410,13 +508,13 @@ async def test_a_node_that_does_not_read_is_cut_off() -> None:
     assert stream.queue.qsize() <= 10_001
 
 
-def test_a_disk_that_is_full_refuses_and_keeps_nothing(tmp_path: Path) -> None:
+async def test_a_disk_that_is_full_refuses_and_keeps_nothing(tmp_path: Path) -> None:
     files = PipelineFiles(tmp_path / "p", 10)
     shutil.rmtree(tmp_path / "p")
     with pytest.raises(LimitReached, match="make room"):
-        files.put_input(TaskId("a"), b"1")
+        await files.put_input(TaskId("a"), b"1")
     with pytest.raises(LimitReached, match="make room"):
-        files.add(TaskId("a"), 1, 0, b"1")
+        await files.add(TaskId("a"), 1, 0, b"1")
     assert files.held_bytes == 0
 
 

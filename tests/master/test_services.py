@@ -441,6 +441,26 @@ async def test_a_restarted_master_knows_its_applications(tmp_path: Path) -> None
         assert back.epoch == registered.epoch + 1
 
 
+async def test_the_next_master_knows_how_many_tasks_an_ended_application_had(
+    tmp_path: Path,
+) -> None:
+    counted = common_pb2.Progress(tasks_total=5, tasks_completed=4, tasks_failed=1)
+    async with running(tmp_path) as master:
+        session = await attached(master)
+        progress = common_pb2.Progress(active_jobs=2)
+        progress.MergeFrom(counted)
+        await session.write(application_pb2.ApplicationUpdate(progress=progress))
+        succeeded = common_pb2.APPLICATION_STATE_SUCCEEDED
+        finished = application_pb2.ApplicationFinished(state=succeeded)
+        await session.write(application_pb2.ApplicationUpdate(finished=finished))
+        await session.read()
+    async with running(tmp_path) as master:
+        every = admin_pb2.ListApplicationsRequest(include_ended=True)
+        (app,) = (await master.admin.ListApplications(every, timeout=TIMEOUT_S)).applications
+        assert app.state == succeeded
+        assert app.progress == counted
+
+
 async def test_a_drained_node_is_drained_for_the_next_master_too(tmp_path: Path) -> None:
     async def registered(master: Running) -> Any:
         stream = master.nodes.Connect(timeout=TIMEOUT_S)

@@ -46,6 +46,14 @@ def test_failures_are_counted_and_then_nobody_tries(archives: Archives, tmp_path
     assert "its training failed: no scala-compiler" in archives.problem("driver")
 
 
+def test_what_a_killed_training_left_goes(archives: Archives, tmp_path: Path) -> None:
+    left = Path(archives.directory) / "work-x"
+    (left / "local").mkdir(parents=True)
+    with pytest.raises(TrainingFailed):
+        train(archives, plugins=tmp_path / "plugins")
+    assert not left.exists()
+
+
 def test_a_garbled_record_counts_for_nothing(archives: Archives, tmp_path: Path) -> None:
     Path(archives.directory).mkdir(parents=True)
     write_json(f"{archives.directory}/state.json", {"state": "failed", "attempts": "many"})

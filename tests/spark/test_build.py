@@ -154,6 +154,81 @@ def test_other_jars_and_other_sources_are_other_plugins(
     assert build.plugin_jar(str(spark), str(sources), cache) != one
 
 
+class Cache:
+    """A directory of jars that were built, and have been used, so many days ago."""
+
+    def __init__(self, directory: Path, spark: Path) -> None:
+        self.directory = directory
+        self._spark = spark
+        self._number = 0
+
+    def build(self) -> Path:
+        """One that was never built before."""
+        self._number += 1
+        sources = self.directory.with_name("sources")
+        sources.mkdir(exist_ok=True)
+        (sources / "A.scala").write_text(f"class A{self._number}")
+        return Path(build.plugin_jar(str(self._spark), str(sources), str(self.directory)))
+
+    def aged(self, *days: float) -> list[Path]:
+        jars = [self.build() for _ in days]
+        for jar, ago in zip(jars, days, strict=True):
+            at_s = time.time() - ago * 24 * 3600
+            os.utime(jar, (at_s, at_s))
+        return jars
+
+    def jars(self) -> set[Path]:
+        return set(self.directory.glob("*.jar"))
+
+
+@pytest.fixture
+def cache(spark: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
+    java(tmp_path, monkeypatch, action='echo class > "$2/Some.class"')
+    return Cache(tmp_path / "cache", spark)
+
+
+def test_jars_that_nobody_has_used_for_long_go_but_for_the_newest(cache: Cache) -> None:
+    young = cache.aged(29, 2)
+    old = cache.aged(200, 100, 40)
+    built = cache.build()
+    assert cache.jars() == {*young, old[2], built}, "four stay, however old"
+    young += cache.aged(3, 1)
+    again = cache.build()
+    assert cache.jars() == {*young, built, again}, "what has been used lately stays, however many"
+    assert {Path(f"{jar}.lock") for jar in cache.jars()} == set(cache.directory.glob("*.lock"))
+
+
+def test_a_jar_that_is_used_is_none_that_nobody_has_used(
+    cache: Cache, spark: Path, tmp_path: Path
+) -> None:
+    used, *others = cache.aged(300, 40, 41, 42, 43)
+    changed_ns = used.stat().st_mtime_ns
+    (tmp_path / "sources" / "A.scala").write_text("class A1")
+    found = build.plugin_jar(str(spark), str(tmp_path / "sources"), str(cache.directory))
+    assert found == str(used)
+    assert used.stat().st_mtime_ns == changed_ns, "Java would take it for another file"
+    built = cache.build()
+    assert cache.jars() == {built, used, *others[:2]}
+
+
+def test_a_jar_that_a_program_has_open_stays(cache: Cache) -> None:
+    """Such as the driver of a stream that was started months ago."""
+    held, locked, free, *_ = cache.aged(100, 200, 300, 1, 1, 1, 1)
+    with held.open() as jar:
+        reader = subprocess.Popen(["sleep", "600"], stdin=jar)
+    try:
+        with Path(f"{locked}.lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            cache.build()
+        assert cache.jars() > {held, locked}
+        assert free not in cache.jars()
+    finally:
+        reader.kill()
+        reader.wait()
+    cache.build()
+    assert not cache.jars() & {held, locked}
+
+
 @pytest.mark.parametrize("missing", build.COMPILER_JARS)
 def test_a_spark_without_its_compiler(spark: Path, missing: str) -> None:
     next((spark / "jars").glob(f"{missing}-*.jar")).unlink()

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hrm.core.model import (
-    ApplicationId,
-    ContainerId,
-    ContainerSpec,
-    LaunchContext,
-    Resources,
-    ResourceUnitId,
-    WorkloadClass,
-)
+from hrm.core.model import ContainerSpec, LaunchContext
 from hrm.errors import LaunchFailed
 from hrm.spark.launch import Java, Spark, executor_launch
+from tests.agent.test_launch import SPEC
+
+
+def spec_with(**environment: str) -> ContainerSpec:
+    """An executor whose application sets these variables."""
+    told = LaunchContext(
+        driver_url="spark://x@127.0.0.1:1",
+        spark_version="4.3.0",
+        environment=tuple(environment.items()),
+    )
+    return replace(SPEC, launch=told)
 
 
 @pytest.fixture
@@ -41,21 +45,7 @@ def test_library_paths_of_application_and_node(
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     if node:
         monkeypatch.setenv("LD_LIBRARY_PATH", node)
-    spec = ContainerSpec(
-        container_id=ContainerId("app-1-x7"),
-        application_id=ApplicationId("app-1"),
-        executor_id="7",
-        resource_profile_id=0,
-        workload_class=WorkloadClass.BATCH,
-        resources=Resources(1, 1408),
-        unit_id=ResourceUnitId("cpu0"),
-        heap_mib=1024,
-        launch=LaunchContext(
-            driver_url="spark://x@127.0.0.1:1",
-            spark_version="4.3.0",
-            environment=(("LD_LIBRARY_PATH", application),) if application else (),
-        ),
-    )
+    spec = spec_with(LD_LIBRARY_PATH=application) if application else spec_with()
     launch = executor_launch(
         spec,
         spark=spark,
@@ -71,20 +61,7 @@ def test_a_python_that_is_not_the_drivers_is_refused_with_both_versions(
     spark: Spark, like: bool
 ) -> None:
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
-    spec = ContainerSpec(
-        container_id=ContainerId("app-1-x7"),
-        application_id=ApplicationId("app-1"),
-        executor_id="7",
-        resource_profile_id=0,
-        workload_class=WorkloadClass.BATCH,
-        resources=Resources(1, 1408),
-        unit_id=ResourceUnitId("cpu0"),
-        launch=LaunchContext(
-            driver_url="spark://x@127.0.0.1:1",
-            spark_version="4.3.0",
-            environment=(("HRM_DRIVER_PYTHON", here if like else "3.7"),),
-        ),
-    )
+    spec = spec_with(HRM_DRIVER_PYTHON=here if like else "3.7")
 
     def launch() -> object:
         return executor_launch(

@@ -112,6 +112,9 @@ def test_hrm_masters_are_rewritten(
         ["--master", "yarn", "--deploy-mode", "cluster", "--num-executors", "3", "a.py"],
         ["--master", "spark://h:7077", "--total-executor-cores=3", "a.py"],
         ["--version"],
+        ["--master", "hrm://h:1", "--help"],
+        ["--version", "--master=hrm://h:1", "--deploy-mode", "cluster"],
+        ["--conf", "spark.master=hrm://h:1", "-h", "--num-executors", "2"],
         [],
     ],
 )
@@ -120,6 +123,12 @@ def test_everything_else_is_left_alone(launcher: Launcher, given: list[str]) -> 
     assert not (launcher.directory / "pythons").exists()
     assert not any(n.startswith("HRM_APP") for n in launcher.exported())
     assert "SPARK_SUBMIT_OPTS" not in launcher.exported()
+
+
+def test_what_an_application_is_told_is_no_question_to_spark(launcher: Launcher) -> None:
+    asked = ["--master", "hrm://h:1", "a.py", "--help"]
+    assert launcher.rewritten(*asked)[1] == "spark+hrm://h:1"
+    assert "build.py" in (launcher.directory / "pythons").read_text()
 
 
 def test_other_programs_are_left_alone(launcher: Launcher) -> None:

@@ -37,6 +37,8 @@ __all__ = [
 CpuLimit = Literal["shares", "quota"]
 
 REMOVE_LIMIT_S = 5.0
+_MOUNTS = Path("/proc/self/mountinfo")
+_OCTAL = re.compile(rb"\\([0-3][0-7]{2})")
 _MAKE_ATTEMPTS = 5
 _REMOVE_PERIOD_S = 0.02
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
@@ -135,14 +137,18 @@ class Isolation(abc.ABC):
         """Drop what the driver made for itself, where no container needs it any more."""
 
 
-def mounts() -> Iterator[tuple[Path, str, frozenset[str]]]:
-    """Mount point, file-system type and super options of every cgroup mount."""
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        left, _, right = line.partition(" - ")
-        kind, _, options = [*right.split(" "), "", "", ""][:3]
+def mounts(table: Path = _MOUNTS) -> Iterator[tuple[Path, str, frozenset[str]]]:
+    """Mount point, file-system type and super options of every cgroup mount.
+
+    The kernel writes a path's bytes as they are, in whatever encoding, but for the white space and
+    backslashes in it, which come as octal numbers.
+    """
+    for line in table.read_bytes().split(b"\n"):
+        left, _, right = line.partition(b" - ")
+        kind, _, options = [*os.fsdecode(right).split(" "), "", "", ""][:3]
         if kind in ("cgroup", "cgroup2"):
-            point = left.split(" ")[4].encode().decode("unicode_escape")
-            yield Path(point), kind, frozenset(options.split(","))
+            point = _OCTAL.sub(lambda byte: bytes([int(byte[1], 8)]), left.split(b" ")[4])
+            yield Path(os.fsdecode(point)), kind, frozenset(options.split(","))
 
 
 class GroupIsolation(Isolation):

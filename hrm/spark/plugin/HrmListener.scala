@@ -37,18 +37,10 @@ private[hrm] final class HrmListener(executorAdded: () => Unit) extends SparkLis
   override def onJobEnd(job: SparkListenerJobEnd): Unit = changed {
     jobs -= job.jobId
     lastJobError = job.jobResult match {
-      case JobFailed(exception) => Some(inOneLine(String.valueOf(exception.getMessage)))
+      case JobFailed(exception) =>
+        Some(inOneLine(String.valueOf(exception.getMessage)))
       case _ => None
     }
-  }
-
-  /** Of a failed Python task: what Python says at the end of its trace, not that one begins. */
-  private def inOneLine(message: String): String = {
-    val trace = "Traceback (most recent call last):"
-    val lines = message.linesIterator.toSeq
-    val first = lines.headOption.getOrElse("")
-    val error = lines.drop(1).find(line => line.nonEmpty && !line.head.isWhitespace)
-    if (first.endsWith(trace)) first.stripSuffix(trace) + error.getOrElse(trace) else first
   }
 
   override def onStageSubmitted(submitted: SparkListenerStageSubmitted): Unit = changed {
@@ -113,6 +105,21 @@ private[hrm] final class HrmListener(executorAdded: () => Unit) extends SparkLis
 private[hrm] object HrmListener {
   val StagesMax = 50
   val NameMax = 200
+  val ReasonMax = 500
+  private val Traceback = "Traceback (most recent call last):"
+
+  /** The first line of a failure; where it only announces Python's traceback, the exception too. */
+  def inOneLine(message: String): String = {
+    val lines = message.linesIterator
+    val first = if (lines.hasNext) lines.next().trim else ""
+    val reason =
+      if (!first.endsWith(Traceback)) first
+      else {
+        val raised = lines.find(line => line.nonEmpty && !line.head.isWhitespace).getOrElse("")
+        s"${first.stripSuffix(Traceback).trim} $raised".trim
+      }
+    reason.take(ReasonMax)
+  }
 
   def meanS(totalMs: Long, count: Long): Double = if (count == 0) 0.0 else totalMs / 1000.0 / count
 

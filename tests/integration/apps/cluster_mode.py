@@ -1,11 +1,13 @@
 """Where its driver is and what came with it: `cluster_mode.py WAY_TO_END FILE`.
 
-Ways to end: stop; no-stop (exit status 0 with the context alive); a number (that exit status). A
-file that is not where it runs came as a URI: Spark has fetched it to a place of its own.
+Ways to end: stop; no-stop (exit status 0 with the context alive); a number (that exit status,
+after a job that failed). A file that is not where it runs came as a URI: Spark has fetched it to a
+place of its own.
 """
 
 import os
 import sys
+import traceback
 from pathlib import Path
 
 import helper  # type: ignore[import-not-found]  # comes with --py-files
@@ -27,5 +29,9 @@ elif way == "no-stop":
     sys.stdout.flush()
     os._exit(0)
 else:
+    try:
+        workers.map(lambda zero: 1 // zero).collect()
+    except Exception:
+        traceback.print_exc()
     sys.stderr.write("it failed on purpose\n")
     sys.exit(int(way))

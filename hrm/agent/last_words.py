@@ -1,0 +1,123 @@
+"""Why did it fail? In one line, out of what a process has written.
+
+The last line of a log seldom says it: it is a frame of a stack, or Spark's report that it deletes
+its directories. What says it is the line of the exception, and that stands where the language has
+put it: after the frames in Python's traceback, before them in Java's, whose cause follows further
+below. A Python driver's words are on its stdout, for its JVM passes them on there, and the JVM adds
+to stderr no more than that the program has failed.
+
+A container that ends because of an exception ends with it, so the latest one counts. This is a
+reading of text that anybody may have written: the exit code, not these words, says how it ended.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+__all__ = ["LENGTH_MAX", "TAIL_BYTES", "last_words", "read_tail"]
+
+LENGTH_MAX = 300
+TAIL_BYTES = 65_536
+
+_UNCAUGHT = re.compile(r'Exception in thread "main" (.+)')
+_NAME = r"[A-Za-z_$][\w$]*(?:\.[A-Za-z_$][\w$]*)*"
+_JAVA = re.compile(rf"{_NAME}(?:Exception|Error|Throwable)(?::\s.*)?")
+_PYTHON = re.compile(rf"{_NAME}(?::\s.*)?")
+_TRACEBACK = "Traceback (most recent call last):"
+_CAUSE = "Caused by: "
+_FRAME = re.compile(r"\s+at \S|\s*\.\.\. \d+ (?:more|common frames omitted)|\s+Suppressed: ")
+_CHATTER = re.compile(r"[\d/-]+[ T][\d:.,]+Z? (?:INFO|DEBUG|TRACE) ")
+_ONLY_TELLS = "org.apache.spark.SparkUserAppException"
+"""What spark-submit throws when a Python program has failed: the reason is the program's."""
+
+
+def last_words(stderr: str, stdout: str = "") -> str:
+    """A clause for a message: the exception, else the last line of ``stderr`` that tells anything;
+    empty where there is none. At most ``LENGTH_MAX`` characters of one line.
+
+    ``stdout``: of a driver; empty for what has no exceptions there.
+    """
+    errors, own = stderr.splitlines(), stdout.splitlines()
+    found = _uncaught(errors)
+    if not found and stdout:
+        found = _raised(own) or _raised(errors)
+    if found:
+        return _short(found)
+    line = _latest(errors)
+    if not line or _JAVA.fullmatch(line):
+        return _short(line)
+    return _short(f"the last line of its stderr: {line}")
+
+
+def read_tail(path: Path) -> str:
+    """The last ``TAIL_BYTES`` of a log; empty where it cannot be read. A link is not followed: the
+    directory may be a user's, and the reader root."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            file.seek(max(0, os.fstat(descriptor).st_size - TAIL_BYTES))
+            return file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _uncaught(lines: Sequence[str]) -> str:
+    """What ended a JVM's main thread, and the cause at the bottom of it."""
+    at = _last(lines, lambda line: _UNCAUGHT.search(line) is not None)
+    matched = None if at is None else _UNCAUGHT.search(lines[at])
+    if at is None or matched is None or matched[1].startswith(_ONLY_TELLS):
+        return ""
+    return _with_cause(matched[1], lines[at + 1 :])
+
+
+def _with_cause(what: str, below: Sequence[str]) -> str:
+    cause = ""
+    for line in below:
+        if line.startswith(_CAUSE):
+            cause = line.removeprefix(_CAUSE)
+        elif _UNCAUGHT.search(line) or _CHATTER.match(line):
+            break
+    if not cause:
+        return what
+    # Both are to be told: neither may take all the room.
+    return f"{_short(what, LENGTH_MAX // 2 - 15)}, caused by {_short(cause, LENGTH_MAX // 2)}"
+
+
+def _raised(lines: Sequence[str]) -> str:
+    """The exception of the last traceback of Python; a syntax error has none of its own."""
+    start = _last(lines, lambda line: line.rstrip().endswith(_TRACEBACK))
+    if start is None:
+        at = _last(lines, lambda line: line.startswith(("SyntaxError: ", "IndentationError: ")))
+        return "" if at is None else lines[at]
+    for at in range(start + 1, len(lines)):
+        line = lines[at]
+        if line[:1].strip() and _PYTHON.fullmatch(line.rstrip()):
+            # py4j puts what the JVM said on a line of its own.
+            more = lines[at + 1] if at + 1 < len(lines) else ""
+            return line.rstrip() + (more if more.startswith(": ") else "")
+    return ""
+
+
+def _latest(lines: Sequence[str]) -> str:
+    """The last line that tells anything; of a Java exception, its head."""
+    below_frames = False
+    for line in reversed(lines):
+        if not line.strip() or (_CHATTER.match(line) and not below_frames):
+            continue
+        if _FRAME.match(line):
+            below_frames = True
+            continue
+        return line.strip().removeprefix(_CAUSE)
+    return ""
+
+
+def _last(lines: Sequence[str], wanted: Callable[[str], bool]) -> int | None:
+    return next((at for at in range(len(lines) - 1, -1, -1) if wanted(lines[at])), None)
+
+
+def _short(text: str, length_max: int = LENGTH_MAX) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= length_max else text[: length_max - 1] + "…"

@@ -1,0 +1,91 @@
+"""From settings to what is particular to an agent of Spark: its containers' commands, what makes
+executors start faster, the shuffle service.
+
+``Agent`` itself knows no Spark. It is given a ``CommandOf``, and runs whatever that answers; a test
+gives it one of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from hrm.agent import file_cache
+from hrm.agent.driver import driver_launch, files_dir
+from hrm.agent.machine import Machine
+from hrm.agent.shortcuts import Shortcuts
+from hrm.agent.shuffle import SHUFFLE_DIR, ShuffleService
+from hrm.config import AgentSettings
+from hrm.core.model import ContainerSpec, Gpu
+from hrm.errors import InvalidConfig
+from hrm.spark.launch import Launch, executor_launch, find_java, find_spark
+
+__all__ = ["CommandOf", "shuffle_service", "spark_commands"]
+
+CommandOf = Callable[[ContainerSpec, Path, str, str, Gpu | None], Launch]
+"""Makes the command of a container: specification, work directory, addresses of its two logs, the
+GPU of its unit."""
+
+
+def spark_commands(
+    settings: AgentSettings, machine: Machine
+) -> tuple[CommandOf, tuple[str, ...], Shortcuts]:
+    """The commands of drivers and executors, the Spark versions to offer, and the shortcuts that
+    the commands take. Needs a running event loop.
+
+    Raises:
+        InvalidConfig: there is no Spark or no Java that fits.
+    """
+    spark, java = find_spark(settings.spark_home), find_java(settings.java_home)
+    shortcuts = Shortcuts(settings, spark, java)
+
+    def command_of(
+        spec: ContainerSpec, work_dir: Path, stdout: str, stderr: str, gpu: Gpu | None
+    ) -> Launch:
+        account = machine.run_as.account_of(spec.user)
+        if spec.launch.driver:
+            return driver_launch(
+                spec,
+                spark=spark,
+                java=java,
+                settings=settings,
+                work_dir=work_dir,
+                cache_dir=file_cache.own_place(files_dir(settings), account),
+            )
+        return executor_launch(
+            spec,
+            spark=spark,
+            java=java,
+            host=settings.host,
+            work_dir=work_dir,
+            stdout_url=stdout,
+            stderr_url=stderr,
+            gpu=gpu,
+            archive=shortcuts.archives.choose(spec, other_user=account is not None),
+        )
+
+    return command_of, (spark.version,), shortcuts
+
+
+def shuffle_service(settings: AgentSettings, *, run_as: bool) -> ShuffleService | None:
+    """The node's shuffle service; None: the settings ask for none. ``run_as``: containers run as
+    their submitters.
+
+    Raises:
+        InvalidConfig: the two exclude each other, or there is no Spark or Java for it.
+    """
+    if not settings.shuffle_service:
+        return None
+    if run_as:
+        raise InvalidConfig(
+            "shuffle_service and run_as = submitter exclude each other: the service reads shuffle "
+            "files as root, and a link in the place of one would let any user read any file; set "
+            "run_as = off, leave shuffle_service out, or run the agent as another user than root"
+        )
+    return ShuffleService(
+        directory=settings.work_dir.absolute() / SHUFFLE_DIR,
+        port=settings.shuffle_service_port,
+        memory_mib=settings.shuffle_service_memory_mib,
+        spark=find_spark(settings.spark_home),
+        java=find_java(settings.java_home),
+    )

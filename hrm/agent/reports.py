@@ -1,0 +1,86 @@
+"""What an agent tells its master: who it is, how its containers fare, what they use.
+
+The core knows where a container stands; what it uses is the tracker's, where its logs can be read
+the server's. A report is all three.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hrm import wire
+from hrm.agent.logs import Logs
+from hrm.agent.machine import Machine
+from hrm.agent.mps import Mps
+from hrm.agent.shortcuts import Shortcuts
+from hrm.agent.tracker import Sample
+from hrm.config import AgentSettings
+from hrm.core import commands as c
+from hrm.core.model import ContainerStatus
+from hrm.core.node import NodeCore
+from hrm.v1 import common_pb2, node_pb2
+
+__all__ = ["Reports"]
+
+
+class Reports:
+    """Makes them. ``sample`` is the tracker's latest, None: none yet; ``endpoint`` where this agent
+    serves."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        machine: Machine,
+        core: NodeCore,
+        *,
+        logs: Logs,
+        mps: Mps,
+        shortcuts: Shortcuts | None,
+        spark_versions: tuple[str, ...],
+    ) -> None:
+        self._settings = settings
+        self._machine = machine
+        self._core = core
+        self._logs = logs
+        self._mps = mps
+        self._shortcuts = shortcuts
+        self._spark_versions = spark_versions
+        self.endpoint = ""
+        self.sample: Sample | None = None
+
+    def registration(self) -> node_pb2.RegisterNode:
+        machine, settings = self._machine, self._settings
+        return node_pb2.RegisterNode(
+            name=machine.name,
+            identity=machine.identity,
+            incarnation=machine.incarnation,
+            host=settings.host,
+            endpoint=self.endpoint,
+            resource_units=[wire.from_unit(q.unit) for q in self._core.units.values()],
+            containers=[self.status(status) for status in self._core.statuses()],
+            isolation=machine.isolation.driver.name,
+            spark_versions=self._spark_versions,
+            platform=settings.platform,
+            remarks=[*machine.remarks, *filter(None, [self._mps.remark])],
+        )
+
+    def heartbeat(self, command: c.SendHeartbeat) -> node_pb2.NodeHeartbeat:
+        shortcuts = self._shortcuts.report() if self._shortcuts is not None else ()
+        return node_pb2.NodeHeartbeat(
+            usage=wire.from_usage(self.sample.node) if self.sample else None,
+            containers=[self.status(status) for status in command.statuses],
+            shortcuts=[wire.from_shortcut(shortcut) for shortcut in shortcuts],
+        )
+
+    def status(self, status: ContainerStatus) -> common_pb2.ContainerStatus:
+        """Of one container, with what the core does not know; of one that never ran there is no
+        more."""
+        if status.started_at_s != 0.0:
+            used = self.sample.containers.get(status.container_id) if self.sample else None
+            status = replace(
+                status,
+                stdout_url=self._logs.url(status.container_id, "stdout"),
+                stderr_url=self._logs.url(status.container_id, "stderr"),
+                usage=used,
+            )
+        return wire.from_status(status)

@@ -1,0 +1,43 @@
+"""The master's disk, which its event loop never waits for: a few threads do all that touches it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+__all__ = ["Disk", "open_file", "size_of"]
+
+THREADS = 4
+T = TypeVar("T")
+
+
+class Disk:
+    """Threads for one kind of files; ``name`` is theirs."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix=name)
+
+    async def do(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Call ``work`` in a thread; raises what it raises. What has begun there is done to its
+        end, also when who waits for it has gone away."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
+
+
+def size_of(path: Path) -> int:
+    """Bytes; 0 where there is no such file."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def open_file(path: Path) -> BinaryIO:
+    """To read from it.
+
+    Raises:
+        OSError: there is no such file.
+    """
+    return path.open("rb")
