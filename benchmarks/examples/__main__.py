@@ -1,7 +1,7 @@
 """Runs Spark's own bundled Python examples, unchanged, on a cluster of HRM.
 
     python -m benchmarks.examples                      # all; writes results/examples.*
-    python -m benchmarks.examples --only 'sql/*' --at-once 2
+    python -m benchmarks.examples --only 'sql/*' --at-once 2     # --only may be given again
     python -m benchmarks.examples --again failed       # those that have not passed, new ones first
 
 Each example is a file of the pyspark package and is handed to the stock ``spark-submit`` with a
@@ -10,7 +10,8 @@ knows it as an application that succeeded with an executor on one of its nodes. 
 passes when its output shows words that were sent to it while the master knew it as running; it is
 stopped then. One that ends with an error is tried on Spark's local mode, too: where that ends with
 the same error, the table says so. The JVMs compile quickly rather than well: that changes no
-answer, and there are many.
+answer, and there are many. What else an example is given that Spark would not give it stands in its
+note. Examples that are run again replace their rows; each row has the commit that it is of.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,19 +47,22 @@ __all__ = ["Outcome", "main"]
 LIMIT_S = 300.0
 _SHAPE = Shape(nodes=2, cores_per_node=2, memory_per_node_mib=4096, executors=1, executor_cores=2)
 _QUICK = "-XX:TieredStopAtLevel=1"
-_APPLICATION = re.compile(r"app-\d{8}-\d+-\d{4,}")
+_APPLICATION = re.compile(r"app-\d{14}-\d+-\d{4,}")
 _PASSED, _FAILED, _SKIPPED, _ALIKE = "passed", "failed", "skipped", "fails without HRM"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one example. ``seconds``: from spark-submit to the end, or to the stop."""
+    """What became of one example. ``seconds``: from spark-submit to the end, or to the stop.
+    ``commit``, ``date``: of the run."""
 
     example: str
     result: str
     seconds: float = 0.0
     kind: str = ""
     note: str = ""
+    commit: str = ""
+    date: str = ""
 
 
 class _Unbuffered(Started):
@@ -232,24 +236,37 @@ def _report(document: dict[str, Any]) -> str:
             x["result"],
             x["kind"] or None,
             round(x["seconds"]) or None,
-            x["note"] or None,
+            "; ".join(filter(None, (x["note"], _given(x["example"])))) or None,
+            x["commit"] or None,
         )
         for x in outcomes
     ]
     said = ", ".join(f"{many} {kind}" for kind, many in counts.items())
+    dates = sorted(x["date"] for x in outcomes if x["date"])
+    commits = {x["commit"] for x in outcomes if x["commit"]}
+    taken = ["", f"Rows of {len(commits)} commits, {dates[0]} to {dates[-1]}."] if dates else []
     return "\n".join(
         [
             f"Spark's own examples ({len(outcomes)} of {document['known']} run), unchanged, each "
             f"by the stock spark-submit on two nodes of HRM: {said}.",
+            *taken,
             "",
-            common.table(("example", "result", "kind", "s", "note"), rows),
+            common.table(("example", "result", "kind", "s", "note", "commit"), rows),
         ]
     )
 
 
+def _given(example: str) -> str:
+    """The settings that an example needs beside those of all, for its note."""
+    settings = ", ".join(f"{name}={value}" for name, value in plan_of(example).settings)
+    return f"run with {settings}" if settings else ""
+
+
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.examples", description=__doc__)
-    parser.add_argument("--only", default="*", help="a pattern of names, such as 'sql/*'")
+    parser.add_argument(
+        "--only", action="append", metavar="PATTERN", help="of names, such as 'sql/*' (again: or)"
+    )
     parser.add_argument("--at-once", type=int, default=1, help="how many run at once")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for each")
     parser.add_argument(
@@ -289,11 +306,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = discover(root)
     document: dict[str, Any] = {"provenance": common.provenance("benchmarks.examples")}
     known = _known(options.name, document["provenance"]["versions"]["pyspark"])
-    wanted = [name for name in names if fnmatch.fnmatch(name, options.only)]
+    only = options.only or ["*"]
+    wanted = [name for name in names if any(fnmatch.fnmatch(name, x) for x in only)]
     if options.again == "failed":
         new = [name for name in wanted if name not in known]
         wanted = new or [name for name in wanted if known[name].result == _FAILED]
-    elif options.only == "*":
+    elif options.only is None:
         known = {}
 
     def write() -> None:
@@ -309,7 +327,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _pool(options.at_once) as pool,
     ):
         for outcome in pool.map(runner.run, wanted[: options.most]):
-            known[outcome.example] = outcome
+            run = {key: document["provenance"][key] for key in ("commit", "date")}
+            known[outcome.example] = replace(outcome, **run)
             said = f"{outcome.result} {outcome.example} {outcome.seconds:.0f} s {outcome.note}"
             CONSOLE.print(said, markup=False)
             write()

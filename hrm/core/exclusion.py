@@ -32,7 +32,7 @@ at executors.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -169,10 +169,12 @@ class Exclusions:
         """Those in force for every application."""
         return _in_force(self._nodes, now)
 
-    def applications_without(self, node: NodeName, now: float) -> int:
-        """For how many applications alone this node is excluded."""
-        found = (standings.get(node) for standings in self._applications.values())
-        return sum(now < standing.until_s for standing in found if standing is not None)
+    def applications_without(
+        self, node: NodeName, now: float, among: Container[ApplicationId]
+    ) -> int:
+        """For how many of these applications alone this node is excluded."""
+        own = (x.get(node) for name, x in self._applications.items() if name in among)
+        return sum(now < standing.until_s for standing in own if standing is not None)
 
     def pardon(self, node: NodeName, now: float, why: str) -> None:
         """Forget all that speaks against a node: it is another machine, or somebody says so."""

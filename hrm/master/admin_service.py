@@ -371,7 +371,7 @@ def _node(ledger: Ledger, node: Node, now: float) -> pb.Node:
         if exclusion.node == node.name:
             message.excluded_for_s = exclusion.until_s - now
             message.exclusion = exclusion.why
-    message.excluded_applications = book.applications_without(node.name, now)
+    message.excluded_applications = book.applications_without(node.name, now, ledger.live)
     if node.usage is not None:
         message.usage.CopyFrom(wire.from_usage(node.usage))
     for unit in node.units:

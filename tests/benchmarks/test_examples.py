@@ -87,15 +87,21 @@ def test_files_come_whole(tmp_path: Path, eventually: Callable[..., Any]) -> Non
 
 def test_a_report_counts_and_keeps_the_reasons() -> None:
     outcomes = [
-        Outcome(example="pi.py", result="passed", seconds=12.4, kind="batch"),
+        Outcome(
+            example="pi.py", result="passed", seconds=12.4, kind="batch", commit="b", date="2026-2"
+        ),
         Outcome(example="sql/x.py", result="skipped", note="needs a broker"),
         Outcome(example="y.py", result="failed", seconds=3.0, kind="batch", note="status 1"),
+        Outcome(example="mllib/recommendation_example.py", result="passed", note="it ended"),
     ]
     text = runner._report({"known": 9, "examples": [vars_of(x) for x in outcomes]})
-    assert "(3 of 9 run), unchanged" in text
-    assert "1 passed, 1 failed, 0 fails without HRM, 1 skipped" in text
-    assert "| pi.py | passed | batch | 12 | - |" in text
-    assert "| sql/x.py | skipped | - | - | needs a broker |" in text
+    assert "(4 of 9 run), unchanged" in text
+    assert "2 passed, 1 failed, 0 fails without HRM, 1 skipped" in text
+    assert "Rows of 1 commits, 2026-2 to 2026-2." in text
+    assert "| pi.py | passed | batch | 12 | - | b |" in text
+    assert "| sql/x.py | skipped | - | - | needs a broker | - |" in text
+    deep = "it ended; run with spark.driver.extraJavaOptions=-Xss4m, spark.executor.extraJava"
+    assert deep in text, "what an example is given beside its input"
 
 
 def vars_of(outcome: Outcome) -> dict[str, object]:

@@ -89,6 +89,7 @@ def test_the_exclusion_ends_and_the_next_is_longer() -> None:
         assert book.avoided(A, exclusion.until_s - 0.01) == {N1}
         assert book.avoided(A, exclusion.until_s) == frozenset()
         assert book.avoided(B, now) == frozenset()
+        assert [book.applications_without(N1, now, x) for x in ([A, B], [B])] == [1, 0]
         now = exclusion.until_s
     assert lengths == [10.0, 20.0, 40.0, 50.0, 50.0]
     now += 50.1

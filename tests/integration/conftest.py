@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,12 +97,19 @@ class Cluster:
             check=False,
         )
 
-    def start(self, log: Path, *arguments: str, **more: Any) -> subprocess.Popen[bytes]:
+    def start(
+        self,
+        log: Path,
+        *arguments: str,
+        program: Sequence[str] = (str(BIN / "hrm"),),
+        environment: dict[str, str] | None = None,
+        **more: Any,
+    ) -> subprocess.Popen[bytes]:
         """One ``hrm`` command that stays; ``more`` is for Popen."""
         with log.open("wb") as file:
             return subprocess.Popen(
-                [str(BIN / "hrm"), *arguments],
-                env=self.environment,
+                [*program, *arguments],
+                env={**self.environment, **(environment or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -124,13 +131,15 @@ class Cluster:
         environment: dict[str, str] | None = None,
         program: str = "spark-submit",
     ) -> Submitted:
-        """The stock spark-submit (or another of Spark's programs)."""
+        """The stock spark-submit (or another of Spark's programs, or ``hrm submit``)."""
         log = self.directory / f"submit-{len(self._submitted)}.log"
         address = master or f"hrm://{self.address}"
+        name, *words = program.split()
         with log.open("wb") as file:
             process = subprocess.Popen(
                 [
-                    str(BIN / program),
+                    str(BIN / name),
+                    *words,
                     "--master",
                     address,
                     "--conf",
@@ -226,6 +235,14 @@ def started(cluster: Cluster) -> Iterator[Callable[..., subprocess.Popen[bytes]]
     for daemon in reversed(daemons):
         daemon.send_signal(signal.SIGTERM)
         daemon.wait(30)
+
+
+@pytest.fixture
+def go(tmp_path: Path) -> Iterator[Path]:
+    """The file that ends ``shuffled.py``; it is there when the test ends, at the latest."""
+    path = tmp_path / "go"
+    yield path
+    path.touch()
 
 
 def kill_daemon(cluster: Cluster, name: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import pwd
 import shutil
 import subprocess
@@ -11,10 +13,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
 from hrm.agent.run_as import may_switch
-from tests.integration.conftest import APPS, Cluster, executors_of
+from tests.integration.conftest import APPS, BIN, REPOSITORY, Cluster, executors_of
 
 pytestmark = [
     pytest.mark.spark,
@@ -24,22 +27,55 @@ pytestmark = [
 
 USER = "nobody"
 WAIT_S = 240.0  # the plugin is compiled first
+PYTHON_PATH = os.pathsep.join(map(str, (REPOSITORY, Path(pyspark.__path__[0]).parent)))
+
+
+@functools.cache
+def open_python() -> str:
+    """A Python of this version that others can run with HRM and Spark; empty where there is none.
+
+    The tests' own may lie below a home that is closed to them; the system's is open to all.
+    """
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    reached = "import grpc, hrm.agent.driver_runner, pyspark"
+    for candidate in (sys.executable, f"/usr/bin/{name}", f"/usr/local/bin/{name}"):
+        try:
+            subprocess.run(
+                [candidate, "-P", "-c", reached], env={"PYTHONPATH": PYTHON_PATH}, user=USER,
+                group=pwd.getpwnam(USER).pw_gid, extra_groups=[], cwd="/", check=True,
+                timeout=60, capture_output=True,
+            )  # fmt: skip
+        except (OSError, subprocess.SubprocessError):
+            continue
+        return candidate
+    return ""
 
 
 @pytest.fixture
+def python() -> str:
+    found = open_python()
+    if not found:
+        pytest.skip(f"user {USER} can run no Python with {PYTHON_PATH}")
+    return found
+
+
+@pytest.fixture(scope="module")
 def node(
-    tmp_path: Path, _plugins: Path, eventually: Callable[..., Any]
+    tmp_path_factory: pytest.TempPathFactory, _plugins: Path, eventually: Callable[..., Any]
 ) -> Iterator[tuple[Cluster, Path]]:
     """A cluster with one node in service, whose work directory every user can reach."""
     open_dir = Path(tempfile.mkdtemp(prefix="hrm-run-as-", dir="/tmp"))
     open_dir.chmod(0o711)
-    cluster = Cluster(tmp_path, _plugins)
+    directory = tmp_path_factory.mktemp("cluster")
+    cluster = Cluster(directory, _plugins)
     cluster.up("--nodes", "1", "--cores", "1", "--memory", "1g")
     agent = cluster.start(
-        tmp_path / "agent.log",
+        directory / "agent.log",
         "agent", "--name", "shared", "--master", cluster.address,
         "--work-dir", str(open_dir / "work"), "--cores", "2", "--memory-mib", "2048",
         "--token-file", str(cluster.state / "token"), "--run-as", "submitter",
+        program=(open_python() or sys.executable, "-P", "-m", "hrm.cli"),
+        environment={"PYTHONPATH": PYTHON_PATH},
     )  # fmt: skip
     try:
         eventually(lambda: len(cluster.ask("nodes")["nodes"]) == 2, 30.0, "the node is there")
@@ -65,12 +101,13 @@ def test_executors_are_the_submitters_and_root_gets_none(
         environment={"SPARK_USER": USER},
     )  # fmt: skip
     eventually(lambda: "COUNT 100000" in app.output(), WAIT_S, "the shuffle is done")
-    (listed,) = cluster.ask("apps")["applications"]
+    listed = cluster.application("shuffled")
+    assert listed is not None
     assert listed["user"] == USER
     (executor,) = executors_of(listed["application_id"])
     uid = pwd.getpwnam(USER).pw_uid
     assert executor.uids().effective == executor.uids().real == uid
-    (directory,) = (work_dir / "containers").iterdir()
+    (directory,) = (work_dir / "containers").glob(f"{listed['application_id']}-*")
     blocks = [path for path in (directory / "local").rglob("*") if path.is_file()]
     assert blocks and {path.stat().st_uid for path in blocks} == {uid}
     (tmp_path / "go").touch()
@@ -92,25 +129,38 @@ def test_executors_are_the_submitters_and_root_gets_none(
     refused.wait()
 
 
+def test_python_tasks_are_the_submitters(node: tuple[Cluster, Path], python: str) -> None:
+    """The driver is a process of whoever started it, here root."""
+    cluster, _ = node
+    app = cluster.submit(
+        *("--conf", "spark.executor.instances=1", str(APPS / "whoami.py")),
+        environment={"SPARK_USER": USER},
+    )
+    assert app.wait(WAIT_S) == 0, app.output()[-4000:]
+    assert f"DRIVER 0 {BIN}/python" in app.output()
+    assert f"TASKS {pwd.getpwnam(USER).pw_uid} {Path(python).parent}/python" in app.output()
+
+
 def test_a_driver_in_cluster_mode_is_its_submitters_with_its_executors(
-    node: tuple[Cluster, Path], eventually: Callable[..., Any]
+    node: tuple[Cluster, Path], python: str
 ) -> None:
-    reached = [sys.executable, "-c", "import grpc, hrm, pyspark"]
-    try:
-        subprocess.run(reached, user=USER, check=True, timeout=60, capture_output=True)
-    except (OSError, subprocess.SubprocessError):
-        pytest.skip(f"other users cannot run {sys.executable}")
     cluster, work_dir = node
     app = cluster.submit(
         *("--deploy-mode", "cluster", "--driver-memory", "512m", "--executor-memory", "512m"),
-        *("--conf", "spark.executor.instances=1", str(APPS / "total.py"), "2", "0.1"),
+        *("--conf", "spark.executor.instances=1", str(APPS / "whoami.py")),
         environment={"LOGNAME": USER},
     )
     assert app.wait(WAIT_S) == 0, app.output()[-4000:]
     uid = pwd.getpwnam(USER).pw_uid
-    logs = list((work_dir / "containers").glob("*/stdout"))
+    shown = cluster.application("whoami")
+    assert shown is not None
+    (submission,) = cluster.ask("submissions", "--all")["submissions"]
+    ids = (submission["submission_id"], shown["application_id"])
+    logs = [path for x in ids for path in (work_dir / "containers").glob(f"{x}-*/stdout")]
     assert len(logs) == 2, "a driver and an executor"
     assert {path.stat().st_uid for path in logs} == {uid}
-    assert "TOTAL 332833500" in "".join(path.read_text() for path in logs)
+    told = logs[0].read_text()
+    assert f"DRIVER {uid} {Path(python).parent}/python" in told
+    assert f"TASKS {uid} {Path(python).parent}/python" in told
     (kept,) = (work_dir / "files" / str(uid)).iterdir()
-    assert kept.read_bytes() == (APPS / "total.py").read_bytes()
+    assert kept.read_bytes() == (APPS / "whoami.py").read_bytes()

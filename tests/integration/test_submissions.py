@@ -7,7 +7,10 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +53,43 @@ def helpers(tmp_path: Path) -> tuple[str, str]:
     return str(module), str(data)
 
 
-def submit(cluster: Cluster, name: str, *arguments: str) -> Submitted:
+class Site:
+    """A web server of some files, and what was asked of it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.asked: list[str] = []
+        site = self
+
+        class Handler(SimpleHTTPRequestHandler):
+            def log_message(self, *_: object) -> None:
+                site.asked.append(self.path)
+
+        handler = partial(Handler, directory=str(directory))
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.address = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+
+@pytest.fixture
+def site(helpers: tuple[str, str]) -> Iterator[Site]:
+    """The helpers, on the web."""
+    subject = Site(Path(helpers[0]).parent)
+    serving = threading.Thread(target=subject.server.serve_forever)
+    serving.start()
+    yield subject
+    subject.server.shutdown()
+    serving.join(10)
+    subject.server.server_close()
+
+
+def submit(
+    cluster: Cluster, name: str, *arguments: str, program: str = "spark-submit"
+) -> Submitted:
+    where = ("--deploy-mode", "cluster") if program == "spark-submit" else ()
     return cluster.submit(
-        *("--deploy-mode", "cluster", "--name", name, "--driver-memory", "600m"),
+        *(*where, "--name", name, "--driver-memory", "600m"),
         *("--conf", "spark.executor.instances=1", "--conf", "spark.test.words=two words = 2"),
         *arguments,
+        program=program,
     )
 
 
@@ -127,7 +162,7 @@ def test_python_drivers_on_nodes_end_as_they_end(
         holder = cluster.ask("app", "show", found["submission_id"])
         assert holder["state"] == "APPLICATION_STATE_SUCCEEDED"
         assert [c["executor_id"] for c in holder["containers"]] == ["1"]
-        assert "SUM 328350 from a file" in driver_log(cluster, name)
+        assert "SUM 328350 from a file sent" in driver_log(cluster, name)
         assert "CONF two words = 2 app" in driver_log(cluster, name)
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         assert f"PYTHON {version}" in driver_log(cluster, name), "which nodes compare with theirs"
@@ -142,6 +177,40 @@ def test_python_drivers_on_nodes_end_as_they_end(
     eventually(lambda: cluster.free_vcores() == 6, 20.0, "all cores are free again")
     stored = sorted(p.name for p in (cluster.state / "master" / "files").iterdir())
     assert len(stored) == 3, "three submissions, and each file was kept once"
+
+
+def test_hrm_submit_by_hand_with_files_that_stay_where_they_are(
+    cluster: Cluster, site: Site
+) -> None:
+    """A file of every node and files of the web: nothing is sent to the master."""
+
+    def sent() -> set[str]:
+        return {path.name for path in (cluster.state / "master").glob("files/*")}
+
+    before = sent()
+    files = ("--py-files", f"{site.address}/helper.py", "--files", f"{site.address}/data.txt")
+    main = (*files, f"local:{APPS / 'cluster_mode.py'}")
+    ends = submit(cluster, "uris", *main, "stop", "data.txt", program="hrm submit")
+    fails = submit(cluster, "uris-fail", *main, "5", "data.txt", program="hrm submit")
+    assert ends.wait(240) == 0, ends.output()
+    assert fails.wait(240) == 5, fails.output()
+    assert sent() == before
+    assert {"/helper.py", "/data.txt"} <= set(site.asked)
+
+    assert "SUM 328350 from a file fetched" in driver_log(cluster, "uris")
+    found = submission(cluster, "uris")
+    assert found is not None
+    told = ends.output()
+    assert f"HRM: submitted {found['submission_id']} to hrm://{cluster.address}" in told
+    assert f"HRM: {found['submission_id']} FINISHED on {found['node']}" in told
+    assert "the last lines" not in told
+    failed = submission(cluster, "uris-fail")
+    assert failed is not None
+    assert (failed["state"], failed["exit_code"]) == ("SUBMISSION_STATE_FAILED", 5)
+    told = fails.output()
+    words = told.partition("HRM: the last lines of the driver's")[2]
+    assert "  it failed on purpose" in words.splitlines(), told
+    assert f"hrm submission logs {failed['submission_id']} --stream stdout|stderr" in words
 
 
 def test_a_jvm_driver_on_a_node(cluster: Cluster, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""Where its driver is and what came with it: `cluster_mode.py WAY_TO_END [FILE]`.
+"""Where its driver is and what came with it: `cluster_mode.py WAY_TO_END FILE`.
 
 Ways to end: stop; no-stop (exit status 0 with the context alive); a number (that exit status,
-after a job that failed).
+after a job that failed). A file that is not where it runs came as a URI: Spark has fetched it to a
+place of its own.
 """
 
 import os
@@ -10,12 +11,15 @@ import traceback
 from pathlib import Path
 
 import helper  # type: ignore[import-not-found]  # comes with --py-files
+from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 
 way = sys.argv[1]
 spark = SparkSession.builder.getOrCreate()
 total = spark.sparkContext.parallelize(range(100), 4).map(helper.square).sum()
-print("SUM", total, Path(sys.argv[2]).read_text().strip(), flush=True)
+file = Path(sys.argv[2])
+found = file if file.exists() else Path(SparkFiles.get(file.name))
+print("SUM", total, found.read_text().strip(), "sent" if found is file else "fetched", flush=True)
 workers = spark.sparkContext.parallelize([0], 1)
 print("PYTHON", workers.map(lambda _: os.environ.get("HRM_DRIVER_PYTHON")).first(), flush=True)
 print("CONF", spark.conf.get("spark.test.words"), Path.cwd().name, flush=True)

@@ -1,0 +1,17 @@
+"""Says whose its driver and its Python tasks are, and which Python they run: `whoami.py`."""
+
+import os
+import sys
+
+from pyspark.sql import SparkSession
+
+
+def mine(_):  # type: ignore[no-untyped-def]
+    return [(os.getuid(), sys.executable)]
+
+
+spark = SparkSession.builder.appName("whoami").getOrCreate()
+found = spark.sparkContext.parallelize(range(4), 2).mapPartitions(mine).collect()
+print("DRIVER", *mine(None)[0], flush=True)
+print("TASKS", *sorted({f"{uid} {python}" for uid, python in found}), flush=True)
+spark.stop()
