@@ -21,6 +21,7 @@ ELASTIC = (
 )  # fmt: skip
 
 
+@pytest.mark.core
 def test_each_profile_grows_and_shrinks_and_is_released_with_its_stages(
     cluster: Cluster, tmp_path: Path, eventually: Callable[..., Any]
 ) -> None:

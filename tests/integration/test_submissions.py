@@ -133,6 +133,7 @@ def executors(cluster: Cluster, application_id: str) -> list[psutil.Process]:
     return [process for process in executors_of(application_id) if ours in command_of(process)]
 
 
+@pytest.mark.core
 def test_python_drivers_on_nodes_end_as_they_end(
     cluster: Cluster, helpers: tuple[str, str], eventually: Callable[..., Any]
 ) -> None:

@@ -6,7 +6,7 @@ import sys
 from pyspark.sql import SparkSession
 
 
-def mine(_):  # type: ignore[no-untyped-def]
+def mine(_: object) -> list[tuple[int, str]]:
     return [(os.getuid(), sys.executable)]
 
 
