@@ -66,7 +66,8 @@ class _Record:
 class Machine:
     """One machine. ``core`` is None while its agent is down; ``up`` is the machine itself.
 
-    Until ``bad_until_s`` whatever starts there fails at once.
+    Until ``bad_until_s`` whatever starts there fails at once. Until ``_full_until_s`` its disk is
+    full, and its agent sees that.
 
     Invariant: ``processes`` are the live ones; each has a record without an end.
     """
@@ -79,6 +80,7 @@ class Machine:
         self.up = True
         self.core: NodeCore | None = None
         self.bad_until_s = 0.0
+        self._full_until_s = 0.0
         self.processes: dict[ContainerId, Process] = {}
         self._binding = plan.binding
         self._ills = source(world.plan.seed, f"ills-{plan.name}")
@@ -127,9 +129,30 @@ class Machine:
             self.deliver(self._adopted(record))
             if record.end is not None:
                 self._say_ended(spec.container_id, record.end)
+        self._see_disk()
         if self.plan.auto_binding is not None:
             self._measure(self.core)
         self._connect()
+
+    def fill_disk(self, for_s: float) -> None:
+        """A disk may fill again before it was emptied."""
+        self.world.log.say(self.name, f"its disk is full for {for_s:.1f} s")
+        self._full_until_s = max(self._full_until_s, self.world.clock.now + for_s)
+        self.world.clock.at(self._full_until_s, self._see_disk)
+        self._see_disk()
+
+    def empty_disk(self) -> None:
+        self._full_until_s = 0.0
+        self._see_disk()
+
+    def _see_disk(self) -> None:
+        """What an agent does when it has looked at its disk, which one that starts does first."""
+        if self.core is None:
+            return
+        if self.world.clock.now < self._full_until_s:
+            self.deliver(e.NodeClosed(now=self.now(), why="its disk is full"))
+        elif self.core.closed:
+            self.deliver(e.NodeOpened(now=self.now()))
 
     def _measure(self, core: NodeCore) -> None:
         """What containers use of their cores: now nearly all, now next to nothing."""

@@ -67,6 +67,7 @@ TIMED_KINDS = {
     "bad-node": 2,
     "submission-kill": 2,
     "driver-cut": 3,
+    "full-disk": 2,
 }
 """Faults that happen at moments, with the most of a kind in one run."""
 

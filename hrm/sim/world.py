@@ -77,6 +77,7 @@ class World:
             "bad-node": self._bad_node,
             "submission-kill": self.submitters.kill,
             "driver-cut": self.submitters.cut,
+            "full-disk": self._full_disk,
         }
         for fault in plan.faults:
             self.clock.at(self._begin_s + fault.at_s, self._strike, fault)
@@ -175,6 +176,7 @@ class World:
             self.master.start()
         for machine in self.machines:
             machine.bad_until_s = 0.0
+            machine.empty_disk()
             if machine.name not in self.gone:
                 machine.come_back(with_disk=True)
                 machine.start_agent()
@@ -304,6 +306,12 @@ class World:
         machine.bad_until_s = self.clock.now + 1.0 + 8.0 * fault.size
         self.log.say(machine.name, f"kills what it starts for {1.0 + 8.0 * fault.size:.1f} s")
         return True
+
+    def _full_disk(self, fault: TimedFault) -> bool:
+        """For a while an agent finds too little free space, and starts nothing."""
+        machine = self._machine(fault)
+        machine.fill_disk(0.5 + 9.0 * fault.size)
+        return machine.core is not None
 
     def _agent_crash(self, fault: TimedFault) -> bool:
         machine = self._machine(fault)

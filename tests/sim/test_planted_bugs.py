@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core import feasibility, gangs, node, preemption, resource_unit, submissions
 from hrm.core import submission_messages as m
@@ -83,6 +84,16 @@ def lost_release(patch: pytest.MonkeyPatch) -> None:
 def release_unheard(patch: pytest.MonkeyPatch) -> None:
     """The node takes an order to stop for done, and does nothing."""
     patch.setattr(NodeCore, "_stop_running", lambda *_: None)
+
+
+def closed_with_who_waits(patch: pytest.MonkeyPatch) -> None:
+    """A node that closes keeps who waits there, and nobody else may have them."""
+
+    def close(self: NodeCore, event: e.NodeClosed) -> None:
+        self.closed = event.why
+        self._out.append(c.RegisterAgain(binding=None))
+
+    patch.setattr(NodeCore, "_close", close)
 
 
 def stale_lease(patch: pytest.MonkeyPatch) -> None:
@@ -438,6 +449,7 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     double_commit,
     lost_release,
     release_unheard,
+    closed_with_who_waits,
     stale_lease,
     start_rule_too_wide,
     start_rule_too_narrow,
