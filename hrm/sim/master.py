@@ -104,6 +104,7 @@ class MasterProcess:
         self._call_ids = 0
         self._calls: dict[int, Callable[[c.Reply | c.Refuse], None]] = {}
         self._held: deque[tuple[list[c.MasterCommand], list[c.MasterCommand]]] = deque()
+        self._leaving: deque[c.MasterCommand] = deque()
         self._streams: list[Stream] = []
 
     def now(self) -> float:
@@ -252,7 +253,11 @@ class MasterProcess:
             self.submit(e.ClaimsProposed(now=self.now(), proposal=command.proposal))
 
     def _send_all(self, commands: list[c.MasterCommand]) -> None:
-        for command in commands:
+        """In order. Who is answered may say something at once; what comes of that leaves last."""
+        sending = bool(self._leaving)
+        self._leaving.extend(commands)
+        while self._leaving and not sending:
+            command = self._leaving[0]
             durable: dict[ApplicationId, object] = dict(self.disk.applications)
             self.world.oracle.left_master(command, durable)
             match command:
@@ -280,6 +285,7 @@ class MasterProcess:
                     scheduler_end = self.scheduler_ends.get((command.scheduler, command.session))
                     if scheduler_end is not None:
                         scheduler_end.drop()
+            self._leaving.popleft()
 
     # --- services -------------------------------------------------------------------------------
 

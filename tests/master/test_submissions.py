@@ -226,6 +226,10 @@ async def test_drivers_logs_are_found_while_they_are_known_and_when_all_is_forgo
         assert await containers_of_logs(master, *asked) == found
         with pytest.raises(NotFound, match="has no driver 3 that ran on a node"):
             await containers_of_logs(master, (second, "driver/3"))
+        known = master.interpreter.core.ledger.applications
+        async with asyncio.timeout(TIMEOUT_S):  # their ends follow that of the submission
+            while not all(x.record.state.ended for x in known.values()):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
     forgetful = {"ended_applications_kept": 0, "ended_submissions_kept": 0}
     async with running(tmp_path, **forgetful) as master, agent(master):
         master.interpreter.submit(e.Ticked(now=master.interpreter.now()))
