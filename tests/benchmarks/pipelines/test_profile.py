@@ -86,6 +86,7 @@ def test_the_committed_profile_has_every_kind_and_size() -> None:
     assert gpu["measured"] or "derived, not measured" in gpu["source"]
 
 
+@pytest.mark.timeout(300)  # some 40 s of a core
 def test_profile_measures_and_extrapolates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile, "COUNTED_MB", 2.0)
     monkeypatch.setattr(profile, "pinned", devices.one_thread)
