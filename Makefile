@@ -67,7 +67,7 @@ test-extra: $(READY) ## not in `make test`: the benchmarks' applications, the pl
 	$(BIN)/python -m pytest -ra -m "spark and extra" --durations=5
 
 # An environment of its own for each, in .venv-matrix; a Spark is some 450 MB to install. WHOLE=1 runs
-# all integration tests, VERSIONS="4.0 4.3" some versions.
+# all integration tests, VERSIONS="4.0 4.3" some versions, TESTS="test_spark test_history" some modules.
 VERSIONS ?= 3.5 4.0 4.1 4.3
 test-matrix: ## the core of the integration tests on several versions of Spark
 	@.ci/ensure-java
