@@ -56,7 +56,7 @@ lint: $(READY) ## style, types and layering
 proto-check: $(READY) ## hrm/v1 is what proto/ generates
 	$(BIN)/python -m pytest -q -ra tests/test_generated.py
 
-test-unit: $(READY) ## tests that need no Spark (about a minute)
+test-unit: $(READY) ## tests that need no Spark (some ten minutes)
 	$(BIN)/python -m pytest -ra -m "not spark" --durations=5
 
 test-spark: $(READY) ## tests that run a real Spark, all those on a real cluster among them (a quarter of an hour)
