@@ -8,10 +8,12 @@
     ├── NotFound                no such application, container or node
     ├── AlreadyExists           the name belongs to somebody who is alive
     ├── PermissionDenied        no token, or the wrong one
+    │   └── NotOwner            the id is another's, whose ownership key the sender does not have
     ├── Unsatisfiable           no node of this cluster could ever serve the request
     ├── LimitReached            a named bound is full: try later, or raise the bound
     ├── StaleEpoch              the sender follows a master that has been replaced
     ├── Unavailable             the other side cannot be reached (yet)
+    │   ├── DiskFull            the master's disk has no room: it goes on by itself once it has
     │   └── TlsFailed           it can, but one side speaks TLS and the other not, or is not trusted
     ├── LaunchFailed            a process could not be started
     ├── PolicyFault             a placement policy failed, or proposed what no policy may
@@ -25,6 +27,7 @@ from __future__ import annotations
 
 __all__ = [
     "AlreadyExists",
+    "DiskFull",
     "HrmError",
     "InvalidConfig",
     "InvalidRequest",
@@ -32,6 +35,7 @@ __all__ = [
     "LaunchFailed",
     "LimitReached",
     "NotFound",
+    "NotOwner",
     "PermissionDenied",
     "PluginBuildFailed",
     "PolicyFault",
@@ -70,6 +74,10 @@ class PermissionDenied(HrmError):
     """No token, or the wrong one."""
 
 
+class NotOwner(PermissionDenied):
+    """The id is another's, whose ownership key the sender does not have."""
+
+
 class Unsatisfiable(HrmError):
     """No node of this cluster could ever serve the request."""
 
@@ -84,6 +92,10 @@ class StaleEpoch(HrmError):
 
 class Unavailable(HrmError):
     """The other side cannot be reached (yet)."""
+
+
+class DiskFull(Unavailable):
+    """The master's disk has no room for what would have to be written first."""
 
 
 class TlsFailed(Unavailable):

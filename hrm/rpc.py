@@ -1,32 +1,27 @@
 """gRPC as HRM uses it: the token on every call, errors as statuses, channels with bounded waits.
 
 Every method of every server, health and reflection included, asks for
-``authorization: Bearer <token>``. The token is a secret of the whole cluster, kept in a file of
-mode 0600; whoever can read it is an administrator. Where the cluster has an authority
-(``hrm.tls``), channels are encrypted.
+``authorization: Bearer <token>``. The token is a secret of the whole cluster, kept in a private
+file (``hrm.token_file``); whoever can read it is an administrator. Where the cluster has an
+authority (``hrm.tls``), channels are encrypted.
+
+Servers: ``hrm.rpc_server``. A client, such as a driver's AppMaster, does not load what they need.
 """
 
 from __future__ import annotations
 
-import hmac
-import inspect
-import os
-import secrets
-import stat
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
 
-from hrm import errors, tls
+from hrm import clear_text, errors, text, tls
+from hrm.token_file import create_token, read_token
 
 __all__ = [
     "MESSAGE_BYTES_MAX",
-    "TokenInterceptor",
-    "abort",
+    "OPTIONS",
     "channel",
     "create_token",
     "error_from",
@@ -36,7 +31,7 @@ __all__ = [
 ]
 
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
-_OPTIONS = [
+OPTIONS = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.keepalive_time_ms", 10_000),
@@ -44,19 +39,15 @@ _OPTIONS = [
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.enable_http_proxy", 0),
+    # A channel is a connection: many calls on one do not hold up those on another.
+    ("grpc.use_local_subchannel_pool", 1),
 ]
-SERVER_OPTIONS = [
-    *_OPTIONS,
-    ("grpc.so_reuseport", 0),
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-]
-
-_EOF: Any = vars(grpc.aio)["EOF"]  # which its stubs do not know
 
 _STATUS: list[tuple[type[errors.HrmError], grpc.StatusCode]] = [
     (errors.InvalidRequest, grpc.StatusCode.INVALID_ARGUMENT),
     (errors.NotFound, grpc.StatusCode.NOT_FOUND),
     (errors.AlreadyExists, grpc.StatusCode.ALREADY_EXISTS),
+    (errors.NotOwner, grpc.StatusCode.PERMISSION_DENIED),
     (errors.PermissionDenied, grpc.StatusCode.UNAUTHENTICATED),
     (errors.Unsatisfiable, grpc.StatusCode.FAILED_PRECONDITION),
     (errors.LimitReached, grpc.StatusCode.RESOURCE_EXHAUSTED),
@@ -71,16 +62,21 @@ def status_of(error: errors.HrmError) -> grpc.StatusCode:
 
 
 def error_from(error: grpc.RpcError, target: str) -> errors.HrmError:
-    """The HRM error behind a failed call to ``target`` (host:port)."""
+    """The HRM error behind a failed call to ``target`` (host:port). What the other side says of it
+    is text of another party: it goes on into logs, terminals and drivers' exceptions."""
     code = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
-    details = (error.details() if hasattr(error, "details") else None) or str(error)
+    said = (error.details() if hasattr(error, "details") else None) or str(error)
+    details = text.detail(said)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return errors.Unavailable(
             f"{target} has not answered in time; try again, or allow more with --timeout"
         )
-    if code is grpc.StatusCode.UNAVAILABLE and "the master is too busy" in details:
+    if code is grpc.StatusCode.UNAVAILABLE and "the master is paused" in details:
+        return errors.DiskFull(details)
+    from_master = details.startswith("the master ") or "register again" in details
+    if code is grpc.StatusCode.UNAVAILABLE and from_master:
         return errors.Unavailable(details)
-    if code is grpc.StatusCode.UNAVAILABLE and (failure := tls.failure(target, details)):
+    if code is grpc.StatusCode.UNAVAILABLE and (failure := tls.failure(target, said)):
         return failure
     if code is grpc.StatusCode.UNAVAILABLE:
         return errors.Unavailable(
@@ -89,148 +85,6 @@ def error_from(error: grpc.RpcError, target: str) -> errors.HrmError:
         )
     kind = next((kind for kind, status in _STATUS if status is code), errors.HrmError)
     return kind(details)
-
-
-async def abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.HrmError) -> NoReturn:
-    """End the call with the status of ``error``."""
-    await context.abort(status_of(error), error.message)
-    raise AssertionError("abort returned")
-
-
-def create_token(path: Path) -> str:
-    """The token in ``path``; made, mode 0600, if there is none.
-
-    Raises:
-        InvalidConfig: the file is readable by others, empty, or cannot be written.
-    """
-    if not path.exists():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            token = secrets.token_urlsafe(32)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(token + "\n")
-            return token
-        except FileExistsError:
-            pass  # somebody was faster: theirs is the token
-        except OSError as error:
-            raise errors.InvalidConfig(f"cannot write the token file {path}: {error}") from error
-    return read_token(path)
-
-
-def read_token(path: Path) -> str:
-    """The token in ``path``.
-
-    Raises:
-        PermissionDenied: there is no such file, or it is not readable.
-        InvalidConfig: it is empty, or others than its owner can read it.
-    """
-    try:
-        mode = path.stat().st_mode
-        token = path.read_text().strip()
-    except FileNotFoundError as error:
-        raise errors.PermissionDenied(
-            f"no token file at {path}; copy it from the master's machine or name it in "
-            f"HRM_TOKEN_FILE"
-        ) from error
-    except OSError as error:
-        raise errors.PermissionDenied(f"cannot read the token file {path}: {error}") from error
-    if stat.S_IMODE(mode) & 0o077:
-        raise errors.InvalidConfig(
-            f"the token file {path} is open to others (mode {stat.S_IMODE(mode):04o}); "
-            f"chmod 600 {path}"
-        )
-    if not token:
-        raise errors.InvalidConfig(f"the token file {path} is empty; remove it and start again")
-    return token
-
-
-class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Refuses every call that does not carry the token, and every message that is none.
-
-    The refusal waits for no message: it is the same for unary and streaming calls.
-    """
-
-    def __init__(self, token: str) -> None:
-        self._expected = f"Bearer {token}".encode()
-        self._refusal = grpc.stream_stream_rpc_method_handler(self._refuse)
-
-    @staticmethod
-    async def _refuse(_request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        await context.abort(
-            grpc.StatusCode.UNAUTHENTICATED,
-            "missing or wrong token; HRM_TOKEN_FILE must name a copy of the master's token file",
-        )
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        for key, value in handler_call_details.invocation_metadata or ():
-            if key == "authorization":
-                given = value if isinstance(value, bytes) else value.encode()
-                if hmac.compare_digest(given, self._expected):
-                    return _decoding(await continuation(handler_call_details))
-        return self._refusal
-
-
-def _decoding(handler: Any) -> Any:
-    """The same handler, which answers INVALID_ARGUMENT to bytes that are no message."""
-    if handler is None or handler.request_deserializer is None:
-        return handler
-    decode = handler.request_deserializer
-
-    def parsed(data: bytes) -> Any:
-        try:
-            return decode(data)
-        except DecodeError as error:
-            raise errors.InvalidRequest(f"malformed message: {error}") from None
-
-    async def unary_unary(data: bytes, context: Any) -> Any:
-        try:
-            request = parsed(data)
-        except errors.InvalidRequest as error:
-            await abort(context, error)
-        return await handler.unary_unary(request, context)
-
-    async def unary_stream(data: bytes, context: Any) -> AsyncIterator[Any]:
-        try:
-            request = parsed(data)
-        except errors.InvalidRequest as error:
-            await abort(context, error)
-        async for response in handler.unary_stream(request, context):
-            yield response
-
-    async def stream_stream(_requests: Any, context: Any) -> None:
-        await handler.stream_stream(_Messages(context, parsed), context)
-
-    encode = handler.response_serializer
-    if handler.unary_unary is not None and inspect.iscoroutinefunction(handler.unary_unary):
-        return grpc.unary_unary_rpc_method_handler(unary_unary, None, encode)
-    if handler.unary_stream is not None and inspect.isasyncgenfunction(handler.unary_stream):
-        return grpc.unary_stream_rpc_method_handler(unary_stream, None, encode)
-    if handler.stream_stream is not None and inspect.iscoroutinefunction(handler.stream_stream):
-        return grpc.stream_stream_rpc_method_handler(stream_stream, None, encode)
-    return handler
-
-
-class _Messages:
-    """The messages of a stream. Read from the call itself: what gRPC offers instead is a generator,
-    and one more to parse would cost as much as the parsing."""
-
-    def __init__(self, context: Any, parsed: Callable[[bytes], Any]) -> None:
-        self._read = context.read
-        self._parsed = parsed
-
-    def __aiter__(self) -> _Messages:
-        return self
-
-    async def __anext__(self) -> Any:
-        data = await self._read()
-        if data is _EOF:
-            raise StopAsyncIteration
-        return self._parsed(data)
 
 
 _Add: TypeAlias = Callable[[grpc.aio.ClientCallDetails], grpc.aio.ClientCallDetails]
@@ -260,9 +114,18 @@ class _BearerStreamStream(grpc.aio.StreamStreamClientInterceptor):  # type: igno
         return await continuation(self._add(details), request)
 
 
-def channel(target: str, token: str, ca: bytes | None = None) -> grpc.aio.Channel:
+def channel(
+    target: str, token: str, ca: bytes | None = None, *, allow_clear_text: bool | None = None
+) -> grpc.aio.Channel:
     """An asyncio channel to ``target`` (host:port) that sends ``token`` with every call. ``ca``:
-    certificates (PEM) of who may answer, encrypted; None: clear text."""
+    certificates (PEM) of who may answer, encrypted; None: clear text, which an address other than
+    loopback must be allowed (``hrm.clear_text``; None: by the environment).
+
+    Raises:
+        InvalidConfig: it is not.
+    """
+    if ca is None:
+        clear_text.check_client(target, allow=allow_clear_text)
 
     def add(details: grpc.aio.ClientCallDetails) -> grpc.aio.ClientCallDetails:
         metadata = grpc.aio.Metadata(*(details.metadata or ()))
@@ -281,9 +144,9 @@ def channel(target: str, token: str, ca: bytes | None = None) -> grpc.aio.Channe
         _BearerStreamStream(add),
     ]
     if ca is None:
-        return grpc.aio.insecure_channel(target, options=_OPTIONS, interceptors=interceptors)
+        return grpc.aio.insecure_channel(target, options=OPTIONS, interceptors=interceptors)
     trusted = grpc.ssl_channel_credentials(ca)
-    return grpc.aio.secure_channel(target, trusted, options=_OPTIONS, interceptors=interceptors)
+    return grpc.aio.secure_channel(target, trusted, options=OPTIONS, interceptors=interceptors)
 
 
 class _CallDetails(NamedTuple):
@@ -319,11 +182,15 @@ class _BearerSync(
         return continuation(self._add(details), request)
 
 
-def sync_channel(target: str, token: str, ca: bytes | None = None) -> grpc.Channel:
+def sync_channel(
+    target: str, token: str, ca: bytes | None = None, *, allow_clear_text: bool | None = None
+) -> grpc.Channel:
     """A blocking channel, for command-line clients; otherwise as ``channel``."""
+    if ca is None:
+        clear_text.check_client(target, allow=allow_clear_text)
     made = (
-        grpc.insecure_channel(target, options=_OPTIONS)
+        grpc.insecure_channel(target, options=OPTIONS)
         if ca is None
-        else grpc.secure_channel(target, grpc.ssl_channel_credentials(ca), options=_OPTIONS)
+        else grpc.secure_channel(target, grpc.ssl_channel_credentials(ca), options=OPTIONS)
     )
     return grpc.intercept_channel(made, _BearerSync(token))

@@ -18,8 +18,8 @@ import grpc
 import grpc.aio
 import structlog
 
-from hrm import tls
-from hrm.errors import InvalidConfig
+from hrm import clear_text, tls
+from hrm.errors import InvalidConfig, Unavailable
 
 __all__ = ["ServerTls", "TlsSettings", "listen", "server_tls"]
 
@@ -29,22 +29,28 @@ _log = structlog.get_logger("tls")
 class TlsSettings(Protocol):
     """What master and agent have in common."""
 
+    host: str
+    port: int
     token_file: Path
     tls_ca: Path | None
     tls_cert: Path | None
     tls_key: Path | None
+    allow_clear_text: bool
 
 
 def server_tls(settings: TlsSettings) -> ServerTls | None:
     """The TLS that a daemon is to speak; None: clear text.
 
     Raises:
-        InvalidConfig: a setting is missing, or a file is not what it should be.
+        InvalidConfig: a setting is missing, a file is not what it should be, or clear text is not
+            allowed at that address.
     """
     ca = tls.ca_file(settings.token_file, settings.tls_ca)
     cert, key = settings.tls_cert, settings.tls_key
     if cert is None and key is None:
         if ca is None:
+            wanted = f"{settings.host}:{settings.port}"
+            clear_text.check_server(wanted, allow=settings.allow_clear_text)
             return None
         raise InvalidConfig(
             f"{ca} says that this cluster speaks TLS, and this daemon has no certificate; give it "
@@ -63,15 +69,29 @@ def server_tls(settings: TlsSettings) -> ServerTls | None:
     return ServerTls(cert.expanduser(), key.expanduser())
 
 
-def listen(server: grpc.aio.Server, address: str, secure: ServerTls | None) -> int:
+def listen(
+    server: grpc.aio.Server, address: str, secure: ServerTls | None, *, allow_clear_text: bool
+) -> int:
     """Have ``server`` listen at ``address`` (host:port; 0: any free one); answers the port.
 
     Raises:
-        RuntimeError: it cannot.
+        InvalidConfig: in clear text, where that is not allowed.
+        Unavailable: something else has the port, or the address is not this machine's.
     """
-    if secure is None:
-        return int(server.add_insecure_port(address))
-    return int(server.add_secure_port(address, secure.credentials()))
+    try:
+        if secure is not None:
+            port = int(server.add_secure_port(address, secure.credentials()))
+        else:
+            clear_text.check_server(address, allow=allow_clear_text)
+            port = int(server.add_insecure_port(address))
+    except RuntimeError:
+        port = 0
+    if port == 0:
+        raise Unavailable(
+            f"cannot listen on {address}: the port is in use or the address is not of this "
+            f"machine; choose another with --port and --host, or stop what holds it"
+        )
+    return port
 
 
 class _Pair(NamedTuple):

@@ -1,7 +1,7 @@
 """The project's style, where a machine can check it: what a reviewer should not have to say.
 
-Sizes, docstrings, dead modules, ``__all__``, leftovers; and that README and docs name only files,
-commands and targets that exist. ruff and mypy check the rest.
+Sizes, docstrings, dead modules, ``__all__``, leftovers, marks of unfinished merges; and that README
+and docs name only files, commands and targets that exist. ruff and mypy check the rest.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import importlib
 import io
 import re
 import shlex
+import subprocess
 import tokenize
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -44,8 +45,11 @@ PRINTERS = ("hrm/cli/", "hrm/agent/shim.py", "hrm/agent/daemon.py", "hrm/agent/_
             "hrm/master/daemon.py", "hrm/scheduler/daemon.py", "hrm/spark/build.py")  # fmt: skip
 """Where print() may be: programs whose output it is. Everybody else logs."""
 
-PRAGMA = re.compile(r"  # (?:noqa|type: ignore|fmt:).*$")
+PRAGMA = re.compile(r"  # (?:nosec|noqa|type: ignore|fmt:).*$")
 """What a tool wants to be told at the end of a line does not make the line long."""
+
+MERGE_MARK = re.compile(rb"^(?:(?:<{7}|>{7}|[|]{7})(?: .*)?|={7})\r?$", re.MULTILINE)
+"""What git leaves around the two sides that it could not merge."""
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -96,7 +100,8 @@ def test_there_is_something_to_check() -> None:
 
 
 def test_lines_are_short() -> None:
-    others = [*ROOT.glob("proto/**/*.proto"), *ROOT.glob("hrm/**/*.scala"), *ROOT.glob(".ci/*")]
+    others = [*ROOT.glob("proto/**/*.proto"), *ROOT.glob(".ci/*")]
+    others += [path for top in ("hrm", "tests") for path in (ROOT / top).rglob("*.scala")]
     limits = dict.fromkeys((*everything, *others), LINE_MAX)
     limits |= {path: 120 for path in limits if path.suffix in (".proto", ".scala")}
     long = [
@@ -196,6 +201,43 @@ def test_nothing_is_left_to_do_and_nobody_prints() -> None:
             if prints or word in ("TODO", "FIXME", "XXX", "NotImplementedError"):
                 found.append(f"{_relative(path)}:{number}: {word}")
     assert not found, _lines(found)
+
+
+def test_no_merge_is_left_half_done() -> None:
+    """In any tracked file, of whatever kind."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False, timeout=60
+    )
+    if listed.returncode != 0:
+        pytest.skip("not a checkout of git")
+    tracked = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
+    assert len(tracked) > 100
+    found = [
+        f"{_relative(path)}:{number}"
+        for path in tracked
+        if path.is_file() and not path.is_symlink()
+        for number in _merge_marks(path.read_bytes())
+    ]
+    assert not found, _lines(found)
+
+
+def _merge_marks(text: bytes) -> list[int]:
+    return [text.count(b"\n", 0, mark.start()) + 1 for mark in MERGE_MARK.finditer(text)]
+
+
+def test_merge_marks_are_told_from_what_looks_like_them() -> None:
+    both = b"a\n<<<<<<< HEAD\nb\n||||||| base\n=======\nc\n>>>>>>> main\nd\n"
+    assert _merge_marks(both) == [2, 4, 5, 7]
+    assert _merge_marks(both.replace(b"\n", b"\r\n")) == [2, 4, 5, 7]
+    for harmless in (
+        b"========",
+        b"======= ===",
+        b" =======",
+        b"x <<<<<<< y",
+        b">>>>>>>>",
+        b"======",
+    ):
+        assert _merge_marks(harmless) == [], harmless
 
 
 def _words(path: Path) -> Iterator[tuple[int, str]]:

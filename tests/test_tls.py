@@ -15,7 +15,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined]
 
-from hrm import certificates, errors, rpc, tls
+from hrm import certificates, errors, rpc, rpc_server, tls
 from hrm.config import MasterSettings, load
 from hrm.pipeline import Client
 from hrm.tls_server import ServerTls, listen, server_tls
@@ -28,9 +28,11 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 @asynccontextmanager
 async def serving(secure: ServerTls | None) -> AsyncIterator[int]:
     """A server of the health service, as HRM's are; its port."""
-    server = grpc.aio.server(interceptors=[rpc.TokenInterceptor(TOKEN)], options=rpc.SERVER_OPTIONS)
+    server = grpc.aio.server(
+        interceptors=[rpc_server.TokenInterceptor(TOKEN)], options=rpc_server.SERVER_OPTIONS
+    )
     health_pb2_grpc.add_HealthServicer_to_server(health_aio.HealthServicer(), server)
-    port = listen(server, "127.0.0.1:0", secure)
+    port = listen(server, "127.0.0.1:0", secure, allow_clear_text=False)
     await server.start()
     try:
         yield port

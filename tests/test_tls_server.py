@@ -13,10 +13,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from hrm import certificates, errors
-from hrm.agent.logs import LogPages, Logs, signature
+from hrm.agent.log_links import LogLinks
+from hrm.agent.logs import LogPages, Logs
 from hrm.certificates import Pair
 from hrm.tls_server import ServerTls
-from tests.test_tls import SERVING, TOKEN, Authority, ask, ours, serving
+from tests.test_tls import SERVING, Authority, ask, ours, serving
 
 __all__ = ["ours"]
 
@@ -131,13 +132,14 @@ async def test_log_pages_are_encrypted_too_and_renewed(ours: Authority, tmp_path
     new = Authority(tmp_path / "new")
     (tmp_path / "c1").mkdir()
     (tmp_path / "c1" / "stdout").write_text("what it said")
-    logs = Logs(tmp_path, TOKEN, lambda _container: True)
+    links = LogLinks("k" * 64, asked_s=60.0, keep_s=60.0)
+    logs = Logs(tmp_path, links, lambda _container: True)
     server = await LogPages(logs, ours.server()).start("127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     logs.address = f"127.0.0.1:{port}"
-    url = logs.url("c1", "stdout")
+    url = logs.url("c1", "stdout", "ada")
     path = "/containers/c1/stdout"
-    assert url == f"https://127.0.0.1:{port}{path}?sig={signature(path, TOKEN)}"
+    assert url == f"https://127.0.0.1:{port}{path}?{links.of_application(path, 'ada')}"
     wanted = url.partition(str(port))[2]
     async with asyncio.timeout(20), server:
         assert "what it said" in await _page(port, wanted, ours.ca_path)

@@ -9,11 +9,16 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
+from hrm import clear_text
 from hrm.config.sources import (
     DEFAULT_PORT,
+    AllowClearText,
+    ConnectionsMax,
+    ListenHost,
     MasterAddress,
     ReconnectDelay,
     Settings,
+    StreamsMax,
     TlsCa,
     TlsCert,
     TlsKey,
@@ -23,7 +28,17 @@ from hrm.config.sources import (
     token_file,
 )
 
-__all__ = ["AgentSettings", "DeclaredGpu"]
+__all__ = ["ROOT_LIKE_GROUPS", "AgentSettings", "DeclaredGpu"]
+
+ROOT_LIKE_GROUPS = (
+    *("root", "sudo", "wheel", "admin"),  # may become root
+    *("docker", "lxd", "incus-admin", "incus", "libvirt", "microk8s"),  # start what is root
+    *("disk", "kmem"),  # read and write the disks below the file systems, and the memory
+    *("shadow", "ssl-cert", "ssh_keys"),  # read hashes of passwords and keys of the machine
+    *("adm", "systemd-journal"),  # read its logs, and the secrets in them
+    "staff",  # writes to /usr/local, which root's PATH begins with
+)
+"""Groups by which a member can rule the node."""
 
 
 class DeclaredGpu(BaseModel):
@@ -46,7 +61,7 @@ class AgentSettings(Settings):
 
     master: MasterAddress = f"127.0.0.1:{DEFAULT_PORT}"
     name: str = Field(default="", description="name of this node; empty: the host's name")
-    host: str = Field(
+    host: ListenHost = Field(
         default="127.0.0.1", description="address that executors bind and others reach"
     )
     port: int = Field(default=0, ge=0, le=65535, description="port for logs (gRPC); 0: any free")
@@ -61,6 +76,9 @@ class AgentSettings(Settings):
     tls_ca: TlsCa = None
     tls_cert: TlsCert = None
     tls_key: TlsKey = None
+    allow_clear_text: AllowClearText = Field(default_factory=clear_text.allowed)
+    connections_max: ConnectionsMax = 256
+    streams_max: StreamsMax = 64
 
     cores: int = Field(
         default=0, ge=0, le=4096, description="vcores offered; 0: all of the machine"
@@ -167,8 +185,27 @@ class AgentSettings(Settings):
     run_as_uid_min: int = Field(
         default=1000, ge=1, description="least uid that containers run with; lower ones are refused"
     )
+    run_as_uid_max: int = Field(
+        default=60_000,
+        ge=1,
+        le=2**32 - 2,
+        description="highest uid that containers run with, UID_MAX of login.defs; raise it for "
+        "users of a directory (LDAP, AD); 61184 to 65519 (systemd) and 65534 (nobody) stay refused",
+    )
     run_as_banned: str = Field(
-        default="root", description="users whose containers are refused, with ',' between"
+        default="root",
+        description="users whose containers are refused, with ',' between; root and nobody always",
+    )
+    run_as_banned_groups: str = Field(
+        default=",".join(ROOT_LIKE_GROUPS),
+        description="groups whose members are refused, with ',' between: those that make root or "
+        "open what is root's; names that the node does not have are ignored",
+    )
+    run_as_groups: str = Field(
+        default="all",
+        min_length=1,
+        description="which of the user's groups on the node a container has, beside the main one: "
+        "all (shared directories, video and render of GPUs), none, or names with ',' between",
     )
     run_as_fallback: str = Field(
         default="",
@@ -239,6 +276,13 @@ class AgentSettings(Settings):
         description="kinds of JVMs (heap sizes, or sets of Java options) that are kept ready at "
         "most; the one that nobody has wanted for the longest time makes room for a new one",
     )
+    warm_delay_s: float = Field(
+        default=5.0,
+        ge=0,
+        le=60,
+        description="a warm JVM is made when no executor was asked for in this time and a core was "
+        "idle, after 60 s in any case, at a low priority; 0: at once, at the priority of the agent",
+    )
 
     pipeline_cores: int = Field(
         default=0,
@@ -303,6 +347,19 @@ class AgentSettings(Settings):
     )
     work_keep_s: float = Field(
         default=86_400.0, ge=0, description="time an ended container's logs are kept"
+    )
+    log_link_s: float = Field(
+        default=4 * 3600.0,
+        ge=1,
+        le=7 * 86_400.0,
+        description="time that a link of `hrm app logs --link` opens a log to a browser",
+    )
+    log_links_keep_s: float = Field(
+        default=86_400.0,
+        ge=0,
+        le=365 * 86_400.0,
+        description="time after a container's end that the links to its logs in Spark's UI still "
+        "open them, if they are kept so long (work_keep_s)",
     )
     logs_mib_max: int = Field(
         default=10_240,

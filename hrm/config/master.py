@@ -8,10 +8,15 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from hrm import clear_text
 from hrm.config.sources import (
     DEFAULT_PORT,
+    AllowClearText,
+    ConnectionsMax,
+    ListenHost,
     PlacementPolicy,
     Settings,
+    StreamsMax,
     TlsCa,
     TlsCert,
     TlsKey,
@@ -29,7 +34,7 @@ class MasterSettings(Settings):
     model_config = SettingsConfigDict(env_prefix="HRM_MASTER_", extra="forbid")
     table: ClassVar[str] = "master"
 
-    host: str = Field(default="127.0.0.1", description="address to listen on")
+    host: ListenHost = Field(default="127.0.0.1", description="address to listen on")
     port: int = Field(
         default=DEFAULT_PORT, ge=0, le=65535, description="port to listen on; 0: any free"
     )
@@ -40,6 +45,9 @@ class MasterSettings(Settings):
     tls_ca: TlsCa = None
     tls_cert: TlsCert = None
     tls_key: TlsKey = None
+    allow_clear_text: AllowClearText = Field(default_factory=clear_text.allowed)
+    connections_max: ConnectionsMax = 16_384
+    streams_max: StreamsMax = 64
     schedulers: int = Field(
         default=2, ge=1, le=256, description="parallel schedulers in the master"
     )
@@ -121,11 +129,43 @@ class MasterSettings(Settings):
         "it finishes between two heartbeats, by its own record, and up to waiting_limit",
     )
     applications_limit: int = Field(default=10_000, ge=1, description="live applications")
+    applications_per_user: int = Field(
+        default=10_000, ge=1, description="live applications of one user"
+    )
+    launches_held_mib: int = Field(
+        default=1_024,
+        ge=1,
+        description="environments, options and drivers' documents of live applications together",
+    )
+    nodes_limit: int = Field(default=20_000, ge=1, description="nodes in service")
     containers_limit: int = Field(
         default=100_000, ge=1, description="live containers of one application"
     )
+    streams_per_peer: int = Field(
+        default=50_000,
+        ge=1,
+        description="open streams of one address: nodes, sessions of applications, who watches",
+    )
+    calls_per_peer: int = Field(
+        default=10_000, ge=1, description="calls of one address that are under way"
+    )
+    registrations_per_s: float = Field(
+        default=1_000.0,
+        gt=0,
+        description="applications and drivers that one address may register in a second, over ten "
+        "seconds",
+    )
+    event_followers: int = Field(
+        default=256, ge=1, description="readers that may follow events (`hrm events --follow`)"
+    )
+    event_followers_per_peer: int = Field(default=64, ge=1, description="of one address")
     ended_applications_kept: int = Field(
         default=1_000, ge=0, description="ended applications that `hrm apps --all` still knows"
+    )
+    ended_applications_mib: int = Field(
+        default=256,
+        ge=1,
+        description="memory for them, estimated; the oldest are forgotten where it is not enough",
     )
     run_times_kept: int = Field(
         default=10_000,

@@ -9,8 +9,10 @@ from typing import ClassVar
 from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
+from hrm import clear_text
 from hrm.config.sources import (
     DEFAULT_PORT,
+    AllowClearText,
     MasterAddress,
     PlacementPolicy,
     ReconnectDelay,
@@ -37,6 +39,7 @@ class SchedulerSettings(Settings):
     )
     token_file: TokenFile = Field(default_factory=token_file)
     tls_ca: TlsCa = None
+    allow_clear_text: AllowClearText = Field(default_factory=clear_text.allowed)
     placement_policy: PlacementPolicy = "min-wait"
     reconnect_delay_max_s: ReconnectDelay = 5.0
 

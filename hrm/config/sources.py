@@ -3,26 +3,35 @@
 The file is looked for at ``$HRM_CONFIG``, then ``./hrm.toml``, then ``$HRM_HOME/hrm.toml``; it has
 one table a daemon (``[master]``, ``[agent]``, ``[scheduler]``). Variables are ``HRM_MASTER_PORT``,
 ``HRM_AGENT_CORES`` and so on.
+
+Paths are absolute from here on, whatever was written: ``~`` is expanded, and what is relative means
+the directory in which the daemon was started. Containers run in directories of their own, where a
+relative path would name something else.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from hrm.errors import InvalidConfig
 
 __all__ = [
     "DEFAULT_PORT",
+    "AllowClearText",
+    "ConnectionsMax",
+    "ListenHost",
     "MasterAddress",
     "PlacementPolicy",
     "ReconnectDelay",
     "Settings",
+    "StreamsMax",
     "TlsCa",
     "TlsCert",
     "TlsKey",
@@ -36,7 +45,21 @@ __all__ = [
 
 DEFAULT_PORT = 7480
 
+
+def _checked_host(host: str) -> str:
+    """A name or an address, of IPv6 in brackets, as it stands before ``:port``."""
+    bare = host.removeprefix("[").removesuffix("]")
+    if not bare or re.search(r"[\s/]", bare) or bare.startswith("unix"):
+        raise ValueError(f"{host!r} is no host name and no IP address, such as 127.0.0.1 or node-7")
+    if bare.count(":") == 1:
+        raise ValueError(f"{host!r} has a port, which is a setting of its own (port)")
+    if ":" in bare and host != f"[{bare}]":
+        raise ValueError(f"{host!r}: write an IPv6 address in brackets, [{bare}]")
+    return host
+
+
 # What several daemons are told is described and bounded once; a default is each one's own.
+ListenHost = Annotated[str, AfterValidator(_checked_host)]
 MasterAddress = Annotated[str, Field(description="host:port of the master")]
 ReconnectDelay = Annotated[
     float, Field(gt=0, description="longest back-off between attempts to reach the master")
@@ -61,16 +84,41 @@ TlsCert = Annotated[
     Field(description="this server's own certificate and those above it (PEM), with tls_key"),
 ]
 TlsKey = Annotated[Path | None, Field(description="the private key of tls_cert (PEM), mode 0600")]
+AllowClearText = Annotated[
+    bool,
+    Field(
+        description="speak without TLS on addresses other than loopback, where who can listen, or "
+        "takes a port, learns the token; default: $HRM_ALLOW_CLEAR_TEXT, else false"
+    ),
+]
+StreamsMax = Annotated[
+    int,
+    Field(
+        ge=8,
+        le=1_000_000,
+        description="calls that one connection may have open; more of them wait at the client, or "
+        "are refused as UNAVAILABLE and may be made again",
+    ),
+]
+ConnectionsMax = Annotated[
+    int,
+    Field(
+        ge=16,
+        le=250_000,
+        description="connections at one time, as far as the limit on open files goes; others are "
+        "closed at once",
+    ),
+]
 
 
 def hrm_home() -> Path:
     """The directory of everything HRM keeps for this user: ``$HRM_HOME``, else ``~/.hrm``."""
-    return Path(os.environ.get("HRM_HOME") or "~/.hrm").expanduser()
+    return Path(os.environ.get("HRM_HOME") or "~/.hrm").expanduser().absolute()
 
 
 def token_file() -> Path:
     """Where clients look for the cluster's token: ``$HRM_TOKEN_FILE``, else in ``hrm_home()``."""
-    return Path(os.environ.get("HRM_TOKEN_FILE") or hrm_home() / "token").expanduser()
+    return Path(os.environ.get("HRM_TOKEN_FILE") or hrm_home() / "token").expanduser().absolute()
 
 
 def config_file() -> Path | None:
@@ -119,6 +167,16 @@ class Settings(BaseSettings):
     """One daemon's settings; ``table`` is its table of the file."""
 
     table: ClassVar[str]
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _paths_are_absolute(cls, value: Any) -> Any:
+        if not isinstance(value, Path):
+            return value
+        try:
+            return value.expanduser().absolute()
+        except RuntimeError as error:  # of ~somebody
+            raise ValueError(f"{error}; write the directory itself") from error
 
     @classmethod
     def settings_customise_sources(

@@ -1,0 +1,100 @@
+"""Where HRM may speak without TLS: on this machine, and where somebody has said so by name.
+
+In clear text a token is worth as much as the way that it takes: who can listen has it, and who
+takes the port of a server that is down is handed it. On loopback that is this machine's users and
+the kernel's business. On any other address it has to be allowed: ``allow_clear_text = true`` of a
+daemon, ``HRM_ALLOW_CLEAR_TEXT=true`` of everything else. Both sides ask here, before a server
+listens and before a client says anything.
+
+A name counts as loopback if all that it resolves to is. A socket of the file system never leaves
+the machine.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+
+from hrm.errors import InvalidConfig
+
+__all__ = ["VARIABLE", "allowed", "check_client", "check_server", "is_local", "parse"]
+
+VARIABLE = "HRM_ALLOW_CLEAR_TEXT"
+_YES = ("true", "1", "yes", "on")
+_NO = ("false", "0", "no", "off", "")
+
+
+def allowed() -> bool:
+    """Whether the environment allows clear text on any address.
+
+    Raises:
+        InvalidConfig: the variable is neither true nor false.
+    """
+    return parse(os.environ.get(VARIABLE, ""), VARIABLE)
+
+
+def parse(value: str, name: str) -> bool:
+    """True or false, as the value of ``name``; an empty one is false.
+
+    Raises:
+        InvalidConfig: it is neither.
+    """
+    if (said := value.strip().lower()) in (*_YES, *_NO):
+        return said in _YES
+    raise InvalidConfig(f"{name} is {value!r}; it must be true or false")
+
+
+def is_local(target: str) -> bool:
+    """Whether ``target`` (host:port, or ``unix:PATH``) is on this machine, and nowhere else."""
+    if target.startswith(("unix:", "unix-abstract:")):
+        return True
+    host = target.rpartition(":")[0].strip("[]")
+    try:
+        return _is_loopback(host)
+    except ValueError:
+        pass
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    return bool(found) and all(_is_loopback(str(address[0])) for *_, address in found)
+
+
+def _is_loopback(address: str) -> bool:
+    """Raises ValueError: it is a name, or nothing."""
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    mapped = getattr(parsed, "ipv4_mapped", None)
+    return bool((mapped or parsed).is_loopback)
+
+
+def check_server(address: str, *, allow: bool) -> None:
+    """May a server listen at ``address`` (host:port) in clear text?
+
+    Raises:
+        InvalidConfig: it may not.
+    """
+    if not allow and not is_local(address):
+        host = address.rpartition(":")[0]
+        raise InvalidConfig(
+            f"will not listen on {host} in clear text, where the cluster's token could be read "
+            f"on its way; make certificates (hrm tls DIR --host NAME,ADDRESS) and give "
+            f"--tls-cert and --tls-key - or allow it by name: allow_clear_text = true "
+            f"(--allow-clear-text true)"
+        )
+
+
+def check_client(target: str, *, allow: bool | None) -> None:
+    """May the token be sent to ``target`` (host:port) in clear text? ``allow`` None: as the
+    environment says.
+
+    Raises:
+        InvalidConfig: it may not.
+    """
+    if not is_local(target) and not (allowed() if allow is None else allow):
+        raise InvalidConfig(
+            f"will not send the cluster's token to {target} in clear text, where others could read "
+            f"it; make certificates (hrm tls) and copy the cluster's ca.pem beside the token, or "
+            f"name it in HRM_TLS_CA - or allow clear text by name: export {VARIABLE}=true "
+            f"(allow_clear_text of a daemon, spark.hrm.allowClearText of an application)"
+        )

@@ -1,0 +1,235 @@
+"""Connections to a server that have shown no token: few for an address, and not for long.
+
+gRPC bounds how many connections a server takes, and asks nothing of who makes them: one stranger
+who opens that many, and keeps them, shuts everybody else out. So a server's connections are looked
+at several times a second. One on which a call with the token has arrived is *known*, and stays as
+long as both sides like. All others are strangers': each is closed after ``limit_s``, and where an
+address has more of them than ``strangers_max``, the oldest are, but none in its first second: a
+client that has just come has its time to say who it is, while a flood goes over the same few
+places. One that has sent ``STRANGER_BYTES_MAX`` is closed at once: the token comes with the first
+headers, and gRPC lets little follow before these are taken in, so this is a flood of headers,
+resets or pings.
+
+gRPC has no call that lists or closes connections, but they are this process's sockets, and the
+kernel lists those. A connection is ended by shutting its socket down through a descriptor of our
+own, so that no other can have taken the place of the one that was looked at; gRPC sees the other
+side leave.
+
+Limits: between two looks an address can open as many connections as the server's bound allows,
+which then turns everybody away for that quarter of a second; clients try again. What is known is a
+pair of address and port, until that connection is seen to be gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import structlog
+
+from hrm.allocator import GiveBack
+
+__all__ = ["LIMIT_S", "STRANGERS_MAX", "ConnectionWatch"]
+
+LIMIT_S = 10.0
+"""Time in which a new connection must carry a call with the token."""
+STRANGERS_MAX = 32
+"""Connections of one address on which that has not happened yet. Each may
+have as many calls refused at a time as a connection may have calls, and others wait for those."""
+STRANGER_BYTES_MAX = 4 * 1024 * 1024
+"""Of one connection on which that has not happened yet."""
+_GRACE_S = 1.0
+_PERIOD_S = 0.25
+_SHARE = 20
+"""A look takes at most this part of the time."""
+_MEMORY_PERIOD_S = 0.1
+_MEMORY_SHARE = 3
+"""Giving back what floods have taken: this part of the time, at most."""
+_LOG_PERIOD_S = 30.0
+_DESCRIPTORS = "/proc/self/fd"
+_BYTES_RECEIVED = slice(128, 136)
+"""``tcpi_bytes_received`` of Linux' ``struct tcp_info``; older kernels have less of it."""
+_log = structlog.get_logger("connections")
+
+
+@dataclass(slots=True)
+class _Seen:
+    """One socket. ``name``: its other end, as gRPC writes it, empty: no connection of ours."""
+
+    name: str = ""
+    address: str = ""
+    since_s: float = 0.0
+    known: bool = False
+
+
+class ConnectionWatch:
+    """Watches the connections of the servers at ``ports``, which may grow.
+
+    ``known`` belongs to the event loop; a look runs in a thread.
+    """
+
+    def __init__(self, limit_s: float = LIMIT_S, strangers_max: int = STRANGERS_MAX) -> None:
+        self.ports: set[int] = set()
+        self._limit_s = limit_s
+        self._strangers_max = strangers_max
+        self._known: dict[str, float] = {}
+        """Who has shown the token, and when first."""
+        self._seen: dict[int, _Seen] = {}
+        """All sockets of this process, by inode, as of the last look."""
+        self._closed: Counter[str] = Counter()
+        self._logged_at_s = -_LOG_PERIOD_S
+
+    def known(self, peer: str) -> None:
+        """A call with the token has come from ``peer``, as gRPC writes it."""
+        if peer not in self._known:
+            self._known[peer] = time.monotonic()
+
+    async def run(self) -> None:
+        """Look, again and again, until cancelled; and give back memory that floods have taken."""
+        await asyncio.gather(self._look_forever(), _give_back_forever())
+
+    async def _look_forever(self) -> None:
+        while True:
+            began_s = time.monotonic()
+            try:
+                await asyncio.to_thread(self.look)
+            except OSError as error:
+                # No descriptor left to look with, say; the next look may have one.
+                _log.warning("cannot look at connections", why=error.strerror)
+            took_s = time.monotonic() - began_s
+            await asyncio.sleep(max(_PERIOD_S, _SHARE * took_s))
+
+    def look(self) -> int:
+        """Look once, now; answers how many were closed."""
+        now = time.monotonic()
+        present = _sockets()
+        for inode in [x for x in self._seen if x not in present]:
+            del self._seen[inode]
+        for inode, descriptor in present.items():
+            if inode not in self._seen:
+                with _own(descriptor, inode) as connection:
+                    if connection is not None:
+                        self._seen[inode] = _about(connection, self.ports, now)
+        strangers: defaultdict[str, list[tuple[float, int]]] = defaultdict(list)
+        for inode, seen in self._seen.items():
+            if not seen.known and seen.name:
+                seen.known = seen.name in self._known
+                if not seen.known:
+                    strangers[seen.address].append((seen.since_s, inode))
+        self._forget(now)
+        closed = 0
+        for address, found in strangers.items():
+            loud = {inode for _, inode in found if _said_much(present[inode], inode)}
+            for inode in loud.union(self._unwelcome(found, now)):
+                self._close(present[inode], inode)
+                self._seen[inode] = _Seen()
+                self._closed[address] += 1
+                closed += 1
+        self._tell(now)
+        return closed
+
+    def _unwelcome(self, found: list[tuple[float, int]], now: float) -> Iterator[int]:
+        """Of one address's strangers (since when, inode) those to close."""
+        too_many = len(found) - self._strangers_max
+        for number, (since_s, inode) in enumerate(sorted(found)):
+            if now - since_s >= (_GRACE_S if number < too_many else self._limit_s):
+                yield inode
+
+    def _forget(self, now: float) -> None:
+        """Names of connections that are gone; one that was made since then is not seen yet."""
+        names = {seen.name for seen in self._seen.values()}
+        for name, since_s in list(self._known.items()):
+            if name not in names and since_s < now - 1.0:
+                self._known.pop(name, None)
+
+    def _close(self, descriptor: int, inode: int) -> None:
+        with _own(descriptor, inode) as connection:
+            if connection is not None:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def _tell(self, now: float) -> None:
+        if self._closed and now - self._logged_at_s >= _LOG_PERIOD_S:
+            self._logged_at_s = now
+            address, most = self._closed.most_common(1)[0]
+            _log.warning(
+                "closed connections that showed no token", connections=self._closed.total(),
+                most_from=address, of_them=most,
+            )  # fmt: skip
+            self._closed.clear()
+
+
+def _said_much(descriptor: int, inode: int) -> bool:
+    with _own(descriptor, inode) as connection:
+        if connection is None:
+            return False
+        try:
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_RECEIVED.stop)
+        except OSError:
+            return False
+        return int.from_bytes(info[_BYTES_RECEIVED], sys.byteorder) > STRANGER_BYTES_MAX
+
+
+async def _give_back_forever() -> None:
+    memory = GiveBack()
+    while True:
+        began_s = time.monotonic()
+        with contextlib.suppress(OSError):  # no descriptor to look with; the next time, perhaps
+            await asyncio.to_thread(memory.look)
+        took_s = time.monotonic() - began_s
+        await asyncio.sleep(max(_MEMORY_PERIOD_S, _MEMORY_SHARE * took_s))
+
+
+def _sockets() -> dict[int, int]:
+    """The sockets of this process: a descriptor of each, by inode."""
+    found: dict[int, int] = {}
+    with os.scandir(_DESCRIPTORS) as entries:
+        for entry in entries:
+            try:
+                what = os.readlink(entry.path)  # noqa: PTH115 - thousands, four times a second
+            except OSError:
+                continue  # closed meanwhile
+            if what.startswith("socket:["):
+                found[int(what[8:-1])] = int(entry.name)
+    return found
+
+
+@contextlib.contextmanager
+def _own(descriptor: int, inode: int) -> Iterator[socket.socket | None]:
+    """The socket ``inode`` behind a descriptor of our own; None: it is gone."""
+    try:
+        copy = os.dup(descriptor)
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise
+        yield None
+        return
+    if os.fstat(copy).st_ino != inode:
+        os.close(copy)  # another file has taken its place
+        yield None
+        return
+    with socket.socket(fileno=copy) as connection:
+        yield connection
+
+
+def _about(connection: socket.socket, ports: set[int], now: float) -> _Seen:
+    if connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return _Seen()
+    try:
+        if connection.getsockname()[1] not in ports:
+            return _Seen()
+        address, port = connection.getpeername()[:2]
+    except OSError:
+        return _Seen()  # a listener, or its other end has left
+    if connection.family == socket.AF_INET6 and not address.startswith("::ffff:"):
+        return _Seen(f"ipv6:%5B{address.replace('%', '%25')}%5D:{port}", address, now)
+    address = address.removeprefix("::ffff:")
+    return _Seen(f"ipv4:{address}:{port}", address, now)

@@ -1,0 +1,109 @@
+"""How much one address may ask for at a time: open streams, calls, and registrations a second.
+
+All who call hold the same token, so the address (without the port) stands for who calls; behind one
+there may be a whole cluster, and the defaults let 10,000 nodes with as many applications pass. A
+limit keeps one program that has gone wrong, or one machine that was taken over, from taking all
+that a server has; the refusal is RESOURCE_EXHAUSTED, and names the setting.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from hrm.errors import LimitReached
+
+__all__ = ["PeerLimits", "address_of"]
+
+BURST_S = 10.0
+"""Seconds of registrations that may come at once."""
+_IDLE_MAX = 10_000
+REGISTRATIONS = frozenset(
+    {"/hrm.v1.ApplicationService/Register", "/hrm.v1.SubmissionService/Submit"}
+)
+
+
+@dataclass(slots=True)
+class _Peer:
+    """``credit``: registrations that may come now, as of ``at_s``."""
+
+    credit: float
+    at_s: float
+    streams: int = 0
+    calls: int = 0
+
+
+class PeerLimits:
+    """Invariant: an address with an open stream or call is in ``_peers``; others are forgotten."""
+
+    def __init__(
+        self,
+        *,
+        streams: int,
+        calls: int,
+        registrations_per_s: float,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._streams, self._calls = streams, calls
+        self._rate = registrations_per_s
+        self._burst = max(1.0, BURST_S * registrations_per_s)
+        self._now = now
+        self._peers: dict[str, _Peer] = {}
+
+    @contextmanager
+    def held(self, peer: str, method: str, *, is_stream: bool) -> Iterator[None]:
+        """A call or stream of ``peer``, as gRPC names it, for the length of a ``with``.
+
+        Raises:
+            LimitReached: it has too many, or registers too fast.
+        """
+        address = address_of(peer)
+        known = self._known(address)
+        if is_stream and known.streams >= self._streams:
+            raise _full(address, self._streams, "streams open", "streams_per_peer")
+        if not is_stream and known.calls >= self._calls:
+            raise _full(address, self._calls, "calls under way", "calls_per_peer")
+        if method in REGISTRATIONS:
+            self._spend(known, address)
+        known.streams += is_stream
+        known.calls += not is_stream
+        try:
+            yield
+        finally:
+            known.streams -= is_stream
+            known.calls -= not is_stream
+
+    def _known(self, address: str) -> _Peer:
+        known = self._peers.get(address)
+        if known is None:
+            if len(self._peers) >= _IDLE_MAX:
+                busy = {k: x for k, x in self._peers.items() if x.streams or x.calls}
+                self._peers = busy
+            known = self._peers[address] = _Peer(self._burst, self._now())
+        return known
+
+    def _spend(self, known: _Peer, address: str) -> None:
+        now = self._now()
+        known.credit = min(self._burst, known.credit + (now - known.at_s) * self._rate)
+        known.at_s = now
+        if known.credit < 1.0:
+            raise LimitReached(
+                f"{address} registers more than {self._rate:g} applications and drivers a second "
+                f"(registrations_per_s); try again, or raise it in hrm.toml [master]"
+            )
+        known.credit -= 1.0
+
+
+def address_of(peer: str) -> str:
+    """The address of ``ipv4:10.0.0.1:4711``, without the port."""
+    kind, _, rest = peer.partition(":")
+    return rest.rpartition(":")[0] or rest if kind in ("ipv4", "ipv6") else kind
+
+
+def _full(address: str, limit: int, what: str, setting: str) -> LimitReached:
+    return LimitReached(
+        f"{address} has {limit} {what} already ({setting}); end some, or raise it in hrm.toml "
+        f"[master]"
+    )

@@ -1,0 +1,441 @@
+"""How much one message may hold: a bound for each method and for each text, list and map.
+
+Whoever holds a token may call, and what it sends costs memory and time of a process that serves
+all others. So two tables: ``METHODS`` has the bytes of a message by method, judged before it is
+parsed; ``FIELDS`` the length of each text and the number of elements of each list, by message and
+field, judged before a value of it is used. A field that is in neither table is a mistake that a
+test finds. What a number means, and whether texts fit together, is judged where protobuf becomes a
+dataclass (``hrm.wire`` and its siblings); nothing there meets more than is allowed here.
+
+Bounds are far beyond real use, and follow from the system where it has one: Linux starts no program
+with an argument or a variable of more than 128 KiB, or with more than some 2 MiB of both. A program
+of HRM's own that passes on what others said cuts it to ``TEXT`` first, because a long error must
+not cost a node its stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from hrm.errors import InvalidRequest
+
+__all__ = [
+    "FIELDS",
+    "ID",
+    "LABEL",
+    "METHODS",
+    "METHOD_BYTES",
+    "TEXT",
+    "Bound",
+    "checked",
+    "method_bytes",
+    "violation",
+]
+
+KIB, MIB = 1 << 10, 1 << 20
+
+ID = 253
+"""Characters of an id or a name of ours: an application, a container, a node, a resource unit."""
+LABEL = 1_024
+"""Of what people name as they like: an application, a user, a host, a version."""
+TEXT = 4_096
+"""Of words for people, and of addresses: a reason, an error, a remark, a URL."""
+ARGUMENT = 128 * KIB
+"""Of one argument or variable of a process (Linux: ``MAX_ARG_STRLEN``)."""
+DOCUMENT = 4 * MIB
+"""Of a JSON text that another part of HRM wrote."""
+
+CONTAINERS = 100_000
+STATUSES = 20_000
+UNITS = 2_048
+CPUS = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """``length``: of the text, or of each in a list or a map, characters (bytes: bytes); ``count``:
+    elements; ``key``: characters of a map's key. ``executed``: it becomes an argument or a variable
+    of a process, which holds no NUL. ``setting``: what to change where it is to be more."""
+
+    length: int = 0
+    count: int = 0
+    key: int = 0
+    executed: bool = False
+    setting: str = ""
+
+
+_ID, _LABEL, _TEXT = Bound(ID), Bound(LABEL), Bound(TEXT)
+_KEY = Bound(128)
+_ARGUMENTS = Bound(ARGUMENT, count=100_000, executed=True)
+
+METHOD_BYTES = 256 * KIB
+"""Of any method that is not in the table; below it the field that is too long is named."""
+METHODS: dict[str, int] = {
+    "/hrm.v1.AdminService/DrainNodes": 4 * MIB,
+    "/hrm.v1.ApplicationService/Register": MIB,
+    "/hrm.v1.ApplicationService/Session": 16 * MIB,
+    "/hrm.v1.NodeService/Connect": 8 * MIB,
+    "/hrm.v1.PipelineService/Submit": 64 * MIB,
+    "/hrm.v1.PipelineService/Watch": 16 * MIB,
+    "/hrm.v1.PipelineService/Connect": 8 * MIB,
+    "/hrm.v1.SharedStateService/Propose": 16 * MIB,
+    "/hrm.v1.SubmissionService/FindFiles": 4 * MIB,
+    "/hrm.v1.SubmissionService/PutPiece": 2 * MIB,
+    "/hrm.v1.SubmissionService/Submit": DOCUMENT + 64 * KIB,
+}
+
+FIELDS: dict[str, Bound] = {
+    # AdminService
+    "GetApplicationRequest.application_id": _ID,
+    "ExplainApplicationRequest.application_id": _ID,
+    "KillApplicationRequest.application_id": _ID,
+    "KillApplicationRequest.reason": _TEXT,
+    "DrainNodesRequest.names": Bound(ID, count=10_000),
+    "BindNodeRequest.name": _ID,
+    "ReadLogsRequest.application_id": _ID,
+    "ReadLogsRequest.executor_id": _ID,
+    "ReadLogsRequest.stream": _ID,
+    "LinkLogRequest.application_id": _ID,
+    "LinkLogRequest.executor_id": _ID,
+    "LinkLogRequest.stream": _ID,
+    "LinkLogRequest.asker": _LABEL,
+    "ListApplicationsRequest.page_token": _LABEL,
+    "ListNodesRequest.page_token": _LABEL,
+    "ListNodesRequest.name": _ID,
+    # ApplicationService
+    "RegisterApplicationRequest.application_id": _ID,
+    "RegisterApplicationRequest.name": _LABEL,
+    "RegisterApplicationRequest.user": _LABEL,
+    "RegisterApplicationRequest.tenant": _LABEL,
+    "RegisterApplicationRequest.spark_version": _LABEL,
+    "RegisterApplicationRequest.driver_host": _LABEL,
+    "RegisterApplicationRequest.web_url": _TEXT,
+    "RegisterApplicationRequest.submission_key": _ID,
+    "RegisterApplicationRequest.submission_id": _ID,
+    "RegisterApplicationRequest.ownership_key": _KEY,
+    "RegisterApplicationRequest.submission_ownership_key": _KEY,
+    "RegisterApplicationRequest.followed_epoch_id": _KEY,
+    "SparkLaunch.driver_url": Bound(TEXT, executed=True),
+    "SparkLaunch.spark_version": _LABEL,
+    "SparkLaunch.environment": Bound(ARGUMENT, count=10_000, key=LABEL, executed=True),
+    "SparkLaunch.java_options": Bound(ARGUMENT, count=10_000, executed=True),
+    "SparkLaunch.extra_class_path": Bound(TEXT, count=10_000, executed=True),
+    "SparkLaunch.driver": Bound(DOCUMENT),
+    "AttachApplication.application_id": _ID,
+    "AttachApplication.ownership_key": _KEY,
+    "RequestContainers.containers": Bound(count=CONTAINERS),
+    "ContainerRequest.executor_id": _ID,
+    "ContainerRequest.hosts": Bound(LABEL, count=32),
+    "ReleaseContainers.executor_ids": Bound(ID, count=CONTAINERS),
+    "ReleaseContainers.reason": _TEXT,
+    "Progress.streaming_queries": Bound(LABEL, count=1_000),
+    "Progress.stages": Bound(count=1_000),
+    "StageProgress.name": _LABEL,
+    "ClassChanged.evidence": _TEXT,
+    "ApplicationFinished.message": _TEXT,
+    # EventService
+    "WatchEventsRequest.application_id": _ID,
+    "WatchEventsRequest.node": _ID,
+    "WatchEventsRequest.resume": _ID,
+    # NodeService and AgentService
+    "RegisterNode.name": _ID,
+    "RegisterNode.identity": _ID,
+    "RegisterNode.ownership_key": _KEY,
+    "RegisterNode.followed_epoch_id": _KEY,
+    "RegisterNode.incarnation": _ID,
+    "RegisterNode.host": _LABEL,
+    "RegisterNode.endpoint": _LABEL,
+    "RegisterNode.resource_units": Bound(count=UNITS),
+    "RegisterNode.containers": Bound(count=STATUSES),
+    "RegisterNode.isolation": _LABEL,
+    "RegisterNode.spark_versions": Bound(LABEL, count=100),
+    "RegisterNode.platform": _LABEL,
+    "RegisterNode.remarks": Bound(TEXT, count=100),
+    "ResourceUnit.resource_unit_id": Bound(2 * ID),
+    "ResourceUnit.cpus": Bound(count=CPUS),
+    "ResourceUnit.pool": Bound(2 * ID),
+    "Gpu.uuid": _LABEL,
+    "Gpu.name": _LABEL,
+    "ContainerStatus.container_id": Bound(2 * ID),
+    "ContainerStatus.application_id": _ID,
+    "ContainerStatus.executor_id": _ID,
+    "ContainerStatus.node": _ID,
+    "ContainerStatus.resource_unit_id": Bound(2 * ID),
+    "ContainerStatus.stdout_url": _TEXT,
+    "ContainerStatus.stderr_url": _TEXT,
+    "ContainerEnd.message": _TEXT,
+    "NodeHeartbeat.containers": Bound(count=STATUSES),
+    "NodeHeartbeat.shortcuts": Bound(count=100),
+    "Shortcut.name": _ID,
+    "Shortcut.state": _ID,
+    "Shortcut.note": _TEXT,
+    "Shortcut.why_missed": _TEXT,
+    "RebindingAnswer.message": _TEXT,
+    "ReadLogRequest.container_id": Bound(2 * ID),
+    "ReadLogRequest.stream": _ID,
+    "LinkContainerLogRequest.container_id": Bound(2 * ID),
+    "LinkContainerLogRequest.stream": _ID,
+    "LinkContainerLogRequest.asker": _LABEL,
+    # PipelineService and GpuService
+    "SubmitPipelineTaskRequest.task_id": _ID,
+    "SubmitPipelineTaskRequest.user": _LABEL,
+    "SubmitPipelineTaskRequest.ownership_key": _KEY,
+    "SubmitPipelineTaskRequest.result_key": _KEY,
+    "SubmitPipelineTaskRequest.payload": Bound(60 * MIB, setting="pipeline_payload_mib"),
+    "SubmitPipelineTaskRequest.files": Bound(count=10_000),
+    "PipelineSpec.name": _ID,
+    "PipelineSpec.reference": _LABEL,
+    "PipelineSpec.subtasks": Bound(count=1_000),
+    "PipelineSubtask.name": _ID,
+    "PipelineSubtask.kind": _ID,
+    "PipelineSubtask.after": Bound(ID, count=1_000),
+    "PipelineSubtask.devices": Bound(count=16),
+    "SourceFile.path": Bound(TEXT),
+    "SourceFile.content": Bound(60 * MIB),
+    "WatchPipelineTasksRequest.task_ids": Bound(ID, count=100_000),
+    "GetPipelineResultRequest.task_id": _ID,
+    "GetPipelineResultRequest.ownership_key": _KEY,
+    "CancelPipelineTaskRequest.task_id": _ID,
+    "CancelPipelineTaskRequest.reason": _TEXT,
+    "ListPipelineTasksRequest.page_token": _LABEL,
+    "RegisterPipelineNode.identity": _ID,
+    "RegisterPipelineNode.ownership_key": _KEY,
+    "RegisterPipelineNode.runs_as": _TEXT,
+    "RegisterPipelineNode.tasks": Bound(count=20_000),
+    "PipelineAttempt.task_id": _ID,
+    "PipelineCapacity.node": _ID,
+    "PipelineCapacity.gpus": Bound(count=1_024),
+    "PipelineCapacity.platform": _LABEL,
+    "PipelineGpu.model": _LABEL,
+    "PipelineLoad.task_ids": Bound(ID, count=20_000),
+    "PipelineLoad.policies": Bound(count=100),
+    "LearnedPolicy.policy": _ID,
+    "LearnedPolicy.kind": _ID,
+    "LearnedPolicy.heuristic": _LABEL,
+    "LearnedPolicy.model": _LABEL,
+    "LearnedPolicy.schema": _TEXT,
+    "LearnedPolicy.mode": _ID,
+    "LearnedPolicy.fallbacks": Bound(count=1_000, key=LABEL),
+    "LearnedPolicy.last": _TEXT,
+    "LearnedPolicy.records": Bound(count=10_000),
+    "LearnedPolicy.node": _ID,
+    "LearnedPolicy.nodes": Bound(ID, count=20_000),
+    "ShadowRecord.key": _LABEL,
+    "ShadowRecord.heuristic": _TEXT,
+    "ShadowRecord.learned": _TEXT,
+    "ShadowRecord.reason": _TEXT,
+    "SubtaskTiming.subtask": _ID,
+    "SubtaskTiming.co_runners": Bound(count=1_024),
+    "SubtaskTiming.message": _TEXT,
+    "SubtaskTiming.node": _ID,
+    "SubtaskTiming.placed_by": _TEXT,
+    "SubtaskTiming.fallback": _TEXT,
+    "PipelineRow.kind": _ID,
+    "PipelineRow.gpu_model": _LABEL,
+    "PipelineData.data": Bound(2 * MIB),
+    "PipelineTaskEnd.message": _TEXT,
+    "PipelineTaskEnd.node": _ID,
+    "PipelineTaskEnd.proof": _KEY,
+    "PipelineTaskEnd.timings": Bound(count=10_000),
+    "AcquireGpuRequest.kind": _ID,
+    # PolicyService
+    "ShowPoliciesRequest.policy": _ID,
+    "SetPolicyModeRequest.policy": _ID,
+    "SetPolicyModeRequest.mode": _ID,
+    # SharedStateService
+    "SubscribeRequest.name": _ID,
+    "SubscribeRequest.followed_epoch_id": _KEY,
+    "ProposeRequest.scheduler": _ID,
+    "ProposeRequest.application_id": _ID,
+    "ProposeRequest.claims": Bound(count=CONTAINERS),
+    "ProposeRequest.problem": _TEXT,
+    "UnitClaim.container_id": Bound(2 * ID),
+    "UnitClaim.resource_unit_id": Bound(2 * ID),
+    "AcquireLeaseRequest.scheduler": _ID,
+    "AcquireLeaseRequest.application_id": _ID,
+    "ReleaseLeaseRequest.scheduler": _ID,
+    # SubmissionService
+    "FindFilesRequest.files": Bound(count=10_000),
+    "FileDigest.sha256": _ID,
+    "FileDigest.name": _TEXT,
+    "PutPieceRequest.data": Bound(2 * MIB),
+    "GetFileRequest.sha256": _ID,
+    "SubmitRequest.key": _ID,
+    "SubmitRequest.ownership_key": _KEY,
+    "DriverSpec.name": _LABEL,
+    "DriverSpec.user": _LABEL,
+    "DriverSpec.main_class": Bound(LABEL, executed=True),
+    "DriverSpec.arguments": _ARGUMENTS,
+    "DriverSpec.conf": Bound(count=100_000),
+    "DriverSpec.resources": Bound(count=10_000),
+    "DriverSpec.options": _ARGUMENTS,
+    "SparkSetting.key": Bound(LABEL, executed=True),
+    "SparkSetting.value": Bound(MIB, executed=True),
+    "DriverResource.name": _TEXT,
+    "DriverResource.uri": _TEXT,
+    "DriverResource.fragment": _LABEL,
+    "GetSubmissionRequest.submission_id": _ID,
+    "KillSubmissionRequest.submission_id": _ID,
+    "KillSubmissionRequest.reason": _TEXT,
+    "ListSubmissionsRequest.page_token": _LABEL,
+    "LeaseDriverRequest.submission_id": _ID,
+    "LeaseDriverRequest.ownership_key": _KEY,
+}
+"""By message and field; what a response alone holds is not here."""
+
+
+def method_bytes(method: str) -> int:
+    """Most bytes of one message to ``method``, as gRPC names it."""
+    return METHODS.get(method, METHOD_BYTES)
+
+
+def checked(method: str, decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """``decode`` of a message to ``method``, which keeps to the bounds.
+
+    Raises (what is returned does):
+        InvalidRequest: the message is too large, or a field of it; named, with the limit.
+    """
+    most = method_bytes(method)
+    name = method.rpartition("/")[2]
+
+    def parsed(data: bytes) -> Any:
+        size = len(data)
+        if size > most:
+            raise InvalidRequest(f"a message to {name} has {size} bytes; at most {most} are taken")
+        message = decode(data)
+        descriptor = getattr(message, "DESCRIPTOR", None)
+        if descriptor is not None and (problem := violation(message, size)):
+            raise InvalidRequest(problem)
+        return message
+
+    return parsed
+
+
+def violation(message: Any, size: int | None = None) -> str:
+    """Which bound a message breaks; empty if none. ``size``: its bytes, where they are known: what
+    is shorter than every bound needs no look."""
+    check = _check_of(message.DESCRIPTOR)
+    if check is None or (size is not None and size <= check.least):
+        return ""
+    return check.problem(message, "")
+
+
+class _Check:
+    """The bounds of one type of message, and of all that it holds.
+
+    ``least``: the smallest of them; 0 where one is not a matter of size.
+    """
+
+    __slots__ = ("_lists", "_maps", "_messages", "_texts", "least")
+
+    def __init__(self, descriptor: Descriptor) -> None:
+        self.least: int
+        self._texts: list[tuple[str, Bound]] = []
+        self._lists: list[tuple[str, Bound, bool, _Check | None]] = []
+        self._maps: list[tuple[str, Bound]] = []
+        self._messages: list[tuple[str, _Check]] = []
+        least = [ID]
+        for field in descriptor.fields:
+            bound = FIELDS.get(f"{descriptor.name}.{field.name}", Bound())
+            child = _child(field)
+            least += [x for x in (bound.length, bound.count, bound.key) if x]
+            least += [0] * bound.executed
+            if child is not None:
+                least.append(child.least)
+            self._add(field, bound, child)
+        self.least = min(least)
+
+    def _add(self, field: FieldDescriptor, bound: Bound, child: _Check | None) -> None:
+        texts = field.cpp_type == FieldDescriptor.CPPTYPE_STRING
+        if _is_map(field):
+            self._maps.append((field.name, bound))
+        elif field.is_repeated:
+            self._lists.append((field.name, bound, texts, child))
+        elif child is not None:
+            self._messages.append((field.name, child))
+        elif texts:
+            self._texts.append((field.name, bound))
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self._texts or self._lists or self._maps or self._messages)
+
+    def problem(self, message: Any, path: str) -> str:
+        for name, bound in self._texts:
+            value = getattr(message, name)
+            if len(value) > bound.length or (bound.executed and "\0" in value):
+                return _of_text(path + name, value, bound)
+        for name, child in self._messages:
+            if message.HasField(name) and (
+                found := child.problem(getattr(message, name), f"{path}{name}.")
+            ):
+                return found
+        for name, bound, texts, inner in self._lists:
+            values = getattr(message, name)
+            if not values:
+                continue
+            if len(values) > bound.count:
+                return f"{path}{name} has {len(values)} elements; at most {bound.count}"
+            if texts:
+                if found := _of_texts(path + name, values, bound):
+                    return found
+            elif inner is not None:
+                for value in values:
+                    if found := inner.problem(value, f"{path}{name}."):
+                        return found
+        for name, bound in self._maps:
+            if found := _of_map(path + name, getattr(message, name), bound):
+                return found
+        return ""
+
+
+def _of_text(field: str, value: str | bytes, bound: Bound) -> str:
+    if len(value) <= bound.length:
+        return f"{field} holds a NUL character, which no argument of a process can"
+    unit = "bytes" if isinstance(value, bytes) else "characters"
+    more = f" ({bound.setting})" if bound.setting else ""
+    return f"{field} has {len(value)} {unit}; at most {bound.length}{more}"
+
+
+def _of_texts(field: str, values: Any, bound: Bound) -> str:
+    for value in values:
+        if len(value) > bound.length or (bound.executed and "\0" in value):
+            return _of_text(f"an element of {field}", value, bound)
+    return ""
+
+
+def _of_map(field: str, values: Any, bound: Bound) -> str:
+    if len(values) > bound.count:
+        return f"{field} has {len(values)} entries; at most {bound.count}"
+    for key, value in values.items():
+        if len(key) > bound.key:
+            return f"a name in {field} has {len(key)} characters; at most {bound.key}"
+        if bound.executed and (not key or "=" in key or "\0" in key):
+            return f"{field} has {key[:80]!r}, which can name no variable"
+        if bound.length and (len(value) > bound.length or (bound.executed and "\0" in value)):
+            return _of_text(f"{field}[{key[:80]!r}]", value, bound)
+    return ""
+
+
+def _is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
+
+
+def _child(field: FieldDescriptor) -> _Check | None:
+    if field.message_type is None or _is_map(field):
+        return None
+    return _check_of(field.message_type)
+
+
+@cache
+def _check_of(descriptor: Descriptor) -> _Check | None:
+    """None: nothing of it needs a look, or it is a message of gRPC's own services."""
+    if descriptor.file.package != "hrm.v1":
+        return None
+    check = _Check(descriptor)
+    return None if check.is_empty else check

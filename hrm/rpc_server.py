@@ -1,0 +1,259 @@
+"""gRPC servers as HRM makes them: the token asked of every call, and a bound on all that is taken.
+
+Every server of HRM is made by ``server``, with bounds on what can be had without a token: calls
+that one connection has open, connections, the size of headers and messages, the time for a
+handshake. Each of them was chosen by attacks (``tests/hostile``).
+"""
+
+from __future__ import annotations
+
+import hmac
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from hrm import descriptors, errors, request_bounds, rpc, text
+from hrm.connections import ConnectionWatch
+from hrm.peer_limits import PeerLimits
+
+__all__ = ["SERVER_OPTIONS", "TokenInterceptor", "abort", "server"]
+
+SERVER_OPTIONS = [
+    *rpc.OPTIONS,
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_metadata_size", 8 * 1024),
+    ("grpc.absolute_max_metadata_size", 16 * 1024),
+    # 0: none. To whom pings too often gRPC says so, each time, whether or not that is ever read:
+    # this is what fills the memory, and not the answers, of which it keeps a bounded number.
+    ("grpc.http2.max_ping_strikes", 0),
+    # Until the client has said the first words of TLS and of HTTP/2.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    # A connection without a call; a client makes another when it has one.
+    ("grpc.max_connection_idle_ms", 300_000),
+]
+
+_REFUSAL = "missing or wrong token; HRM_TOKEN_FILE must name a copy of the master's token file"
+Error = TypeVar("Error", bound=Exception)
+
+_IDLE_WITHOUT_TOKEN_MS = 10_000
+
+_EOF: Any = vars(grpc.aio)["EOF"]  # which its stubs do not know
+
+
+async def abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.HrmError) -> NoReturn:
+    """End the call with the status of ``error``, and with what it says in one line of bounded
+    length: an id that is echoed in it is as long, and as odd, as its sender liked."""
+    _untied(error)
+    await context.abort(rpc.status_of(error), text.detail(error.message))
+    raise AssertionError("abort returned")
+
+
+class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Refuses every call that does not carry the token, and every message that is none.
+
+    The refusal waits for no message: it is the same for unary and streaming calls. ``watch`` hears
+    which connections carry calls with the token.
+    """
+
+    def __init__(
+        self, token: str, watch: ConnectionWatch | None = None, limits: PeerLimits | None = None
+    ) -> None:
+        """``limits``: of each address that calls; None: there are none."""
+        self._watch = watch or ConnectionWatch()
+        self._limits = limits
+        self._expected = f"Bearer {token}".encode()
+        self._refusal = grpc.stream_stream_rpc_method_handler(self._refuse)
+
+    @staticmethod
+    async def _refuse(_request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        try:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, _REFUSAL)
+        except grpc.aio.AbortError as aborted:
+            del _request, context
+            raise _untied(aborted)  # noqa: B904 - it is the same exception
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        for key, value in handler_call_details.invocation_metadata or ():
+            if key == "authorization":
+                given = value if isinstance(value, bytes) else value.encode()
+                if hmac.compare_digest(given, self._expected):
+                    handler = await continuation(handler_call_details)
+                    known = self._watch.known
+                    return _decoding(handler, handler_call_details.method, known, self._limits)
+        return self._refusal
+
+
+class _DecodingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Refuses every message that is none, where no token is asked for."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler = await continuation(handler_call_details)
+        return _decoding(handler, handler_call_details.method, lambda _peer: None)
+
+
+def _decoding(
+    handler: Any, name: str, known: Callable[[str], None], limits: PeerLimits | None = None
+) -> Any:
+    """The same handler, which answers INVALID_ARGUMENT to bytes that are no message, and to a
+    message that holds too much, whether it returns responses, yields them or writes them. ``known``
+    hears of each call's other end before the first message of the call has come: a large one takes
+    its time.
+
+    For gRPC each of them takes a stream of messages: a method that takes one would be called with
+    it only, and so learn late who calls. On the wire they are the same.
+    """
+    if handler is None or handler.request_deserializer is None:
+        return handler
+    checked = _Checked(handler, name, known, limits)
+    if inspect.isasyncgenfunction(checked.method):
+        serve: Any = checked.yielded
+    elif inspect.iscoroutinefunction(checked.method):
+        serve = checked.answered
+    else:
+        return handler  # a method that this HRM does not have: what gRPC made says so
+    made = (
+        grpc.stream_stream_rpc_method_handler
+        if handler.response_streaming
+        else grpc.stream_unary_rpc_method_handler
+    )
+    return made(serve, None, handler.response_serializer)
+
+
+class _Checked:
+    """One method of a service, and what is asked of its messages. ``yielded`` serves in its place
+    if it yields its responses, else ``answered``."""
+
+    def __init__(
+        self, handler: Any, name: str, known: Callable[[str], None], limits: PeerLimits | None
+    ) -> None:
+        from_stream, to_stream = handler.request_streaming, handler.response_streaming
+        self.method: Any = (
+            (handler.stream_stream if to_stream else handler.stream_unary)
+            if from_stream
+            else (handler.unary_stream if to_stream else handler.unary_unary)
+        )
+        self._name = name
+        self._known = known
+        self._limits = limits
+        self._from_stream = from_stream
+        self._is_stream = from_stream or to_stream
+        self._decode = request_bounds.checked(name, handler.request_deserializer)
+
+    async def answered(self, _requests: Any, context: Any) -> Any:
+        request = None
+        try:
+            try:
+                request = await self._given(context)
+                with self._share(context):
+                    return await self.method(request, context)
+            except errors.HrmError as error:
+                await abort(context, error)
+        except grpc.aio.AbortError as aborted:
+            del _requests, context, request
+            raise _untied(aborted)  # noqa: B904 - it is the same exception
+
+    async def yielded(self, _requests: Any, context: Any) -> AsyncIterator[Any]:
+        request = None
+        try:
+            try:
+                request = await self._given(context)
+                with self._share(context):
+                    async for response in self.method(request, context):
+                        yield response
+            except errors.HrmError as error:
+                await abort(context, error)
+        except grpc.aio.AbortError as aborted:
+            del _requests, context, request
+            raise _untied(aborted)  # noqa: B904 - it is the same exception
+
+    async def _given(self, context: Any) -> Any:
+        """What the method is called with: its messages, or its only one."""
+        self._known(context.peer())
+        messages = _Messages(context, self._parsed)
+        return messages if self._from_stream else await messages.first()
+
+    def _share(self, context: Any) -> AbstractContextManager[None]:
+        """The caller's share of the server, taken for the length of the call."""
+        if self._limits is None:
+            return nullcontext()
+        return self._limits.held(context.peer(), self._name, is_stream=self._is_stream)
+
+    def _parsed(self, data: bytes) -> Any:
+        try:
+            return self._decode(data)
+        except DecodeError as error:
+            raise errors.InvalidRequest(f"malformed message: {error}") from None
+
+
+def _untied(error: Error) -> Error:
+    """The same, without the frames that lead back to its call. gRPC keeps one that ends a call in
+    the call, a future that one with which it was answered; so each call that was refused would
+    otherwise live on, as an open stream of its connection, until Python collects garbage; after
+    ``streams_max`` of them the connection would take no more."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
+
+
+class _Messages:
+    """The messages of a stream. Read from the call itself: what gRPC offers instead is a generator,
+    and one more to parse would cost as much as the parsing."""
+
+    def __init__(self, context: Any, parsed: Callable[[bytes], Any]) -> None:
+        self._read = context.read
+        self._parsed = parsed
+
+    def __aiter__(self) -> _Messages:
+        return self
+
+    async def __anext__(self) -> Any:
+        data = await self._read()
+        if data is _EOF:
+            raise StopAsyncIteration
+        return self._parsed(data)
+
+    async def first(self) -> Any:
+        """The message of a call that has one.
+
+        Raises:
+            InvalidRequest: it has none.
+        """
+        data = await self._read()
+        if data is _EOF:
+            raise errors.InvalidRequest("a call without a message")
+        return self._parsed(data)
+
+
+def server(
+    token: str | None,
+    *,
+    streams_max: int,
+    connections_max: int,
+    watch: ConnectionWatch | None = None,
+    limits: PeerLimits | None = None,
+) -> grpc.aio.Server:
+    """A server with HRM's bounds. ``token`` None: who reaches it may ask. ``streams_max``: calls
+    that a connection may have open; without a bound, calls that are begun and taken back at once
+    fill the memory faster than Python sees them go. ``connections_max``: connections, as far as
+    this process may have descriptors. ``watch``, ``limits``: as of ``TokenInterceptor``."""
+    options = [
+        *SERVER_OPTIONS,
+        ("grpc.max_concurrent_streams", streams_max),
+        ("grpc.max_allowed_incoming_connections", descriptors.connections_max(connections_max)),
+    ]
+    if token is None:  # where no watch tells those that call from those that only hold a place
+        options.append(("grpc.max_connection_idle_ms", _IDLE_WITHOUT_TOKEN_MS))
+    first = _DecodingInterceptor() if token is None else TokenInterceptor(token, watch, limits)
+    return grpc.aio.server(interceptors=[first], options=options)

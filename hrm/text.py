@@ -1,0 +1,143 @@
+"""Untrusted text, made fit to be shown.
+
+Names, messages, exceptions and logs come from outside: a job may be called ``\\x1b[2J`` (which
+clears the reader's screen), an exception may carry U+202E (which turns the rest of the line
+around), a name may hold a line break and a forged second row. So nothing that another party wrote
+is printed as it is. The store and the journal keep the truth; here, on the way to a person, each
+character that is not visible by itself is replaced by its escape: ``\\x1b``, ``\\u202e``, ``\\n``.
+
+What counts as visible is Unicode's own division, as ``str.isprintable`` reads it: no control (Cc),
+no format character (Cf: the bidirectional marks, joiners, the byte order mark), no surrogate, no
+line or paragraph separator, nothing private or unassigned. Spaces other than U+0020 stay. So do
+combining marks, and letters of other scripts that look like ours: an id is confined to ASCII
+(``hrm.wire.to_name``), a name is not.
+
+A backslash stays as it is, since paths and patterns are full of them: what is shown is for reading,
+not for reading back. ``--output json`` has the truth, in JSON's escapes (``json_shown``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = [
+    "DETAIL_BYTES_MAX",
+    "LOG_VALUE_MAX",
+    "detail",
+    "is_shown_as_is",
+    "json_shown",
+    "log_processor",
+    "shortened",
+    "shown",
+    "shown_lines",
+]
+
+DETAIL_BYTES_MAX = 1_000
+"""Of an error that travels: gRPC carries it in a header, percent-encoded, and headers in 8 KiB."""
+LOG_VALUE_MAX = 4_000
+_LOG_DEPTH_MAX = 4
+
+_SPACES = "\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"
+_SUSPECT = re.compile(rf"[^\x20-\x7e{_SPACES}]")
+
+
+def shown(value: str, limit: int | None = None) -> str:
+    """``value`` on one line, of at most ``limit`` characters, with nothing in it but what is seen.
+
+    Text that is fit to be shown is returned as it is; ``shown`` of what it returns changes nothing.
+    """
+    if limit is not None and len(value) > limit:
+        value = value[:limit]  # what is cut need not be escaped first
+        return _cut(_SUSPECT.sub(_escape, value), limit)
+    if value.isascii() and value.isprintable():
+        return value
+    escaped = _SUSPECT.sub(_escape, value)
+    return escaped if limit is None or len(escaped) <= limit else _cut(escaped, limit)
+
+
+def shown_lines(value: str) -> str:
+    """As ``shown``, of a text of many lines: line breaks and tabs stay what they are."""
+    lines = value.replace("\r\n", "\n").split("\n")
+    return "\n".join("\t".join(map(shown, line.split("\t"))) for line in lines)
+
+
+def is_shown_as_is(value: str) -> bool:
+    return shown(value) == value
+
+
+def shortened(value: str, limit: int) -> str:
+    """``value`` itself, cut to ``limit`` characters; the last of them tells that there was more."""
+    return value if len(value) <= limit else value[: max(0, limit - 1)] + "…"
+
+
+def detail(message: str) -> str:
+    """What an error says, as it may travel in a header: one line of less than 1 KB."""
+    line = shown(" ".join(message[: 4 * DETAIL_BYTES_MAX].split()), DETAIL_BYTES_MAX)
+    data = line.encode()
+    if len(data) <= DETAIL_BYTES_MAX:
+        return line
+    return data[: DETAIL_BYTES_MAX - 3].decode(errors="ignore") + "…"
+
+
+def json_shown(document: str) -> str:
+    """A JSON text in which nothing acts on a terminal: the same document, in JSON's own escapes."""
+    lines = document.split("\n")
+    return "\n".join(_SUSPECT.sub(_json_escape, line) for line in lines)
+
+
+def log_processor(_logger: object, _method: str, event: Mapping[str, Any]) -> dict[str, Any]:
+    """For structlog, before the renderer: nothing in a line of a log but what is seen.
+
+    An exception and a stack keep their lines, which a program of ours has written.
+    """
+    return {shown(str(key), 200): _logged(key, value, 0) for key, value in event.items()}
+
+
+def _logged(key: str, value: Any, depth: int) -> Any:
+    if isinstance(value, str):
+        text = str(value)  # an enumeration of strings, too
+        return shown_lines(text) if key in ("exception", "stack") else shown(text, LOG_VALUE_MAX)
+    if value is None or isinstance(value, bool | int | float) or key == "exc_info":
+        return value
+    if depth < _LOG_DEPTH_MAX:
+        if isinstance(value, Mapping):
+            return {shown(str(k), 200): _logged("", v, depth + 1) for k, v in value.items()}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [_logged("", one, depth + 1) for one in value]
+    return shown(repr(value) if not isinstance(value, BaseException) else str(value), LOG_VALUE_MAX)
+
+
+def _cut(text: str, limit: int) -> str:
+    """An escape that the cut goes through goes away as a whole."""
+    kept = text[: max(0, limit - 1)]
+    last = kept.rfind("\\", max(0, len(kept) - 9))
+    if last >= 0 and _SEVERED.fullmatch(kept, last):
+        kept = kept[:last]
+    return kept + "…"
+
+
+_SEVERED = re.compile(r"\\(?:x[0-9a-f]?|u[0-9a-f]{0,3}|U[0-9a-f]{0,7})?")
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def _escape(found: re.Match[str]) -> str:
+    character = found[0]
+    if character.isprintable():
+        return character
+    number = ord(character)
+    if number < 0x100:
+        return _SHORT.get(character) or f"\\x{number:02x}"
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    character = found[0]
+    if character.isprintable():
+        return character
+    number = ord(character)
+    if number < 0x10000:
+        return f"\\u{number:04x}"
+    high, low = divmod(number - 0x10000, 0x400)
+    return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"
