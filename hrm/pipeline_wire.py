@@ -18,6 +18,7 @@ from hrm.core.pipeline.model import (
     SIZE_BUCKETS_MB,
     Device,
     PipelineSpec,
+    ResultFormat,
     Row,
     SubtaskKey,
     SubtaskSpec,
@@ -33,22 +34,26 @@ from hrm.core.pipeline.node_messages import (
     TaskOutcome,
 )
 from hrm.errors import InvalidRequest
+from hrm.text import shortened
 from hrm.v1 import pipeline_pb2 as pb
 
 __all__ = [
     "CHUNK_BYTES",
     "FILES_BYTES_MAX",
     "attempt_of",
+    "check_key",
     "from_capacity",
     "from_load",
     "from_outcome",
     "from_pipeline",
+    "from_result_format",
     "from_timing",
     "to_capacity",
     "to_files",
     "to_load",
     "to_outcome",
     "to_pipeline",
+    "to_result_format",
     "to_task",
     "to_task_id",
     "to_timing",
@@ -62,6 +67,7 @@ _TEXT_MAX = 500
 """Of a reason in words; what is longer is cut."""
 _MOST = 1e9
 """What a wait without end is sent as."""
+_KEY_BYTES = (16, 64)
 _TASK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _LOAD_NUMBERS = (
@@ -88,7 +94,8 @@ def to_task_id(value: str, field: str = "task_id") -> TaskId:
     """An id that may name a directory."""
     if not _TASK_ID.fullmatch(value):
         raise InvalidRequest(
-            f"{field} is {value!r}; letters, digits, '.', '_' and '-', at most 128, may name a task"
+            f"{field} is {value[:80]!r}; letters, digits, '.', '_' and '-', at most 128, may name "
+            f"a task"
         )
     return TaskId(value)
 
@@ -143,7 +150,7 @@ def to_pipeline(message: pb.PipelineSpec) -> PipelineSpec:
     name = wire.to_name(message.name, "pipeline.name")
     if not _REFERENCE.fullmatch(message.reference):
         raise InvalidRequest(
-            f"pipeline.reference is {message.reference!r}; it must be MODULE:ATTRIBUTE"
+            f"pipeline.reference is {message.reference[:80]!r}; it must be MODULE:ATTRIBUTE"
         )
     if not 1 <= len(message.subtasks) <= SUBTASKS_MAX:
         raise InvalidRequest(
@@ -196,7 +203,28 @@ def to_task(
         size_mb=_number(size_mb, "size_mb", most=1e9),
         workload=workload or WorkloadClass.BATCH,
         submitted_at=submitted_at,
+        user=wire.to_text(message.user, "user"),
+        result_format=to_result_format(message.result_format),
     )
+
+
+def from_result_format(kind: ResultFormat) -> Any:
+    return pb.PipelineResultFormat.Value(f"PIPELINE_RESULT_FORMAT_{kind.name}")
+
+
+def to_result_format(number: int) -> ResultFormat:
+    """Where nothing is said, a pickle: clients that know of no other expect it."""
+    if number == pb.PIPELINE_RESULT_FORMAT_UNSPECIFIED:
+        return ResultFormat.PICKLE
+    return _enum(ResultFormat, pb.PipelineResultFormat, number, "result_format")
+
+
+def check_key(key: bytes) -> bytes:
+    """A task's key as it came, which no message repeats."""
+    least, most = _KEY_BYTES
+    if key and not least <= len(key) <= most:
+        raise InvalidRequest(f"result_key has {len(key)} bytes; {least} to {most}, or none, may be")
+    return key
 
 
 def to_files(files: Iterable[pb.SourceFile]) -> dict[str, bytes]:
@@ -205,7 +233,7 @@ def to_files(files: Iterable[pb.SourceFile]) -> dict[str, bytes]:
     for file in files:
         path = PurePosixPath(file.path)
         if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in file.path:
-            raise InvalidRequest(f"files: {file.path!r} is no relative path without '..'")
+            raise InvalidRequest(f"files: {file.path[:80]!r} is no relative path without '..'")
         found[str(path)] = file.content
     size = sum(map(len, found.values()))
     if size > FILES_BYTES_MAX:
@@ -242,7 +270,7 @@ def from_timing(timing: SubtaskTiming, node: str = "") -> pb.SubtaskTiming:
         ready_at_s=timing.ready_at,
         started_at_s=timing.started_at,
         co_runners=[_from_row(row) for row in timing.co_runners],
-        message=timing.message,
+        message=shortened(timing.message, wire.TEXT_LENGTH_MAX),
         node=node,
         placed_by=timing.placed_by,
         fallback=timing.fallback[:_TEXT_MAX],
@@ -322,7 +350,9 @@ def to_capacity(message: pb.PipelineCapacity) -> NodeCapacity:
 
 
 def from_load(load: NodeLoad) -> pb.PipelineLoad:
-    numbers = {name: min(_MOST, getattr(load, name)) for name in _LOAD_NUMBERS}
+    values = {name: getattr(load, name) for name in _LOAD_NUMBERS}
+    # A whole number stays one, or the message does not take it.
+    numbers = {name: type(value)(min(_MOST, value)) for name, value in values.items()}
     return pb.PipelineLoad(at_s=load.at, task_ids=sorted(load.tasks), **numbers)
 
 

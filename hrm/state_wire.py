@@ -22,6 +22,7 @@ from hrm.core.negotiator import Claim, Decision, Outcome, Proposal
 from hrm.core.remote import JobImage, StateChanged, UnitState
 from hrm.core.resource_unit import Entry
 from hrm.errors import InvalidRequest
+from hrm.text import shortened
 from hrm.v1 import scheduler_pb2 as pb
 
 __all__ = [
@@ -76,7 +77,7 @@ def from_proposal(value: Proposal, session: int, problem: str) -> pb.ProposeRequ
             for x in value.claims
         ],
         lease_token=value.lease_token,
-        problem=problem,
+        problem=shortened(problem, wire.TEXT_LENGTH_MAX),
     )
 
 

@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any
 
-from hrm import wire
+from hrm import ownership, wire
 from hrm.core.model import Resources
 from hrm.core.submission_messages import SubmissionRecord, SubmissionState
 from hrm.core.submissions import Entry
@@ -51,6 +51,7 @@ def to_record(request: pb.SubmitRequest, submission_id: str, now: float) -> Subm
         InvalidRequest: a field is missing or out of range.
     """
     driver = request.driver
+    ownership.owner_of(request.ownership_key)
     resources = [_resource(each) for each in driver.resources]
     if len(resources) > RESOURCES_MAX or len(driver.arguments) > ARGUMENTS_MAX:
         raise InvalidRequest(
@@ -90,6 +91,7 @@ def to_record(request: pb.SubmitRequest, submission_id: str, now: float) -> Subm
         supervise=driver.supervise,
         files=tuple(sorted({each["sha256"] for each in resources if each["sha256"]})),
         submitted_at_s=now,
+        ownership_key=request.ownership_key,
     )
 
 

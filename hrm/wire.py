@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
+from hrm import request_bounds
 from hrm.core.binding import BindingMode
 from hrm.core.commands import RebindUnits
 from hrm.core.model import (
@@ -25,6 +26,7 @@ from hrm.core.model import (
     ContainerState,
     ContainerStatus,
     EndCause,
+    Followed,
     Gpu,
     LaunchContext,
     NodeName,
@@ -39,6 +41,7 @@ from hrm.core.model import (
     WorkloadClass,
 )
 from hrm.errors import InvalidRequest
+from hrm.text import shortened
 from hrm.v1 import admin_pb2 as admin
 from hrm.v1 import common_pb2 as common
 from hrm.v1 import node_pb2 as node
@@ -62,6 +65,7 @@ __all__ = [
     "to_binding",
     "to_class",
     "to_document",
+    "to_followed",
     "to_gang_min",
     "to_launch",
     "to_name",
@@ -81,16 +85,16 @@ RUN_LIMIT_MAX = 1_000_000
 GANG_MAX = 100_000
 GPU_INDEX_MAX = 1023
 HOSTS_MAX = 32
-NAME_LENGTH_MAX = 253
-TEXT_LENGTH_MAX = 65_536
-DOCUMENT_LENGTH_MAX = 4 * 1024 * 1024
+NAME_LENGTH_MAX = request_bounds.ID
+TEXT_LENGTH_MAX = request_bounds.TEXT
+DOCUMENT_LENGTH_MAX = request_bounds.DOCUMENT
 INT32_MAX = 2**31 - 1
 COUNT_MAX = 2**63 - 1
 
 _SIZES_KEPT = 1_024
 _TASK_COUNTS = ("tasks_total", "tasks_running", "tasks_completed", "tasks_failed")
 _TIMES = ("requested_at_s", "assigned_at_s", "started_at_s", "ended_at_s", "expected_duration_s")
-_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 E = TypeVar("E", bound=Enum)
 
@@ -116,12 +120,24 @@ _TO_APPLICATION_STATE = {number: member for member, number in APPLICATION_STATE.
 
 
 def to_name(value: str, field: str) -> str:
-    """A label: letters, digits, '-', '_', '.'; not empty."""
+    """An id: letters, digits, '-', '_', '.', of which '-' and '.' do not come first, so that it is
+    neither an option nor a directory; not empty."""
     if not value or len(value) > NAME_LENGTH_MAX or not _NAME.fullmatch(value):
         raise InvalidRequest(
-            f"{field} is {value[:80]!r}: give 1 to {NAME_LENGTH_MAX} letters, digits, '-', '_', '.'"
+            f"{field} is {value[:80]!r}: give 1 to {NAME_LENGTH_MAX} letters, digits, '-', '_', "
+            f"'.', and none of '-' and '.' first"
         )
     return value
+
+
+def to_followed(message: Any) -> Followed | None:
+    """The newest epoch that the sender has followed; None: it has followed none."""
+    if not message.followed_epoch:
+        return None
+    if message.followed_epoch < 0:
+        raise InvalidRequest(f"followed_epoch is {message.followed_epoch}; it cannot be below 0")
+    epoch_id = message.followed_epoch_id
+    return Followed(message.followed_epoch, epoch_id and to_name(epoch_id, "followed_epoch_id"))
 
 
 def to_text(value: str, field: str) -> str:
@@ -405,10 +421,10 @@ def from_shortcut(value: Shortcut) -> node.Shortcut:
     return node.Shortcut(
         name=value.name,
         state=value.state,
-        note=value.note,
+        note=shortened(value.note, TEXT_LENGTH_MAX),
         used=value.used,
         missed=value.missed,
-        why_missed=value.why_missed,
+        why_missed=shortened(value.why_missed, TEXT_LENGTH_MAX),
     )
 
 
@@ -446,7 +462,7 @@ def to_status(message: common.ContainerStatus) -> ContainerStatus:
         workload_class=to_class(message.workload_class, "workload_class") or WorkloadClass.BATCH,
         resources=to_resources(message.resources, "resources"),
         state=_TO_CONTAINER_STATE[message.state],
-        node=NodeName(message.node),
+        node=NodeName(to_name(message.node, "node") if message.node else ""),
         unit_id=ResourceUnitId(to_text(message.resource_unit_id, "resource_unit_id")),
         requested_at_s=requested_at_s,
         assigned_at_s=assigned_at_s,
@@ -492,7 +508,7 @@ def from_status(value: ContainerStatus) -> common.ContainerStatus:
     if value.end is not None:
         message.end.cause = END_CAUSE[value.end.cause]
         message.end.exit_code = value.end.exit_code
-        message.end.message = value.end.message
+        message.end.message = shortened(value.end.message, TEXT_LENGTH_MAX)
     if value.usage is not None:
         message.usage.cpu_percent = value.usage.cpu_percent
         message.usage.memory_mib = value.usage.memory_mib

@@ -66,8 +66,13 @@ from hrm.core.application_messages import (
     TargetsChanged,
     Ticked,
 )
+from hrm.core.wakefulness import Wakefulness
 
 __all__ = ["AppMasterCore", "AppMasterLimits"]
+
+_LATE_S = 1.0
+_TICK_S = 0.5
+"""How often it wants a tick while it waits for a master's word, to notice that it slept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +158,7 @@ class AppMasterCore:
     _finish: FinishApplication | None = None
     _highest_target: int = 0
     _commands: list[Command] = field(default_factory=list)
+    _awake: Wakefulness | None = None
 
     def adopt(self, executors: Mapping[str, int]) -> None:
         """Executors (id to profile) that Spark holds, told to an AppMaster that takes over."""
@@ -164,6 +170,7 @@ class AppMasterCore:
 
     def handle(self, event: Event) -> list[Command]:
         """Takes one event; returns what must be done, in order."""
+        self._notice_sleep(event.now)
         match event:
             case TargetsChanged():
                 self._targets_changed(event)
@@ -202,6 +209,8 @@ class AppMasterCore:
         if self.ended or not self.attached:
             return None
         due = [c.confirm_by_s for c in self.containers.values() if c.confirm_by_s is not None]
+        if due and self._awake is not None:
+            due.append(self._awake.seen_s + _TICK_S)
         due += [
             profile.retry_at_s
             for number, profile in self.profiles.items()
@@ -266,6 +275,8 @@ class AppMasterCore:
                 again.append(self._ask(container, target))
             elif container.phase is Phase.RUNNING and not same_master:
                 container.confirm_by_s = event.now + self.limits.confirm_s
+            elif container.phase is Phase.RUNNING and container.confirm_by_s is not None:
+                pass  # this master has had the time before, and has some of it left
             else:
                 self._give_up(container, "the master no longer knows it")
         if again:
@@ -398,6 +409,16 @@ class AppMasterCore:
                 caused_by_app=False,
             )
         )
+
+    def _notice_sleep(self, now: float) -> None:
+        """This process slept, and what a master may have confirmed has not been read yet. Only
+        while it waits for that is a long time between two events a sleep."""
+        unsure = [c for c in self.containers.values() if c.confirm_by_s is not None]
+        slept_s = self._awake.passed(now) if unsure and self._awake is not None else 0.0
+        self._awake = Wakefulness(_LATE_S, now)
+        for container in unsure if slept_s else ():
+            assert container.confirm_by_s is not None
+            container.confirm_by_s += slept_s
 
     def _give_up_unconfirmed(self, now: float) -> None:
         if not self.attached:

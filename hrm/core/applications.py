@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from hrm.core import commands as c
 from hrm.core import events as e
-from hrm.core import gangs
+from hrm.core import gangs, ownership
 from hrm.core.admission import gpu_refusal, malformed, refusal, resolve
 from hrm.core.ledger import Application, Container, Ledger
 from hrm.core.model import (
@@ -32,7 +32,8 @@ from hrm.core.model import (
 from hrm.core.nodes import Nodes
 from hrm.core.placing import Placing
 from hrm.core.records import ApplicationRecord
-from hrm.errors import LimitReached, NotFound, StaleEpoch
+from hrm.core.wakefulness import excused
+from hrm.errors import HrmError, LimitReached, NotFound, NotOwner, StaleEpoch
 
 __all__ = ["Applications"]
 
@@ -48,11 +49,14 @@ class Applications:
 
     def recover(self, record: ApplicationRecord, now: float) -> None:
         """Take over an application from the store; its AppMaster has the grace period to come."""
+        if is_driver(record.application_id) and not record.owner:  # written by an older HRM
+            record = replace(record, owner=ownership.MASTER)
         app = self.ledger.new_application(record, self.placing.choose_scheduler())
         app.recovered = True
         app.doubtful_until_s = None
         if record.state.ended:
             self.ledger.ended.append(record.application_id)
+            self.ledger.holdings.ended(app)
             return
         app.detached_at_s = now
         if record.state is not ApplicationState.DETACHED:
@@ -62,32 +66,54 @@ class Applications:
         if event.application_id:
             self._register_again(event)
             return
-        app = self.ledger.submitted_as(event.submission_key)
+        app = self.ledger.submitted_as(event.owner, event.submission_key)
+        why = self._full(event.user) if app is None else ""
+        why = why or self.ledger.holdings.refusal(app, event.launch)
+        if why:
+            self.ledger.out.append(c.Refuse(call_id=event.call_id, error=LimitReached(why)))
+            return
         if app is None:
-            limit = self.ledger.bounds.applications_limit
-            if len(self.ledger.live) >= limit:
-                message = (
-                    f"{limit} applications are live already (applications_limit); wait for one "
-                    f"to end, or raise it in hrm.toml [master]"
-                )
-                error = LimitReached(message)
-                self.ledger.out.append(c.Refuse(call_id=event.call_id, error=error))
-                return
             app = self._new(event)
-        app.launch = event.launch
+        self.ledger.holdings.took(app, event.launch)
         self._admit(event.call_id, app)
 
-    def attached(self, event: e.ApplicationAttached) -> None:
+    def _full(self, user: str) -> str:
+        """Why no further application of ``user`` is admitted; empty if one is."""
+        bounds, live = self.ledger.bounds, self.ledger.live
+        if len(live) >= bounds.applications_limit:
+            return (
+                f"{bounds.applications_limit} applications are live already (applications_limit); "
+                f"wait for one to end, or raise it in hrm.toml [master]"
+            )
+        if len(live) < bounds.applications_per_user:
+            return ""
+        if sum(app.record.user == user for app in live.values()) < bounds.applications_per_user:
+            return ""
+        return (
+            f"{bounds.applications_per_user} applications of {user[:80]!r} are live already "
+            f"(applications_per_user); wait for one to end, or raise it in hrm.toml [master]"
+        )
+
+    def attach_refusal(self, event: e.ApplicationAttached) -> HrmError | None:
+        """Why this session may not be opened. To be asked before anything of the session that it
+        would replace is touched: a refused one must leave no trace."""
         app = self.ledger.applications.get(event.application_id)
+        unknown = app is None and event.now < self.ledger.forgot_until_s
+        if app is not None and not ownership.is_owner(app.record.owner, event.owner):
+            return _denied(event.application_id)
+        if unknown or event.epoch != self.ledger.epoch:
+            message = "the master has restarted since this AppMaster registered; register again"
+            return StaleEpoch(message)
         if app is None or app.life.state.ended:
-            error = _gone(event.application_id, app)
+            return _gone(event.application_id, app)
+        return None
+
+    def attached(self, event: e.ApplicationAttached) -> None:
+        error = self.attach_refusal(event)
+        if error is not None:
             self.ledger.out.append(c.Refuse(call_id=event.call_id, error=error))
             return
-        if event.epoch != self.ledger.epoch:
-            message = "the master has restarted since this AppMaster registered; register again"
-            refusal = c.Refuse(call_id=event.call_id, error=StaleEpoch(message))
-            self.ledger.out.append(refusal)
-            return
+        app = self.ledger.applications[event.application_id]
         app.session = event.session
         app.detached_at_s = None
         if app.doubtful_until_s is None:
@@ -106,6 +132,8 @@ class Applications:
             return
         app.session = None
         app.detached_at_s = event.now
+        if app.doubtful_until_s:
+            app.doubtful_until_s = None  # it has not said yet what it wants again
         why = "its AppMaster's session broke"
         self.ledger.move_application(app, ApplicationState.DETACHED, event.now, why)
 
@@ -209,20 +237,34 @@ class Applications:
         self.end(app, ApplicationState.KILLED, message, event.now)
         self.ledger.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
 
+    def woke(self, now: float, slept_s: float) -> None:
+        """This master slept: each AppMaster that is away has its time to come back again."""
+        for app in self.ledger.live_applications():
+            if app.detached_at_s is not None:
+                app.excused_s = excused(app.detached_at_s, app.excused_s, now, slept_s)
+            if app.doubtful_until_s and app.doubtful_until_s + slept_s > now:
+                app.doubtful_until_s += slept_s
+
     def tick(self, now: float) -> None:
         grace_s = self.ledger.bounds.application_grace_s
         for app in self.ledger.live_applications():
-            if app.detached_at_s is not None and now - app.detached_at_s > grace_s:
+            away_since_s = app.away_since_s
+            if away_since_s is not None and now - away_since_s > grace_s:
                 message = f"its AppMaster did not come back within {grace_s:.0f} s"
                 self.end(app, ApplicationState.FAILED, message, now)
+        self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        """The oldest ended ones, while they are too many or hold too much."""
+        ended, holdings = self.ledger.ended, self.ledger.holdings
         kept = self.ledger.bounds.ended_applications_kept
-        for _ in range(len(self.ledger.ended) - kept):
-            application_id = self.ledger.ended[0]
-            if self.ledger.applications[application_id].containers:
+        while ended and (len(ended) > kept or holdings.too_many_ended):
+            app = self.ledger.applications[ended[0]]
+            if app.containers:
                 break
-            self.ledger.ended.popleft()
-            del self.ledger.applications[application_id]
-            self.ledger.out.append(c.ForgetApplication(application_id=application_id))
+            del self.ledger.applications[ended.popleft()]
+            holdings.forgotten(app)
+            self.ledger.out.append(c.ForgetApplication(application_id=app.application_id))
 
     def end(self, app: Application, state: ApplicationState, message: str, now: float) -> None:
         """End an application and stop all it has."""
@@ -239,6 +281,7 @@ class Applications:
                 if node.state is not NodeState.LOST:
                     drop = c.DropShuffleFiles(application_id=app.application_id)
                     self.ledger.send(node, drop)
+        self.ledger.holdings.ended(app)
         app.session = None
         app.detached_at_s = None
         notice = c.EndApplication(state=state, message=message)
@@ -269,6 +312,7 @@ class Applications:
             gang_min=event.gang_min,
             submission_id=event.submission_id,
             submission_attempt=event.submission_attempt,
+            owner=event.owner,
         )
         app = self.ledger.new_application(record, self.placing.choose_scheduler())
         app.detached_at_s = event.now
@@ -278,14 +322,42 @@ class Applications:
 
     def _register_again(self, event: e.ApplicationRegistered) -> None:
         app = self.ledger.applications.get(event.application_id)
+        if app is None and self._may_be_forgotten(event):
+            app = self._take_back(event)
         if app is None or app.life.state.ended:
-            error = _gone(event.application_id, app)
+            error: HrmError = _gone(event.application_id, app)
             self.ledger.out.append(c.Refuse(call_id=event.call_id, error=error))
             return
-        app.launch = event.launch
+        if not ownership.is_owner(app.record.owner, event.owner):
+            error = _denied(event.application_id)
+            self.ledger.out.append(c.Refuse(call_id=event.call_id, error=error))
+            return
+        if why := self.ledger.holdings.refusal(app, event.launch):
+            self.ledger.out.append(c.Refuse(call_id=event.call_id, error=LimitReached(why)))
+            return
+        if event.owner and not app.record.owner:
+            self.ledger.claim(app, event.owner)
+        self.ledger.holdings.took(app, event.launch)
         if app.session is None:
             app.detached_at_s = event.now
         self._admit(event.call_id, app)
+
+    def _may_be_forgotten(self, event: e.ApplicationRegistered) -> bool:
+        """Does it run by an earlier master's word, of which the store knows no more? Not so the
+        driver of a submission: without its submission it has no lease."""
+        if event.now >= self.ledger.forgot_until_s or event.submission_id:
+            return False
+        full = len(self.ledger.live) >= self.ledger.bounds.applications_limit
+        return not full and not is_driver(event.application_id)
+
+    def _take_back(self, event: e.ApplicationRegistered) -> Application:
+        """Under the id that it has: what runs for it on nodes is adopted as they tell of it."""
+        app = self._new(replace(event, new_id=event.application_id))
+        app.recovered = True
+        app.doubtful_until_s = None
+        self.nodes.forgot()
+        self.nodes.mirror.claim(app, event.now)
+        return app
 
     def _admit(self, call_id: int, app: Application) -> None:
         # Also what has ended: its AppMaster may have been away when that was told, and would wait
@@ -295,6 +367,7 @@ class Applications:
         answer = c.ApplicationAdmitted(
             application_id=app.application_id,
             epoch=self.ledger.epoch,
+            epoch_id=self.ledger.epoch_id,
             containers=statuses,
             last_executor_number=app.last_executor_number,
         )
@@ -375,3 +448,8 @@ def _gone(application_id: ApplicationId, app: Application | None) -> NotFound:
         f"{application_id} has ended: {app.life.state.value}"
         + (f" ({app.record.message})" if app.record.message else "")
     )
+
+
+def _denied(application_id: ApplicationId) -> NotOwner:
+    instead = "register without the id, for an application of your own"
+    return ownership.denied(application_id, instead)

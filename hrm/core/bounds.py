@@ -16,6 +16,7 @@ class Bounds:
     """Bounds of the master's core. Units last in each name; counts have none."""
 
     node_timeout_s: float = 15.0
+    tick_late_s: float = 1.0
     application_grace_s: float = 30.0
     lease_timeout_s: float = 2.0
     lease_scope: Literal["global", "candidates"] = "global"
@@ -42,9 +43,19 @@ class Bounds:
     heartbeat_interval_s: float = 1.0
     applications_limit: int = 10_000
     containers_limit: int = 100_000
+    applications_per_user: int = 10_000
+    launches_held_mib: int = 1_024
+    nodes_limit: int = 20_000
     ended_applications_kept: int = 1_000
+    ended_applications_mib: int = 256
     ended_containers_kept: int = 200
     parked_proposals_limit: int = 1_024
     delays_kept: int = 1_000
     lost_nodes_kept: int = 1_000
     run_times_kept: int = 10_000
+
+    @property
+    def asleep_s(self) -> float:
+        """So long without a tick, the master slept; well below what it grants others."""
+        least_s = min(self.node_timeout_s, self.application_grace_s, self.scheduler_timeout_s)
+        return min(self.tick_late_s, least_s / 4)

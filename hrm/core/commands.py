@@ -33,6 +33,7 @@ __all__ = [
     "ClaimsSettled",
     "ContainerChanged",
     "Done",
+    "DropNode",
     "DropScheduler",
     "DropShuffleFiles",
     "EndApplication",
@@ -49,6 +50,7 @@ __all__ = [
     "PersistApplication",
     "PersistRunTime",
     "ProposeClaims",
+    "RaiseEpoch",
     "RebindUnits",
     "Rebound",
     "Refuse",
@@ -163,6 +165,7 @@ class ApplicationAdmitted:
 
     application_id: ApplicationId
     epoch: int
+    epoch_id: str = ""
     containers: tuple[ContainerStatus, ...]
     last_executor_number: int
 
@@ -254,9 +257,11 @@ class ForgetApplication:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RememberNode:
-    """Write down that the node belongs to the cluster: a restarted master waits for it."""
+    """Write down that the node belongs to the cluster, and the digest of its ownership key: a
+    restarted master waits for it."""
 
     node: NodeName
+    owner: str = ""
 
 
 @quick
@@ -320,11 +325,29 @@ class SendToScheduler:
 
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DropNode:
+    """End the stream of this incarnation: its agent registers again."""
+
+    node: NodeName
+    incarnation: str
+
+
+@quick
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DropScheduler:
     """End the subscription of this session: the scheduler may subscribe anew."""
 
     scheduler: str
     session: int
+
+
+@quick
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaiseEpoch:
+    """Write down a later epoch; the interpreter answers with ``EpochRaised``. Until then nothing
+    of the new one leaves."""
+
+    epoch: int
 
 
 MasterCommand: TypeAlias = (
@@ -343,7 +366,9 @@ MasterCommand: TypeAlias = (
     | WakeScheduler
     | ProposeClaims
     | SendToScheduler
+    | DropNode
     | DropScheduler
+    | RaiseEpoch
 )
 
 

@@ -20,6 +20,7 @@ from hrm.core.model import (
     ContainerSpec,
     ContainerStatus,
     EndCause,
+    Followed,
     LaunchContext,
     NodeName,
     Progress,
@@ -46,6 +47,7 @@ __all__ = [
     "ContainersRequested",
     "DrainRequested",
     "EndsAcknowledged",
+    "EpochRaised",
     "Event",
     "HeartbeatDue",
     "KillRequested",
@@ -85,7 +87,9 @@ class Event:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRegistered(Event):
     """An agent opened its stream. ``identity`` tells agents of one name apart; ``incarnation`` is
-    new with every process; ``sequence`` rises with every message of one incarnation."""
+    new with every process; ``sequence`` rises with every message of one incarnation. ``owner``: the
+    digest of its ownership key, see ``core.ownership``. ``followed``: None where it has followed no
+    master since its start, as for AppMasters and schedulers."""
 
     call_id: int
     node: NodeName
@@ -100,6 +104,8 @@ class NodeRegistered(Event):
     spark_versions: tuple[str, ...] = ()
     platform: str = ""
     remarks: tuple[str, ...] = ()
+    owner: str = ""
+    followed: Followed | None = None
 
 
 @quick
@@ -140,6 +146,7 @@ class ApplicationRegistered(Event):
     where the master itself wants one for the driver of a submission.
 
     ``submission_id`` and ``submission_attempt``: whose driver registers, in cluster mode.
+    ``owner``: the digest of its ownership key, see ``core.ownership``.
     """
 
     call_id: int
@@ -157,6 +164,8 @@ class ApplicationRegistered(Event):
     new_id: ApplicationId | None = None
     submission_id: str = ""
     submission_attempt: int = 0
+    owner: str = ""
+    followed: Followed | None = None
 
 
 @quick
@@ -168,6 +177,7 @@ class ApplicationAttached(Event):
     application_id: ApplicationId
     session: int
     epoch: int
+    owner: str = ""
 
 
 @quick
@@ -292,6 +302,7 @@ class SchedulerConnected(Event):
     call_id: int
     scheduler: str
     session: int
+    followed: Followed | None = None
 
 
 @quick
@@ -319,6 +330,14 @@ class LeaseReturned(Event):
     scheduler: str
     session: int
     token: int
+
+
+@quick
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochRaised(Event):
+    """``RaiseEpoch`` is on the disk."""
+
+    epoch: int
 
 
 @quick
@@ -470,6 +489,7 @@ MasterEvent: TypeAlias = (
     | SchedulerDisconnected
     | LeaseRequested
     | LeaseReturned
+    | EpochRaised
     | Ticked
 )
 

@@ -30,13 +30,15 @@ def explain(
 ) -> tuple[str, list[str]]:
     """One line, and the details behind it. ``history``: the application's, oldest first."""
     details = [_class_line(app), *_trouble(history), *_excluded(ledger, app, now)]
+    if not app.life.state.ended:
+        details += list(ledger.ahead.values())[:_DETAILS_MAX]
     state = app.life.state
     if state.ended:
         seconds = app.record.ended_at_s - app.record.submitted_at_s
         message = f": {app.record.message}" if app.record.message else ""
         return f"{state.value} after {seconds:.1f} s{message}", details
     if state is ApplicationState.DETACHED:
-        left_s = ledger.bounds.application_grace_s - (now - (app.detached_at_s or now))
+        left_s = ledger.bounds.application_grace_s - (now - (app.away_since_s or now))
         return (
             f"its AppMaster is away; it has {max(0.0, left_s):.0f} s to come back before the "
             f"application fails",
@@ -149,6 +151,8 @@ def _pending_line(ledger: Ledger, app: Application, pending: list[Container], no
     oldest_s = now - min(x.requested_at_s for x in pending)
     since = f"{many} for a place ({request}{each}) since {oldest_s:.1f} s"
     alive = [n for n in ledger.nodes.values() if n.state is NodeState.ALIVE]
+    if not alive and ledger.ahead:
+        return f"{since}: no node is alive; {next(iter(ledger.ahead.values()))}"
     if not alive:
         return f"{since}: no node is alive; start one with hrm agent, or see hrm nodes"
     if pending[0].held:

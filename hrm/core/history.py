@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hrm.core.model import ApplicationState, EndCause
 from hrm.core.quick import quick
 
-__all__ = ["Barred", "Refused", "StateEvent"]
+__all__ = ["Barred", "Refused", "Reign", "Service", "StateEvent"]
 
 
 class Refused(enum.Enum):
@@ -28,6 +28,19 @@ class Barred(enum.Enum):
     ADMITTED = "admitted"
 
 
+class Service(enum.Enum):
+    """In place of a state: does the master take what it would have to write?"""
+
+    PAUSED = "paused"
+    RESUMED = "resumed"
+
+
+class Reign(enum.Enum):
+    """In place of a state: what became of the master's epoch."""
+
+    RAISED = "epoch raised"
+
+
 _ENDED = frozenset(state.value for state in ApplicationState if state.ended)
 _WELL = frozenset({EndCause.RELEASED.value, EndCause.KILLED.value})
 
@@ -37,9 +50,9 @@ _WELL = frozenset({EndCause.RELEASED.value, EndCause.KILLED.value})
 class StateEvent:
     """One change. ``event_id`` rises with every event of a cluster, across its masters.
 
-    ``kind``: application, container, node or journal (which speaks of itself). ``from_state`` is
-    empty where the entity is new. ``exit_code`` is -1 where there is none. A node's
-    ``application_id`` is that for which alone it was excluded or admitted.
+    ``kind``: application, container, node, master or journal (which speaks of itself).
+    ``from_state`` is empty where the entity is new. ``exit_code`` is -1 where there is none.
+    ``application_id`` of a node is that for which alone it was excluded or admitted.
     """
 
     event_id: int

@@ -12,9 +12,10 @@ import numpy as np
 
 from hrm.core.binding import BindingMode
 from hrm.core.feasibility import capacity_vector, minus
+from hrm.core.holdings import kept_bytes, launch_bytes
 from hrm.core.ledger import Ledger
 from hrm.core.master import MasterCore
-from hrm.core.model import NOTHING, ContainerState, NodeState, Resources, WorkloadClass
+from hrm.core.model import NO_LAUNCH, NOTHING, ContainerState, NodeState, Resources, WorkloadClass
 from hrm.core.node import NodeCore
 from hrm.core.resource_unit import UnitQueue, pooled_part
 from hrm.core.shared_state import SharedState
@@ -181,6 +182,14 @@ def _books(ledger: Ledger) -> list[str]:
                 found.append(f"{container.container_id} is not in its node's book")
         if app.life.state.ended and app.in_state(ContainerState.RUNNING, ContainerState.PENDING):
             found.append(f"{app.application_id} has ended but its containers go on")
+    holdings = ledger.holdings
+    live = sum(launch_bytes(app.launch) for app in ledger.live.values())
+    ended = [app for app in ledger.applications.values() if app.life.state.ended]
+    if holdings.live_bytes != live:
+        found.append(f"launches are said to hold {holdings.live_bytes} bytes, they hold {live}")
+    if holdings.ended_bytes != sum(map(kept_bytes, ended)):
+        found.append(f"ended applications do not hold {holdings.ended_bytes} bytes")
+    found += [f"{x.application_id} has ended with a launch" for x in ended if x.launch != NO_LAUNCH]
     return found
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from hrm.core import commands as c
 from hrm.core.bounds import Bounds
 from hrm.core.exclusion import Exclusions
+from hrm.core.holdings import Holdings
 from hrm.core.model import (
     NO_LAUNCH,
     ApplicationId,
@@ -81,8 +82,10 @@ class Application:
     ``doubtful_until_s``: known from an earlier master, and what it asks this one for until then may
     be what it asked that one for; None before its AppMaster has come, 0 after its first requests.
 
+    ``excused_s``: until then its AppMaster's absence does not count (``hrm.core.wakefulness``).
+
     ``gang_min``: how many containers must be placed before the first of them may be, 0 once that is
-    so; see ``Placing.gang_of``.
+    so; see ``Placing.gang_of``. ``kept_bytes``: of an ended one, see ``core.holdings``.
     """
 
     record: ApplicationRecord
@@ -102,6 +105,8 @@ class Application:
     recovered: bool = False
     doubtful_until_s: float | None = 0.0
     gang_min: int = 0
+    kept_bytes: int = 0
+    excused_s: float = 0.0
 
     @property
     def application_id(self) -> ApplicationId:
@@ -113,6 +118,11 @@ class Application:
             return live
         return next((x for x in self.ended if x.container_id == container_id), None)
 
+    @property
+    def away_since_s(self) -> float | None:
+        """Since when its AppMaster's absence counts; None: it is there."""
+        return None if self.detached_at_s is None else max(self.detached_at_s, self.excused_s)
+
     def is_doubtful(self, now: float) -> bool:
         """May it ask for what an earlier master granted?"""
         return self.doubtful_until_s is None or now < self.doubtful_until_s
@@ -123,7 +133,11 @@ class Application:
 
 @dataclass(slots=True)
 class Node:
-    """One node. ``containers`` are all and only the live containers assigned to it."""
+    """One node. ``containers`` are all and only the live containers assigned to it; ``owner`` is
+    the digest of its agent's ownership key, ``incarnations`` the latest to register with it.
+
+    ``excused_s``: until then its silence does not count (``hrm.core.wakefulness``).
+    """
 
     name: NodeName
     life: Lifecycle[NodeState]
@@ -143,10 +157,17 @@ class Node:
     usage: Usage | None = None
     shortcuts: tuple[Shortcut, ...] = ()
     remarks: tuple[str, ...] = ()
+    owner: str = ""
+    excused_s: float = 0.0
+    incarnations: tuple[str, ...] = ()
 
     @property
     def state(self) -> NodeState:
         return self.life.state
+
+    @property
+    def silent_since_s(self) -> float:
+        return max(self.last_heard_s, self.excused_s)
 
 
 class Ledger:
@@ -160,6 +181,10 @@ class Ledger:
         PENDING containers are with a scheduler iff they are not ``held``, which none is unless
         ``recovering``: a node that has not come back yet may be running those.
 
+    ``forgot_until_s``: until then the store may lack applications that run; what is unknown is left
+    alone. ``has_forgotten``: it does; then it may lack nodes, too. ``ahead``: nodes and
+    applications that do not follow this master, and why (``hrm.core.epochs``).
+
     ``watch`` hears of every move of an application, container or node, of new ones, and of nodes
     that are excluded.
     """
@@ -171,21 +196,32 @@ class Ledger:
         self.state = SharedState()
         self.applications: dict[ApplicationId, Application] = {}
         self.live: dict[ApplicationId, Application] = {}
-        self._by_key: dict[str, ApplicationId] = {}
+        self._by_key: dict[tuple[str, str], ApplicationId] = {}
         self.ended: deque[ApplicationId] = deque()
         self.nodes: dict[NodeName, Node] = {}
         self.out: list[c.MasterCommand] = []
         self.recovering = False
+        self.epoch_id = ""
+        self.has_forgotten = False
+        self.forgot_until_s = float("-inf")
+        self.ahead: dict[str, str] = {}
         self.run_times = RunTimes(bounds.run_times_kept)
         self.finish_times = FinishTimes(bounds.default_duration_s)
         self.exclusions = Exclusions(bounds, watch)
+        self.holdings = Holdings(bounds)
 
     def live_applications(self) -> list[Application]:
         return list(self.live.values())
 
-    def submitted_as(self, submission_key: str) -> Application | None:
-        """The live application of this try of this driver."""
-        return self.live.get(self._by_key.get(submission_key, ApplicationId("")))
+    def submitted_as(self, owner: str, submission_key: str) -> Application | None:
+        """The live application of this try of this driver: another owner's has another key."""
+        return self.live.get(self._by_key.get((owner, submission_key), ApplicationId("")))
+
+    def claim(self, app: Application, owner: str) -> None:
+        """Enter the owner of an application that has none yet."""
+        self._by_key.pop(_key(app.record), None)
+        self.update_record(app, owner=owner)
+        self._by_key[_key(app.record)] = app.application_id
 
     def new_container(self, app: Application, request: ContainerRequest, now: float) -> Container:
         application_id, executor_id = app.record.application_id, request.executor_id
@@ -214,7 +250,7 @@ class Ledger:
         self.applications[record.application_id] = app
         if not record.state.ended:
             self.live[record.application_id] = app
-            self._by_key[record.submission_key] = record.application_id
+            self._by_key[_key(record)] = record.application_id
         return app
 
     def new_node_life(self, name: NodeName) -> Lifecycle[NodeState]:
@@ -231,7 +267,7 @@ class Ledger:
             changes["first_running_at_s"] = now
         if to.ended:
             del self.live[app.application_id]
-            self._by_key.pop(app.record.submission_key, None)
+            self._by_key.pop(_key(app.record), None)
             changes["ended_at_s"] = now
             changes["message"] = why
             if app.progress is not None:
@@ -263,8 +299,11 @@ class Ledger:
         del app.containers[container.container_id]
         app.ended.append(container)
         app.ended_ids.add(container.container_id)
+        self.holdings.container_ended(app, container)
         while len(app.ended) > self.bounds.ended_containers_kept:
-            app.ended_ids.remove(app.ended.popleft().container_id)
+            oldest = app.ended.popleft()
+            app.ended_ids.remove(oldest.container_id)
+            self.holdings.container_forgotten(app, oldest)
         self.tell(container)
 
     def bound_waiting(self, unit_id: ResourceUnitId) -> None:
@@ -385,6 +424,10 @@ class Ledger:
         queue = self.state.find(container.unit_id)
         if queue is not None and queue.remove(container.container_id) is not None:
             self.refresh(container.unit_id)
+
+
+def _key(record: ApplicationRecord) -> tuple[str, str]:
+    return record.owner, record.submission_key
 
 
 def _ran_its_course(end: ContainerEnd) -> bool:

@@ -6,12 +6,15 @@ keeps the books. This module routes events to them and lets time pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import TypeAlias
 
 from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.applications import Applications
 from hrm.core.bounds import Bounds
+from hrm.core.epochs import Epochs
 from hrm.core.ledger import Ledger
 from hrm.core.model import NodeName
 from hrm.core.negotiator import Negotiator
@@ -23,8 +26,11 @@ from hrm.core.remotes import Remotes
 from hrm.core.run_times import RunTime
 from hrm.core.scheduler import PlacementPolicy, Scheduler
 from hrm.core.transitions import Watch
+from hrm.core.wakefulness import Wakefulness, excused
 
 __all__ = ["MasterCore"]
+
+_Registration: TypeAlias = e.NodeRegistered | e.ApplicationRegistered | e.SchedulerConnected
 
 
 class MasterCore:
@@ -34,11 +40,13 @@ class MasterCore:
         epoch: rises with every master of this cluster; nodes refuse older ones.
         policies: one placement policy a scheduler; as many schedulers as policies.
         records: applications that the store knows.
-        known_nodes: nodes that the store knows. New containers of recovered applications wait until
-            these are back, or the recovery window ends.
+        known_nodes: nodes that the store knows, each with the digest of its ownership key. New
+            containers of recovered applications wait until these are back, or the recovery window
+            ends.
         drained_nodes: nodes that the store says an administrator has drained.
         run_times: mean run times that the store knows, the latest last.
         watch: hears of every change of state, as it is made.
+        epoch_id: new with every process.
     """
 
     def __init__(
@@ -47,11 +55,12 @@ class MasterCore:
         policies: Iterable[PlacementPolicy],
         bounds: Bounds | None = None,
         records: Iterable[ApplicationRecord] = (),
-        known_nodes: Iterable[NodeName] = (),
+        known_nodes: Mapping[NodeName, str] = MappingProxyType({}),
         drained_nodes: Iterable[NodeName] = (),
         run_times: Iterable[RunTime] = (),
         now: float = 0.0,
         watch: Watch | None = None,
+        epoch_id: str = "",
     ) -> None:
         bounds = bounds or Bounds()
         self.ledger = Ledger(epoch, bounds, watch)
@@ -62,16 +71,23 @@ class MasterCore:
         ]
         self.placing = Placing(self.ledger, self.negotiator, schedulers)
         self.remotes = Remotes(self.ledger, self.placing, self.negotiator)
-        self.nodes = Nodes(self.ledger, self.placing, set(known_nodes), drained_nodes)
+        self.nodes = Nodes(self.ledger, self.placing, known_nodes, drained_nodes)
         self.rebinding = Rebinding(self.ledger)
+        self.epochs = Epochs(self.ledger, now)
+        self.ledger.epoch_id = epoch_id
         self.applications = Applications(self.ledger, self.placing, self.nodes)
         for row in run_times:
             for key in self.ledger.run_times.put(row):
                 self.ledger.out.append(c.ForgetRunTime(key=key))
-        self.recovery_ends_at_s = now + bounds.recovery_window_s
+        self._awake = Wakefulness(bounds.asleep_s, now)
+        self._began_s = now
+        self._excused_s = float("-inf")
+        self.slept_s = 0.0
+        """For how long it has slept and nobody has been told yet: whoever tells it sets it to 0."""
         for record in records:
             self.applications.recover(record, now)
         self.ledger.recovering = bool(self.nodes.awaited)
+        self.ledger.forgot_until_s = now + bounds.application_grace_s
         self._handlers: dict[type[e.Event], Callable[..., None]] = {
             e.NodeRegistered: self.nodes.registered,
             e.NodeReported: self.nodes.reported,
@@ -95,6 +111,7 @@ class MasterCore:
             e.SchedulerDisconnected: self.remotes.disconnected,
             e.LeaseRequested: self.remotes.lease_requested,
             e.LeaseReturned: self.remotes.lease_returned,
+            e.EpochRaised: self._epoch_raised,
             e.Ticked: lambda event: self._tick(event.now),
         }
 
@@ -104,13 +121,47 @@ class MasterCore:
 
     def handle(self, event: e.MasterEvent) -> list[c.MasterCommand]:
         """Take in one fact; answers what is to be done, in order."""
-        self._handlers[type(event)](event)
+        slept_s = self._awake.passed(event.now)
+        if slept_s:
+            self._woke(event.now, slept_s)
+        if not isinstance(event, _Registration) or self.epochs.admits(event):
+            self._handlers[type(event)](event)
         self.remotes.flush(event.now)
         out = self.ledger.out
         self.ledger.out = []
         return out
 
+    @property
+    def recovery_ends_at_s(self) -> float:
+        """How long the nodes that an earlier master knew have to come back."""
+        window_s = self.ledger.bounds.recovery_window_s
+        return max(self._began_s, self._excused_s) + window_s
+
+    def _woke(self, now: float, slept_s: float) -> None:
+        """This process slept: what others may have said meanwhile has not been heard yet."""
+        self.slept_s += slept_s
+        self._excused_s = excused(self._began_s, self._excused_s, now, slept_s)
+        if self.ledger.forgot_until_s + slept_s > now:
+            self.ledger.forgot_until_s += slept_s
+        self.nodes.woke(now, slept_s)
+        self.applications.woke(now, slept_s)
+        self.placing.woke(now, slept_s)
+        self.rebinding.woke(slept_s)
+
+    def _epoch_raised(self, event: e.EpochRaised) -> None:
+        """Everybody has time to come back, as after any start; the store may not know of all."""
+        before = self.epoch
+        self.epochs.raised(event)
+        if self.epoch > before:
+            self._began_s = event.now
+            self.ledger.forgot_until_s = event.now + self.ledger.bounds.application_grace_s
+            self.ledger.recovering = True
+            self.nodes.forgot()
+
     def _tick(self, now: float) -> None:
+        slept_s = self._awake.ticked(now)
+        if slept_s:
+            self._woke(now, slept_s)
         if self.ledger.recovering and now >= self.recovery_ends_at_s:
             self.nodes.end_recovery(now)
         self.nodes.tick(now)

@@ -11,12 +11,15 @@ container the node knows, so a lost message costs a heartbeat, not a container:
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from hrm.core import commands as c
 from hrm.core.drains import Drains
 from hrm.core.exclusion import is_failure
 from hrm.core.feasibility import demand_vector, fits
 from hrm.core.ledger import Application, Container, Ledger, Node
 from hrm.core.model import (
+    ApplicationId,
     ApplicationState,
     ContainerEnd,
     ContainerId,
@@ -24,6 +27,7 @@ from hrm.core.model import (
     ContainerState,
     ContainerStatus,
     EndCause,
+    NodeName,
     NodeState,
     is_driver,
 )
@@ -34,17 +38,39 @@ __all__ = ["Mirror"]
 
 
 class Mirror:
-    """Keeps no state of its own: the books are the ledger's."""
+    """``unclaimed``: by application and container, what nodes have said last of containers that
+    belong to none that this master knows. While such a one may yet be taken back
+    (``Ledger.forgot_until_s``), they are left alone; a node that has fallen silent since may run
+    them still. ``_told_by`` has all of these by node, and some that were claimed meanwhile: what a
+    node says anew must not cost a look at those of all others. The other books are the ledger's.
+    """
 
     def __init__(self, ledger: Ledger, placing: Placing, drains: Drains) -> None:
         self.ledger = ledger
         self.placing = placing
         self.drains = drains
+        self.unclaimed: dict[
+            ApplicationId, dict[ContainerId, tuple[NodeName, ContainerStatus]]
+        ] = {}
+        self._told_by: defaultdict[NodeName, set[tuple[ApplicationId, ContainerId]]]
+        self._told_by = defaultdict(set)
+
+    def claim(self, app: Application, now: float) -> None:
+        """An application is taken back: with all that nodes have said of it."""
+        for name, status in self.unclaimed.pop(app.application_id, {}).values():
+            node = self.ledger.nodes.get(name)
+            if node is not None and node.state is not NodeState.LOST:
+                self.apply(node, status, now)
+            elif status.state is not ContainerState.ENDED:
+                end = ContainerEnd(cause=EndCause.NODE_LOST, message=f"{name} is lost")
+                self.ledger.end_container(self._adopt(app, status, now), end, now)
 
     def reconcile(
         self, node: Node, statuses: tuple[ContainerStatus, ...], now: float, *, registration: bool
     ) -> None:
         """Make the books agree with the full list of a node."""
+        if self.unclaimed:
+            self._forget_unclaimed(node, now)
         listed = {status.container_id for status in statuses}
         absent = [x for name, x in node.containers.items() if name not in listed]
         absent = [x for x in absent if not self._given_up(node, x, now)]
@@ -61,6 +87,18 @@ class Mirror:
         # Only now that the node has been told the classes of those that it runs.
         for container in absent:
             self._send_again(node, container, now, registration=registration)
+
+    def _forget_unclaimed(self, node: Node, now: float) -> None:
+        """The node says anew what it has; or nobody has claimed anything in time."""
+        if now >= self.ledger.forgot_until_s:
+            self.unclaimed.clear()
+            self._told_by.clear()
+        for application_id, container_id in self._told_by.pop(node.name, ()):
+            found = self.unclaimed.get(application_id, {})
+            if container_id in found and found[container_id][0] == node.name:
+                del found[container_id]
+                if not found:
+                    del self.unclaimed[application_id]
 
     def _given_up(self, node: Node, container: Container, now: float) -> bool:
         """End a container that its node does not know, unless it may be on its way there."""
@@ -93,6 +131,12 @@ class Mirror:
         """Take in what a node says of one container."""
         app = self.ledger.applications.get(status.application_id)
         container = None if app is None else app.containers.get(status.container_id)
+        if app is None and now < self.ledger.forgot_until_s:
+            self.ledger.has_forgotten = True
+            found = self.unclaimed.setdefault(status.application_id, {})
+            found[status.container_id] = (node.name, status)
+            self._told_by[node.name].add((status.application_id, status.container_id))
+            return
         if container is None and app is not None and self._may_adopt(app, status):
             container = self._adopt(app, status, now)
         if status.state is ContainerState.ENDED:

@@ -28,6 +28,7 @@ __all__ = [
     "ContainerState",
     "ContainerStatus",
     "EndCause",
+    "Followed",
     "Gpu",
     "LaunchContext",
     "NodeName",
@@ -50,6 +51,14 @@ ApplicationId = NewType("ApplicationId", str)
 ContainerId = NewType("ContainerId", str)
 NodeName = NewType("NodeName", str)
 ResourceUnitId = NewType("ResourceUnitId", str)
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """The newest epoch that one has followed, and its id; see ``hrm.core.epochs``."""
+
+    epoch: int
+    epoch_id: str = ""
 
 
 class WorkloadClass(enum.Enum):

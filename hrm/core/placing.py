@@ -214,6 +214,16 @@ class Placing:
         together = gang or proposal.workload_class is WorkloadClass.STREAM
         return () if together and len(kept) < len(claims) else kept
 
+    def woke(self, now: float, slept_s: float) -> None:
+        """This master slept: proposals and calls of schedulers may be here, and not read yet. Not
+        so a stream's lease: it is a right, and ends when its time is over."""
+        for scheduler in self.schedulers.values():
+            if scheduler.in_flight is not None:
+                application_id, since_s = scheduler.in_flight
+                scheduler.in_flight = (application_id, since_s + slept_s)
+            if isinstance(scheduler, RemoteScheduler):
+                scheduler.woke(now, slept_s)
+
     def tick(self, now: float) -> None:
         """End leases and proposals whose time is over."""
         if self.negotiator.lease.expire(now) or self.negotiator.lease.holder is None:

@@ -51,6 +51,11 @@ class Rebinding:
             error = InvalidRequest(event.message)
             self.ledger.out.append(c.Refuse(call_id=event.request_id, error=error))
 
+    def woke(self, slept_s: float) -> None:
+        """This master slept: the answers may be here, and not read yet."""
+        for call_id, (name, until_s) in self.pending.items():
+            self.pending[call_id] = (name, until_s + slept_s)
+
     def tick(self, now: float) -> None:
         for call_id, (name, until_s) in list(self.pending.items()):
             if now >= until_s:

@@ -16,7 +16,8 @@ class ApplicationRecord:
     ``last_executor_number`` is the highest executor number seen when the record was written;
     ``gang_min`` how many of its first containers start together, 0 and 1: each by itself.
     ``submission_id`` and ``submission_attempt`` tell whose driver registered it, in cluster mode.
-    ``tasks_…`` are what its driver had counted when it ended.
+    ``tasks_…`` are what its driver had counted when it ended. ``owner``: the digest of its
+    ownership key; empty: registered by an older HRM.
     """
 
     application_id: ApplicationId
@@ -42,3 +43,4 @@ class ApplicationRecord:
     tasks_total: int = 0
     tasks_completed: int = 0
     tasks_failed: int = 0
+    owner: str = ""

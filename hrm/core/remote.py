@@ -37,6 +37,7 @@ from hrm.core.model import (
 from hrm.core.resource_unit import Entry
 from hrm.core.scheduler import Job, Placement, Scheduler
 from hrm.core.shared_state import SharedState
+from hrm.core.wakefulness import excused
 
 __all__ = ["JobImage", "RemoteScheduler", "StateChanged", "UnitState"]
 
@@ -114,6 +115,7 @@ class RemoteScheduler(Scheduler):
         self.sequence = 0
         self.sent_at_s = now
         self.heard_at_s = now
+        self.excused_s = 0.0
         self.call_id = 0
         self.lease_call_id = 0
         self.lease_for = ApplicationId("")
@@ -145,7 +147,12 @@ class RemoteScheduler(Scheduler):
 
     def silent(self, now: float) -> bool:
         """It has jobs and has not answered for too long: it hangs, whatever its connection says."""
-        return bool(self.jobs) and now - self.heard_at_s > self.bounds.scheduler_timeout_s
+        since_s = max(self.heard_at_s, self.excused_s)
+        return bool(self.jobs) and now - since_s > self.bounds.scheduler_timeout_s
+
+    def woke(self, now: float, slept_s: float) -> None:
+        """The master slept, and has heard nothing of what this one may have said."""
+        self.excused_s = excused(self.heard_at_s, self.excused_s, now, slept_s)
 
     def changes(self, now: float, *, all_of_them: bool) -> Iterator[StateChanged]:
         """The messages that bring the other side up to date; none where that can wait."""

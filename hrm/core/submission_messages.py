@@ -7,7 +7,7 @@ imperative. Nothing here does IO.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from hrm.core.model import Resources
@@ -85,6 +85,7 @@ class SubmissionBounds:
     unequally fast, and the time that a kill takes. ``renew_s``: how often a lease is renewed.
     ``driver_launches_max``: containers that a node has begun to start and that came to nothing, in
     a row. One that only waited at its node does not count, for its driver had no part in its end.
+    ``tick_late_s``: so long without a tick, the master slept.
     """
 
     submissions_limit: int = 1_000
@@ -98,6 +99,7 @@ class SubmissionBounds:
     driver_restart_window_s: float = 3_600.0
     driver_launches_max: int = 3
     recovery_s: float = 15.0
+    tick_late_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,8 @@ class SubmissionRecord:
     hashes that it needs, as long as it lives. ``restarts``: when it was restarted, the latest last.
     ``launches``: containers in a row that were begun and in which no driver ran. ``may_live``: the
     driver of ``attempt`` had a lease when it was last heard of, so it may live although it is lost.
+    ``ownership_key``: the client made it, and the node of each driver is given it, so here is not a
+    digest but the key itself; empty: submitted by an older HRM.
     """
 
     submission_id: str
@@ -132,6 +136,7 @@ class SubmissionRecord:
     may_live: bool = False
     exit_code: int = -1
     message: str = ""
+    ownership_key: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +199,7 @@ class LeaseAsked(_Driver):
 
     call_id: int
     gone: bool = False
+    ownership_key: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,6 +275,7 @@ class EndHolder:
 class EndLinked:
     """The driver is dead: what is left of its application must go."""
 
+    submission_id: str
     application_id: str
     state: SubmissionState
     message: str

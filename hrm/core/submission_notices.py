@@ -21,6 +21,7 @@ from hrm.core.model import (
     LaunchContext,
     WorkloadClass,
 )
+from hrm.core.ownership import MASTER
 
 __all__ = [
     "application_end",
@@ -55,6 +56,7 @@ def holder_registration(
         user=record.user,
         declared_class=WorkloadClass.STREAM if record.stream else WorkloadClass.BATCH,
         launch=launch,
+        owner=MASTER,
     )
 
 

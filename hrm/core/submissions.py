@@ -40,10 +40,12 @@ from typing import Any
 
 from hrm.core import submission_messages as m
 from hrm.core.model import DRIVER_PREFIX
+from hrm.core.ownership import denied, is_owner
 from hrm.core.submission_messages import SUBMISSION, SubmissionRecord
 from hrm.core.submission_messages import SubmissionState as S
 from hrm.core.transitions import Lifecycle
-from hrm.errors import HrmError, LimitReached, NotFound, StaleEpoch
+from hrm.core.wakefulness import Wakefulness
+from hrm.errors import HrmError, LimitReached, NotFound, NotOwner, StaleEpoch
 
 __all__ = ["Entry", "SubmissionsCore"]
 
@@ -80,6 +82,7 @@ class SubmissionsCore:
         self._ended: deque[str] = deque()
         self._out: list[m.Command] = []
         self._count = 0
+        self._awake = Wakefulness(self.bounds.tick_late_s, now)
         for record in records:
             self._recover(record, now)
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -96,6 +99,7 @@ class SubmissionsCore:
 
     def handle(self, event: m.Event) -> list[m.Command]:
         """Take in one fact; answers what is to be done, in order."""
+        self._woke(self._awake.passed(event.now))
         self._handlers[type(event)](event)
         out, self._out = list(dict.fromkeys(self._out)), []
         return sorted(out, key=_who_hears_last)
@@ -119,6 +123,18 @@ class SubmissionsCore:
     def submitted_as(self, key: str) -> Entry | None:
         """The submission of this try of this client."""
         return next((x for x in self.entries.values() if x.record.key == key), None)
+
+    def check_owner(self, submission_id: str, ownership_key: str) -> None:
+        """Does this key speak for the submission, if there is one?
+
+        Raises:
+            NotOwner: no.
+        """
+        entry = self.entries.get(submission_id)
+        if entry is not None and not is_owner(entry.record.ownership_key, ownership_key):
+            raise denied(
+                submission_id, "only its client and the nodes of its drivers have it; submit again"
+            )
 
     def admit(self) -> None:
         """May one more submission come?
@@ -176,15 +192,20 @@ class SubmissionsCore:
 
     def _lease_asked(self, event: m.LeaseAsked) -> None:
         entry = self._current(event)
+        try:
+            self.check_owner(event.submission_id, event.ownership_key)
+        except NotOwner as error:
+            self._out.append(m.RefuseCall(call_id=event.call_id, error=error))
+            return
         if event.gone:
             self._gone(event)
             return
         if entry is None or not _may_run(entry.record):
-            error = StaleEpoch(
+            stale = StaleEpoch(
                 f"driver {event.attempt} of {event.submission_id} may not run: "
                 f"{self._why_not(event.submission_id)}"
             )
-            self._out.append(m.RefuseCall(call_id=event.call_id, error=error))
+            self._out.append(m.RefuseCall(call_id=event.call_id, error=stale))
             return
         entry.granted_at_s = event.now
         if entry.confirm_by_s is not None:
@@ -281,7 +302,15 @@ class SubmissionsCore:
         if entry is not None and not entry.record.state.ended:
             self._end(entry, S.KILLED, event.now, event.message)
 
+    def _woke(self, slept_s: float) -> None:
+        """The master slept for so long, and drivers have more time to be heard of. What waits for
+        the end of a lease waits no longer for that: leases end by real time."""
+        for entry in self.live() if slept_s else ():
+            if entry.confirm_by_s is not None:
+                entry.confirm_by_s += slept_s
+
     def _ticked(self, event: m.Ticked) -> None:
+        self._woke(self._awake.ticked(event.now))
         for entry in self.live():
             record = entry.record
             if record.state is S.WAITING_TO_RESTART and event.now >= record.restart_at_s:
@@ -398,11 +427,17 @@ class SubmissionsCore:
     def _end_linked(self, entry: Entry, state: S, message: str) -> None:
         """All of them: a driver may have started others. Those that have ended are left alone."""
         for application_id in entry.record.application_ids:
-            end = m.EndLinked(application_id=application_id, state=state, message=message)
+            end = m.EndLinked(
+                submission_id=entry.record.submission_id,
+                application_id=application_id,
+                state=state,
+                message=message,
+            )
             self._out.append(end)
 
     def _end(self, entry: Entry, state: S, now: float, message: str, **changes: Any) -> None:
         changes |= {"message": message, "ended_at_s": now, "may_live": False, "restart_at_s": 0.0}
+        changes |= {"driver": "", "files": ()}  # nothing is started of it any more
         self._move(entry, state, now, message or state.value, **changes)
         self._end_linked(entry, state, message)
         submission_id = entry.record.submission_id

@@ -19,9 +19,13 @@ __all__ = ["Answers"]
 class Answers:
     """``waiting``: calls without an answer yet, by number, with the event and its time."""
 
-    def __init__(self, violated: Callable[[str], None]) -> None:
+    def __init__(
+        self, violated: Callable[[str], None], awake_s: Callable[[float, float], float]
+    ) -> None:
+        """``awake_s``: how much of a time the master was awake."""
         self.waiting: dict[int, e.MasterEvent] = {}
         self._violated = violated
+        self._awake_s = awake_s
 
     def master_began(self) -> None:
         """Who asked the one before hears that the connection broke."""
@@ -62,8 +66,9 @@ class Answers:
         }
         for call_id, asked in self.waiting.items():
             limit_s = limits_s.get(type(asked))
-            if limit_s is not None and now - asked.now > limit_s:
+            waited_s = self._awake_s(asked.now, now)
+            if limit_s is not None and waited_s > limit_s:
                 self._violated(
-                    f"{type(asked).__name__} {call_id} has waited {now - asked.now:.1f} s for its "
+                    f"{type(asked).__name__} {call_id} has waited {waited_s:.1f} s for its "
                     f"answer, its limit is {limit_s:.1f} s"
                 )

@@ -34,6 +34,8 @@ from hrm.sim.evictions import needless_evictions
 from hrm.sim.grants import Grants
 from hrm.sim.overtaking import Overtaking, held_up
 from hrm.sim.room import room
+from hrm.sim.silences import Silences
+from hrm.sim.sleepers import Sleepers
 from hrm.sim.submission_checks import SubmissionChecks
 from hrm.sim.views import Views
 
@@ -50,6 +52,7 @@ class Oracle:
     ``processes``: every live process of the cluster, and its machine.
     """
 
+    sleepers: Sleepers
     found: list[str] = field(default_factory=list)
     checks: int = 0
     told: dict[ApplicationId, bool] = field(default_factory=dict)
@@ -58,17 +61,19 @@ class Oracle:
     copies: Copies = field(init=False)
     grants: Grants = field(init=False)
     overtaking: Overtaking = field(init=False)
+    silences: Silences = field(init=False)
     submissions: SubmissionChecks = field(init=False)
     views: Views = field(init=False)
     _stops: Counter[str] = field(default_factory=Counter)
     _second: int = 0
 
     def __post_init__(self) -> None:
-        self.answers = Answers(self.violated)
+        self.silences = Silences(self.violated, self.sleepers)
+        self.answers = Answers(self.violated, self.silences.awake_s)
         self.copies = Copies(self.violated)
         self.grants = Grants(self.violated)
         self.overtaking = Overtaking(self.violated)
-        self.submissions = SubmissionChecks(self.violated)
+        self.submissions = SubmissionChecks(self.violated, self.silences.awake_s)
         self.views = Views(self.violated)
 
     def violated(self, what: str) -> None:
@@ -78,6 +83,7 @@ class Oracle:
 
     def master_began(self, core: MasterCore) -> None:
         self.answers.master_began()
+        self.silences.master_began()
         self.copies.master_began()
         self.views.master_began()
         self.grants.master_began(core)
@@ -100,6 +106,7 @@ class Oracle:
                     )
             elif isinstance(command, c.SendToNode):
                 self._ordered(command, event.now)
+        self.silences.after(core, event, commands)
         self.answers.after(core, event, commands)
         self.grants.after(core, event, commands)
         self.copies.after(core, commands)
@@ -133,6 +140,10 @@ class Oracle:
                 self.told[application_id] = True
             case c.NotifyApplication(notice=c.EndApplication()):
                 self.told.pop(command.application_id, None)
+
+    def store_changed(self, known: Iterable[ApplicationId]) -> None:
+        """The disk has forgotten something: promises rest on what it has now."""
+        self.told = dict.fromkeys([x for x in known if x in self.told], True)
 
     def _master_restarted(self, core: MasterCore) -> None:
         """Whatever an AppMaster was told survives."""

@@ -8,6 +8,7 @@ another), or with the driver.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hrm.core import application_messages as am
@@ -21,12 +22,14 @@ from hrm.core.model import (
     ContainerState,
     ContainerStatus,
     EndCause,
+    Followed,
     Resources,
     WorkloadClass,
 )
+from hrm.core.wakefulness import Patience
 from hrm.errors import NotFound
 from hrm.sim import words
-from hrm.sim.network import Stream
+from hrm.sim.network import CALL_TIMEOUT_S, Stream
 from hrm.sim.plan import ApplicationPlan
 
 if TYPE_CHECKING:
@@ -119,6 +122,11 @@ class Driver:
             ),
         )
 
+    @property
+    def owner(self) -> str:
+        """The digest of its ownership key."""
+        return f"owner {self.name}"
+
     def registration(self, application_id: ApplicationId) -> e.ApplicationRegistered:
         """What its AppMaster says first; the id is empty where it has none yet."""
         return e.ApplicationRegistered(
@@ -130,6 +138,7 @@ class Driver:
             user="somebody",
             declared_class=self.plan.declared,
             gang_min=self.plan.gang_min,
+            owner=self.owner,
         )
 
     # --- life -----------------------------------------------------------------------------------
@@ -150,6 +159,7 @@ class Driver:
     def crash_appmaster(self) -> None:
         if self.appmaster is not None:
             self.world.log.say(self.name, "AppMaster crashes")
+            self.world.sleepers.died(self.name)
             self.appmaster.leave()
             self.appmaster = None
 
@@ -203,19 +213,15 @@ class Driver:
         before, self._target = self._target, count
         if self.appmaster is None:
             return
-        now = self.world.clock.now
-        self.appmaster.handle(am.TargetsChanged(now=now, targets=self.targets()))
+        self.appmaster.hear(am.TargetsChanged(now=0.0, targets=self.targets()))
         if count < before and self.world.chance.random() < self.plan.kill_chance:
             spare = sorted(self.executors)[: before - count]
-            self.appmaster.handle(am.KillRequested(now=now, executor_ids=tuple(spare)))
+            self.appmaster.hear(am.KillRequested(now=0.0, executor_ids=tuple(spare)))
 
     def _observe(self, name: str) -> None:
         self._class = name
         if self.appmaster is not None and not self.outcome:
-            now = self.world.clock.now
-            self.appmaster.handle(
-                am.ClassObserved(now=now, workload_class=name, evidence="observed")
-            )
+            self.appmaster.hear(am.ClassObserved(now=0.0, workload_class=name, evidence="observed"))
 
 
 class _AppMaster:
@@ -224,27 +230,32 @@ class _AppMaster:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.world = driver.world
+        self.clock = driver.world.clock_of(driver.name)
         self.core = AppMasterCore(limits=_LIMITS, took_over=driver.had_appmaster)
         driver.had_appmaster = True
         self.left = False
         self._application_id = driver.application_id
         self._stream: Stream | None = None
         self._last_number = 0
+        self._followed: Followed | None = None
         self._ended_by_master = False
         self._delay_s = _RECONNECT_S
-        self._alone_since_s = self.world.clock.now
+        self._patience = Patience(
+            self.clock.now,
+            limit_s=_MASTER_TIMEOUT_S,
+            late_s=CALL_TIMEOUT_S + _RECONNECT_MAX_S + 1.0,
+        )
         self._timer = 0
 
     def begin(self, executors: dict[str, int]) -> None:
         self.core.adopt(executors)
-        now = self.world.clock.now
+        now = self.clock.now
         self.handle(am.TargetsChanged(now=now, targets=self.driver.targets()))
         self._register()
 
     def finish(self, succeeded: bool, message: str, limit_s: float) -> None:
-        now = self.world.clock.now
-        self.handle(am.DriverFinished(now=now, succeeded=succeeded, message=message))
-        self.world.clock.after(limit_s, self.leave)
+        self.hear(am.DriverFinished(now=0.0, succeeded=succeeded, message=message))
+        self.clock.after(limit_s, self.leave)
 
     def leave(self) -> None:
         if not self.left:
@@ -253,6 +264,13 @@ class _AppMaster:
                 self._stream.close_client()
 
     # --- the core -------------------------------------------------------------------------------
+
+    def hear(self, event: am.Event) -> None:
+        """What the driver says, when this process takes it in."""
+        self.world.sleepers.tell(self.driver.name, self._hear, event)
+
+    def _hear(self, event: am.Event) -> None:
+        self.handle(replace(event, now=self.clock.now))
 
     def handle(self, event: am.Event) -> None:
         if self.left:
@@ -274,12 +292,12 @@ class _AppMaster:
         self._timer += 1
         due_s = self.core.wake_at_s()
         if due_s is not None:
-            at_s = max(due_s, self.world.clock.now + 0.001)
-            self.world.clock.at(at_s, self._tick, self._timer)
+            at_s = max(due_s, self.clock.now + 0.001)
+            self.clock.at(at_s, self._tick, self._timer)
 
     def _tick(self, timer: int) -> None:
         if timer == self._timer:
-            self.handle(am.Ticked(now=self.world.clock.now))
+            self.handle(am.Ticked(now=self.clock.now))
 
     def _carry_out(self, command: am.Command) -> None:
         driver, application_id = self.driver, self._application_id
@@ -342,10 +360,12 @@ class _AppMaster:
         if self.left:
             return
         event = self.driver.registration(self._application_id)
+        event = replace(event, followed=self._followed)
         self.world.network.call(
             self.driver.client,
             lambda reply: self.world.master.register(event, reply),
             self._registered,
+            process=self.driver.name,
         )
 
     def _registered(self, answer: Any) -> None:
@@ -361,7 +381,9 @@ class _AppMaster:
         assert isinstance(admitted, c.ApplicationAdmitted)
         self._application_id = admitted.application_id
         self._last_number = admitted.last_executor_number
-        self._stream = Stream(self.world.network, self.driver.client, self, strict=True)
+        self._stream = Stream(
+            self.world.network, self.driver.client, self, strict=True, process=self.driver.name
+        )
         self.world.master.accept_session(self._stream)
         self._stream.send_to_server(
             e.ApplicationAttached(
@@ -370,6 +392,7 @@ class _AppMaster:
                 application_id=admitted.application_id,
                 session=0,
                 epoch=admitted.epoch,
+                owner=self.driver.owner,
             )
         )
 
@@ -383,18 +406,19 @@ class _AppMaster:
 
     def _again(self) -> None:
         """Open another session after a pause, unless this has been going on for too long."""
-        now = self.world.clock.now
-        if now - self._alone_since_s > _MASTER_TIMEOUT_S:
+        now = self.clock.now
+        if self._patience.is_over(now):
             self.driver.failed("the master cannot be reached")
             return
         delay_s, self._delay_s = self._delay_s, min(_RECONNECT_MAX_S, 2 * self._delay_s)
-        self.world.clock.after(delay_s, self._register)
+        self.clock.after(delay_s, self._register)
 
     def received(self, message: Any) -> None:
-        now = self.world.clock.now
+        now = self.clock.now
         match message:
             case c.ApplicationAdmitted():
                 self._delay_s = _RECONNECT_S
+                self._followed = Followed(message.epoch, message.epoch_id)
                 self.driver.application_id = message.application_id
                 self.handle(
                     am.SessionOpened(
@@ -427,8 +451,8 @@ class _AppMaster:
         if self.left:
             return
         if self.core.attached:
-            self._alone_since_s = self.world.clock.now
-            self.handle(am.SessionLost(now=self.world.clock.now))
+            self._patience.heard(self.clock.now)
+            self.handle(am.SessionLost(now=self.clock.now))
         if self._ended_by_master:
             self.leave()
         else:

@@ -203,10 +203,11 @@ class Grants:
                 self._shrink(core, event.application_id)
             case e.ContainersRequested():
                 self._asked_at_s[event.application_id] = event.now
-            case e.ClaimsProposed() if not granted:
+            case e.ClaimsProposed():
                 application_id = event.proposal.application_id
+                got_some = any(spec.application_id == application_id for spec in granted)
                 silent_s = event.now - self._asked_at_s.get(application_id, event.now)
-                if silent_s >= core.ledger.bounds.retry_delay_max_s:
+                if not got_some and silent_s >= core.ledger.bounds.retry_delay_max_s:
                     self._shrink(core, application_id)
         for application_id in dict.fromkeys(spec.application_id for spec in granted):
             mine = [spec for spec in granted if spec.application_id == application_id]

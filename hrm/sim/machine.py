@@ -21,6 +21,7 @@ from hrm.core.model import (
     ContainerId,
     ContainerSpec,
     EndCause,
+    Followed,
     NodeName,
     is_driver,
 )
@@ -76,6 +77,7 @@ class Machine:
         self.world = world
         self.plan = plan
         self.name = NodeName(plan.name)
+        self.agent_clock = world.clock_of(plan.name)
         self.units = plan.units
         self.up = True
         self.core: NodeCore | None = None
@@ -92,6 +94,7 @@ class Machine:
         self._incarnation = 0
         self._sequence = 0
         self._newest_epoch = 0
+        self._followed: Followed | None = None
         self._link: _Link | None = None
         self._delay_s = _RECONNECT_S
 
@@ -121,6 +124,7 @@ class Machine:
         self._incarnation += 1
         self._sequence = 0
         self._newest_epoch = 0
+        self._followed = None
         self._delay_s = _RECONNECT_S
         self.core = self._new_core()
         self.world.log.say(self.name, f"agent {self._incarnation} starts")
@@ -138,7 +142,7 @@ class Machine:
         """A disk may fill again before it was emptied."""
         self.world.log.say(self.name, f"its disk is full for {for_s:.1f} s")
         self._full_until_s = max(self._full_until_s, self.world.clock.now + for_s)
-        self.world.clock.at(self._full_until_s, self._see_disk)
+        self.agent_clock.at(self._full_until_s, self._see_disk)
         self._see_disk()
 
     def empty_disk(self) -> None:
@@ -162,7 +166,7 @@ class Machine:
             self._busy = not self._busy
         share = self._usage.uniform(70.0, 100.0) if self._busy else self._usage.uniform(0.0, 5.0)
         used = tuple((x, share * p.spec.resources.vcores) for x, p in self.processes.items())
-        self.world.clock.after(_MEASURE_S, self._measure, core)
+        self.agent_clock.after(_MEASURE_S, self._measure, core)
         self.deliver(e.UsageMeasured(now=self.now(), cpu_percent=used))
 
     def _new_core(self) -> NodeCore:
@@ -185,6 +189,7 @@ class Machine:
         if self.core is None:
             return
         self.world.log.say(self.name, "agent crashes")
+        self.world.sleepers.died(self.name)
         self.core = None
         if self._link is not None:
             self._link.drop()
@@ -290,7 +295,7 @@ class Machine:
                 )
             case c.RegisterAgain():
                 self._binding = command.binding or self._binding
-                self.world.clock.after(0.0, self._register_again, self._link)
+                self.agent_clock.after(0.0, self._register_again, self._link)
 
     def _register_again(self, link: _Link | None) -> None:
         """All is said that was to be said on this stream: open another at once."""
@@ -391,7 +396,12 @@ class Machine:
         return runner
 
     def _say_ended(self, container_id: ContainerId, end: ContainerEnd) -> None:
-        self.deliver(e.ProcessEnded(now=self.now(), container_id=container_id, end=end))
+        """By its parent, which does not sleep when the agent does."""
+        self.world.sleepers.tell(self.name, self._hear_of_end, self._incarnation, container_id, end)
+
+    def _hear_of_end(self, incarnation: int, container_id: ContainerId, end: ContainerEnd) -> None:
+        if incarnation == self._incarnation:  # a later one has found it on the disk
+            self.deliver(e.ProcessEnded(now=self.now(), container_id=container_id, end=end))
 
     # --- the master -----------------------------------------------------------------------------
 
@@ -407,16 +417,19 @@ class Machine:
                 call_id=0,
                 node=self.name,
                 identity=f"{self.name}-{self._identity}",
+                owner=f"owner {self.name}-{self._identity}",
                 incarnation=str(self._incarnation),
                 sequence=self._next_sequence(),
                 host="127.0.0.1",
                 endpoint="127.0.0.1:1",
                 units=core.offers,
                 containers=core.statuses(),
+                followed=self._followed,
             )
         )
 
-    def linked(self, epoch: int) -> None:
+    def linked(self, epoch: int, epoch_id: str) -> None:
+        self._followed = Followed(epoch, epoch_id)
         self._delay_s = _RECONNECT_S
         self.deliver(e.MasterConnected(now=self.now(), epoch=epoch))
 
@@ -432,7 +445,7 @@ class Machine:
             return
         delay_s = self._delay_s * self.world.chance.uniform(0.5, 1.0)
         self._delay_s = min(_RECONNECT_MAX_S, 2 * self._delay_s)
-        self.world.clock.after(delay_s, self._connect)
+        self.agent_clock.after(delay_s, self._connect)
 
     def master_said(self, epoch: int, message: c.NodeMessage, incarnation: int) -> None:
         if self.core is None or incarnation != self._incarnation:
@@ -446,7 +459,7 @@ class Machine:
     def beat(self, link: _Link) -> None:
         if self._link is link:
             self.deliver(e.HeartbeatDue(now=self.now()))
-            self.world.clock.after(self.plan.heartbeat_interval_s, self.beat, link)
+            self.agent_clock.after(self.plan.heartbeat_interval_s, self.beat, link)
 
 
 class _Link:
@@ -458,29 +471,29 @@ class _Link:
         self._incarnation = incarnation
         self._highest_epoch = machine.core.epoch if machine.core is not None else 0
         self.stream = Stream(machine.world.network, machine.name, self, strict=False)
-        machine.world.clock.after(_REGISTER_TIMEOUT_S, self._check)
+        machine.agent_clock.after(_REGISTER_TIMEOUT_S, self._check)
 
     def drop(self) -> None:
         self.stream.close_client()
 
     def received(self, message: Any) -> None:
         epoch, order = message
-        if order is not None:
+        if not isinstance(order, str):
             if self.is_up:
                 self.machine.master_said(epoch, order, self._incarnation)
             return
         if not self.is_up and epoch >= self._highest_epoch:
             self.is_up = True
-            self.machine.linked(epoch)
+            self.machine.linked(epoch, order)
             interval_s = self.machine.plan.heartbeat_interval_s
-            self.machine.world.clock.after(interval_s, self.machine.beat, self)
+            self.machine.agent_clock.after(interval_s, self.machine.beat, self)
 
     def closed(self) -> None:
         self.machine.unlinked(self)
 
     def ghost(self, message: Any) -> None:
         epoch, order = message
-        if order is not None:
+        if not isinstance(order, str):
             self.machine.master_said(epoch, order, self._incarnation)
 
     def _check(self) -> None:

@@ -1,15 +1,16 @@
 """The master's process in virtual time: interpreter, services and store around ``MasterCore``.
 
-As the daemon does, it feeds the core one event at a time, lets nothing leave before the writes of
-its batch and of all earlier ones are on the disk, and keeps one outbox a stream. A crash loses
-whatever was not durable, with everything that would have left after it; the next master begins
-with the store, a higher epoch, and nothing else.
+As the daemon does, it feeds the core one event at a time, holds what waits for the disk behind the
+same gate (``hrm.core.write_gate``), and keeps one outbox a stream. A crash loses whatever was not
+durable, with everything that would have left after it; the next master begins with the store, a
+higher epoch, and nothing else. While the disk is full its writes wait, and callers of what would
+have to be written are refused, by the same rule.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,33 +25,48 @@ from hrm.core.submission_messages import (
     PersistSubmission,
     SubmissionRecord,
 )
+from hrm.core.write_gate import WRITES, Held, Write, WriteGate, needs_room
+from hrm.errors import DiskFull
 from hrm.sim import words
 from hrm.sim.network import Stream
 from hrm.sim.outside import SchedulerEnd
 from hrm.sim.policies import load
+from hrm.sim.sleepers import MASTER
 from hrm.sim.submissions import Submissions
 
 if TYPE_CHECKING:
     from hrm.sim.world import World
 
-__all__ = ["MasterProcess"]
+__all__ = ["Disk", "MasterProcess"]
 
 TICK_S = 0.5
 _WRITE_S = 0.002
+_RETRY_S = 0.5
 
 
-class _Disk:
-    """What survives. Writes are done in order; ``slow_until_s``: until when each takes long."""
+class Disk:
+    """What survives. Writes are done in order; ``slow_until_s``: until when each takes long;
+    ``full_until_s``: until when none is done."""
 
     def __init__(self) -> None:
         self.epoch = 0
         self.applications: dict[ApplicationId, ApplicationRecord] = {}
-        self.nodes: dict[NodeName, None] = {}
+        self.nodes: dict[NodeName, str] = {}
         self.drains: dict[NodeName, None] = {}
         self.run_times: dict[RunTimeKey, RunTime] = {}
         self.submissions: dict[str, SubmissionRecord] = {}
         self.slow_until_s = 0.0
         self.slow_write_s = 0.0
+        self.full_until_s = 0.0
+
+    def copy(self) -> Disk:
+        """What a back-up has of it."""
+        copy = Disk()
+        copy.epoch = self.epoch
+        copy.applications, copy.nodes = dict(self.applications), dict(self.nodes)
+        copy.drains, copy.run_times = dict(self.drains), dict(self.run_times)
+        copy.submissions = dict(self.submissions)
+        return copy
 
     def write_time_s(self, now: float) -> float:
         return self.slow_write_s if self.slow_until_s > now else _WRITE_S
@@ -69,7 +85,7 @@ class _Disk:
             case c.ForgetApplication():
                 self.applications.pop(command.application_id, None)
             case c.RememberNode():
-                self.nodes[command.node] = None
+                self.nodes[command.node] = command.owner
             case c.ForgetNode():
                 self.nodes.pop(command.node, None)
             case c.RememberDrain():
@@ -81,6 +97,8 @@ class _Disk:
                 self.run_times[command.row.key] = command.row
             case c.ForgetRunTime():
                 self.run_times.pop(command.key, None)
+            case c.RaiseEpoch():
+                self.epoch = command.epoch
 
 
 class MasterProcess:
@@ -91,7 +109,8 @@ class MasterProcess:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.disk = _Disk()
+        self.clock = world.clock_of(MASTER)
+        self.disk = Disk()
         self.core: MasterCore | None = None
         self.node_ends: dict[tuple[str, str], _NodeEnd] = {}
         self.application_ends: dict[ApplicationId, _ApplicationEnd] = {}
@@ -103,12 +122,15 @@ class MasterProcess:
         self._subscriptions = 0
         self._call_ids = 0
         self._calls: dict[int, Callable[[c.Reply | c.Refuse], None]] = {}
-        self._held: deque[tuple[list[c.MasterCommand], list[c.MasterCommand]]] = deque()
+        self._gate = WriteGate()
+        self._writing: deque[tuple[list[Write], bool]] = deque()
+        """Writes of batches in turn, and whether the gate holds what comes after them."""
+        self.full: DiskFull | None = None
         self._leaving: deque[c.MasterCommand] = deque()
         self._streams: list[Stream] = []
 
     def now(self) -> float:
-        return self.world.clock.now
+        return self.clock.now
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -121,15 +143,17 @@ class MasterProcess:
             [load(world.plan.policy, index) for index in range(world.plan.schedulers)],
             world.plan.bounds,
             records=list(self.disk.applications.values()),
-            known_nodes=sorted(self.disk.nodes),
+            known_nodes=self.disk.nodes,
             drained_nodes=list(self.disk.drains),
             run_times=list(self.disk.run_times.values()),
             now=self.now(),
+            epoch_id=f"reign-{self._life}",
         )
         self.core.ledger.out.clear()
+        self._gate = WriteGate(self.core.ledger.applications)
         world.log.say("master", f"starts with epoch {self.disk.epoch}")
         world.oracle.master_began(self.core)
-        world.clock.after(TICK_S, self._tick, self._life)
+        self.clock.after(TICK_S, self._tick, self._life)
         if world.plan.submissions:
             self.submissions = Submissions(self)
             self.submissions.begin()
@@ -139,12 +163,15 @@ class MasterProcess:
         if self.core is None:
             return
         written = 0
-        if self._held and self.world.chance.random() < 0.5:
-            writes = self._held[0][0]
+        if self._writing and self.full is None and self.world.chance.random() < 0.5:
+            writes = self._writing[0][0]
             written = self.world.chance.randint(0, len(writes))
             for command in writes[:written]:
                 self.disk.apply(command)
-        self.world.log.say("master", f"crashes with {len(self._held)} batches held, {written} kept")
+        self.world.log.say(
+            "master", f"crashes with {len(self._writing)} batches held, {written} kept"
+        )
+        self.world.sleepers.died(MASTER)
         self.core = None
         if self.submissions is not None:
             self.submissions.crash()
@@ -152,7 +179,8 @@ class MasterProcess:
         self.ears.clear()
         self._life += 1
         self._calls.clear()
-        self._held.clear()
+        self._writing.clear()
+        self.full = None
         self.node_ends.clear()
         self.application_ends.clear()
         self.scheduler_ends.clear()
@@ -167,6 +195,8 @@ class MasterProcess:
         core = self.core
         if core is None:
             return
+        if self.full is not None and type(event) is e.NodeReported and needs_room(core, event):
+            return  # the next heartbeat says it again
         world = self.world
         try:
             commands = core.handle(event)
@@ -179,58 +209,93 @@ class MasterProcess:
         for command in commands:
             if isinstance(command, c.NotifyApplication):
                 world.noticed(core, command)
-        self._take(commands)
+        self._take(event, commands)
 
     def call(self, make: Callable[[int], e.MasterEvent],
              answered: Callable[[c.Reply | c.Refuse], None]) -> None:  # fmt: skip
+        self.world.sleepers.tell(MASTER, self._call, make, answered)
+
+    def _call(
+        self,
+        make: Callable[[int], e.MasterEvent],
+        answered: Callable[[c.Reply | c.Refuse], None],
+    ) -> None:
         if self.core is not None:
             self._call_ids += 1
+            event = make(self._call_ids)
+            if self.full is not None and needs_room(self.core, event):
+                answered(c.Refuse(call_id=self._call_ids, error=self.full))
+                return
             self._calls[self._call_ids] = answered
-            self.submit(make(self._call_ids))
+            self.submit(event)
 
     def _tick(self, life: int) -> None:
         if life == self._life:
             self.submit(e.Ticked(now=self.now()))
-            self.world.clock.after(TICK_S, self._tick, life)
+            self.clock.after(TICK_S, self._tick, life)
 
-    def _take(self, commands: list[c.MasterCommand]) -> None:
-        writes: list[c.MasterCommand] = []
+    def _take(self, event: e.MasterEvent, commands: list[c.MasterCommand]) -> None:
+        writes: list[Write] = []
         leaving: list[c.MasterCommand] = []
         for command in commands:
             match command:
-                case (
-                    c.PersistApplication() | c.ForgetApplication() | c.RememberNode()
-                    | c.ForgetNode() | c.RememberDrain() | c.ForgetDrain() | c.PersistRunTime()
-                    | c.ForgetRunTime()
-                ):  # fmt: skip
-                    writes.append(command)
                 case c.WakeScheduler():
-                    self.world.clock.at(command.at_s, self._woken, self._life, command.scheduler)
+                    self.clock.at(command.at_s, self._woken, self._life, command.scheduler)
                 case c.ProposeClaims():
                     self._bring(command)
+                case _ if type(command) in WRITES:
+                    writes.append(command)  # type: ignore[arg-type]
                 case _:
                     leaving.append(command)
-        if not writes and not self._held:
-            self._send_all(leaving)
-            return
-        self._held.append((writes, leaving))
-        if len(self._held) == 1:
-            self._write_next()
+        passing, held = self._gate.take(event, writes, leaving)
+        if writes or held is not None:
+            self._writing.append((writes, held is not None))
+            if len(self._writing) == 1:
+                self._write_next()
+        if held is not None and self.full is not None:
+            self._refuse(held, self.full)
+        self._send_all(passing)
 
     def _write_next(self) -> None:
-        writes = self._held[0][0]
+        writes = self._writing[0][0]
         took_s = self.disk.write_time_s(self.now()) if writes else _WRITE_S
-        self.world.clock.after(took_s, self._written, self._life)
+        self.clock.after(took_s, self._written, self._life)
 
     def _written(self, life: int) -> None:
         if life != self._life:
             return
-        writes, leaving = self._held.popleft()
+        writes, holds = self._writing[0]
+        if writes and self.disk.full_until_s > self.now():
+            self._pause()
+            self.clock.after(_RETRY_S, self._written, life)
+            return
+        if writes and self.full is not None:
+            self.full = None
+            self.world.log.say("master", "resumes: its disk has room again")
+        self._writing.popleft()
         for command in writes:
             self.disk.apply(command)
-        self._send_all(leaving)
-        if self._held:
+            if isinstance(command, c.RaiseEpoch):
+                self.submit(e.EpochRaised(now=self.now(), epoch=command.epoch))
+        if holds:
+            self._send_all(self._gate.release())
+        if self._writing:
             self._write_next()
+
+    def _pause(self) -> None:
+        if self.full is not None:
+            return
+        self.full = DiskFull("the master is paused: its disk is full")
+        self.world.log.say("master", self.full.message)
+        for held in list(self._gate.held):
+            self._refuse(held, self.full)
+
+    def _refuse(self, held: Held, error: DiskFull) -> None:
+        for command in held.leaving:
+            if isinstance(command, c.Reply | c.Refuse):
+                answered = self._calls.pop(command.call_id, None)
+                if answered is not None:
+                    answered(c.Refuse(call_id=command.call_id, error=error))
 
     def _woken(self, life: int, scheduler: str) -> None:
         if life == self._life:
@@ -238,7 +303,7 @@ class MasterProcess:
 
     def _bring(self, command: c.ProposeClaims) -> None:
         """A scheduler's proposal, if the scheduler lives, as late as it stalls."""
-        network, clock = self.world.network, self.world.clock
+        network, clock = self.world.network, self.clock
         if network.happens("proposal-death"):
             return
         delay_s = 0.0
@@ -252,7 +317,7 @@ class MasterProcess:
         if life == self._life:
             self.submit(e.ClaimsProposed(now=self.now(), proposal=command.proposal))
 
-    def _send_all(self, commands: list[c.MasterCommand]) -> None:
+    def _send_all(self, commands: Sequence[c.MasterCommand]) -> None:
         """In order. Who is answered may say something at once; what comes of that leaves last."""
         sending = bool(self._leaving)
         self._leaving.extend(commands)
@@ -281,6 +346,10 @@ class MasterProcess:
                     scheduler_end = self.scheduler_ends.get((command.scheduler, command.session))
                     if scheduler_end is not None:
                         scheduler_end.put(command.message)
+                case c.DropNode():
+                    node_end = self.node_ends.get((command.node, command.incarnation))
+                    if node_end is not None:
+                        node_end.drop()
                 case c.DropScheduler():
                     scheduler_end = self.scheduler_ends.get((command.scheduler, command.session))
                     if scheduler_end is not None:
@@ -291,16 +360,16 @@ class MasterProcess:
 
     def accept_node(self, stream: Stream) -> None:
         """An agent opens a stream; without a master it breaks at once."""
-        self._accept(stream, _NodeEnd(self, stream))
+        self._accept_later(stream, _NodeEnd(self, stream))
 
     def accept_session(self, stream: Stream) -> None:
         self._sessions += 1
-        self._accept(stream, _ApplicationEnd(self, stream, self._sessions))
+        self._accept_later(stream, _ApplicationEnd(self, stream, self._sessions))
 
     def accept_scheduler(self, stream: Stream) -> None:
         """A scheduler subscribes; its sessions are numbered anew by each master."""
         self._subscriptions += 1
-        self._accept(stream, SchedulerEnd(self, stream, self._subscriptions))
+        self._accept_later(stream, SchedulerEnd(self, stream, self._subscriptions))
 
     def register(self, event: e.ApplicationRegistered, reply: Callable[[Any], None]) -> None:
         """The unary call of AppMasters."""
@@ -320,9 +389,14 @@ class MasterProcess:
                 return
         self.call(lambda call_id: replace(event, now=self.now(), call_id=call_id), registered)
 
-    def _accept(self, stream: Stream, end: _NodeEnd | _ApplicationEnd | SchedulerEnd) -> None:
+    def _accept_later(self, stream: Stream, end: _NodeEnd | _ApplicationEnd | SchedulerEnd) -> None:
+        self.world.sleepers.tell(MASTER, self._accept, self._life, stream, end)
+
+    def _accept(
+        self, life: int, stream: Stream, end: _NodeEnd | _ApplicationEnd | SchedulerEnd
+    ) -> None:
         cut = self.world.network.cut_until(stream.name) > self.now()
-        if self.core is None or cut:
+        if self.core is None or cut or life != self._life:
             stream.close_server()
             return
         stream.server = end
@@ -345,9 +419,19 @@ class _NodeEnd:
 
     def put(self, message: c.NodeMessage) -> None:
         if self._ready:
-            self._stream.send_to_client((self._epoch, message))
+            self._stream.send_to_client((self._epoch(), message))
         else:
             self._outbox.append(message)
+
+    def drop(self) -> None:
+        """The master ends the stream."""
+        self._stream.close_server()
+        self.closed()
+
+    def _epoch(self) -> int:
+        """It may rise while the stream stays."""
+        assert self._master.core is not None
+        return self._master.core.epoch
 
     def received(self, message: Any) -> None:
         if isinstance(message, e.NodeRegistered):
@@ -373,7 +457,9 @@ class _NodeEnd:
     def _register(self, event: e.NodeRegistered) -> None:
         master = self._master
         assert master.core is not None
-        self._epoch = master.core.epoch
+        if master.core.nodes.refusal(replace(event, now=master.now())) is not None:
+            self._stream.close_server()
+            return
         self._key = (event.node, event.incarnation)
         self._previous = master.node_ends.get(self._key)
         master.node_ends[self._key] = self
@@ -394,9 +480,10 @@ class _NodeEnd:
         if self._previous is not None:
             self._previous._stream.close_server()
         self._ready = True
-        self._stream.send_to_client((self._epoch, None))
+        assert self._master.core is not None
+        self._stream.send_to_client((self._epoch(), self._master.core.ledger.epoch_id))
         for message in self._outbox:
-            self._stream.send_to_client((self._epoch, message))
+            self._stream.send_to_client((self._epoch(), message))
         early, self._early = self._early, []
         for message in early:
             self._master.submit(replace(message, now=self._master.now()))
@@ -439,6 +526,12 @@ class _ApplicationEnd:
 
     def _attach(self, event: e.ApplicationAttached) -> None:
         master = self._master
+        assert master.core is not None
+        refusal = master.core.applications.attach_refusal(event)
+        if refusal is not None:
+            self._stream.send_to_client(c.Refuse(call_id=0, error=refusal))
+            self._stream.close_server()
+            return
         self._application_id = event.application_id
         self._previous = master.application_ends.get(event.application_id)
         master.application_ends[event.application_id] = self

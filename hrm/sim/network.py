@@ -18,12 +18,14 @@ from random import Random
 from typing import Any, Protocol
 
 from hrm.sim.clock import Clock
+from hrm.sim.sleepers import MASTER, Sleepers
 
 __all__ = ["Network", "Peer", "Stream"]
 
 KEEPALIVE_S = 2.5
 CALL_TIMEOUT_S = 3.0
 _HOP_S = 0.001
+_STREAMS_LOOKED_AT = 200
 
 
 class Peer(Protocol):
@@ -54,12 +56,30 @@ class _Deaf:
 class Network:
     """``cuts``: until when a client cannot reach the master. ``calm`` ends all faults."""
 
-    def __init__(self, clock: Clock, chance: Random, rates: dict[str, float]) -> None:
+    def __init__(
+        self, clock: Clock, chance: Random, rates: dict[str, float], sleepers: Sleepers
+    ) -> None:
         self.clock = clock
+        self.sleepers = sleepers
         self.chance = chance
         self.rates = dict(rates)
         self.cuts: dict[str, float] = {}
         self.injected: Counter[str] = Counter()
+        self._streams: list[Stream] = []
+
+    def opened(self, stream: Stream) -> None:
+        if len(self._streams) >= _STREAMS_LOOKED_AT:
+            self._streams = [each for each in self._streams if not each.is_over]
+        self._streams.append(stream)
+
+    def sleep(self, process: str, for_s: float) -> None:
+        """Let a process sleep. Others give up their connections to it when it has not answered
+        their keep-alive; it hears of that when it wakes."""
+        self.sleepers.sleep(process, for_s)
+        for stream in self._streams:
+            if process in stream.processes and not stream.is_over and for_s > KEEPALIVE_S:
+                direction = 0 if process == MASTER else 1
+                self.clock.after(KEEPALIVE_S, stream.sleeper_missed, direction)
 
     def happens(self, kind: str) -> bool:
         """Does a fault of this kind happen now? Counts it if so."""
@@ -86,11 +106,13 @@ class Network:
         client: str,
         serve: Callable[[Callable[[Any], None]], None],
         answered: Callable[[Any], None],
+        process: str = "",
     ) -> None:
         """A unary call: ``serve(reply)`` runs at the master; ``answered(None)`` is a failure.
 
-        ``answered`` is called once.
+        ``answered`` is called once. ``process``: the caller's, where it is not ``client``.
         """
+        sleepers, process = self.sleepers, process or client
         open_ = [True]
 
         def finish(answer: Any) -> None:
@@ -101,23 +123,28 @@ class Network:
         def reply(answer: Any) -> None:
             if self.happens("loss") or self.cut_until(client) > self.clock.now:
                 return
-            self.clock.after(self.delay_s(), finish, answer)
+            self.clock.after(self.delay_s(), sleepers.tell, process, finish, answer)
 
-        self.clock.after(CALL_TIMEOUT_S, finish, None)
+        self.clock.after(CALL_TIMEOUT_S, sleepers.ring, process, finish, None)
         if not self.happens("loss") and self.cut_until(client) <= self.clock.now:
-            self.clock.after(self.delay_s(), serve, reply)
+            self.clock.after(self.delay_s(), sleepers.tell, MASTER, serve, reply)
 
 
 class Stream:
-    """One stream. ``strict``: it only ever loses messages by breaking.
+    """One stream. ``strict``: it only ever loses messages by breaking. ``processes``: the client's
+    and the server's; ``name`` is the client's to the network.
 
     Invariants: after ``client`` or ``server`` is deaf, that side neither gets nor sends anything;
     what arrives in one direction arrives in the order of sending, unless it is not strict.
     """
 
-    def __init__(self, network: Network, name: str, client: Peer, *, strict: bool) -> None:
+    def __init__(
+        self, network: Network, name: str, client: Peer, *, strict: bool, process: str = ""
+    ) -> None:
         self.network = network
         self.name = name
+        self.processes = (process or name, MASTER)
+        network.opened(self)
         self.client: Peer = client
         self.server: Peer = _Deaf()
         self._strict = strict
@@ -132,6 +159,18 @@ class Stream:
     def send_to_client(self, message: Any) -> None:
         if not isinstance(self.server, _Deaf):
             self._send(1, message)
+
+    @property
+    def is_over(self) -> bool:
+        return isinstance(self.client, _Deaf) and isinstance(self.server, _Deaf)
+
+    def sleeper_missed(self, direction: int) -> None:
+        """The end that messages of ``direction`` go to sleeps, and the other one gives it up."""
+        process = self.processes[1 - direction]
+        other = self.client if direction == 0 else self.server
+        if self.network.sleepers.is_asleep(process) and not isinstance(other, _Deaf):
+            self._close(1 - direction)
+            self._close(direction)
 
     def close_client(self) -> None:
         """The client ends the stream, or its process does; the master hears of it in time."""
@@ -158,6 +197,10 @@ class Stream:
         clock.at(at_s, self._close, direction)
 
     def _close(self, direction: int) -> None:
+        process = self.processes[1 - direction]
+        self.network.sleepers.tell(process, self._closed, direction)
+
+    def _closed(self, direction: int) -> None:
         peer = self.server if direction == 0 else self.client
         if direction == 0:
             self.server = _Deaf()
@@ -201,6 +244,10 @@ class Stream:
             clock.at(arrival_s + later_s, self._arrive, direction, message)
 
     def _arrive(self, direction: int, message: Any) -> None:
+        process = self.processes[1 - direction]
+        self.network.sleepers.tell(process, self._taken, direction, message)
+
+    def _taken(self, direction: int, message: Any) -> None:
         peer = self.server if direction == 0 else self.client
         if self._server_died and direction == 1 and not self._strict:
             self.network.clock.after(
@@ -212,4 +259,4 @@ class Stream:
     def _haunt(self, peer: Peer, message: Any) -> None:
         if self.network.rates:
             self.network.injected["ghost"] += 1
-            peer.ghost(message)
+            self.network.sleepers.tell(self.processes[0], peer.ghost, message)

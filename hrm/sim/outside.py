@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.bounds import Bounds
-from hrm.core.model import ApplicationId, WorkloadClass
+from hrm.core.model import ApplicationId, Followed, WorkloadClass
 from hrm.core.negotiator import Proposal
 from hrm.core.remote import RemoteScheduler, StateChanged
 from hrm.core.replica import Replica
@@ -38,6 +38,7 @@ _RECONNECT_MAX_S = 2.0
 @dataclass(frozen=True, slots=True)
 class _Subscribe:
     name: str
+    followed: Followed | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class _Subscribed:
     """The master's first message."""
 
     epoch: int
+    epoch_id: str
     session: int
     bounds: Bounds
 
@@ -59,8 +61,10 @@ class Outside:
         self.world = world
         self.plan = plan
         self.name = plan.name
+        self.clock = world.clock_of(plan.name)
         self.up = False
         self.at_lease: Callable[[], None] | None = None
+        self.followed: Followed | None = None
         self.delay_s = _RECONNECT_S
         self._session: _Session | None = None
 
@@ -79,7 +83,9 @@ class Outside:
         if not self.up:
             return
         self.world.log.say(self.name, "scheduler crashes")
+        self.world.sleepers.died(self.name)
         self.up = False
+        self.followed = None
         if self._session is not None:
             self._session.leave()
             self._session = None
@@ -96,7 +102,7 @@ class Outside:
         if self._session is session:
             self._session = None
             delay_s, self.delay_s = self.delay_s, min(_RECONNECT_MAX_S, 2 * self.delay_s)
-            self.world.clock.after(delay_s * self.world.chance.uniform(0.5, 1.0), self._connect)
+            self.clock.after(delay_s * self.world.chance.uniform(0.5, 1.0), self._connect)
 
     def behind(self) -> str:
         """Why it is not yet where the master is; empty when it is."""
@@ -120,6 +126,7 @@ class _Session:
     def __init__(self, outside: Outside) -> None:
         self.outside = outside
         self.world = outside.world
+        self.clock = outside.clock
         self.hangs = False
         self.number = 0
         self.replica: Replica | None = None
@@ -133,8 +140,8 @@ class _Session:
 
     def begin(self) -> None:
         self.world.master.accept_scheduler(self._stream)
-        self._stream.send_to_server(_Subscribe(self.outside.name))
-        self.world.clock.after(_SUBSCRIBE_TIMEOUT_S, self._check)
+        self._stream.send_to_server(_Subscribe(self.outside.name, self.outside.followed))
+        self.clock.after(_SUBSCRIBE_TIMEOUT_S, self._check)
 
     def leave(self) -> None:
         if not self._over:
@@ -148,12 +155,13 @@ class _Session:
             return
         if isinstance(message, _Subscribed):
             self.number, self._epoch = message.session, message.epoch
+            self.outside.followed = Followed(message.epoch, message.epoch_id)
             policy = load(self.outside.plan.policy, message.session)
             self.replica = Replica(Scheduler(self.outside.name, policy, message.bounds))
             self.outside.delay_s = _RECONNECT_S
             self.world.log.say(self.outside.name, f"subscribed as {self.number}")
         elif isinstance(message, StateChanged) and self.replica is not None:
-            self._offset_s = message.now - self.world.clock.now
+            self._offset_s = message.now - self.clock.now
             self.world.log.say(self.outside.name, f"takes in {words.of_change(message)}")
             self.replica.apply(message)
             self.world.oracle.copies.taken(
@@ -186,10 +194,10 @@ class _Session:
 
     def _now(self) -> float:
         """The master's clock, as late as the latest message was."""
-        return self.world.clock.now + self._offset_s
+        return self.clock.now + self._offset_s
 
     def _soon(self) -> None:
-        self.world.clock.after(0.0, self._round)
+        self.clock.after(0.0, self._round)
 
     def _round(self) -> None:
         if self._over or self.hangs or self._busy or self.replica is None:
@@ -201,7 +209,7 @@ class _Session:
             if at_s is not None:
                 self._alarm += 1
                 delay_s = max(0.001, at_s - self._now())
-                self.world.clock.after(delay_s, self._rung, self._alarm)
+                self.clock.after(delay_s, self._rung, self._alarm)
             return
         self._busy = True
         if job.workload_class is WorkloadClass.BATCH:
@@ -318,7 +326,7 @@ class _Session:
             if self._until is waiting:
                 self._give_up()
 
-        self.world.clock.after(CALL_TIMEOUT_S, overdue)
+        self.clock.after(CALL_TIMEOUT_S, overdue)
 
 
 class SchedulerEnd:
@@ -353,6 +361,7 @@ class SchedulerEnd:
                     call_id=call_id,
                     scheduler=self._name,
                     session=self._session,
+                    followed=message.followed,
                 ),
                 self._answered,
             )
@@ -389,6 +398,8 @@ class SchedulerEnd:
             retry_delay_max_s=bounds.retry_delay_max_s,
         )
         self._ready = True
-        self._stream.send_to_client(_Subscribed(core.epoch, self._session, hello))
+        self._stream.send_to_client(
+            _Subscribed(core.epoch, core.ledger.epoch_id, self._session, hello)
+        )
         for message in self._outbox:
             self._stream.send_to_client(message)

@@ -68,6 +68,11 @@ TIMED_KINDS = {
     "submission-kill": 2,
     "driver-cut": 3,
     "full-disk": 2,
+    "impostor": 4,
+    "sleep": 4,
+    "full-master-disk": 2,
+    "lost-store": 1,
+    "old-store": 1,
 }
 """Faults that happen at moments, with the most of a kind in one run."""
 
@@ -234,4 +239,4 @@ class Plan:
 
 def source(seed: int, purpose: str) -> Random:
     """The source of chance of one purpose."""
-    return Random(f"{seed}/{purpose}")  # noqa: S311 - chance that can be repeated is the point
+    return Random(f"{seed}/{purpose}")  # nosec B311 # noqa: S311 - chance that can be repeated is the point

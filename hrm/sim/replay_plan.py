@@ -174,7 +174,7 @@ def offered_load(
 
 def poisson(plans: Sequence[JobPlan], count: int, gap_s: float, seed: int) -> list[JobPlan]:
     """``count`` jobs drawn from ``plans``, on average ``gap_s`` apart: for lack of arrivals."""
-    chance = random.Random(seed)  # noqa: S311 - a workload, no secret
+    chance = random.Random(seed)  # nosec B311 # noqa: S311 - a workload, no secret
     at_s, drawn = 0.0, []
     for _ in range(count):
         drawn.append(replace(chance.choice(plans), arrival_s=at_s))

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from hrm.core import events as e
 from hrm.core import submission_messages as m
 from hrm.core.model import ApplicationId, ContainerSpec, Resources
+from hrm.core.wakefulness import Patience
 from hrm.errors import NotFound, StaleEpoch
 from hrm.sim.driver import Driver
 from hrm.sim.plan import ApplicationPlan, SubmissionPlan
-from hrm.sim.submissions import plan_of
+from hrm.sim.submissions import ownership_key, plan_of
 
 if TYPE_CHECKING:
     from hrm.sim.machine import Machine
@@ -30,6 +31,7 @@ KILLED = 137
 _CALL_TIMEOUT_S = 1.0
 _START_LIMIT_S = 15.0
 _RETRY_S = 0.3
+_FILES_MAX_S = 3.0
 _LAST_LIFE = (1.0, 0)
 
 
@@ -49,13 +51,16 @@ class Runner:
         self.machine = machine
         self.world = machine.world
         self._chance = machine.world.submitters.chance
+        self.process = f"runner of {self.name}"
         self._exited = exited
         self._over = False
         self._driver: SubmittedDriver | None = None
         self._drives = False
         self._ends_at_s = 0.0
         self._asks = 0
-        self._give_up_at_s = machine.clock_s() + _START_LIMIT_S
+        self._patience = Patience(
+            machine.clock_s(), limit_s=_START_LIMIT_S, late_s=_CALL_TIMEOUT_S + _FILES_MAX_S + 1.0
+        )
         wanted = plan_of(spec.launch.driver) if spec.launch.driver else ""
         self._plan: SubmissionPlan | None = next(
             (plan for plan in self.world.plan.submissions if plan.name == wanted), None
@@ -65,18 +70,42 @@ class Runner:
         if self._plan is None:
             self.world.oracle.violated(f"{self.name} is started, and nothing says what to run")
             return
-        files_s = self._chance.choice((0.01, self._chance.uniform(0.05, 0.5), 3.0))
-        self.machine.after(files_s, self._ask)
+        files_s = self._chance.choice((0.01, self._chance.uniform(0.05, 0.5), _FILES_MAX_S))
+        self._after(files_s, self._ask)
 
     def vanish(self, exit_code: int | None) -> None:
         """Its process is no more, and takes the driver along; None: nobody saw how it ended."""
         if self._over:
             return
         self._over = True
+        self.world.sleepers.died(self.process)
         stopped = exit_code is not None and self._drives and self.exit_code is None
         self._driver_ends(exit_code, KILLED if exit_code is None else exit_code)
         if stopped and self._chance.random() < 0.5:
             self._call(True, lambda _answer: None)
+
+    def _after(self, delay_s: float, action: Callable[..., None], *arguments: Any) -> None:
+        self.machine.after(delay_s, self.world.sleepers.ring, self.process, action, *arguments)
+
+    # --- sleep ----------------------------------------------------------------------------------
+
+    def sleep(self, for_s: float) -> None:
+        """It is stopped, and with it its driver and the AppMaster of that."""
+        world = self.world
+        if self._over or world.sleepers.is_asleep(self.process):
+            return
+        if self._drives and self.exit_code is None:
+            world.oracle.submissions.driver_sleeps(self.submission_id, self.attempt)
+        world.clock.after(for_s, self._wake)
+        world.network.sleep(self.process, for_s)
+        if self._driver is not None and not world.sleepers.is_asleep(self._driver.name):
+            world.network.sleep(self._driver.name, for_s)
+
+    def _wake(self) -> None:
+        """Before anything else it looks whether its lease is over: the time it slept counts."""
+        if self._drives and not self._over and self.exit_code is None and self._left_s() <= 0:
+            self._kill("it slept, and its lease is over")
+        self.world.oracle.submissions.driver_wakes(self.submission_id, self.attempt)
 
     # --- the lease ------------------------------------------------------------------------------
 
@@ -101,16 +130,17 @@ class Runner:
         self._call(False, answered)
         if self.world.network.happens("duplicate"):
             self._call(False, answered)
-        self.machine.after(limit_s, answered, None)
+        self._after(limit_s, answered, None)
 
     def _call(self, gone: bool, answered: Callable[[Any], None]) -> None:
         master = self.world.master
 
         def serve(reply: Callable[[Any], None]) -> None:
-            if master.submissions is not None:
-                master.submissions.lease(self.submission_id, self.attempt, gone, reply)
+            if master.submissions is not None and self._plan is not None:
+                key = ownership_key(self._plan)
+                master.submissions.lease(self.submission_id, self.attempt, gone, key, reply)
 
-        self.world.network.call(self.machine.name, serve, answered)
+        self.world.network.call(self.machine.name, serve, answered, process=self.process)
 
     def _answered(self, answer: Any, asked_at_s: float) -> None:
         wait_s = _RETRY_S
@@ -125,12 +155,12 @@ class Runner:
             else:
                 self._exited(FAILED)
             return
-        elif not self._drives and self.machine.clock_s() > self._give_up_at_s:
+        elif not self._drives and self._patience.is_over(self.machine.clock_s()):
             self._exited(FAILED)
             return
         if self._drives:
             wait_s = min(wait_s, max(0.0, self._left_s()))
-        self.machine.after(wait_s, self._ask)
+        self._after(wait_s, self._ask)
 
     # --- the driver -----------------------------------------------------------------------------
 
@@ -145,11 +175,11 @@ class Runner:
         world.submitters.driver_began(self.machine)
         number = self.attempt - 1
         run_s, code = plan.lives[number] if number < len(plan.lives) else _LAST_LIFE
-        self.machine.after(run_s, self.ended, code)
+        self._after(run_s, self.ended, code)
         if world.network.happens("submitted-crash"):
             crash = self._chance.choice((self.ended, self._dies_with_runner))
             code = self._chance.choice((1, KILLED))
-            self.machine.after(self._chance.uniform(0.0, 5.0), crash, code)
+            self._after(self._chance.uniform(0.0, 5.0), crash, code)
         if plan.executors:
             self._driver = SubmittedDriver(self, plan)
             world.submitters.drivers.append(self._driver)
@@ -169,7 +199,7 @@ class Runner:
         if self._over or self.exit_code is not None:
             return
         self._driver_ends(code, code)
-        self.machine.after(self._chance.uniform(0.01, 0.5), self._give_back)
+        self._after(self._chance.uniform(0.01, 0.5), self._give_back)
 
     def _driver_ends(self, exit_code: int | None, code: int) -> None:
         if not self._drives or self.exit_code is not None:
@@ -192,7 +222,7 @@ class Runner:
                 self._exited(self.exit_code)
 
         self._call(True, leave)
-        self.machine.after(_CALL_TIMEOUT_S, leave, None)
+        self._after(_CALL_TIMEOUT_S, leave, None)
 
 
 class SubmittedDriver(Driver):

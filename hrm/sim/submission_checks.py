@@ -20,16 +20,21 @@ _TICKS_S = 1.5
 
 
 class SubmissionChecks:
-    """``running``: the driver of each submission that lives, and its machine.
+    """``running``: the driver of each submission that lives, and its machine. One that sleeps
+    (``_asleep``) does nothing, so another may run; it is dead before it does anything again.
 
     ``_durable``: the last record of each that was written. ``_latest``: the last that any master
     had in its books; what was never written may be gone with its master.
     """
 
-    def __init__(self, violated: Callable[[str], None]) -> None:
+    def __init__(
+        self, violated: Callable[[str], None], awake_s: Callable[[float, float], float]
+    ) -> None:
+        """``awake_s``: how much of a time the master was awake."""
         self.running: dict[str, tuple[int, str]] = {}
         self.checks = 0
         self._violated = violated
+        self._awake_s = awake_s
         self._began: defaultdict[str, list[int]] = defaultdict(list)
         self._exits: dict[tuple[str, int], int | None] = {}
         self._durable: dict[str, SubmissionRecord] = {}
@@ -37,6 +42,7 @@ class SubmissionChecks:
         self._told: set[str] = set()
         self._asked: dict[int, m.Event] = {}
         self._wait_since_s: dict[str, float] = {}
+        self._asleep: set[tuple[str, int]] = set()
 
     # --- the master -----------------------------------------------------------------------------
 
@@ -94,8 +100,9 @@ class SubmissionChecks:
         most_s = max(
             bounds.driver_restart_delay_max_s, bounds.driver_lease_s + bounds.lease_margin_s
         )
-        if isinstance(event, m.Ticked) and event.now - since_s > most_s + _TICKS_S:
-            self._violated(f"{name} has waited {event.now - since_s:.1f} s for its next driver")
+        waited_s = self._awake_s(since_s, event.now)
+        if isinstance(event, m.Ticked) and waited_s > most_s + _TICKS_S:
+            self._violated(f"{name} has waited {waited_s:.1f} s for its next driver")
 
     def _decided(self, core: SubmissionsCore, command: m.Command) -> None:
         match command:
@@ -103,7 +110,7 @@ class SubmissionChecks:
                 name, entry = command.submission_id, core.entries[command.submission_id]
                 if entry.record.state.ended or entry.record.attempt != command.attempt:
                     self._violated(f"driver {command.attempt} of {name} is asked for too late")
-                if name in self.running:
+                if self._runs(name):
                     attempt, machine = self.running[name]
                     self._violated(
                         f"driver {command.attempt} of {name} is asked for while number {attempt} "
@@ -165,7 +172,7 @@ class SubmissionChecks:
     ) -> None:
         """Its process runs from now on."""
         name = f"driver {attempt} of {submission_id}"
-        if submission_id in self.running:
+        if self._runs(submission_id):
             number, where = self.running[submission_id]
             self._violated(f"{name} starts on {machine} while number {number} runs on {where}")
         if attempt in self._began[submission_id]:
@@ -174,6 +181,26 @@ class SubmissionChecks:
             self._violated(f"{name} starts, though the submission is not supervised and has run")
         self._began[submission_id].append(attempt)
         self.running[submission_id] = (attempt, machine)
+
+    def _runs(self, submission_id: str) -> bool:
+        """Does a driver of it run, and not sleep?"""
+        attempt, _ = self.running.get(submission_id, (0, ""))
+        return bool(attempt) and (submission_id, attempt) not in self._asleep
+
+    def driver_sleeps(self, submission_id: str, attempt: int) -> None:
+        self._asleep.add((submission_id, attempt))
+
+    def driver_wakes(self, submission_id: str, attempt: int) -> None:
+        """Whatever has outlived its lease has been killed by now."""
+        if (submission_id, attempt) not in self._asleep:
+            return
+        self._asleep.remove((submission_id, attempt))
+        number, where = self.running.get(submission_id, (attempt, ""))
+        if number != attempt and (submission_id, attempt) not in self._exits:
+            self._violated(
+                f"driver {attempt} of {submission_id} goes on after its sleep while number "
+                f"{number} runs on {where}"
+            )
 
     def driver_ended(self, submission_id: str, attempt: int, exit_code: int | None) -> None:
         """``exit_code``: None where nobody could see it."""

@@ -20,6 +20,7 @@ from hrm.core.model import (
     ApplicationId,
     LaunchContext,
 )
+from hrm.core.ownership import MASTER
 from hrm.core.submission_notices import (
     application_end,
     driver_event,
@@ -35,7 +36,7 @@ from hrm.sim.plan import SubmissionPlan
 if TYPE_CHECKING:
     from hrm.sim.master import MasterProcess
 
-__all__ = ["Submissions", "plan_of"]
+__all__ = ["Submissions", "ownership_key", "plan_of"]
 
 TICK_S = 0.5
 _HOLDER_SESSION = 1_000_000
@@ -44,6 +45,11 @@ _HOLDER_SESSION = 1_000_000
 def plan_of(driver: str) -> str:
     """The name of the plan that a driver's document is about."""
     return str(json.loads(driver)["plan"])
+
+
+def ownership_key(plan: SubmissionPlan) -> str:
+    """The secret of its client and its drivers."""
+    return f"secret of {plan.name}"
 
 
 class Submissions:
@@ -57,6 +63,7 @@ class Submissions:
         self.over = False
         self._master = master
         self._world = master.world
+        self._clock = master.clock
         self._disk = master.disk
         records = list(self._disk.submissions.values())
         self.core = SubmissionsCore(self._world.plan.submission_bounds, records, master.now())
@@ -75,7 +82,7 @@ class Submissions:
         """What was being written may have got to the disk."""
         self.over = True
         kept = 0
-        if self._writes:
+        if self._writes and self._disk.full_until_s <= self._master.now():
             kept = self._world.submitters.chance.randint(0, len(self._writes))
         for command in self._writes[:kept]:
             self._disk.write_submission(command)
@@ -83,7 +90,7 @@ class Submissions:
     def _hold_again(self, left: deque[m.SubmissionRecord]) -> None:
         if not left:
             self._busy = False
-            self._world.clock.after(TICK_S, self._tick)
+            self._clock.after(TICK_S, self._tick)
             self._pump()
             return
         record = left.popleft()
@@ -103,6 +110,9 @@ class Submissions:
         if known is not None:
             self._enter(known.record, reply)
             return
+        if self._master.full is not None:
+            reply(self._master.full)
+            return
         try:
             self.core.admit()
         except LimitReached as error:
@@ -119,6 +129,7 @@ class Submissions:
             stream=plan.stream,
             supervise=plan.supervise,
             submitted_at_s=now,
+            ownership_key=ownership_key(plan),
         )
         self._hold(record, partial(self._held, record, reply))
 
@@ -150,18 +161,26 @@ class Submissions:
         )
 
     def lease(
-        self, submission_id: str, attempt: int, gone: bool, reply: Callable[[Any], None]
+        self,
+        submission_id: str,
+        attempt: int,
+        gone: bool,
+        ownership_key: str,
+        reply: Callable[[Any], None],
     ) -> None:
         """``reply`` gets ``GrantLease``, ``Committed`` or the error."""
         self._call(
             lambda call_id: m.LeaseAsked(
                 now=self._master.now(), call_id=call_id, submission_id=submission_id,
-                attempt=attempt, gone=gone,
+                attempt=attempt, gone=gone, ownership_key=ownership_key,
             ),
             reply,
         )  # fmt: skip
 
     def kill(self, submission_id: str, reply: Callable[[Any], None]) -> None:
+        if self._master.full is not None:
+            reply(self._master.full)
+            return
         self._call(
             lambda call_id: m.KillAsked(
                 now=self._master.now(), call_id=call_id, submission_id=submission_id
@@ -191,7 +210,7 @@ class Submissions:
 
     def put(self, application_id: ApplicationId, notice: c.Notice) -> None:
         """What would be sent to an AppMaster is heard after what the core does now."""
-        self._world.clock.after(0.0, self._heard, application_id, notice)
+        self._clock.after(0.0, self._heard, application_id, notice)
 
     def _heard(self, submission_id: str, notice: c.Notice) -> None:
         entry = self.core.entries.get(submission_id)
@@ -234,7 +253,7 @@ class Submissions:
             world.log.say("submissions", what + words.of_commands(commands))
         world.oracle.submissions.after(self.core, event, commands)
         self._queue.extend(commands)
-        world.clock.after(0.0, self._pump)
+        self._clock.after(0.0, self._pump)
 
     def _call(self, make: Callable[[int], m.Event], reply: Callable[[Any], None]) -> None:
         self._call_count += 1
@@ -244,7 +263,7 @@ class Submissions:
     def _tick(self) -> None:
         if not self.over:
             self._feed(m.Ticked(now=self._master.now()))
-            self._world.clock.after(TICK_S, self._tick)
+            self._clock.after(TICK_S, self._tick)
 
     def _pump(self) -> None:
         """Carry out what may be: writes that follow each other together, the rest one by one."""
@@ -261,10 +280,13 @@ class Submissions:
         if self._writes and not self._busy:
             self._busy = True
             took_s = self._disk.write_time_s(self._master.now())
-            self._world.clock.after(took_s, self._written)
+            self._clock.after(took_s, self._written)
 
     def _written(self) -> None:
         if self.over:
+            return
+        if self._disk.full_until_s > self._master.now():
+            self._clock.after(TICK_S, self._written)
             return
         for command in self._writes:
             self._disk.write_submission(command)
@@ -319,7 +341,7 @@ class Submissions:
 
     def _later(self, action: Callable[..., None], *arguments: Any) -> None:
         """What waits for an answer goes on after whatever the master does now."""
-        self._world.clock.after(0.0, self._now_unless_over, action, arguments)
+        self._clock.after(0.0, self._now_unless_over, action, arguments)
 
     def _now_unless_over(self, action: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         if not self.over:
@@ -338,7 +360,7 @@ class Submissions:
         master.call(
             lambda call_id: e.ApplicationAttached(
                 now=master.now(), call_id=call_id, application_id=app_id,
-                session=_HOLDER_SESSION, epoch=epoch,
+                session=_HOLDER_SESSION, epoch=epoch, owner=MASTER,
             ),
             partial(self._later, self._holder_attached, app_id, then),
         )  # fmt: skip

@@ -20,7 +20,7 @@ from hrm.sim.room import demand_of, serves
 
 if TYPE_CHECKING:
     from hrm.sim.machine import Machine, Process
-    from hrm.sim.runner import SubmittedDriver
+    from hrm.sim.runner import Runner, SubmittedDriver
     from hrm.sim.world import World
 
 __all__ = ["Submitters"]
@@ -124,6 +124,11 @@ class Submitters:
         else:
             self._cut_later.append(fault)
         return bool(there)
+
+    def runners(self) -> list[Runner]:
+        """Those that are at work, on whatever machine."""
+        processes = (p for machine in self.world.machines for p in machine.processes.values())
+        return [process.runner for process in processes if process.runner is not None]
 
     def driver_began(self, machine: Machine) -> None:
         if self._cut_later and not self.world.calm:

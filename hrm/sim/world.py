@@ -15,16 +15,18 @@ from hrm.core import events as e
 from hrm.core.binding import BindingMode
 from hrm.core.master import MasterCore
 from hrm.core.model import NodeName, NodeState, ResourceUnit
+from hrm.sim import impostor
 from hrm.sim.checks import Oracle
 from hrm.sim.clock import Clock, EventLog
 from hrm.sim.drawing import must_run_at_once
 from hrm.sim.driver import Driver
 from hrm.sim.machine import Machine
-from hrm.sim.master import MasterProcess
+from hrm.sim.master import Disk, MasterProcess
 from hrm.sim.network import Network
 from hrm.sim.outside import Outside
 from hrm.sim.plan import ApplicationPlan, Plan, TimedFault, source
 from hrm.sim.room import demand_of, how_many, serves
+from hrm.sim.sleepers import MASTER, ProcessClock, Sleepers
 from hrm.sim.submitters import Submitters
 
 __all__ = ["World"]
@@ -32,6 +34,7 @@ __all__ = ["World"]
 QUIET_S = 150.0
 EVENTS_MAX = 60_000
 _LOOK_S = 0.5
+_OPERATOR_S = 15.0
 _KILLERS = ("executor-crash", "launch-failure", "bad-node")
 
 
@@ -42,13 +45,14 @@ class World:
         self.plan = plan
         self.clock = Clock()
         self.log = EventLog(self.clock, tail_length)
-        self.oracle = Oracle()
+        self.sleepers = Sleepers(self.clock, source(plan.seed, "sleepers"))
+        self.oracle = Oracle(self.sleepers)
         self.chance = source(plan.seed, "processes")
         self.killed: set[str] = set()
         self.refused: set[str] = set()
         self.gone: set[str] = set()
         self.calm = False
-        self.network = Network(self.clock, source(plan.seed, "network"), plan.rates)
+        self.network = Network(self.clock, source(plan.seed, "network"), plan.rates, self.sleepers)
         self.submitters = Submitters(self)
         self.master = MasterProcess(self)
         self.master.start()
@@ -60,6 +64,7 @@ class World:
         for outside in self.outsides:
             outside.start()
         self._begin_s = self.clock.now
+        self._backup: Disk | None = None
         self._strikes: dict[str, Callable[[TimedFault], bool]] = {
             "partition": self._partition,
             "node-crash": self._node_crash,
@@ -78,9 +83,16 @@ class World:
             "submission-kill": self.submitters.kill,
             "driver-cut": self.submitters.cut,
             "full-disk": self._full_disk,
+            "impostor": partial(impostor.strike, self),
+            "sleep": self._sleep,
+            "full-master-disk": self._full_master_disk,
+            "lost-store": self._lost_store,
+            "old-store": self._old_store,
         }
         for fault in plan.faults:
             self.clock.at(self._begin_s + fault.at_s, self._strike, fault)
+            if fault.kind == "old-store":
+                self.clock.at(self._begin_s + fault.at_s * fault.pick, self._back_up)
 
     def run(self) -> None:
         horizon_s = self._begin_s + self.plan.horizon_s
@@ -101,6 +113,9 @@ class World:
                 self.oracle.violated(
                     f"{QUIET_S:.0f} s after the last fault: " + "; ".join(left[:6])
                 )
+
+    def clock_of(self, process: str) -> ProcessClock:
+        return ProcessClock(self.clock, self.sleepers, process)
 
     def noticed(self, core: MasterCore, command: c.NotifyApplication) -> None:
         """Nobody is refused whom a node that the master knows could serve."""
@@ -151,14 +166,28 @@ class World:
                     "executors failed within" in why
                     and sum(injected[kind] for kind in _KILLERS) > 0
                 )
-                or ("did not come back within" in why and self._could_be_away())
-                or (why == "the master cannot be reached" and self._could_be_away())
+                or ("no such application" in why and self._could_be_forgotten(driver))
+                or ("did not come back within" in why and self._could_be_away(driver))
+                or (why == "the master cannot be reached" and self._could_be_away(driver))
             )
             if not excused:
                 self.oracle.violated(f"{driver.name} fits, and failed without need: {why}")
 
-    def _could_be_away(self) -> bool:
-        kinds = ("partition", "master-crash", "appmaster-crash", "loss", "delay", "slow-disk")
+    def _could_be_forgotten(self, driver: Driver) -> bool:
+        """Was its AppMaster away for as long as a master asks for what its store may lack?"""
+        injected = self.network.injected
+        slept = bool(self.sleepers.slept[driver.name])
+        away = any(injected[x] for x in ("partition", "appmaster-crash", "loss", "delay"))
+        return (slept or away) and (injected["lost-store"] + injected["old-store"]) > 0
+
+    def _could_be_away(self, driver: Driver) -> bool:
+        """Is there a reason for its AppMaster's absence? That the master slept is none."""
+        if self.sleepers.slept[driver.name]:
+            return True
+        kinds = (
+            *("partition", "master-crash", "appmaster-crash", "loss", "delay", "slow-disk"),
+            "full-master-disk",
+        )
         return any(self.network.injected[kind] for kind in kinds)
 
     # --- faults ---------------------------------------------------------------------------------
@@ -172,6 +201,7 @@ class World:
         self.log.say("world", "faults stop")
         self.network.calm()
         self.master.disk.slow_until_s = 0.0
+        self.master.disk.full_until_s = 0.0
         if self.master.core is None:
             self.master.start()
         for machine in self.machines:
@@ -186,6 +216,15 @@ class World:
             outside.start()
         self._undo_drains()
         self._undo_rebindings()
+        self._restart_if_refused()
+
+    def _restart_if_refused(self) -> None:
+        """A master that refuses nodes is restarted by people, as it says that it should be."""
+        core = self.master.core
+        if core is not None and core.ledger.ahead and not self.sleepers.is_asleep(MASTER):
+            self.master.crash()
+            self.master.start()
+        self.clock.after(_OPERATOR_S, self._restart_if_refused)
 
     def _undo_rebindings(self) -> None:
         """Nodes are cut anew as they were at first, so that all who fitted then fit again."""
@@ -313,6 +352,28 @@ class World:
         machine.fill_disk(0.5 + 9.0 * fault.size)
         return machine.core is not None
 
+    def _sleep(self, fault: TimedFault) -> bool:
+        """Some process is stopped, and goes on later; most often the master, who judges most."""
+        runners = self.submitters.runners()
+        names = [MASTER] * 3 + [x.name for x in self.machines if x.core is not None]
+        names += [x.name for x in self.outsides if x.up]
+        names += [client.name for client in self.submitters.clients]
+        names += [
+            x.name for x in (*self.drivers, *self.submitters.drivers) if x.appmaster is not None
+        ]
+        which, for_s = int(fault.pick * (len(names) + len(runners))), 0.3 + 12.0 * fault.size
+        if which >= len(names):
+            runner = runners[which - len(names)]
+            self.log.say(runner.name, f"sleeps with its driver for {for_s:.1f} s")
+            runner.sleep(for_s)
+            return True
+        name = names[which]
+        if self.sleepers.is_asleep(name) or (name == MASTER and self.master.core is None):
+            return False
+        self.log.say(name, f"sleeps for {for_s:.1f} s")
+        self.network.sleep(name, for_s)
+        return True
+
     def _agent_crash(self, fault: TimedFault) -> bool:
         machine = self._machine(fault)
         was_up = machine.core is not None
@@ -324,6 +385,26 @@ class World:
         if self.master.core is None:
             return False
         self.master.crash()
+        self.clock.after(0.1 + 4.0 * fault.size, self._restart_master)
+        return True
+
+    def _back_up(self) -> None:
+        self._backup = self.master.disk.copy()
+
+    def _lost_store(self, fault: TimedFault) -> bool:
+        """The master's disk is emptied while it is down."""
+        return self._change_store(None, fault)
+
+    def _old_store(self, fault: TimedFault) -> bool:
+        """An older copy of it takes its place."""
+        return self._backup is not None and self._change_store(self._backup, fault)
+
+    def _change_store(self, copy: Disk | None, fault: TimedFault) -> bool:
+        if self.plan.submissions or self.master.core is None:
+            return False  # what a store forgets of drivers nobody can tell it again
+        self.master.crash()
+        self.master.disk = copy.copy() if copy is not None else Disk()
+        self.oracle.store_changed(self.master.disk.applications)
         self.clock.after(0.1 + 4.0 * fault.size, self._restart_master)
         return True
 
@@ -373,6 +454,12 @@ class World:
         disk.slow_until_s = self.clock.now + 0.5 + 3.0 * fault.pick
         disk.slow_write_s = 0.05 + fault.size
         self.log.say("world", f"each write takes {disk.slow_write_s:.2f} s")
+        return True
+
+    def _full_master_disk(self, fault: TimedFault) -> bool:
+        """For a while the master can write nothing."""
+        self.master.disk.full_until_s = self.clock.now + 0.5 + 9.0 * fault.size
+        self.log.say("world", "the master's disk is full")
         return True
 
     def _rebind(self, fault: TimedFault) -> bool:

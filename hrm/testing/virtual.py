@@ -11,6 +11,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 from hrm.core import commands as c
@@ -112,7 +113,7 @@ class VirtualCluster:
         self.run_s = run_s
         self.notices: dict[str, list[c.Notice]] = {}
         self.durable: dict[ApplicationId, ApplicationRecord] = {}
-        self.durable_nodes: dict[NodeName, None] = {}
+        self.durable_nodes: dict[NodeName, str] = {}
         self.durable_drains: dict[NodeName, None] = {}
         self.durable_run_times: dict[RunTimeKey, RunTime] = {}
         self.answers: dict[int, c.Reply | c.Refuse] = {}
@@ -380,6 +381,8 @@ class VirtualCluster:
                 self._answer(command)
             case c.SendToScheduler():
                 self._send_to_scheduler(command)
+            case c.DropNode():
+                self.at(self.now + self.network_delay_s, partial(self._dropped, command))
             case c.DropScheduler():
                 self.remote[command.scheduler, command.session].dropped = True
             case c.NotifyApplication():
@@ -389,7 +392,7 @@ class VirtualCluster:
             case c.ForgetApplication():
                 self.durable.pop(command.application_id, None)
             case c.RememberNode():
-                self.durable_nodes[command.node] = None
+                self.durable_nodes[command.node] = command.owner
             case c.ForgetNode():
                 self.durable_nodes.pop(command.node, None)
             case c.RememberDrain():
@@ -415,6 +418,12 @@ class VirtualCluster:
                 )
             case c.SendToNode():
                 self._send_to_node(command)
+
+    def _dropped(self, command: c.DropNode) -> None:
+        """An agent whose stream the master ends opens another."""
+        node = self.nodes.get(command.node)
+        if node is not None and node.connected and str(node.incarnation) == command.incarnation:
+            self.register(node)
 
     def next_call(self) -> int:
         """The number of a call whose answer is looked for in ``answers``, or in ``callbacks``."""

@@ -80,6 +80,11 @@ class AdminServiceStub(object):
                 request_serializer=hrm_dot_v1_dot_admin__pb2.ReadLogsRequest.SerializeToString,
                 response_deserializer=hrm_dot_v1_dot_node__pb2.LogChunk.FromString,
                 _registered_method=True)
+        self.LinkLog = channel.unary_unary(
+                '/hrm.v1.AdminService/LinkLog',
+                request_serializer=hrm_dot_v1_dot_admin__pb2.LinkLogRequest.SerializeToString,
+                response_deserializer=hrm_dot_v1_dot_node__pb2.LogLink.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer(object):
@@ -142,6 +147,13 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LinkLog(self, request, context):
+        """A link that opens a container's log to a browser, for a while: the node that keeps the log signs it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -189,6 +201,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ReadLogs,
                     request_deserializer=hrm_dot_v1_dot_admin__pb2.ReadLogsRequest.FromString,
                     response_serializer=hrm_dot_v1_dot_node__pb2.LogChunk.SerializeToString,
+            ),
+            'LinkLog': grpc.unary_unary_rpc_method_handler(
+                    servicer.LinkLog,
+                    request_deserializer=hrm_dot_v1_dot_admin__pb2.LinkLogRequest.FromString,
+                    response_serializer=hrm_dot_v1_dot_node__pb2.LogLink.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -434,6 +451,33 @@ class AdminService(object):
             '/hrm.v1.AdminService/ReadLogs',
             hrm_dot_v1_dot_admin__pb2.ReadLogsRequest.SerializeToString,
             hrm_dot_v1_dot_node__pb2.LogChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LinkLog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hrm.v1.AdminService/LinkLog',
+            hrm_dot_v1_dot_admin__pb2.LinkLogRequest.SerializeToString,
+            hrm_dot_v1_dot_node__pb2.LogLink.FromString,
             options,
             channel_credentials,
             insecure,

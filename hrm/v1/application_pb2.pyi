@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RegisterApplicationRequest(_message.Message):
-    __slots__ = ("application_id", "name", "user", "tenant", "spark_version", "driver_host", "web_url", "declared_class", "launch", "submission_key", "gang_min", "submission_id", "submission_attempt")
+    __slots__ = ("application_id", "name", "user", "tenant", "spark_version", "driver_host", "web_url", "declared_class", "launch", "submission_key", "gang_min", "submission_id", "submission_attempt", "ownership_key", "submission_ownership_key", "followed_epoch", "followed_epoch_id")
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,10 @@ class RegisterApplicationRequest(_message.Message):
     GANG_MIN_FIELD_NUMBER: _ClassVar[int]
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     SUBMISSION_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    OWNERSHIP_KEY_FIELD_NUMBER: _ClassVar[int]
+    SUBMISSION_OWNERSHIP_KEY_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWED_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWED_EPOCH_ID_FIELD_NUMBER: _ClassVar[int]
     application_id: str
     name: str
     user: str
@@ -35,21 +39,27 @@ class RegisterApplicationRequest(_message.Message):
     gang_min: int
     submission_id: str
     submission_attempt: int
-    def __init__(self, application_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., tenant: _Optional[str] = ..., spark_version: _Optional[str] = ..., driver_host: _Optional[str] = ..., web_url: _Optional[str] = ..., declared_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., launch: _Optional[_Union[_common_pb2.SparkLaunch, _Mapping]] = ..., submission_key: _Optional[str] = ..., gang_min: _Optional[int] = ..., submission_id: _Optional[str] = ..., submission_attempt: _Optional[int] = ...) -> None: ...
+    ownership_key: str
+    submission_ownership_key: str
+    followed_epoch: int
+    followed_epoch_id: str
+    def __init__(self, application_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., tenant: _Optional[str] = ..., spark_version: _Optional[str] = ..., driver_host: _Optional[str] = ..., web_url: _Optional[str] = ..., declared_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., launch: _Optional[_Union[_common_pb2.SparkLaunch, _Mapping]] = ..., submission_key: _Optional[str] = ..., gang_min: _Optional[int] = ..., submission_id: _Optional[str] = ..., submission_attempt: _Optional[int] = ..., ownership_key: _Optional[str] = ..., submission_ownership_key: _Optional[str] = ..., followed_epoch: _Optional[int] = ..., followed_epoch_id: _Optional[str] = ...) -> None: ...
 
 class RegisterApplicationResponse(_message.Message):
-    __slots__ = ("application_id", "epoch", "containers", "heartbeat_interval_s", "last_executor_number")
+    __slots__ = ("application_id", "epoch", "containers", "heartbeat_interval_s", "last_executor_number", "epoch_id")
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     CONTAINERS_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
     LAST_EXECUTOR_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_ID_FIELD_NUMBER: _ClassVar[int]
     application_id: str
     epoch: int
     containers: _containers.RepeatedCompositeFieldContainer[_common_pb2.ContainerStatus]
     heartbeat_interval_s: float
     last_executor_number: int
-    def __init__(self, application_id: _Optional[str] = ..., epoch: _Optional[int] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., heartbeat_interval_s: _Optional[float] = ..., last_executor_number: _Optional[int] = ...) -> None: ...
+    epoch_id: str
+    def __init__(self, application_id: _Optional[str] = ..., epoch: _Optional[int] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., heartbeat_interval_s: _Optional[float] = ..., last_executor_number: _Optional[int] = ..., epoch_id: _Optional[str] = ...) -> None: ...
 
 class ApplicationUpdate(_message.Message):
     __slots__ = ("attach", "request", "release", "progress", "class_changed", "finished", "heartbeat")
@@ -70,12 +80,14 @@ class ApplicationUpdate(_message.Message):
     def __init__(self, attach: _Optional[_Union[AttachApplication, _Mapping]] = ..., request: _Optional[_Union[RequestContainers, _Mapping]] = ..., release: _Optional[_Union[ReleaseContainers, _Mapping]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., class_changed: _Optional[_Union[ClassChanged, _Mapping]] = ..., finished: _Optional[_Union[ApplicationFinished, _Mapping]] = ..., heartbeat: _Optional[_Union[ApplicationHeartbeat, _Mapping]] = ...) -> None: ...
 
 class AttachApplication(_message.Message):
-    __slots__ = ("application_id", "epoch")
+    __slots__ = ("application_id", "epoch", "ownership_key")
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OWNERSHIP_KEY_FIELD_NUMBER: _ClassVar[int]
     application_id: str
     epoch: int
-    def __init__(self, application_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+    ownership_key: str
+    def __init__(self, application_id: _Optional[str] = ..., epoch: _Optional[int] = ..., ownership_key: _Optional[str] = ...) -> None: ...
 
 class ContainerRequest(_message.Message):
     __slots__ = ("executor_id", "resource_profile_id", "resources", "heap_mib", "expected_duration_s", "gpus", "hosts", "locality_wait_s")

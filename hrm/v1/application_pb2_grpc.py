@@ -50,7 +50,8 @@ class ApplicationServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Register(self, request, context):
-        """INVALID_ARGUMENT: a field out of range. NOT_FOUND: re-attaching to an application that has ended or never was.
+        """PERMISSION_DENIED, of both: the application is another's, its ownership key is not this one.
+        INVALID_ARGUMENT: a field out of range. NOT_FOUND: re-attaching to an application that has ended or never was.
         RESOURCE_EXHAUSTED: more live applications than the master admits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

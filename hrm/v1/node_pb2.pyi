@@ -70,7 +70,7 @@ class NodeMessage(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., register: _Optional[_Union[RegisterNode, _Mapping]] = ..., heartbeat: _Optional[_Union[NodeHeartbeat, _Mapping]] = ..., container: _Optional[_Union[_common_pb2.ContainerStatus, _Mapping]] = ..., rebinding: _Optional[_Union[RebindingAnswer, _Mapping]] = ...) -> None: ...
 
 class RegisterNode(_message.Message):
-    __slots__ = ("name", "identity", "incarnation", "host", "endpoint", "resource_units", "containers", "isolation", "spark_versions", "platform", "remarks")
+    __slots__ = ("name", "identity", "incarnation", "host", "endpoint", "resource_units", "containers", "isolation", "spark_versions", "platform", "remarks", "ownership_key", "followed_epoch", "followed_epoch_id")
     NAME_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +82,9 @@ class RegisterNode(_message.Message):
     SPARK_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     PLATFORM_FIELD_NUMBER: _ClassVar[int]
     REMARKS_FIELD_NUMBER: _ClassVar[int]
+    OWNERSHIP_KEY_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWED_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWED_EPOCH_ID_FIELD_NUMBER: _ClassVar[int]
     name: str
     identity: str
     incarnation: str
@@ -93,7 +96,10 @@ class RegisterNode(_message.Message):
     spark_versions: _containers.RepeatedScalarFieldContainer[str]
     platform: str
     remarks: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., identity: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., endpoint: _Optional[str] = ..., resource_units: _Optional[_Iterable[_Union[ResourceUnit, _Mapping]]] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., isolation: _Optional[str] = ..., spark_versions: _Optional[_Iterable[str]] = ..., platform: _Optional[str] = ..., remarks: _Optional[_Iterable[str]] = ...) -> None: ...
+    ownership_key: str
+    followed_epoch: int
+    followed_epoch_id: str
+    def __init__(self, name: _Optional[str] = ..., identity: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., endpoint: _Optional[str] = ..., resource_units: _Optional[_Iterable[_Union[ResourceUnit, _Mapping]]] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., isolation: _Optional[str] = ..., spark_versions: _Optional[_Iterable[str]] = ..., platform: _Optional[str] = ..., remarks: _Optional[_Iterable[str]] = ..., ownership_key: _Optional[str] = ..., followed_epoch: _Optional[int] = ..., followed_epoch_id: _Optional[str] = ...) -> None: ...
 
 class NodeHeartbeat(_message.Message):
     __slots__ = ("usage", "containers", "shortcuts")
@@ -158,10 +164,12 @@ class MasterMessage(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., registered: _Optional[_Union[NodeRegistered, _Mapping]] = ..., assign: _Optional[_Union[_common_pb2.ContainerSpec, _Mapping]] = ..., stop: _Optional[_Union[StopContainer, _Mapping]] = ..., acknowledge: _Optional[_Union[AcknowledgeEnded, _Mapping]] = ..., set_class: _Optional[_Union[SetContainerClass, _Mapping]] = ..., rebind: _Optional[_Union[RebindUnits, _Mapping]] = ..., drop_shuffle_files: _Optional[_Union[DropShuffleFiles, _Mapping]] = ...) -> None: ...
 
 class NodeRegistered(_message.Message):
-    __slots__ = ("heartbeat_interval_s",)
+    __slots__ = ("heartbeat_interval_s", "epoch_id")
     HEARTBEAT_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_ID_FIELD_NUMBER: _ClassVar[int]
     heartbeat_interval_s: float
-    def __init__(self, heartbeat_interval_s: _Optional[float] = ...) -> None: ...
+    epoch_id: str
+    def __init__(self, heartbeat_interval_s: _Optional[float] = ..., epoch_id: _Optional[str] = ...) -> None: ...
 
 class StopContainer(_message.Message):
     __slots__ = ("container_id", "cause", "reason", "grace_s", "only_if_waiting", "decommission")
@@ -238,3 +246,21 @@ class LogChunk(_message.Message):
     DATA_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class LinkContainerLogRequest(_message.Message):
+    __slots__ = ("container_id", "stream", "asker")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    ASKER_FIELD_NUMBER: _ClassVar[int]
+    container_id: str
+    stream: str
+    asker: str
+    def __init__(self, container_id: _Optional[str] = ..., stream: _Optional[str] = ..., asker: _Optional[str] = ...) -> None: ...
+
+class LogLink(_message.Message):
+    __slots__ = ("url", "expires_at_s")
+    URL_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_S_FIELD_NUMBER: _ClassVar[int]
+    url: str
+    expires_at_s: float
+    def __init__(self, url: _Optional[str] = ..., expires_at_s: _Optional[float] = ...) -> None: ...

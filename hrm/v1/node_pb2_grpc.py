@@ -46,7 +46,8 @@ class NodeServiceServicer(object):
 
     def Connect(self, request_iterator, context):
         """The first message must be `register`. The master ends the stream with ALREADY_EXISTS when another live agent has
-        the name, INVALID_ARGUMENT when a field is out of range.
+        the name, UNAVAILABLE while it holds the name for one that may come back, PERMISSION_DENIED when the identity is
+        right and the key is not, INVALID_ARGUMENT when a field is out of range.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -114,6 +115,11 @@ class AgentServiceStub(object):
                 request_serializer=hrm_dot_v1_dot_node__pb2.ReadLogRequest.SerializeToString,
                 response_deserializer=hrm_dot_v1_dot_node__pb2.LogChunk.FromString,
                 _registered_method=True)
+        self.LinkLog = channel.unary_unary(
+                '/hrm.v1.AgentService/LinkLog',
+                request_serializer=hrm_dot_v1_dot_node__pb2.LinkContainerLogRequest.SerializeToString,
+                response_deserializer=hrm_dot_v1_dot_node__pb2.LogLink.FromString,
+                _registered_method=True)
 
 
 class AgentServiceServicer(object):
@@ -126,6 +132,12 @@ class AgentServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LinkLog(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -133,6 +145,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.ReadLog,
                     request_deserializer=hrm_dot_v1_dot_node__pb2.ReadLogRequest.FromString,
                     response_serializer=hrm_dot_v1_dot_node__pb2.LogChunk.SerializeToString,
+            ),
+            'LinkLog': grpc.unary_unary_rpc_method_handler(
+                    servicer.LinkLog,
+                    request_deserializer=hrm_dot_v1_dot_node__pb2.LinkContainerLogRequest.FromString,
+                    response_serializer=hrm_dot_v1_dot_node__pb2.LogLink.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -163,6 +180,33 @@ class AgentService(object):
             '/hrm.v1.AgentService/ReadLog',
             hrm_dot_v1_dot_node__pb2.ReadLogRequest.SerializeToString,
             hrm_dot_v1_dot_node__pb2.LogChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LinkLog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hrm.v1.AgentService/LinkLog',
+            hrm_dot_v1_dot_node__pb2.LinkContainerLogRequest.SerializeToString,
+            hrm_dot_v1_dot_node__pb2.LogLink.FromString,
             options,
             channel_credentials,
             insecure,

@@ -15,6 +15,14 @@ class SubtaskDevice(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SUBTASK_DEVICE_CPU: _ClassVar[SubtaskDevice]
     SUBTASK_DEVICE_GPU: _ClassVar[SubtaskDevice]
 
+class PipelineResultFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PIPELINE_RESULT_FORMAT_UNSPECIFIED: _ClassVar[PipelineResultFormat]
+    PIPELINE_RESULT_FORMAT_PICKLE: _ClassVar[PipelineResultFormat]
+    PIPELINE_RESULT_FORMAT_JSON: _ClassVar[PipelineResultFormat]
+    PIPELINE_RESULT_FORMAT_ARROW: _ClassVar[PipelineResultFormat]
+    PIPELINE_RESULT_FORMAT_AUTO: _ClassVar[PipelineResultFormat]
+
 class SubtaskOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     SUBTASK_OUTCOME_UNSPECIFIED: _ClassVar[SubtaskOutcome]
@@ -37,6 +45,11 @@ class PipelineTaskOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 SUBTASK_DEVICE_UNSPECIFIED: SubtaskDevice
 SUBTASK_DEVICE_CPU: SubtaskDevice
 SUBTASK_DEVICE_GPU: SubtaskDevice
+PIPELINE_RESULT_FORMAT_UNSPECIFIED: PipelineResultFormat
+PIPELINE_RESULT_FORMAT_PICKLE: PipelineResultFormat
+PIPELINE_RESULT_FORMAT_JSON: PipelineResultFormat
+PIPELINE_RESULT_FORMAT_ARROW: PipelineResultFormat
+PIPELINE_RESULT_FORMAT_AUTO: PipelineResultFormat
 SUBTASK_OUTCOME_UNSPECIFIED: SubtaskOutcome
 SUBTASK_OUTCOME_DONE: SubtaskOutcome
 SUBTASK_OUTCOME_RAISED: SubtaskOutcome
@@ -91,7 +104,7 @@ class SourceFile(_message.Message):
     def __init__(self, path: _Optional[str] = ..., content: _Optional[bytes] = ...) -> None: ...
 
 class SubmitPipelineTaskRequest(_message.Message):
-    __slots__ = ("task_id", "pipeline", "payload", "raw", "size_mb", "workload_class", "files")
+    __slots__ = ("task_id", "pipeline", "payload", "raw", "size_mb", "workload_class", "files", "user", "result_format", "result_key", "ownership_key")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +112,10 @@ class SubmitPipelineTaskRequest(_message.Message):
     SIZE_MB_FIELD_NUMBER: _ClassVar[int]
     WORKLOAD_CLASS_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FORMAT_FIELD_NUMBER: _ClassVar[int]
+    RESULT_KEY_FIELD_NUMBER: _ClassVar[int]
+    OWNERSHIP_KEY_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     pipeline: PipelineSpec
     payload: bytes
@@ -106,7 +123,11 @@ class SubmitPipelineTaskRequest(_message.Message):
     size_mb: float
     workload_class: _common_pb2.WorkloadClass
     files: _containers.RepeatedCompositeFieldContainer[SourceFile]
-    def __init__(self, task_id: _Optional[str] = ..., pipeline: _Optional[_Union[PipelineSpec, _Mapping]] = ..., payload: _Optional[bytes] = ..., raw: bool = ..., size_mb: _Optional[float] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., files: _Optional[_Iterable[_Union[SourceFile, _Mapping]]] = ...) -> None: ...
+    user: str
+    result_format: PipelineResultFormat
+    result_key: bytes
+    ownership_key: str
+    def __init__(self, task_id: _Optional[str] = ..., pipeline: _Optional[_Union[PipelineSpec, _Mapping]] = ..., payload: _Optional[bytes] = ..., raw: bool = ..., size_mb: _Optional[float] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., files: _Optional[_Iterable[_Union[SourceFile, _Mapping]]] = ..., user: _Optional[str] = ..., result_format: _Optional[_Union[PipelineResultFormat, str]] = ..., result_key: _Optional[bytes] = ..., ownership_key: _Optional[str] = ...) -> None: ...
 
 class SubmitPipelineTaskResponse(_message.Message):
     __slots__ = ("task_id",)
@@ -195,7 +216,7 @@ class SubtaskTiming(_message.Message):
     def __init__(self, subtask: _Optional[str] = ..., row: _Optional[_Union[PipelineRow, _Mapping]] = ..., device: _Optional[_Union[SubtaskDevice, str]] = ..., number: _Optional[int] = ..., run: _Optional[int] = ..., outcome: _Optional[_Union[SubtaskOutcome, str]] = ..., ready_at_s: _Optional[float] = ..., started_at_s: _Optional[float] = ..., waited_s: _Optional[float] = ..., ran_s: _Optional[float] = ..., memory_mib: _Optional[float] = ..., gpu_memory_mib: _Optional[float] = ..., co_runners: _Optional[_Iterable[_Union[PipelineRow, _Mapping]]] = ..., message: _Optional[str] = ..., node: _Optional[str] = ..., placed_by: _Optional[str] = ..., fallback: _Optional[str] = ...) -> None: ...
 
 class PipelineTaskEnd(_message.Message):
-    __slots__ = ("outcome", "message", "node", "attempt", "timings", "response_s", "result_bytes")
+    __slots__ = ("outcome", "message", "node", "attempt", "timings", "response_s", "result_bytes", "result_format", "proof", "placement")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -203,6 +224,9 @@ class PipelineTaskEnd(_message.Message):
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_S_FIELD_NUMBER: _ClassVar[int]
     RESULT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FORMAT_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENT_FIELD_NUMBER: _ClassVar[int]
     outcome: PipelineTaskOutcome
     message: str
     node: str
@@ -210,15 +234,20 @@ class PipelineTaskEnd(_message.Message):
     timings: _containers.RepeatedCompositeFieldContainer[SubtaskTiming]
     response_s: float
     result_bytes: int
-    def __init__(self, outcome: _Optional[_Union[PipelineTaskOutcome, str]] = ..., message: _Optional[str] = ..., node: _Optional[str] = ..., attempt: _Optional[int] = ..., timings: _Optional[_Iterable[_Union[SubtaskTiming, _Mapping]]] = ..., response_s: _Optional[float] = ..., result_bytes: _Optional[int] = ...) -> None: ...
+    result_format: PipelineResultFormat
+    proof: bytes
+    placement: int
+    def __init__(self, outcome: _Optional[_Union[PipelineTaskOutcome, str]] = ..., message: _Optional[str] = ..., node: _Optional[str] = ..., attempt: _Optional[int] = ..., timings: _Optional[_Iterable[_Union[SubtaskTiming, _Mapping]]] = ..., response_s: _Optional[float] = ..., result_bytes: _Optional[int] = ..., result_format: _Optional[_Union[PipelineResultFormat, str]] = ..., proof: _Optional[bytes] = ..., placement: _Optional[int] = ...) -> None: ...
 
 class GetPipelineResultRequest(_message.Message):
-    __slots__ = ("task_id", "forget")
+    __slots__ = ("task_id", "forget", "ownership_key")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
+    OWNERSHIP_KEY_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     forget: bool
-    def __init__(self, task_id: _Optional[str] = ..., forget: bool = ...) -> None: ...
+    ownership_key: str
+    def __init__(self, task_id: _Optional[str] = ..., forget: bool = ..., ownership_key: _Optional[str] = ...) -> None: ...
 
 class PipelineResultChunk(_message.Message):
     __slots__ = ("data",)
@@ -239,25 +268,33 @@ class CancelPipelineTaskResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ListPipelineTasksRequest(_message.Message):
-    __slots__ = ("all",)
+    __slots__ = ("all", "page_size", "page_token", "limit")
     ALL_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
     all: bool
-    def __init__(self, all: bool = ...) -> None: ...
+    page_size: int
+    page_token: str
+    limit: int
+    def __init__(self, all: bool = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class ListPipelineTasksResponse(_message.Message):
-    __slots__ = ("tasks", "nodes", "policy", "policy_faults")
+    __slots__ = ("tasks", "nodes", "policy", "policy_faults", "next_page_token")
     TASKS_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     POLICY_FAULTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     tasks: _containers.RepeatedCompositeFieldContainer[PipelineTaskInfo]
     nodes: _containers.RepeatedCompositeFieldContainer[PipelineNodeInfo]
     policy: str
     policy_faults: int
-    def __init__(self, tasks: _Optional[_Iterable[_Union[PipelineTaskInfo, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[PipelineNodeInfo, _Mapping]]] = ..., policy: _Optional[str] = ..., policy_faults: _Optional[int] = ...) -> None: ...
+    next_page_token: str
+    def __init__(self, tasks: _Optional[_Iterable[_Union[PipelineTaskInfo, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[PipelineNodeInfo, _Mapping]]] = ..., policy: _Optional[str] = ..., policy_faults: _Optional[int] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class PipelineTaskInfo(_message.Message):
-    __slots__ = ("task_id", "pipeline", "size_mb", "submitted_at_s", "node", "attempt", "state", "outcome", "placed_by", "fallback", "runs_placed_by", "run_fallback")
+    __slots__ = ("task_id", "pipeline", "size_mb", "submitted_at_s", "node", "attempt", "state", "outcome", "placed_by", "fallback", "runs_placed_by", "run_fallback", "user")
     class RunsPlacedByEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -277,6 +314,7 @@ class PipelineTaskInfo(_message.Message):
     FALLBACK_FIELD_NUMBER: _ClassVar[int]
     RUNS_PLACED_BY_FIELD_NUMBER: _ClassVar[int]
     RUN_FALLBACK_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     pipeline: str
     size_mb: float
@@ -289,19 +327,22 @@ class PipelineTaskInfo(_message.Message):
     fallback: str
     runs_placed_by: _containers.ScalarMap[str, int]
     run_fallback: str
-    def __init__(self, task_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., size_mb: _Optional[float] = ..., submitted_at_s: _Optional[float] = ..., node: _Optional[str] = ..., attempt: _Optional[int] = ..., state: _Optional[str] = ..., outcome: _Optional[_Union[PipelineTaskOutcome, str]] = ..., placed_by: _Optional[str] = ..., fallback: _Optional[str] = ..., runs_placed_by: _Optional[_Mapping[str, int]] = ..., run_fallback: _Optional[str] = ...) -> None: ...
+    user: str
+    def __init__(self, task_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., size_mb: _Optional[float] = ..., submitted_at_s: _Optional[float] = ..., node: _Optional[str] = ..., attempt: _Optional[int] = ..., state: _Optional[str] = ..., outcome: _Optional[_Union[PipelineTaskOutcome, str]] = ..., placed_by: _Optional[str] = ..., fallback: _Optional[str] = ..., runs_placed_by: _Optional[_Mapping[str, int]] = ..., run_fallback: _Optional[str] = ..., user: _Optional[str] = ...) -> None: ...
 
 class PipelineNodeInfo(_message.Message):
-    __slots__ = ("capacity", "load", "tasks", "draining")
+    __slots__ = ("capacity", "load", "tasks", "draining", "runs_as")
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    RUNS_AS_FIELD_NUMBER: _ClassVar[int]
     capacity: PipelineCapacity
     load: PipelineLoad
     tasks: int
     draining: bool
-    def __init__(self, capacity: _Optional[_Union[PipelineCapacity, _Mapping]] = ..., load: _Optional[_Union[PipelineLoad, _Mapping]] = ..., tasks: _Optional[int] = ..., draining: bool = ...) -> None: ...
+    runs_as: str
+    def __init__(self, capacity: _Optional[_Union[PipelineCapacity, _Mapping]] = ..., load: _Optional[_Union[PipelineLoad, _Mapping]] = ..., tasks: _Optional[int] = ..., draining: bool = ..., runs_as: _Optional[str] = ...) -> None: ...
 
 class PipelineGpu(_message.Message):
     __slots__ = ("index", "model", "memory_mib")
@@ -390,16 +431,20 @@ class NodePipelineMessage(_message.Message):
     def __init__(self, register: _Optional[_Union[RegisterPipelineNode, _Mapping]] = ..., load: _Optional[_Union[PipelineLoad, _Mapping]] = ..., run: _Optional[_Union[PipelineRun, _Mapping]] = ..., data: _Optional[_Union[PipelineData, _Mapping]] = ..., ended: _Optional[_Union[PipelineAttemptEnd, _Mapping]] = ...) -> None: ...
 
 class RegisterPipelineNode(_message.Message):
-    __slots__ = ("capacity", "identity", "tasks", "load")
+    __slots__ = ("capacity", "identity", "tasks", "load", "ownership_key", "runs_as")
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
+    OWNERSHIP_KEY_FIELD_NUMBER: _ClassVar[int]
+    RUNS_AS_FIELD_NUMBER: _ClassVar[int]
     capacity: PipelineCapacity
     identity: str
     tasks: _containers.RepeatedCompositeFieldContainer[PipelineAttempt]
     load: PipelineLoad
-    def __init__(self, capacity: _Optional[_Union[PipelineCapacity, _Mapping]] = ..., identity: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[PipelineAttempt, _Mapping]]] = ..., load: _Optional[_Union[PipelineLoad, _Mapping]] = ...) -> None: ...
+    ownership_key: str
+    runs_as: str
+    def __init__(self, capacity: _Optional[_Union[PipelineCapacity, _Mapping]] = ..., identity: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[PipelineAttempt, _Mapping]]] = ..., load: _Optional[_Union[PipelineLoad, _Mapping]] = ..., ownership_key: _Optional[str] = ..., runs_as: _Optional[str] = ...) -> None: ...
 
 class PipelineRun(_message.Message):
     __slots__ = ("attempt", "timing")
@@ -452,7 +497,7 @@ class PipelineNodeRegistered(_message.Message):
     def __init__(self, heartbeat_interval_s: _Optional[float] = ...) -> None: ...
 
 class PlacePipelineTask(_message.Message):
-    __slots__ = ("attempt", "pipeline", "size_mb", "workload_class", "submitted_at_s", "raw", "payload_bytes", "files")
+    __slots__ = ("attempt", "pipeline", "size_mb", "workload_class", "submitted_at_s", "raw", "payload_bytes", "files", "user", "result_format", "result_key")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     SIZE_MB_FIELD_NUMBER: _ClassVar[int]
@@ -461,6 +506,9 @@ class PlacePipelineTask(_message.Message):
     RAW_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FORMAT_FIELD_NUMBER: _ClassVar[int]
+    RESULT_KEY_FIELD_NUMBER: _ClassVar[int]
     attempt: PipelineAttempt
     pipeline: PipelineSpec
     size_mb: float
@@ -469,7 +517,10 @@ class PlacePipelineTask(_message.Message):
     raw: bool
     payload_bytes: int
     files: _containers.RepeatedCompositeFieldContainer[SourceFile]
-    def __init__(self, attempt: _Optional[_Union[PipelineAttempt, _Mapping]] = ..., pipeline: _Optional[_Union[PipelineSpec, _Mapping]] = ..., size_mb: _Optional[float] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., submitted_at_s: _Optional[float] = ..., raw: bool = ..., payload_bytes: _Optional[int] = ..., files: _Optional[_Iterable[_Union[SourceFile, _Mapping]]] = ...) -> None: ...
+    user: str
+    result_format: PipelineResultFormat
+    result_key: bytes
+    def __init__(self, attempt: _Optional[_Union[PipelineAttempt, _Mapping]] = ..., pipeline: _Optional[_Union[PipelineSpec, _Mapping]] = ..., size_mb: _Optional[float] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., submitted_at_s: _Optional[float] = ..., raw: bool = ..., payload_bytes: _Optional[int] = ..., files: _Optional[_Iterable[_Union[SourceFile, _Mapping]]] = ..., user: _Optional[str] = ..., result_format: _Optional[_Union[PipelineResultFormat, str]] = ..., result_key: _Optional[bytes] = ...) -> None: ...
 
 class WithdrawPipelineTask(_message.Message):
     __slots__ = ("attempt", "reason")

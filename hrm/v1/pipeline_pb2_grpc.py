@@ -320,8 +320,8 @@ class PipelineService(object):
 
 
 class GpuServiceStub(object):
-    """Served by every agent that has GPUs for pipelines, on its own port, and without a token on a Unix socket that only
-    its user can open; containers find that in HRM_AGENT_SOCKET.
+    """Served by every agent that has GPUs for pipelines, on its own port, and without a token on Unix sockets, one for each
+    user of containers, that only this user can open; containers find theirs in HRM_AGENT_SOCKET.
     """
 
     def __init__(self, channel):
@@ -338,8 +338,8 @@ class GpuServiceStub(object):
 
 
 class GpuServiceServicer(object):
-    """Served by every agent that has GPUs for pipelines, on its own port, and without a token on a Unix socket that only
-    its user can open; containers find that in HRM_AGENT_SOCKET.
+    """Served by every agent that has GPUs for pipelines, on its own port, and without a token on Unix sockets, one for each
+    user of containers, that only this user can open; containers find theirs in HRM_AGENT_SOCKET.
     """
 
     def Acquire(self, request, context):
@@ -367,8 +367,8 @@ def add_GpuServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class GpuService(object):
-    """Served by every agent that has GPUs for pipelines, on its own port, and without a token on a Unix socket that only
-    its user can open; containers find that in HRM_AGENT_SOCKET.
+    """Served by every agent that has GPUs for pipelines, on its own port, and without a token on Unix sockets, one for each
+    user of containers, that only this user can open; containers find theirs in HRM_AGENT_SOCKET.
     """
 
     @staticmethod

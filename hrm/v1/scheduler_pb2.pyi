@@ -21,10 +21,14 @@ CLAIM_DECISION_QUEUE: ClaimDecision
 CLAIM_DECISION_ABORT: ClaimDecision
 
 class SubscribeRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "followed_epoch", "followed_epoch_id")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWED_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWED_EPOCH_ID_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    followed_epoch: int
+    followed_epoch_id: str
+    def __init__(self, name: _Optional[str] = ..., followed_epoch: _Optional[int] = ..., followed_epoch_id: _Optional[str] = ...) -> None: ...
 
 class SchedulerMessage(_message.Message):
     __slots__ = ("subscribed", "change")
@@ -35,7 +39,7 @@ class SchedulerMessage(_message.Message):
     def __init__(self, subscribed: _Optional[_Union[Subscribed, _Mapping]] = ..., change: _Optional[_Union[StateChange, _Mapping]] = ...) -> None: ...
 
 class Subscribed(_message.Message):
-    __slots__ = ("session", "epoch", "waiting_limit", "wait_max_s", "default_duration_s", "retry_delay_s", "retry_delay_max_s")
+    __slots__ = ("session", "epoch", "waiting_limit", "wait_max_s", "default_duration_s", "retry_delay_s", "retry_delay_max_s", "epoch_id")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WAITING_LIMIT_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +47,7 @@ class Subscribed(_message.Message):
     DEFAULT_DURATION_S_FIELD_NUMBER: _ClassVar[int]
     RETRY_DELAY_S_FIELD_NUMBER: _ClassVar[int]
     RETRY_DELAY_MAX_S_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_ID_FIELD_NUMBER: _ClassVar[int]
     session: int
     epoch: int
     waiting_limit: int
@@ -50,7 +55,8 @@ class Subscribed(_message.Message):
     default_duration_s: float
     retry_delay_s: float
     retry_delay_max_s: float
-    def __init__(self, session: _Optional[int] = ..., epoch: _Optional[int] = ..., waiting_limit: _Optional[int] = ..., wait_max_s: _Optional[float] = ..., default_duration_s: _Optional[float] = ..., retry_delay_s: _Optional[float] = ..., retry_delay_max_s: _Optional[float] = ...) -> None: ...
+    epoch_id: str
+    def __init__(self, session: _Optional[int] = ..., epoch: _Optional[int] = ..., waiting_limit: _Optional[int] = ..., wait_max_s: _Optional[float] = ..., default_duration_s: _Optional[float] = ..., retry_delay_s: _Optional[float] = ..., retry_delay_max_s: _Optional[float] = ..., epoch_id: _Optional[str] = ...) -> None: ...
 
 class StateChange(_message.Message):
     __slots__ = ("sequence", "now_s", "units", "gone", "jobs", "room")

@@ -144,12 +144,14 @@ class SparkSetting(_message.Message):
     def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("key", "driver")
+    __slots__ = ("key", "driver", "ownership_key")
     KEY_FIELD_NUMBER: _ClassVar[int]
     DRIVER_FIELD_NUMBER: _ClassVar[int]
+    OWNERSHIP_KEY_FIELD_NUMBER: _ClassVar[int]
     key: str
     driver: DriverSpec
-    def __init__(self, key: _Optional[str] = ..., driver: _Optional[_Union[DriverSpec, _Mapping]] = ...) -> None: ...
+    ownership_key: str
+    def __init__(self, key: _Optional[str] = ..., driver: _Optional[_Union[DriverSpec, _Mapping]] = ..., ownership_key: _Optional[str] = ...) -> None: ...
 
 class Submission(_message.Message):
     __slots__ = ("submission_id", "name", "user", "state", "supervise", "attempt", "application_ids", "node", "submitted_at_s", "started_at_s", "ended_at_s", "restart_at_s", "exit_code", "message")
@@ -190,16 +192,24 @@ class GetSubmissionRequest(_message.Message):
     def __init__(self, submission_id: _Optional[str] = ...) -> None: ...
 
 class ListSubmissionsRequest(_message.Message):
-    __slots__ = ("include_ended",)
+    __slots__ = ("include_ended", "page_size", "page_token", "limit")
     INCLUDE_ENDED_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
     include_ended: bool
-    def __init__(self, include_ended: bool = ...) -> None: ...
+    page_size: int
+    page_token: str
+    limit: int
+    def __init__(self, include_ended: bool = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class ListSubmissionsResponse(_message.Message):
-    __slots__ = ("submissions",)
+    __slots__ = ("submissions", "next_page_token")
     SUBMISSIONS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     submissions: _containers.RepeatedCompositeFieldContainer[Submission]
-    def __init__(self, submissions: _Optional[_Iterable[_Union[Submission, _Mapping]]] = ...) -> None: ...
+    next_page_token: str
+    def __init__(self, submissions: _Optional[_Iterable[_Union[Submission, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class KillSubmissionRequest(_message.Message):
     __slots__ = ("submission_id", "reason")
@@ -210,14 +220,16 @@ class KillSubmissionRequest(_message.Message):
     def __init__(self, submission_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class LeaseDriverRequest(_message.Message):
-    __slots__ = ("submission_id", "attempt", "gone")
+    __slots__ = ("submission_id", "attempt", "gone", "ownership_key")
     SUBMISSION_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
+    OWNERSHIP_KEY_FIELD_NUMBER: _ClassVar[int]
     submission_id: str
     attempt: int
     gone: bool
-    def __init__(self, submission_id: _Optional[str] = ..., attempt: _Optional[int] = ..., gone: bool = ...) -> None: ...
+    ownership_key: str
+    def __init__(self, submission_id: _Optional[str] = ..., attempt: _Optional[int] = ..., gone: bool = ..., ownership_key: _Optional[str] = ...) -> None: ...
 
 class LeaseDriverResponse(_message.Message):
     __slots__ = ("lease_s", "renew_s")

@@ -142,7 +142,7 @@ class SubmissionServiceServicer(object):
 
     def Lease(self, request, context):
         """A runner may start, or go on with, its driver. ABORTED: it may not: another attempt has taken its place, or the
-        submission is over.
+        submission is over. PERMISSION_DENIED: it does not have the submission's ownership key.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

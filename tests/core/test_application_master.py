@@ -77,6 +77,16 @@ def running(count: int, limits: AppMasterLimits | None = None) -> AppMasterCore:
     return core
 
 
+def ticked(core: AppMasterCore, until_s: float, *, begin_s: float = 2.0) -> list[Command]:
+    """Ticks as the core wants them, until then."""
+    commands, now = list[Command](), begin_s
+    while now < until_s:
+        due_s = core.wake_at_s()
+        now = until_s if due_s is None else min(until_s, max(due_s, now + 0.01))
+        commands += core.handle(Ticked(now=now))
+    return commands
+
+
 def test_the_life_of_an_application() -> None:
     core = AppMasterCore()
     assert core.handle(want(0, target(2))) == []  # nobody listens yet
@@ -260,10 +270,31 @@ def test_a_new_master_has_time_to_find_running_executors() -> None:
     core.handle(SessionLost(now=1))
     assert core.handle(opened(2, epoch=2)) == []
     core.handle(changed(3, seen("1", Phase.RUNNING)))
-    assert core.wake_at_s() == 32
-    commands = core.handle(Ticked(now=32))
+    commands = ticked(core, 31.9)
+    assert commands == []
+    commands = ticked(core, 32)
     assert [c.executor_id for c in commands if isinstance(c, ExecutorEnded)] == ["2"]
     assert asked(commands) == ["3"]
+
+
+def test_an_appmaster_that_slept_does_not_give_up_what_a_new_master_may_have_found() -> None:
+    core = running(2)
+    core.handle(SessionLost(now=1))
+    core.handle(opened(2, epoch=2))
+    assert core.handle(Ticked(now=500)) == [], "its clock may be what it hears first"
+    core.handle(changed(500, seen("1", Phase.RUNNING)))
+    assert ticked(core, 528.9, begin_s=500) == []
+    commands = ticked(core, 529, begin_s=528.9)
+    assert [c.executor_id for c in commands if isinstance(c, ExecutorEnded)] == ["2"]
+
+
+def test_a_session_that_breaks_costs_no_executor_its_time_to_be_confirmed() -> None:
+    core = running(1)
+    core.handle(SessionLost(now=1))
+    core.handle(opened(2, epoch=2))
+    core.handle(SessionLost(now=3))
+    assert core.handle(opened(4, epoch=2)) == []
+    assert core.handle(changed(5, seen("1", Phase.RUNNING))) == []
 
 
 def test_a_new_master_is_asked_again_for_what_waits() -> None:
@@ -282,7 +313,7 @@ def test_an_appmaster_that_takes_over_adopts() -> None:
     )
     assert not any(isinstance(c, ExecutorEnded) for c in commands)
     assert asked(commands) == ["13"], "no id is used twice"
-    commands = core.handle(Ticked(now=31))
+    commands = ticked(core, 31, begin_s=1.0)
     assert [c.executor_id for c in commands if isinstance(c, ExecutorEnded)] == ["10"]
     assert asked(commands) == ["14"]
     assert set(core.containers) == {"3", "11", "13", "14"}

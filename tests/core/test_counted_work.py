@@ -15,6 +15,7 @@ import itertools
 import sys
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -264,6 +265,29 @@ def test_registering_costs_the_same_beside_many_applications() -> None:
         return calls_of(master.register)
 
     assert cost(500) <= 1.1 * cost(50)
+
+
+def test_a_heartbeat_costs_the_same_while_all_nodes_run_what_the_store_has_forgotten() -> None:
+    def cost(nodes: int) -> int:
+        master = Master(nodes)
+        beats = [_unclaimed(number) for number in range(nodes)]
+        for beat in beats:
+            master.handle(beat)
+        assert sum(map(len, master.core.nodes.mirror.unclaimed.values())) == nodes
+        return calls_of(lambda: master.handle(replace(beats[0], sequence=3)))
+
+    assert cost(1_000) <= 1.1 * cost(100)
+
+
+def _unclaimed(number: int) -> e.NodeReported:
+    """A heartbeat of a node that runs a container of an application of which nothing is known."""
+    node, app = NodeName(f"n{number:06d}"), ApplicationId(f"app-{number % 300}")
+    status = ContainerStatus(
+        container_id=ContainerId(f"{app}-{number}"), application_id=app, executor_id=str(number),
+        resource_profile_id=0, workload_class=WorkloadClass.BATCH, resources=TASK,
+        state=ContainerState.RUNNING, node=node, unit_id=ResourceUnitId(f"{node}/cpu"),
+    )  # fmt: skip
+    return e.NodeReported(now=1.0, node=node, incarnation="1", sequence=2, containers=(status,))
 
 
 def test_most_ticks_look_at_no_node() -> None:

@@ -145,9 +145,28 @@ def test_a_lost_node_that_registers_again_is_awaited_by_the_next_master() -> Non
     cluster = VirtualCluster([unit("n1", vcores=1)])
     cluster.disconnect(cluster.nodes["n1"])
     cluster.advance(20)
+    assert list(cluster.durable_nodes) == ["n1"], "not all may have heard what was lost with it"
+    cluster.advance(cluster.bounds.application_grace_s)
     assert not cluster.durable_nodes
     cluster.register(cluster.nodes["n1"])
     assert list(cluster.durable_nodes) == ["n1"]
+
+
+def test_a_node_that_is_lost_is_awaited_by_a_master_that_comes_soon() -> None:
+    """What was lost with it was not told to its AppMaster, which asks this one for it again."""
+    cluster = VirtualCluster([unit("n1", vcores=1), unit("n2", vcores=1)])
+    app = cluster.submit(1)
+    cluster.settle()
+    (name,) = [x.name for x in cluster.nodes.values() if x.processes]
+    cluster.disconnect(cluster.nodes[name])
+    cluster.advance(cluster.bounds.node_timeout_s + 2)
+    cluster.restart_master()
+    cluster.attach(app)
+    (other,) = [x for x in cluster.nodes.values() if x.name != name]
+    cluster.register(other)
+    cluster.request(app, [1])
+    cluster.settle()
+    assert not other.processes, "it may run where it did, and its id runs once"
 
 
 def test_a_late_registration_of_a_dead_agent_does_not_shut_out_its_successor() -> None:
@@ -162,6 +181,24 @@ def test_a_late_registration_of_a_dead_agent_does_not_shut_out_its_successor() -
     cluster.advance(20)
     app = cluster.submit(1)
     cluster.settle()
+    assert cluster.states(app) == {"running": 1}
+
+
+def test_what_a_dead_agent_said_late_of_its_units_does_not_stay() -> None:
+    """It was about to close, its disk full; its successor has long been open."""
+    cluster = VirtualCluster([unit("n1", vcores=1)])
+    node = cluster.nodes["n1"]
+    node.incarnation, node.sequence = 2, 0
+    cluster.register(node)
+    late = e.NodeRegistered(
+        now=cluster.now, call_id=cluster.next_call(), node=node.name,
+        identity=f"identity-of-{node.name}", incarnation="1", sequence=9, host="127.0.0.1",
+        endpoint="127.0.0.1:1", units=tuple(replace(x, draining=True) for x in node.core.offers),
+    )  # fmt: skip
+    cluster.tell_master(late)
+    cluster.tell_master(e.NodeDisconnected(now=cluster.now, node=node.name, incarnation="1"))
+    app = cluster.submit(1)
+    cluster.advance(5)
     assert cluster.states(app) == {"running": 1}
 
 

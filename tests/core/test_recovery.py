@@ -18,7 +18,14 @@ from hrm.core.application_messages import (
     TargetsChanged,
     Ticked,
 )
-from hrm.core.model import ApplicationId, ContainerRequest, ContainerState, EndCause
+from hrm.core.model import (
+    ApplicationId,
+    ContainerRequest,
+    ContainerState,
+    EndCause,
+    NodeName,
+    container_id_of,
+)
 from hrm.testing.virtual import SMALL, VirtualCluster, unit
 
 
@@ -126,3 +133,31 @@ def test_the_appmaster_says_what_it_asks_for_again() -> None:
         assert asked == [["1", "2"], ["2"], ["3"]]
         said = [each.again for each in (first, repeated, new)]
         assert said == ([None] * 3 if took_over else [False, True, False])
+
+
+def test_another_agent_under_the_name_of_one_that_is_away_does_not_stand_for_it() -> None:
+    """What ran there may run still: asked for again, it must not start a second time."""
+    cluster = VirtualCluster([unit("n1"), unit("n2")], schedulers=1)
+    cluster.settle()
+    app = cluster.submit(executors=6)
+    cluster.settle()
+    before = {name: set(node.processes) for name, node in cluster.nodes.items()}
+    assert before[NodeName("n1")]
+    cluster.durable_nodes[NodeName("n1")] = "old"
+    cluster.restart_master()
+    cluster.register(cluster.nodes[NodeName("n2")])
+    cluster.advance(cluster.bounds.recovery_window_s + 2.0)
+    assert cluster.master.nodes.absent == {"n1"}
+    cluster.tell_master(
+        e.NodeRegistered(
+            now=cluster.now, call_id=cluster.next_call(), node=NodeName("n1"), identity="new",
+            incarnation="new", sequence=1, host="h", endpoint="", units=(unit("n1"),), owner="new",
+        )
+    )  # fmt: skip
+    cluster.attach(app)
+    missing = [x for x in range(1, 7) if container_id_of(app, str(x)) in before[NodeName("n1")]]
+    cluster.request(app, missing)
+    cluster.advance(5.0)
+    n1, n2 = (set(cluster.nodes[NodeName(name)].processes) for name in ("n1", "n2"))
+    assert n1 == before[NodeName("n1")]
+    assert not n1 & n2

@@ -51,7 +51,7 @@ def assert_durable(cluster: VirtualCluster) -> None:
     for application_id, record in cluster.durable.items():
         assert record.last_executor_number <= applications[application_id].last_executor_number
     live = {n.name for n in master.ledger.nodes.values() if n.state is not NodeState.LOST}
-    assert set(cluster.durable_nodes) == live | master.nodes.awaited
+    assert set(cluster.durable_nodes) == live | master.nodes.awaited | set(master.nodes.lost_s)
     assert list(cluster.durable_drains) == list(master.nodes.drains.drained)
     assert cluster.durable_run_times == dict(master.ledger.run_times.rows)
 

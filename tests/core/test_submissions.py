@@ -75,8 +75,12 @@ class Master:
         return self.driver(m.DriverEnded, attempt, **fields)
 
     def later(self, seconds: float) -> list[m.Command]:
-        self.now += seconds
-        return self.tell(m.Ticked)
+        """Time passes, with the ticks of a master that is awake."""
+        until_s, said = self.now + seconds, list[m.Command]()
+        while self.now < until_s:
+            self.now = min(until_s, self.now + 0.5)
+            said += self.tell(m.Ticked)
+        return said
 
     def restart(self) -> None:
         self.core = SubmissionsCore(self.bounds, self.stored.values(), self.now)

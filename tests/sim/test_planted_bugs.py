@@ -13,13 +13,24 @@ import pytest
 
 from hrm.core import commands as c
 from hrm.core import events as e
-from hrm.core import feasibility, gangs, node, preemption, resource_unit, submissions
+from hrm.core import (
+    feasibility,
+    gangs,
+    node,
+    nodes,
+    ownership,
+    preemption,
+    resource_unit,
+    submissions,
+)
 from hrm.core import submission_messages as m
 from hrm.core.applications import Applications
 from hrm.core.auto_binding import Look, look_at
 from hrm.core.binding import Binding, Hardware, cut
 from hrm.core.cluster_view import ClusterView
+from hrm.core.epochs import Epochs
 from hrm.core.ledger import Application, Container, Ledger, Node
+from hrm.core.master import MasterCore
 from hrm.core.mirror import Mirror
 from hrm.core.model import (
     ContainerState,
@@ -42,6 +53,8 @@ from hrm.core.resource_unit import Entry, UnitQueue
 from hrm.core.scheduler import Job, Placement, Scheduler
 from hrm.core.shared_state import SharedState
 from hrm.core.submissions import SubmissionsCore
+from hrm.core.wakefulness import Wakefulness
+from hrm.core.write_gate import WriteGate
 from hrm.policies.min_wait import MinWait
 from hrm.sim.plan import Limits
 from hrm.sim.run import run_seed
@@ -443,6 +456,53 @@ def submitted_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SubmissionsCore, "submitted_as", lambda *_: None)
 
 
+def application_taken_by_its_id(patch: pytest.MonkeyPatch) -> None:
+    """An application's id is enough to register and attach as it."""
+    patch.setattr(ownership, "is_owner", lambda *_: True)
+
+
+def node_taken_by_its_identity(patch: pytest.MonkeyPatch) -> None:
+    """A node's name and identity, which others see, are enough to be it."""
+    patch.setattr(nodes, "is_owner", lambda *_: True)
+
+
+def runner_by_its_attempt(patch: pytest.MonkeyPatch) -> None:
+    """Knowing a driver's number is enough to say that it is gone."""
+    patch.setattr(submissions, "is_owner", lambda *_: True)
+
+
+def sleep_held_against_others(patch: pytest.MonkeyPatch) -> None:
+    """A master that slept takes the others' silence for what it looks like."""
+    patch.setattr(Wakefulness, "passed", lambda self, now: 0.0)
+    patch.setattr(Wakefulness, "ticked", lambda self, now: 0.0)
+
+
+def sleep_held_against_nodes(patch: pytest.MonkeyPatch) -> None:
+    """After a sleep all others have a fresh limit, and nodes have none."""
+    patch.setattr(Nodes, "woke", lambda *_: None)
+
+
+def admitted_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
+    """An AppMaster hears that it is admitted before that is on the disk."""
+    patch.setattr(WriteGate, "_is_intent", lambda *_: False)
+
+
+def behind_its_nodes(patch: pytest.MonkeyPatch) -> None:
+    """A master with the epoch of an emptied store stays there; nodes do not obey it."""
+    patch.setattr(Epochs, "admits", lambda *_: True)
+
+
+def unknown_applications_ended(patch: pytest.MonkeyPatch) -> None:
+    """A master whose store was emptied stops what it does not know at once."""
+    woke = MasterCore.handle
+
+    def knows_all(self: MasterCore, event: Any) -> Any:
+        self.ledger.forgot_until_s = 0.0
+        return woke(self, event)
+
+    patch.setattr(MasterCore, "handle", knows_all)
+
+
 _missing = gangs.missing
 
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
@@ -485,6 +545,14 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     lease_before_it_is_written,
     driver_not_missed,
     submitted_twice,
+    application_taken_by_its_id,
+    node_taken_by_its_identity,
+    runner_by_its_attempt,
+    sleep_held_against_others,
+    sleep_held_against_nodes,
+    admitted_before_it_is_written,
+    behind_its_nodes,
+    unknown_applications_ended,
 ]
 
 

@@ -43,6 +43,7 @@ from hrm.core.pipeline.model import (
 )
 from hrm.core.pipeline.node_messages import RunOutcome, SubtaskTiming, TaskOutcome
 from hrm.core.pipeline.table import Mask, NodeTable
+from hrm.core.wakefulness import Wakefulness, excused
 from hrm.errors import AlreadyExists, LimitReached, NotFound
 
 __all__ = ["ClusterBounds", "PipelineCluster", "TaskRecord"]
@@ -59,6 +60,7 @@ class ClusterBounds:
     attempts_limit: int = 3
     given_back_limit: int = 100
     node_timeout_s: float = 15.0
+    tick_late_s: float = 1.0
     ended_kept: int = 1_000
 
 
@@ -116,6 +118,7 @@ class PipelineCluster:
         self.latest_fault = ""
         self._fallback = LeastLoaded()
         self._arrivals: deque[float] = deque()
+        self._awake: Wakefulness | None = None
         self._commands: list[m.ClusterCommand] = []
 
     def handle(self, event: m.ClusterEvent) -> list[m.ClusterCommand]:
@@ -128,6 +131,7 @@ class PipelineCluster:
         """
         commands: list[m.ClusterCommand] = []
         self._commands = commands
+        self._notice_sleep(event)
         match event:
             case m.TaskSubmitted():
                 self._submit(event)
@@ -384,10 +388,21 @@ class PipelineCluster:
         for task_id in reversed(tasks):
             self._again(self.tasks[task_id], now, f"node {name} was lost: {why}")
 
+    def _notice_sleep(self, event: m.ClusterEvent) -> None:
+        """This process slept, and has not heard what nodes have said since."""
+        if self._awake is None:
+            late_s = min(self.bounds.tick_late_s, self.bounds.node_timeout_s / 4)
+            self._awake = Wakefulness(late_s, event.now)
+        slept_s = self._awake.passed(event.now)
+        if isinstance(event, m.ClusterTicked):
+            slept_s += self._awake.ticked(event.now)
+        for row in self.table.nodes.values() if slept_s else ():
+            row.excused_at = excused(row.reported_at, row.excused_at, event.now, slept_s)
+
     def _lose_silent(self, now: float) -> None:
         limit_s = self.bounds.node_timeout_s
         for name, row in list(self.table.nodes.items()):
-            if now - row.reported_at > limit_s:
+            if now - max(row.reported_at, row.excused_at) > limit_s:
                 self._lose(name, now, f"it has not reported for {limit_s:g} s")
 
     def _set_draining(self, event: m.NodeDraining) -> None:

@@ -31,6 +31,7 @@ __all__ = [
     "NodeView",
     "PipelineSpec",
     "ReadySubtask",
+    "ResultFormat",
     "Row",
     "Start",
     "SubtaskKey",
@@ -58,6 +59,17 @@ class Device(enum.Enum):
 
     CPU = "cpu"
     GPU = "gpu"
+
+
+class ResultFormat(enum.Enum):
+    """How a task's result travels to its client. AUTO: the worker chooses what loses nothing."""
+
+    __hash__ = object.__hash__
+
+    AUTO = "auto"
+    PICKLE = "pickle"
+    JSON = "json"
+    ARROW = "arrow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +100,18 @@ class PipelineSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """One input for a pipeline. Its bytes travel beside it; here is what schedulers may know."""
+    """One input for a pipeline. Its bytes travel beside it; here is what schedulers may know.
+
+    ``user``: whose it is, a claim of its client.
+    """
 
     task_id: TaskId
     pipeline: PipelineSpec
     size_mb: float
     workload: WorkloadClass = WorkloadClass.BATCH
     submitted_at: float = 0.0
+    user: str = ""
+    result_format: ResultFormat = ResultFormat.PICKLE
 
 
 class Row(NamedTuple):

@@ -110,7 +110,8 @@ class PlacedTask:
 @dataclass(slots=True, eq=False, kw_only=True)
 class Run:
     """An attempt that holds a core or a part of a GPU. ``stop``: how its end counts once it has
-    been told to stop; ``beside``: the seconds for which it shared its GPU with each row."""
+    been told to stop; ``excused``: its deadline was moved, because this process slept through it;
+    ``beside``: the seconds for which it shared its GPU with each row."""
 
     run: int
     key: SubtaskKey
@@ -129,6 +130,7 @@ class Run:
     placed_by: str = ""
     fallback: str = ""
     stop: RunOutcome | None = None
+    excused: bool = False
     beside: dict[Row, float] = field(default_factory=dict)
 
     def remaining_s(self, now: float) -> float:

@@ -42,9 +42,12 @@ Column = npt.NDArray[np.float64]
 class NodeRow:
     """One node. ``placed``: every task that is placed there; ``unreported``: the estimated work,
     seconds, of those that its latest report does not account for; ``gave_back``: it did not take a
-    task since that report."""
+    task since that report; ``excused_at``: until then its silence does not count."""
 
-    __slots__ = ("capacity", "draining", "gave_back", "load", "placed", "reported_at", "unreported")
+    __slots__ = (
+        *("capacity", "draining", "excused_at", "gave_back", "load", "placed", "reported_at"),
+        "unreported",
+    )
 
     def __init__(self, capacity: NodeCapacity, now: float) -> None:
         self.capacity = capacity
@@ -52,6 +55,7 @@ class NodeRow:
         self.gave_back = False
         self.load: NodeLoad | None = None
         self.reported_at = now
+        self.excused_at = 0.0
         self.placed: dict[TaskId, TaskSpec] = {}
         self.unreported: dict[TaskId, float] = {}
 

@@ -186,7 +186,7 @@ def deeprm_generator(path: Path, report: LoadReport) -> Iterator[JobGenerator]:
 def deeprm_jobs(generator: JobGenerator, steps: int, seed: int) -> Iterator[TraceJob]:
     """Jobs drawn as DeepRM draws them, for ``steps`` steps of a second: the first resource as
     vcores, the second as GiB of memory."""
-    chance = random.Random(seed)  # noqa: S311 - a workload, no secret
+    chance = random.Random(seed)  # nosec B311 # noqa: S311 - a workload, no secret
     for step in range(steps):
         if chance.random() >= generator.arrival_probability:
             continue

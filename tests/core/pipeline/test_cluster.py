@@ -160,11 +160,24 @@ def test_silent_nodes_are_lost() -> None:
     cluster = Cluster(bounds=ClusterBounds(node_timeout_s=10.0))
     cluster.join(capacity("n1"))
     cluster.submit(task("t"))
-    cluster.handle(m.ClusterTicked(now=9.0))
+    for second in range(1, 11):
+        cluster.handle(m.ClusterTicked(now=float(second)))
     assert len(cluster.core.table.names) == 1
     cluster.handle(m.ClusterTicked(now=11.0))
     assert len(cluster.core.table.names) == 0
     assert list(cluster.core.queue) == [] and list(cluster.core.stranded) == ["t"]
+
+
+def test_a_master_that_slept_gives_its_nodes_a_fresh_limit() -> None:
+    cluster = Cluster(bounds=ClusterBounds(node_timeout_s=10.0))
+    cluster.join(capacity("n1"))
+    cluster.submit(task("t"))
+    cluster.handle(m.ClusterTicked(now=60.0))
+    for second in range(61, 71):
+        cluster.handle(m.ClusterTicked(now=float(second)))
+    assert len(cluster.core.table.names) == 1, "its silence counts from the master's waking"
+    cluster.handle(m.ClusterTicked(now=71.0))
+    assert len(cluster.core.table.names) == 0
 
 
 def test_a_node_that_comes_back_keeps_what_is_its_own_and_drops_the_rest() -> None:

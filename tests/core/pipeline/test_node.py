@@ -139,6 +139,16 @@ def test_too_little_device_memory_without_a_cpu_version_fails() -> None:
     assert end.outcome is TaskOutcome.FAILED and "device memory: two" in end.message
 
 
+def test_a_node_that_slept_hears_first_whether_a_run_has_ended_in_time() -> None:
+    node = Node()
+    node.place(task("t", pipeline(subtask("a", timeout_s=5.0, attempts=1))))
+    assert node.handle(m.ClockTicked(now=60.0)) == [], "its clock comes first"
+    again_s = node.core.next_deadline()
+    assert 60.0 < again_s < 65.0
+    (stop,) = node.handle(m.ClockTicked(now=again_s + 30.0))
+    assert isinstance(stop, m.StopSubtask), "it is forgiven once"
+
+
 def test_a_run_over_its_time_limit_is_stopped() -> None:
     node = Node()
     node.place(task("t", pipeline(subtask("a", timeout_s=5.0, attempts=1))))

@@ -1,0 +1,32 @@
+"""Ownership: which registration may speak for an application, a node or a submission.
+
+Ids and names are public: they stand in listings, logs and control groups. So a component that has
+an id makes a secret before its first registration, its *ownership key* of 256 random bits, and
+sends it with every registration and attachment. The key is hashed at the wire
+(``hrm.ownership.owner_of``): the master keeps and writes down the digest alone, and here digests
+are compared. A plain hash is enough, because there is no dictionary of such keys.
+
+What has no owner on record was registered by an older HRM: the first registration with a key
+becomes its owner.
+"""
+
+from __future__ import annotations
+
+from hmac import compare_digest
+
+from hrm.errors import NotOwner
+
+__all__ = ["MASTER", "denied", "is_owner"]
+
+MASTER = "master"
+"""The owner of the applications that hold drivers. No digest equals it, so no key opens them."""
+
+
+def is_owner(kept: str, given: str) -> bool:
+    """Does ``given`` speak for what has ``kept`` on record? In time that tells nothing of it."""
+    return not kept or compare_digest(kept.encode(), given.encode())
+
+
+def denied(what: str, instead: str) -> NotOwner:
+    """For a registration as ``what`` that does not prove it; ``instead``: what to do."""
+    return NotOwner(f"{what} is another's: its ownership key is not this one; {instead}")

@@ -1,0 +1,117 @@
+"""What waits for the disk: intent, and whatever speaks of it; nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hrm.core import commands as c
+from hrm.core import events as e
+from hrm.core import write_gate
+from hrm.core.model import (
+    ApplicationId,
+    ApplicationState,
+    ContainerId,
+    EndCause,
+    NodeName,
+)
+from hrm.core.records import ApplicationRecord
+from hrm.core.write_gate import WriteGate
+from hrm.errors import Unavailable
+
+APP, OTHER = ApplicationId("app-1"), ApplicationId("app-2")
+NODE = NodeName("n1")
+RECORD = ApplicationRecord(application_id=APP, submission_key="k", name="n", user="u")
+ADMITTED = c.Reply(
+    call_id=1,
+    answer=c.ApplicationAdmitted(
+        application_id=APP, epoch=1, containers=(), last_executor_number=0
+    ),
+)
+TICK = e.Ticked(now=1.0)
+OVER = c.EndApplication(state=ApplicationState.KILLED, message="")
+
+
+def registers(application_id: str = "") -> e.ApplicationRegistered:
+    return e.ApplicationRegistered(
+        now=1.0, call_id=1, application_id=ApplicationId(application_id), submission_key="k",
+        name="n", user="u", declared_class=None,
+    )  # fmt: skip
+
+
+def stop(node: str = NODE) -> c.SendToNode:
+    message = c.StopContainer(
+        container_id=ContainerId("app-1-x1"), cause=EndCause.KILLED, reason="", grace_s=1.0
+    )
+    return c.SendToNode(node=NodeName(node), incarnation="1", message=message)
+
+
+def notice(application_id: ApplicationId, what: Any = OVER) -> c.NotifyApplication:
+    return c.NotifyApplication(application_id=application_id, notice=what)
+
+
+def put(**changes: Any) -> c.PersistApplication:
+    return c.PersistApplication(record=replace(RECORD, **changes))
+
+
+def test_an_admission_waits_and_so_does_its_repetition() -> None:
+    gate = WriteGate()
+    passing, held = gate.take(registers(), [put()], [ADMITTED])
+    assert (list(passing), held is not None) == ([], True)
+    passing, held = gate.take(registers(), [], [ADMITTED])
+    assert (list(passing), held is not None) == ([], True)
+    assert [list(gate.release()), list(gate.release())] == [[ADMITTED], [ADMITTED]]
+    assert gate.take(registers(), [], [ADMITTED]) == ([ADMITTED], None)
+
+
+def test_what_may_be_learned_again_holds_nobody() -> None:
+    gate = WriteGate([APP])
+    for state in (ApplicationState.RUNNING, ApplicationState.DETACHED, ApplicationState.RUNNING):
+        assert gate.take(TICK, [put(state=state)], [notice(APP)]) == ([notice(APP)], None)
+    gone: list[Any] = [c.ForgetNode(node=NODE), c.ForgetApplication(application_id=OTHER)]
+    assert gate.take(TICK, gone, [stop()]) == ([stop()], None)
+
+
+def test_an_end_waits_and_its_containers_are_ended_at_once() -> None:
+    gate = WriteGate([APP, OTHER])
+    end = put(state=ApplicationState.KILLED)
+    passing, held = gate.take(TICK, [end], [stop(), notice(APP)])
+    assert list(passing) == [stop()]
+    assert held is not None
+    assert held.leaving == (notice(APP),)
+    assert gate.take(TICK, [], [notice(OTHER)]) == ([notice(OTHER)], None), "others do not wait"
+    passing, held = gate.take(TICK, [], [notice(APP), stop()])
+    assert list(passing) == [stop()]
+    assert held is not None, "what is said of it later comes later"
+
+
+def test_a_node_is_told_nothing_before_its_drain_is_written() -> None:
+    gate = WriteGate()
+    order = e.DrainRequested(now=1.0, call_id=2, nodes=(NODE,), undo=False)
+    done = c.Reply(call_id=2, answer=c.Done())
+    passing, _ = gate.take(order, [c.RememberDrain(node=NODE)], [stop(), stop("n2"), done])
+    assert list(passing) == [stop("n2")]
+    assert list(gate.take(TICK, [], [stop()])[0]) == []
+    assert list(gate.release()) == [stop(), done]
+    assert list(gate.release()) == [stop()]
+
+
+def test_an_answer_of_which_nothing_is_known_waits_for_all() -> None:
+    gate = WriteGate()
+    unknown = c.Reply(call_id=3, answer=c.Done())
+    assert gate.take(TICK, [], [unknown]) == ([unknown], None)
+    gate.take(registers(), [put()], [ADMITTED])
+    assert list(gate.take(TICK, [], [unknown])[0]) == []
+
+
+def test_what_waits_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_gate, "HELD_MAX", 2)
+    gate = WriteGate()
+    for _ in range(2):
+        gate.take(registers(), [put()], [ADMITTED])
+    with pytest.raises(Unavailable, match="a disk that does not write"):
+        gate.take(registers(), [], [ADMITTED])
+    passing, held = gate.take(TICK, [], [stop("another")])
+    assert (len(passing), held) == (1, None), "what need not wait does not"

@@ -1,0 +1,50 @@
+"""A master that sleeps, and nothing else goes wrong: nobody notices but by the clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hrm.core.ledger import Container, Ledger
+from hrm.core.model import ContainerEnd, ContainerState, EndCause
+from hrm.core.nodes import Nodes
+from hrm.sim.drawing import draw
+from hrm.sim.plan import KINDS, Limits, TimedFault
+from hrm.sim.run import run_plan
+
+SEEDS = range(60)
+OTHERS = frozenset(KINDS) - {"sleep"}
+MASTER_S = 12.0
+
+
+def test_a_master_that_sleeps_costs_no_node_no_executor_and_no_application(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost: list[str] = []
+    lose, end = Nodes._lose, Ledger.end_container
+
+    def node_lost(self: Nodes, node: Any, now: float, why: str) -> None:
+        lost.append(f"{node.name}: {why}")
+        lose(self, node, now, why)
+
+    def ended(self: Ledger, container: Container, how: ContainerEnd, now: float) -> None:
+        is_loss = how.cause in (EndCause.LOST, EndCause.NODE_LOST)
+        if is_loss and container.state is ContainerState.RUNNING:
+            lost.append(f"{container.container_id}: {how.message}")
+        end(self, container, how, now)
+
+    monkeypatch.setattr(Nodes, "_lose", node_lost)
+    monkeypatch.setattr(Ledger, "end_container", ended)
+    sleeps = 0
+    for seed in SEEDS:
+        plan = draw(seed, Limits(without=OTHERS))
+        faults = tuple(TimedFault(at_s, "sleep", 0.0, 0.99) for at_s in (2.0, 2.0 + 1.5 * MASTER_S))
+        result = run_plan(replace(plan, faults=faults, horizon_s=4 * MASTER_S))
+        sleeps += result.faults["sleep"]
+        assert not result.violations, (seed, result.violations)
+        ends = {why for why in result.outcomes.values() if "did not come back" in why}
+        assert not ends, (seed, ends)
+    assert sleeps == 2 * len(SEEDS)
+    assert lost == []
