@@ -13,15 +13,17 @@ from pathlib import Path
 __all__ = ["write_durably"]
 
 
-def write_durably(path: Path, content: bytes) -> None:
-    """Replace ``path`` by a file with ``content``.
+def write_durably(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Replace ``path`` by a file with ``content``; ``mode``: as far as the umask lets it.
 
     Raises:
         OSError: it could not be written; what was there is still there, and nothing beside it.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with partial.open("wb") as file:
+        partial.unlink(missing_ok=True)
+        made = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with os.fdopen(made, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

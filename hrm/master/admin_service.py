@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from hrm import __version__, rpc, tls, wire
+from hrm import __version__, rpc_server, text, tls, wire
 from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.explain import explain, explain_past
@@ -28,16 +28,20 @@ from hrm.core.model import (
 from hrm.core.pipeline.cluster import PipelineCluster
 from hrm.core.pipeline.model import TaskId
 from hrm.core.scheduler import Scheduler
-from hrm.errors import HrmError, InvalidRequest, NotFound
+from hrm.errors import HrmError, InvalidRequest, NotFound, Unavailable
+from hrm.master import log_links
 from hrm.master.interpreter import Interpreter
 from hrm.master.log_sources import LogSources
+from hrm.master.paging import MESSAGE_LISTED, NAME_LISTED, page
 from hrm.v1 import admin_pb2 as pb
-from hrm.v1 import admin_pb2_grpc, node_pb2, node_pb2_grpc
+from hrm.v1 import admin_pb2_grpc, common_pb2, node_pb2, node_pb2_grpc
 
 __all__ = ["AdminService"]
 
 LISTED_DEFAULT = 100
-LISTED_MAX = 10_000
+LISTED_MAX = 1_000_000
+CONTAINERS_BYTES_MAX = 32 * 1024 * 1024
+"""Of one application in an answer: some 100,000 containers; the latest, where there are more."""
 MOVE_WITHIN_MAX_S = 3600.0
 LOG_IDLE_TIMEOUT_S = 60.0
 LOG_FOLLOW_TIMEOUT_S = 24 * 3600.0
@@ -99,10 +103,26 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             claims_committed=core.negotiator.committed,
             claims_queued=core.negotiator.queued,
             claims_aborted=core.negotiator.aborted,
+            paused="" if self._master.full is None else self._master.full.message,
         )
 
-    async def ListNodes(self, request: Any, context: Any) -> pb.ListNodesResponse:  # noqa: N802
-        return self._nodes(sorted(self._ledger.nodes))
+    async def ListNodes(  # noqa: N802
+        self, request: pb.ListNodesRequest, context: Any
+    ) -> pb.ListNodesResponse:
+        now = self._master.now()
+        nodes = self._ledger.nodes
+        if request.name:
+            one = nodes.get(NodeName(request.name))
+            listed = [] if one is None else [one]
+        else:
+            listed = list(nodes.values())
+        try:
+            messages, token = page(
+                listed, lambda x: (x.name,), lambda x: _node(self._ledger, x, now), request
+            )
+        except HrmError as error:
+            await rpc_server.abort(context, error)
+        return pb.ListNodesResponse(nodes=messages, next_page_token=token)
 
     async def ListApplications(  # noqa: N802
         self, request: pb.ListApplicationsRequest, context: Any
@@ -110,13 +130,20 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         limit = request.limit or LISTED_DEFAULT
         if not 1 <= limit <= LISTED_MAX:
             error = InvalidRequest(f"limit is {limit}; it must be from 1 to {LISTED_MAX}")
-            await rpc.abort(context, error)
-        apps = list(self._ledger.applications.values())
-        if not request.include_ended:
-            apps = [app for app in apps if not app.life.state.ended]
-        apps.sort(key=lambda app: app.record.submitted_at_s)
-        listed = [self._application(app, with_containers=False) for app in apps[-limit:]]
-        return pb.ListApplicationsResponse(applications=listed)
+            await rpc_server.abort(context, error)
+        ledger = self._ledger
+        apps = ledger.applications if request.include_ended else ledger.live
+        try:
+            listed, token = page(
+                apps.values(),
+                lambda app: (app.record.submitted_at_s, app.application_id),
+                self._listed,
+                request,
+                limit=limit,
+            )
+        except HrmError as error:
+            await rpc_server.abort(context, error)
+        return pb.ListApplicationsResponse(applications=listed, next_page_token=token)
 
     async def GetApplication(  # noqa: N802
         self, request: pb.GetApplicationRequest, context: Any
@@ -156,7 +183,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
                 )
             )
         except HrmError as error:
-            await rpc.abort(context, error)
+            await rpc_server.abort(context, error)
         return self._application(app, with_containers=True)
 
     async def DrainNodes(  # noqa: N802
@@ -183,7 +210,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
                 )
             )
         except HrmError as error:
-            await rpc.abort(context, error)
+            await rpc_server.abort(context, error)
         return self._nodes(names)
 
     async def BindNode(  # noqa: N802
@@ -198,7 +225,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
                 )
             )
         except HrmError as error:
-            await rpc.abort(context, error)
+            await rpc_server.abort(context, error)
         assert isinstance(answer, c.Rebound)
         return pb.BindNodeResponse(message=answer.message)
 
@@ -210,7 +237,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
                 ApplicationId(request.application_id), request.executor_id
             )
         except HrmError as error:
-            await rpc.abort(context, error)
+            await rpc_server.abort(context, error)
         channel = self._to_agent(node.endpoint)
         ask = node_pb2.ReadLogRequest(
             container_id=container_id,
@@ -229,25 +256,35 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             await context.abort(*_no_log(node.name, f"nothing came for {idle_s:.0f} s"))
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
-                await context.abort(error.code(), f"{node.name}: {error.details()}")
+                said = text.detail(f"{node.name}: {error.details()}")
+                await context.abort(error.code(), said)
             unsafe = tls.failure(node.endpoint, error.details() or "")
             why = unsafe.message if unsafe else error.details() or str(error.code())
             await context.abort(*_no_log(node.name, why))
         finally:
             await channel.close(None)
 
+    async def LinkLog(self, request: pb.LinkLogRequest, context: Any) -> node_pb2.LogLink:  # noqa: N802
+        try:
+            return await log_links.link(request, self._logs, self._to_agent)
+        except HrmError as error:
+            await rpc_server.abort(context, error)
+
     async def _history(self, application_id: ApplicationId) -> list[StateEvent]:
         journal = self._master.journal
         if journal is None:
             return []
         await journal.flush()
-        return await journal.story(application_id)
+        try:
+            return await journal.story(application_id)
+        except Unavailable:
+            return []  # what the books know is an answer, too
 
     async def _find(self, application_id: str, context: Any) -> Application:
         app = self._ledger.applications.get(ApplicationId(application_id))
         if app is None:
             message = f"no such application: {application_id!r}; hrm apps --all lists them"
-            await rpc.abort(context, NotFound(message))
+            await rpc_server.abort(context, NotFound(message))
         return app
 
     def _nodes(self, names: Any) -> pb.ListNodesResponse:
@@ -255,6 +292,15 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         known = [self._ledger.nodes[name] for name in names if name in self._ledger.nodes]
         nodes = [_node(self._ledger, node, now) for node in known]
         return pb.ListNodesResponse(nodes=nodes)
+
+    def _listed(self, app: Application) -> pb.Application:
+        """As one of many: what people may make long is cut, what only ``show`` shows left out."""
+        message = self._application(app, with_containers=False)
+        for field in ("name", "user", "tenant"):
+            setattr(message, field, text.shortened(getattr(message, field), NAME_LISTED))
+        message.message = text.shortened(message.message, MESSAGE_LISTED)
+        del message.progress.stages[:]
+        return message
 
     def _application(self, app: Application, *, with_containers: bool) -> pb.Application:
         record = app.record
@@ -292,8 +338,18 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             message.run_times.extend(_run_times(self._ledger, app))
             containers = (*app.ended, *app.containers.values())
             statuses = [wire.from_status(self._ledger.status(x)) for x in containers]
-            message.containers.extend(sorted(statuses, key=lambda x: x.requested_at_s))
+            statuses.sort(key=lambda x: x.requested_at_s)
+            message.containers.extend(_latest(statuses))
         return message
+
+
+def _latest(statuses: list[common_pb2.ContainerStatus]) -> list[common_pb2.ContainerStatus]:
+    """The last of them, as many as one answer takes."""
+    room, first = CONTAINERS_BYTES_MAX, len(statuses)
+    while first and room > 0:
+        first -= 1
+        room -= statuses[first].ByteSize()
+    return statuses[first:]
 
 
 def _run_times(ledger: Ledger, app: Application) -> list[pb.RunTime]:
@@ -315,7 +371,7 @@ def _run_times(ledger: Ledger, app: Application) -> list[pb.RunTime]:
 def _no_log(node: str, why: str) -> tuple[grpc.StatusCode, str]:
     """What a reader is told whose log cannot be brought: the node's trouble, not the master's."""
     message = f"the agent of {node} does not give the log: {why}; see hrm nodes"
-    return grpc.StatusCode.FAILED_PRECONDITION, message
+    return grpc.StatusCode.FAILED_PRECONDITION, text.detail(message)
 
 
 def _count(ledger: Ledger, *states: ContainerState) -> int:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
 import structlog
 
-from hrm import rpc, wire
+from hrm import ownership, rpc_server, wire
 from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.model import ApplicationId, WorkloadClass
 from hrm.core.remote import StateChanged
-from hrm.errors import HrmError, InvalidRequest
+from hrm.errors import HrmError, InvalidRequest, Unavailable
 from hrm.master.interpreter import Interpreter, Outbox
 from hrm.v1 import application_pb2 as pb
 from hrm.v1 import application_pb2_grpc
@@ -45,7 +46,7 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
         self,
         master: Interpreter,
         heartbeat_interval_s: float,
-        may_register: Callable[[str, int], None] | None = None,
+        may_register: Callable[[str, int, str], None] | None = None,
         registered: Callable[[str, int, str], None] | None = None,
     ) -> None:
         self._master = master
@@ -59,10 +60,14 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
     ) -> pb.RegisterApplicationResponse:
         try:
             if request.submission_id and self._may_register is not None:
-                self._may_register(request.submission_id, request.submission_attempt)
+                self._may_register(
+                    request.submission_id,
+                    request.submission_attempt,
+                    request.submission_ownership_key,
+                )
             answer = await self._master.call(lambda call_id: self._registration(request, call_id))
         except HrmError as error:
-            await rpc.abort(context, error)
+            await rpc_server.abort(context, error)
         assert isinstance(answer, c.ApplicationAdmitted)
         if request.submission_id and self._registered is not None:
             self._registered(
@@ -75,6 +80,7 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
             containers=[wire.from_status(x) for x in answer.containers],
             heartbeat_interval_s=self._heartbeat_interval_s,
             last_executor_number=answer.last_executor_number,
+            epoch_id=answer.epoch_id,
         )
 
     async def Session(self, requests: Any, context: _Session) -> None:  # noqa: N802
@@ -84,7 +90,7 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
         try:
             admitted = await self._attach(requests, session, outbox)
         except HrmError as error:
-            await rpc.abort(context, error)
+            await rpc_server.abort(context, error)
         application_id = admitted.application_id
         hello = pb.AttachedApplication(
             epoch=admitted.epoch, containers=[wire.from_status(x) for x in admitted.containers]
@@ -95,7 +101,7 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
             await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
             problem = reading.exception() if reading.done() else None
             if isinstance(problem, HrmError):
-                await rpc.abort(context, problem)
+                await rpc_server.abort(context, problem)
         finally:
             self._detach(application_id, session, outbox)
             for task in (reading, writing):
@@ -123,29 +129,37 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
             gang_min=wire.to_gang_min(request.gang_min),
             submission_id=wire.to_text(request.submission_id, "submission_id"),
             submission_attempt=request.submission_attempt,
+            owner=ownership.owner_of(request.ownership_key),
+            followed=wire.to_followed(request),
         )
 
     async def _attach(self, requests: Any, session: int, outbox: Outbox) -> c.ApplicationAdmitted:
         try:
             first = await asyncio.wait_for(anext(aiter(requests)), FIRST_MESSAGE_TIMEOUT_S)
-        except (StopAsyncIteration, TimeoutError):
+        except StopAsyncIteration:
             raise InvalidRequest("the session ended before `attach`") from None
+        except TimeoutError:  # or this process slept, and has not read it yet
+            limit = f"{FIRST_MESSAGE_TIMEOUT_S:.0f} s"
+            raise Unavailable(f"no `attach` came within {limit}; register again") from None
         if first.WhichOneof("update") != "attach":
             raise InvalidRequest("the first message of a session must be `attach`")
         name = wire.to_name(first.attach.application_id, "application_id")
         application_id = ApplicationId(name)
+        attached = e.ApplicationAttached(
+            now=self._master.now(),
+            call_id=0,
+            application_id=application_id,
+            session=session,
+            epoch=first.attach.epoch,
+            owner=ownership.owner_of(first.attach.ownership_key),
+        )
+        refusal = self._master.core.applications.attach_refusal(attached)
+        if refusal is not None:
+            raise refusal
         previous = self._master.application_outboxes.get(application_id)
         self._master.application_outboxes[application_id] = outbox
         try:
-            answer = await self._master.call(
-                lambda call_id: e.ApplicationAttached(
-                    now=self._master.now(),
-                    call_id=call_id,
-                    application_id=application_id,
-                    session=session,
-                    epoch=first.attach.epoch,
-                )
-            )
+            answer = await self._master.call(lambda call_id: replace(attached, call_id=call_id))
         except HrmError:
             if previous is None:
                 self._master.application_outboxes.pop(application_id, None)
@@ -204,7 +218,9 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
                 return e.ContainersReleased(
                     now=now,
                     application_id=application_id,
-                    executor_ids=tuple(update.release.executor_ids),
+                    executor_ids=tuple(
+                        wire.to_name(x, "executor_ids") for x in update.release.executor_ids
+                    ),
                     reason=wire.to_text(update.release.reason, "reason"),
                 )
             case "progress":

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import gc
+import secrets
 import signal
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 import grpc.aio
 import structlog
@@ -18,25 +16,30 @@ from grpc_health.v1.health import SERVICE_NAME as HEALTH
 from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined]
 from grpc_reflection.v1alpha import reflection
 
-from hrm import clock, policies, rpc, tls
+from hrm import clock, descriptors, policies, rpc, rpc_server, tls
 from hrm.config import MasterSettings
+from hrm.connections import ConnectionWatch
 from hrm.core.bounds import Bounds
 from hrm.core.master import MasterCore
 from hrm.core.model import NodeName, NodeState
 from hrm.errors import HrmError, InvalidConfig
 from hrm.master.admin_service import AdminService
 from hrm.master.application_service import ApplicationService
+from hrm.master.disk_space import full, is_full
 from hrm.master.events import Journal
 from hrm.master.events_service import EventService
 from hrm.master.interpreter import Interpreter
+from hrm.master.memory import give_back_forever
 from hrm.master.node_service import NodeService
 from hrm.master.pipeline_service import PipelineService
 from hrm.master.pipeline_tasks import PipelineTasks, pipeline_policy
 from hrm.master.policy_service import PolicyService, load_modes, save_modes
 from hrm.master.scheduler_service import SharedStateService
 from hrm.master.store import SqliteStore
+from hrm.master.store_repair import locked
 from hrm.master.submission_service import SubmissionService
 from hrm.master.submissions import Submissions
+from hrm.peer_limits import PeerLimits
 from hrm.policies.host import Hosts
 from hrm.tls_server import ServerTls, listen, server_tls
 from hrm.v1 import (
@@ -58,7 +61,7 @@ from hrm.v1 import (
     submission_pb2_grpc,
 )
 
-__all__ = ["bounds_of", "collect_seldom", "run"]
+__all__ = ["bounds_of", "collect_seldom", "known_to", "run"]
 
 TICK_INTERVAL_S = 0.25
 STOP_GRACE_S = 1.0
@@ -85,15 +88,31 @@ async def run(settings: MasterSettings) -> int:
     """Serve until SIGTERM or SIGINT; answers the exit status.
 
     Raises:
-        InvalidConfig: the port is in use, the state directory is another master's, or the token
-            file is not private.
+        InvalidConfig: the state directory is another master's, the store is damaged, the token file
+            is not private, or clear text is not allowed at its address.
+        Unavailable: the port is in use.
+        DiskFull: there is no room for what a start has to write.
     """
+    descriptors.raise_limit()
+    try:
+        return await _run(settings)
+    except OSError as error:
+        if is_full(error, settings.state_dir):
+            raise full(settings.state_dir, error) from error
+        raise InvalidConfig(
+            f"cannot use the state directory {settings.state_dir}: {error}; set it right, or name "
+            f"another one with --state-dir"
+        ) from error
+
+
+async def _run(settings: MasterSettings) -> int:
+    secure = server_tls(settings)  # before anything is made that a wrong address would leave behind
     token = rpc.create_token(settings.token_file)
-    secure = server_tls(settings)
     settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with _locked(settings.state_dir / "lock"):
+    with locked(settings.state_dir / "lock"):
         store = SqliteStore(settings.state_dir / "hrm.sqlite")
         try:
+            known = known_to(store)
             epoch = store.next_epoch()
             journal = Journal(
                 settings.state_dir / "events.sqlite",
@@ -102,11 +121,28 @@ async def run(settings: MasterSettings) -> int:
                 keep_s=settings.events_keep_s,
             )
             try:
-                return await _serve(settings, token, secure, store, journal, epoch)
+                return await _serve(settings, token, secure, store, known, journal, epoch)
             finally:
                 journal.close()
         finally:
             store.close()
+
+
+def known_to(store: SqliteStore) -> dict[str, Any]:
+    """What the core has to know of the store. All of it is read before anything is written: a store
+    that is damaged stays as it is.
+
+    Raises:
+        InvalidConfig: it is damaged.
+    """
+    known: dict[str, Any] = {
+        "records": store.applications(),
+        "known_nodes": store.nodes(),
+        "drained_nodes": store.drains(),
+        "run_times": store.run_times(),
+    }
+    store.submissions()
+    return known
 
 
 async def _serve(
@@ -114,12 +150,12 @@ async def _serve(
     token: str,
     secure: ServerTls | None,
     store: SqliteStore,
+    known: dict[str, Any],
     journal: Journal,
     epoch: int,
 ) -> int:
-    server = grpc.aio.server(interceptors=[rpc.TokenInterceptor(token)], options=rpc.SERVER_OPTIONS)
-    port = _bind(server, settings, secure)
-    address = f"{settings.host}:{port}"
+    watch = ConnectionWatch()
+    server, address = _listening(settings, token, secure, watch)
     bounds = bounds_of(settings)
     loop = asyncio.get_running_loop()
     core = MasterCore(
@@ -128,12 +164,10 @@ async def _serve(
             policies.load(settings.placement_policy, index) for index in range(settings.schedulers)
         ],
         bounds=bounds,
-        records=store.applications(),
-        known_nodes=store.nodes(),
-        drained_nodes=store.drains(),
-        run_times=store.run_times(),
         now=clock.now(),
         watch=journal.watch,
+        epoch_id=secrets.token_hex(8),
+        **known,
     )
     journal.took(None)
     master = Interpreter(core, store, journal)
@@ -162,6 +196,8 @@ async def _serve(
         master.tick_forever(TICK_INTERVAL_S),
         pipelines.tick_forever(partial(_draining, core)),
         submissions.run(TICK_INTERVAL_S),
+        watch.run(),
+        give_back_forever(lambda: core.ledger.holdings.dropped_bytes),
     )
     try:
         error = await stopped
@@ -177,6 +213,31 @@ async def _serve(
     return 0
 
 
+def _listening(
+    settings: MasterSettings, token: str, secure: ServerTls | None, watch: ConnectionWatch
+) -> tuple[grpc.aio.Server, str]:
+    """A server that does not serve yet, and its address."""
+    server = rpc_server.server(
+        token,
+        streams_max=settings.streams_max,
+        connections_max=settings.connections_max,
+        watch=watch,
+        limits=_limits_of(settings),
+    )
+    wanted = f"{settings.host}:{settings.port}"
+    port = listen(server, wanted, secure, allow_clear_text=settings.allow_clear_text)
+    watch.ports.add(port)
+    return server, f"{settings.host}:{port}"
+
+
+def _limits_of(settings: MasterSettings) -> PeerLimits:
+    return PeerLimits(
+        streams=settings.streams_per_peer,
+        calls=settings.calls_per_peer,
+        registrations_per_s=settings.registrations_per_s,
+    )
+
+
 def _draining(core: MasterCore, name: NodeName) -> bool:
     node = core.ledger.nodes.get(name)
     return node is not None and node.state is NodeState.DRAINING
@@ -185,20 +246,6 @@ def _draining(core: MasterCore, name: NodeName) -> bool:
 def _finish(stopped: asyncio.Future[HrmError | None], error: HrmError | None = None) -> None:
     if not stopped.done():
         stopped.set_result(error)
-
-
-def _bind(server: grpc.aio.Server, settings: MasterSettings, secure: ServerTls | None) -> int:
-    wanted = f"{settings.host}:{settings.port}"
-    try:
-        port = listen(server, wanted, secure)
-    except RuntimeError:
-        port = 0
-    if port == 0:
-        raise InvalidConfig(
-            f"cannot listen on {wanted}: the port is in use or the address is not of this "
-            f"machine; choose another with --port and --host, or stop what holds it"
-        )
-    return port
 
 
 async def _add_services(
@@ -215,16 +262,20 @@ async def _add_services(
     ca = tls.ca_file(settings.token_file, settings.tls_ca)
 
     def to_agent(endpoint: str) -> grpc.aio.Channel:
-        return rpc.channel(endpoint, token, tls.read_ca(ca))
+        allow = settings.allow_clear_text
+        return rpc.channel(endpoint, token, tls.read_ca(ca), allow_clear_text=allow)
 
     admin_pb2_grpc.add_AdminServiceServicer_to_server(
         AdminService(master, address, to_agent, pipelines.core), server
     )
-    events_pb2_grpc.add_EventServiceServicer_to_server(EventService(master.journal), server)
+    events_pb2_grpc.add_EventServiceServicer_to_server(
+        EventService(master.journal, settings.event_followers, settings.event_followers_per_peer),
+        server,
+    )
     node_pb2_grpc.add_NodeServiceServicer_to_server(NodeService(master, interval_s), server)
     scheduler_pb2_grpc.add_SharedStateServiceServicer_to_server(SharedStateService(master), server)
     pipeline_pb2_grpc.add_PipelineServiceServicer_to_server(
-        PipelineService(pipelines, interval_s), server
+        PipelineService(pipelines, interval_s, master.core.nodes.check_owner), server
     )
     policy_pb2_grpc.add_PolicyServiceServicer_to_server(
         PolicyService(hosts, pipelines.policies, settings.state_dir), server
@@ -262,17 +313,3 @@ def _add_applications(
     submission_pb2_grpc.add_SubmissionServiceServicer_to_server(
         SubmissionService(submissions), server
     )
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the state directory for this process alone."""
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InvalidConfig(
-                f"another master uses {path.parent}; stop it, or name another directory with "
-                f"--state-dir"
-            ) from None
-        yield

@@ -29,14 +29,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import structlog
 
 from hrm.core import commands as c
 from hrm.core import events as e
-from hrm.core.history import Refused, StateEvent
+from hrm.core.history import Refused, Service, StateEvent
 from hrm.core.ledger import Container
 from hrm.core.model import (
     ApplicationId,
@@ -46,7 +47,8 @@ from hrm.core.model import (
     is_driver,
 )
 from hrm.core.transitions import Move, Watch
-from hrm.errors import InvalidConfig
+from hrm.errors import Unavailable
+from hrm.master.journal_file import JournalFile
 
 __all__ = ["EPOCH_BITS", "Journal", "Wish"]
 
@@ -62,23 +64,15 @@ FLUSH_TIMEOUT_S = 2.0
 CLOSE_TIMEOUT_S = 10.0
 TRIM_INTERVAL_S = 10.0
 TRIM_GROUP_MAX = 5_000
-_OPEN_TIMEOUT_S = 5.0
 
 log = structlog.get_logger("master.events")
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS events (
-  id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, kind TEXT NOT NULL, application TEXT NOT NULL,
-  container TEXT NOT NULL, node TEXT NOT NULL, was TEXT NOT NULL, became TEXT NOT NULL,
-  reason TEXT NOT NULL, actor TEXT NOT NULL, cause TEXT NOT NULL, exit_code INTEGER NOT NULL
-);
-CREATE INDEX IF NOT EXISTS events_of_applications ON events (application, id);
-CREATE TABLE IF NOT EXISTS trimmed (one INTEGER PRIMARY KEY CHECK (one = 1), id INTEGER NOT NULL);
-INSERT OR IGNORE INTO trimmed VALUES (1, 0);
-"""
 _COLUMNS = 11
 _VALUES = ", ".join(f"json_extract(value, '$[{index}]')" for index in range(_COLUMNS))
 _INSERT = f"INSERT INTO events SELECT ? + key, {_VALUES} FROM json_each(?)"  # noqa: S608
+
+_TYPES = (int, int, *(str,) * 9, int)
+T = TypeVar("T")
 
 _Row: TypeAlias = tuple[int, str, str, str, str, str, str, str, str, str, int]
 """As in the table, without the id."""
@@ -120,29 +114,33 @@ class Wish:
 class Journal:
     """A journal in ``path``. One master at a time writes it.
 
-    A file that is damaged is set aside: what is lost is history, and no reason not to serve.
+    A file that is damaged is set aside whenever that is met: what is lost is history, and no reason
+    not to serve.
 
     Raises:
         InvalidConfig: it cannot be opened, or somebody else holds it.
+        DiskFull: there is no room to open it.
 
-    Invariants: only the writer thread changes the file. ``_put`` counts the moves that were queued,
-    ``_taken`` those that the writer has taken from there, ``_written`` those that it has written or
-    given up. ``_no_room`` counts those that found no room in the queue; each entry of the queue has
-    that count of the moment when it was put there, and ``_told`` is how many of them the journal
-    speaks of. ``_unwritten`` are those that the disk did not take, ``_untold`` the latest of them.
+    Invariants: numbers of events are given in ``_file.write`` alone. ``_put`` counts the moves that
+    were queued, ``_taken`` those that the writer has taken from there, ``_written`` those that it
+    has written or given up. ``_no_room`` counts those that found no room in the queue; each entry
+    of the queue has that count of the moment when it was put there, and ``_told`` is how many of
+    them the journal speaks of. ``_unwritten`` are those that the disk did not take, ``_untold`` the
+    latest of them.
     """
 
     def __init__(self, path: Path, epoch: int, *, kept: int, keep_s: float) -> None:
-        self._path = path
         self._kept = kept
         self._keep_s = keep_s
-        self._db = _open(path)
-        self._read_lock = threading.Lock()
-        self._reader = _connect(path)
-        (newest,) = self._db.execute("SELECT max(id) FROM events").fetchone()
+        self._file = JournalFile(path)
+        sql = "SELECT max(id), count(*) FROM events"
+        newest, self._count = self._file.read(lambda db: db.execute(sql).fetchone())
         self._last_id = newest or 0
         self._next_id = max((epoch << EPOCH_BITS) + 1, self._last_id + 1)
-        (self._count,) = self._db.execute("SELECT count(*) FROM events").fetchone()
+        self._file.replaced = self._begun_anew
+        if self._file.at_start is not None:
+            aside, why = self._file.at_start
+            self._file.write(lambda db: self._begun_anew(db, aside, why))
         self._moves: list[Move] = []
         self._queue: deque[tuple[str, list[Move], int]] = deque()
         self._begun: tuple[str, Iterator[Move]] = ("", iter(()))
@@ -203,6 +201,11 @@ class Journal:
                 ("application", application_id, None, None, Refused.REFUSED, now, why)
             )
 
+    def say(self, state: Service, now: float, why: str) -> None:
+        """Of the master itself."""
+        self._moves.append(("master", "", None, None, state, now, why))
+        self.took(None)
+
     # --- for readers --------------------------------------------------------------------------
 
     async def flush(self) -> None:
@@ -253,14 +256,12 @@ class Journal:
     def _page(
         self, sql: str, values: list[str | int], event_id: int
     ) -> tuple[list[StateEvent], int]:
-        with self._read_lock:
-            self._reader.execute("BEGIN")  # both of one moment: nothing goes between them
-            try:
-                found = [_event(row) for row in self._reader.execute(sql, values)]
-                (trimmed,) = self._reader.execute("SELECT id FROM trimmed").fetchone()
-            finally:
-                self._reader.execute("COMMIT")
-        return found, int(trimmed) if 0 < event_id < trimmed else 0
+        def read(db: sqlite3.Connection) -> tuple[list[StateEvent], int]:
+            found = [_event(row) for row in db.execute(sql, values)]
+            (trimmed,) = db.execute("SELECT id FROM trimmed").fetchone()
+            return found, int(trimmed) if 0 < event_id < trimmed else 0
+
+        return self._read(read)
 
     async def story(self, application_id: str) -> list[StateEvent]:
         """What an application's end and troubles are told from: its own changes, and the ends of
@@ -304,16 +305,20 @@ class Journal:
         return self._last_id
 
     def _select(self, sql: str, values: list[str | int]) -> list[StateEvent]:
-        with self._read_lock:
-            return [_event(row) for row in self._reader.execute(sql, values)]
+        return self._read(lambda db: [_event(row) for row in db.execute(sql, values)])
+
+    def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            return self._file.read(work)
+        except sqlite3.Error as error:
+            raise Unavailable(f"the journal of events cannot be read: {error}") from error
 
     def close(self) -> None:
         """Write what is queued, then close."""
         self._closing = True
         self._hurried.set()
         self._thread.join(CLOSE_TIMEOUT_S)
-        self._reader.close()
-        self._db.close()
+        self._file.close()
 
     # --- the writer thread --------------------------------------------------------------------
 
@@ -341,12 +346,8 @@ class Journal:
         if self._untold:
             rows.insert(0, _dropped(self._untold, self._failure))
         try:
-            with self._db:
-                self._db.execute(_INSERT, (self._next_id, json.dumps(rows)))
+            self._file.write(lambda db: self._insert(db, rows))
             self._failing = False
-            self._next_id += len(rows)
-            self._last_id = self._next_id - 1
-            self._count += len(rows)
             lost = self._told - told + self._untold
             self._untold, self._failure = 0, ""
             if lost:
@@ -363,6 +364,22 @@ class Journal:
         if self._count > self._kept + TRIM_GROUP_MAX:
             self._trim(at_once=True)
         return True
+
+    def _insert(self, db: sqlite3.Connection, rows: list[_Row]) -> None:
+        """Into the file of the moment. The numbers are used up only if that is committed, which is
+        where a disk without room is met."""
+        db.execute(_INSERT, (self._next_id, json.dumps(rows)))
+        db.commit()
+        self._next_id += len(rows)
+        self._last_id = self._next_id - 1
+        self._count += len(rows)
+
+    def _begun_anew(self, db: sqlite3.Connection, aside: str, why: str) -> None:
+        """A damaged file was set aside: readers of what it had are told of the gap."""
+        db.execute("UPDATE trimmed SET id = ?", (self._last_id,))
+        self._count = 0
+        reason = f"the journal was damaged ({why}); what it had is in {aside}"
+        self._insert(db, [_of_journal("set_aside", reason)])
 
     def _rows(self) -> tuple[list[_Row], int]:
         """The next moves, at most ``GROUP_MAX``, as rows, with one where some found no room; and
@@ -397,27 +414,12 @@ class Journal:
         try:
             while True:
                 many = min(TRIM_GROUP_MAX, max(0, self._count - self._kept))
-                many = max(many, self._older_than(oldest_ms))
+                many = max(many, self._file.write(partial(_older_than, oldest_ms)))
                 if not many:
                     return
-                last_of = "SELECT max(id) FROM (SELECT id FROM events ORDER BY id LIMIT ?)"
-                with self._db:
-                    (last,) = self._db.execute(last_of, (many,)).fetchone()
-                    gone = self._db.execute("DELETE FROM events WHERE id <= ?", (last,)).rowcount
-                    self._db.execute("UPDATE trimmed SET id = ?", (last,))
-                self._count -= gone
+                self._count -= self._file.write(partial(_drop_first, many))
         except sqlite3.Error as error:
             log.error("old events cannot be removed", error=str(error))
-
-    def _older_than(self, oldest_ms: int) -> int:
-        """How many of the next group are too old, before the first that is not."""
-        sql = "SELECT at_ms FROM events ORDER BY id LIMIT ?"
-        old = 0
-        for (at_ms,) in self._db.execute(sql, (TRIM_GROUP_MAX,)):
-            if at_ms >= oldest_ms:
-                break
-            old += 1
-        return old
 
     def _wake_readers(self) -> None:
         loop = self._loop
@@ -430,35 +432,21 @@ class Journal:
             waiting.set()
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, timeout=_OPEN_TIMEOUT_S, check_same_thread=False)
-    db.execute("PRAGMA journal_mode=WAL")
-    db.execute("PRAGMA synchronous=NORMAL")
-    return db
+def _drop_first(many: int, db: sqlite3.Connection) -> int:
+    """How many went: fewer, where the file is another one by now."""
+    last_of = "SELECT max(id) FROM (SELECT id FROM events ORDER BY id LIMIT ?)"
+    (last,) = db.execute(last_of, (many,)).fetchone()
+    if last is None:
+        return 0
+    db.execute("UPDATE trimmed SET id = ?", (last,))
+    return db.execute("DELETE FROM events WHERE id <= ?", (last,)).rowcount
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    try:
-        return _prepared(path)
-    except sqlite3.OperationalError as error:
-        raise InvalidConfig(
-            f"cannot open the journal {path}: {error}; free it, or name another directory with "
-            f"--state-dir"
-        ) from error
-    except sqlite3.DatabaseError as error:
-        aside = path.with_name(f"{path.name}.damaged")
-        log.error("the journal is damaged; beginning a new one", why=str(error), old=str(aside))
-        for suffix in ("-wal", "-shm"):
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
-        path.replace(aside)
-        return _prepared(path)
-
-
-def _prepared(path: Path) -> sqlite3.Connection:
-    db = _connect(path)
-    db.executescript(_SCHEMA)
-    return db
+def _older_than(oldest_ms: int, db: sqlite3.Connection) -> int:
+    """How many of the next group are too old, before the first that is not."""
+    sql = "SELECT at_ms FROM events ORDER BY id LIMIT ?"
+    times = (at_ms for (at_ms,) in db.execute(sql, (TRIM_GROUP_MAX,)))
+    return sum(1 for _ in itertools.takewhile(lambda at_ms: at_ms < oldest_ms, times))
 
 
 def _actor(event: e.MasterEvent | None) -> str:
@@ -485,7 +473,7 @@ def _row(actor: str, move: Move) -> _Row:
         application_id = name
     elif kind == "node":
         node, application_id = name, owner or ""
-    else:
+    elif kind != "master":
         container_id = name
         container: Container = owner
         application_id = container.application_id
@@ -503,11 +491,17 @@ def _dropped(many: int, failure: str) -> _Row:
     """``failure``: of the disk; empty: there was none, but too many at once."""
     why = f"they could not be written ({failure})" if failure else ""
     why = why or f"more than {QUEUED_MAX} waited to be written"
-    reason = f"{many} events were dropped: {why}"
-    return (int(time.time() * 1000), "journal", "", "", "", "", "dropped", reason, "master", "", -1)
+    return _of_journal("dropped", f"{many} events were dropped: {why}")
+
+
+def _of_journal(became: str, reason: str) -> _Row:
+    return (int(time.time() * 1000), "journal", "", "", "", "", became, reason, "master", "", -1)
 
 
 def _event(row: Sequence[Any]) -> StateEvent:
+    """Raises ValueError where the row is no event."""
+    if tuple(map(type, row)) != _TYPES:
+        raise ValueError(f"event {row[0]} cannot be read")
     return StateEvent(
         event_id=row[0],
         at_s=row[1] / 1000,

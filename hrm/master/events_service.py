@@ -6,13 +6,15 @@ one with it, and misses nothing that is still kept.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from hrm import rpc, wire
+from hrm import rpc_server, wire
 from hrm.core.history import StateEvent
 from hrm.errors import HrmError, InvalidRequest, LimitReached
 from hrm.master.events import Journal, Wish
+from hrm.peer_limits import address_of
 from hrm.v1 import events_pb2 as pb
 from hrm.v1 import events_pb2_grpc
 
@@ -21,7 +23,6 @@ __all__ = ["EventService"]
 PAGE_EVENTS = 500
 LISTED_DEFAULT = 100
 LISTED_MAX = 100_000
-FOLLOWERS_MAX = 64
 IDLE_S = 10.0
 """A reader that follows and for whom nothing comes gets an empty page so often: the token goes on,
 and a reader that is gone is noticed."""
@@ -30,9 +31,13 @@ and a reader that is gone is noticed."""
 class EventService(events_pb2_grpc.EventServiceServicer):
     """``EventService`` of ``events.proto``."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(
+        self, journal: Journal, followers: int = 256, followers_per_peer: int = 64
+    ) -> None:
         self._journal = journal
-        self._followers = 0
+        self._followers_max = followers
+        self._followers_per_peer = followers_per_peer
+        self._followers: Counter[str] = Counter()
 
     async def WatchEvents(  # noqa: N802 - the contract's name
         self, request: pb.WatchEventsRequest, context: Any
@@ -42,16 +47,38 @@ class EventService(events_pb2_grpc.EventServiceServicer):
             limit = request.limit or LISTED_DEFAULT
             if not 1 <= limit <= LISTED_MAX:
                 raise InvalidRequest(f"limit is {limit}; it must be from 1 to {LISTED_MAX}")
-            if request.follow and self._followers >= FOLLOWERS_MAX:
-                raise LimitReached(f"{FOLLOWERS_MAX} readers follow already; end one of them")
+            address = address_of(context.peer())
+            if request.follow:
+                self._check_followers(address)
         except HrmError as error:
-            await rpc.abort(context, error)
-        self._followers += request.follow
+            await rpc_server.abort(context, error)
+        self._followers[address] += request.follow
         try:
             async for page in self._pages(wish, at, limit, follow=request.follow):
                 yield page
+        except HrmError as error:
+            await rpc_server.abort(context, error)
         finally:
-            self._followers -= request.follow
+            self._followers[address] -= request.follow
+            if not self._followers[address]:
+                del self._followers[address]
+
+    def _check_followers(self, address: str) -> None:
+        """Raises LimitReached: one more would be too many."""
+        for count, limit, of, setting in (
+            (self._followers.total(), self._followers_max, "", "event_followers"),
+            (
+                self._followers[address],
+                self._followers_per_peer,
+                f" from {address}",
+                "event_followers_per_peer",
+            ),
+        ):
+            if count >= limit:
+                raise LimitReached(
+                    f"{limit} readers{of} follow already ({setting}); end one of them, or raise it "
+                    f"in hrm.toml [master]"
+                )
 
     async def _pages(
         self, wish: Wish, at: int | None, limit: int, *, follow: bool

@@ -157,7 +157,8 @@ class FileStore:
         except FileNotFoundError:
             raise missing from None
         with file:
-            file.seek(offset)
+            # Beyond its end there is nothing, and what no file can be as long as cannot be sought.
+            file.seek(min(offset, os.fstat(file.fileno()).st_size))
             while data := await self._disk.do(file.read, PIECE_BYTES):
                 yield data
 

@@ -1,12 +1,12 @@
 """Carries out what the master's core commands, and feeds it what happens.
 
-Everything runs on one asyncio loop, so events reach the core one at a time. Nobody is ever told
-what a crash could forget: a batch of commands that writes to the store is held back until the write
-is on disk, and so is every later one that answers a caller, speaks of what is being written, or
-goes to somebody for whom something is held: each hears of things in the order in which the core
-gave them. The rest passes, so that a stream's containers do not wait for the disk because some
-batch application registers. Waking schedulers and proposing claims stay inside and wait for
-nothing.
+Everything runs on one asyncio loop, so events reach the core one at a time. What leaves waits for
+the disk where a crash could forget it (``hrm.core.write_gate``); the rest passes, so that a
+stream's containers do not wait because some batch application registers. Waking schedulers and
+proposing claims stay inside and wait for nothing.
+
+Where the disk is full the master is paused: what needs no write goes on, callers of what does are
+refused at once, and everything resumes by itself when there is room.
 
 What a stream waits for inside of the master happens in the turn of the loop that took in its
 request: its scheduler is woken and its claims are committed at once. Batch goes one step a turn,
@@ -19,9 +19,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 import structlog
@@ -29,11 +28,13 @@ import structlog
 from hrm import clock
 from hrm.core import commands as c
 from hrm.core import events as e
+from hrm.core.history import Service
 from hrm.core.master import MasterCore
 from hrm.core.model import ApplicationId, ContainerId, NodeName, WorkloadClass
 from hrm.core.negotiator import Proposal
 from hrm.core.remote import StateChanged
-from hrm.errors import HrmError, Unavailable
+from hrm.core.write_gate import Held, Write, WriteGate, needs_room
+from hrm.errors import DiskFull, HrmError, Unavailable
 from hrm.master.events import Journal
 from hrm.master.store import Store
 from hrm.master.turns import Turns
@@ -58,6 +59,7 @@ _LEAVING = frozenset(
         c.Reply,
         c.Refuse,
         c.SendToScheduler,
+        c.DropNode,
         c.DropScheduler,
     }
 )
@@ -132,11 +134,12 @@ class Interpreter:
 
     ``stopped`` is set once: with None on request, with an error when going on would do harm.
 
-    Invariants: ``_held`` is non-empty iff a write is on its way to the disk. ``_held_for`` counts
-    for each application, node and scheduler the held batches that write of it or go to it; while
-    that is not zero nothing leaves for it. ``_timers``: the latest of each scheduler. ``_rounds``:
-    schedulers whose round is due, in order; of the first one ``_looked`` says whether it has begun,
-    and of those that have not none is there twice. A commit is due iff ``_proposals`` has any.
+    ``full``: why the master is paused; None: it is not.
+
+    Invariants: ``_writes`` are those of the batches that ``gate`` holds. ``_timers``: the latest of
+    each scheduler. ``_rounds``: schedulers whose round is due, in order; of the first one
+    ``_looked`` says whether it has begun, and of those that have not none is there twice. A commit
+    is due iff ``_proposals`` has any.
     """
 
     def __init__(self, core: MasterCore, store: Store, journal: Journal | None = None) -> None:
@@ -150,8 +153,11 @@ class Interpreter:
         self.stopped = asyncio.get_running_loop().create_future()
         self._calls: dict[int, asyncio.Future[c.Answer]] = {}
         self._call_ids = itertools.count(1)
-        self._held: deque[_Held] = deque()
-        self._held_for: Counter[str] = Counter()
+        self.gate = WriteGate(core.ledger.applications)
+        self._writes: deque[list[asyncio.Future[None]]] = deque()
+        self.full: DiskFull | None = None
+        self._full_since_s = 0.0
+        store.watch_disk(self._disk_changed)
         self._flushing: asyncio.Task[None] | None = None
         self._at_once: deque[e.MasterEvent] = deque()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -167,6 +173,8 @@ class Interpreter:
         """Let the core take in one event and carry out what it says; then what streams wait for."""
         if self.stopped.done():
             return
+        if self.full is not None and type(event) is e.NodeReported and needs_room(self.core, event):
+            return  # the next heartbeat says it again
         self._feed(event)
         if type(event) is e.ContainersRequested:
             # Its scheduler may have been told before to wake for batch, and not have done so yet.
@@ -180,12 +188,22 @@ class Interpreter:
         if self._at_once:
             asyncio.get_running_loop().call_soon(self.submit, self._at_once.popleft())
 
+    def _say_slept(self) -> None:
+        slept_s, self.core.slept_s = self.core.slept_s, 0.0
+        log.warning(
+            "this process was stopped, or busy, for a while; nobody is given up for its silence "
+            "meanwhile",
+            slept_s=round(slept_s, 1),
+        )
+
     def _feed(self, event: e.MasterEvent) -> None:
         try:
             commands = self.core.handle(event)
+            if self.core.slept_s:
+                self._say_slept()
             if self.journal is not None:
                 self.journal.took(event, commands)
-            self._take(commands)
+            self._take(event, commands)
         except Exception as error:
             # A bug, or a store that takes no more. Going on would serve from books that may be
             # half changed; a restart rebuilds them from the store and the nodes.
@@ -198,14 +216,18 @@ class Interpreter:
 
         Raises:
             HrmError: the core refused.
+            DiskFull: it would have to be written first, and there is no room.
             Unavailable: no answer within ``CALL_TIMEOUT_S``.
         """
         call_id = next(self._call_ids)
         future: asyncio.Future[c.Answer]
         future = asyncio.get_running_loop().create_future()
+        event = make(call_id)
+        if self.full is not None and needs_room(self.core, event):
+            raise self.full
         self._calls[call_id] = future
         try:
-            self.submit(make(call_id))
+            self.submit(event)
             if future.done():
                 return future.result()
             return await asyncio.wait_for(future, CALL_TIMEOUT_S)
@@ -219,22 +241,56 @@ class Interpreter:
             await asyncio.sleep(interval_s)
             self.submit(e.Ticked(now=self.now()))
 
-    def _take(self, commands: list[c.MasterCommand]) -> None:
-        writes: list[asyncio.Future[None]] = []
+    def _take(self, event: e.MasterEvent, commands: list[c.MasterCommand]) -> None:
+        writes: list[Write] = []
         leaving: list[c.MasterCommand] = []
+        futures: dict[int, asyncio.Future[None]] = {}
         for command in commands:
             if type(command) in _LEAVING:
                 leaving.append(command)
             elif (write := self._carry_out(command)) is not None:
-                writes.append(write)
-        if not writes and (not self._held or self._may_pass(leaving)):
-            self._send_all(leaving)
+                futures[id(command)] = write
+                writes.append(command)  # type: ignore[arg-type]
+        passing, held = self.gate.take(event, writes, leaving)
+        self._send_all(passing)
+        if held is None:
             return
-        concerned = {name for command in commands for name in _concerned(command)}
-        self._held_for.update(concerned)
-        self._held.append(_Held(writes, leaving, concerned))
+        self._writes.append([futures[id(write)] for write in held.writes])
+        if self.full is not None:
+            self._refuse(held, self.full)
         if self._flushing is None:
             self._flushing = asyncio.create_task(self._flush())
+
+    def _disk_changed(self, error: Exception | None) -> None:
+        """The disk is full, has room again (None), or has failed: then no later write can be
+        trusted."""
+        now = self.now()
+        if error is not None and not isinstance(error, DiskFull):
+            log.critical("store failed", error=str(error))
+            if not self.stopped.done():
+                if not isinstance(error, HrmError):
+                    error = HrmError(f"cannot write the store: {error}")
+                self.stopped.set_result(error)
+            return
+        if error is not None:
+            self.full, self._full_since_s = error, now
+            log.critical("paused", why=error.message)
+            for held in self.gate.held:
+                self._refuse(held, error)
+            return
+        was, self.full = self.full, None
+        assert was is not None
+        log.warning("resumed: the disk has room again", paused_s=round(now - self._full_since_s, 1))
+        if self.journal is not None:  # which could not be written meanwhile either
+            self.journal.say(Service.PAUSED, self._full_since_s, was.message)
+            self.journal.say(Service.RESUMED, now, "the disk has room again")
+
+    def _refuse(self, held: Held, error: HrmError) -> None:
+        """Callers need not wait for a disk without room: what they asked for is written when it has
+        some, and they may ask again."""
+        for command in held.leaving:
+            if isinstance(command, c.Reply | c.Refuse):
+                self._answer(c.Refuse(call_id=command.call_id, error=error))
 
     def _carry_out(self, command: c.MasterCommand) -> asyncio.Future[None] | None:
         """Do what stays in this process; answers the write to wait for, if it is one."""
@@ -244,7 +300,7 @@ class Interpreter:
             case c.ForgetApplication():
                 return self.store.forget_application(command.application_id)
             case c.RememberNode():
-                return self.store.put_node(command.node)
+                return self.store.put_node(command.node, command.owner)
             case c.ForgetNode():
                 return self.store.forget_node(command.node)
             case c.RememberDrain():
@@ -255,6 +311,8 @@ class Interpreter:
                 return self.store.put_run_time(command.row)
             case c.ForgetRunTime():
                 return self.store.forget_run_time(command.key)
+            case c.RaiseEpoch():
+                return self._raise_epoch(command.epoch)
             case c.WakeScheduler():
                 self._wake(command)
             case c.ProposeClaims():
@@ -263,45 +321,37 @@ class Interpreter:
                 raise AssertionError(f"{type(command).__name__} is for others")
         return None
 
+    def _raise_epoch(self, epoch: int) -> asyncio.Future[None]:
+        """The core goes on under it once it is on the disk; a write that fails ends the master."""
+
+        def written(write: asyncio.Future[None]) -> None:
+            if not write.cancelled() and write.exception() is None:
+                self.submit(e.EpochRaised(now=self.now(), epoch=epoch))
+                log.warning(
+                    "the epoch is raised: others have followed a later one than the store had; "
+                    "was the state directory emptied, or restored from an older copy?",
+                    epoch=epoch,
+                )
+
+        write = self.store.put_epoch(epoch)
+        write.add_done_callback(written)
+        return write
+
     async def _flush(self) -> None:
         """Send held batches, each once its writes are durable."""
         begun_s = time.monotonic()
-        while self._held:
-            held = self._held[0]
+        while self._writes:
             try:
-                for write in held.writes:
+                for write in self._writes[0]:
                     await write
-            except Exception as error:
-                log.critical("store failed", error=str(error))
-                if not self.stopped.done():
-                    self.stopped.set_result(HrmError(f"cannot write the store: {error}"))
-                return
-            self._held.popleft()
-            self._let_go(held.concerned)
-            self._send_all(held.leaving)
+            except Exception:
+                return  # ``_disk_changed`` has it
+            self._writes.popleft()
+            self._send_all(self.gate.release())
             if time.monotonic() - begun_s > SLICE_S:
                 await asyncio.sleep(0)
                 begun_s = time.monotonic()
         self._flushing = None
-
-    def _let_go(self, concerned: set[str]) -> None:
-        held_for = self._held_for
-        for name in concerned:
-            if held_for[name] > 1:
-                held_for[name] -= 1
-            else:
-                del held_for[name]
-
-    def _may_pass(self, commands: list[c.MasterCommand]) -> bool:
-        """May these leave although others wait for the disk?"""
-        held_for = self._held_for
-        for command in commands:
-            if type(command) is c.Reply or type(command) is c.Refuse:
-                return False
-            for name in _concerned(command):
-                if name in held_for:
-                    return False
-        return True
 
     def _propose(self, proposal: Proposal) -> None:
         if proposal.workload_class is WorkloadClass.STREAM:
@@ -371,7 +421,7 @@ class Interpreter:
             self._at_once.append(e.SchedulerWoken(now=now, scheduler=scheduler))
         return hurries
 
-    def _send_all(self, commands: list[c.MasterCommand]) -> None:
+    def _send_all(self, commands: Sequence[c.MasterCommand]) -> None:
         for command in commands:
             if type(command) is c.SendToNode:  # most of them
                 outbox = self.node_outboxes.get((command.node, command.incarnation))
@@ -391,6 +441,11 @@ class Interpreter:
                     key = (command.scheduler, command.session)
                     if key in self.scheduler_outboxes:
                         self.scheduler_outboxes[key].put(command.message)
+                case c.DropNode():
+                    outbox = self.node_outboxes.get((command.node, command.incarnation))
+                    if outbox is not None:
+                        log.info("node is to register again", node=command.node)
+                        outbox.close()
                 case c.DropScheduler():
                     key = (command.scheduler, command.session)
                     log.warning("scheduler does not answer", scheduler=command.scheduler)
@@ -405,37 +460,6 @@ class Interpreter:
             future.set_result(command.answer)
         else:
             future.set_exception(command.error)
-
-
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """A batch of commands that wait for writes."""
-
-    writes: list[asyncio.Future[None]]
-    leaving: list[c.MasterCommand]
-    concerned: set[str]
-
-
-def _concerned(command: c.MasterCommand) -> tuple[str, ...]:
-    """Names of the applications, nodes and schedulers that a command writes of or goes to. One
-    name for two of them would hold back more than it must, never less."""
-    if type(command) is c.SendToNode:  # most of them
-        message = command.message
-        if type(message) is c.AssignContainer:
-            return command.node, message.spec.application_id
-        return (command.node,)
-    match command:
-        case c.NotifyApplication():
-            return (command.application_id,)
-        case c.PersistApplication():
-            return (command.record.application_id,)
-        case c.ForgetApplication():
-            return (command.application_id,)
-        case c.RememberNode() | c.ForgetNode() | c.RememberDrain() | c.ForgetDrain():
-            return (command.node,)
-        case c.SendToScheduler() | c.DropScheduler():
-            return (command.scheduler,)
-    return ()
 
 
 async def drain(outbox: Outbox, send: Callable[[_Message], Awaitable[None]]) -> None:

@@ -10,12 +10,12 @@ import grpc
 import grpc.aio
 import structlog
 
-from hrm import rpc, wire
+from hrm import ownership, request_bounds, rpc_server, wire
 from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.model import NodeName, ResourceUnit
 from hrm.core.remote import StateChanged
-from hrm.errors import HrmError, InvalidRequest
+from hrm.errors import HrmError, InvalidRequest, Unavailable
 from hrm.master.interpreter import Interpreter, Outbox, drain
 from hrm.v1 import node_pb2 as pb
 from hrm.v1 import node_pb2_grpc
@@ -43,7 +43,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         try:
             name, incarnation, outbox = await self._register(requests)
         except HrmError as error:
-            await rpc.abort(context, error)
+            await rpc_server.abort(context, error)
         log.info("node registered", node=name, incarnation=incarnation)
         reading = asyncio.create_task(self._read(requests, name, incarnation))
         writing = asyncio.create_task(self._write(outbox, context))
@@ -54,7 +54,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             problem = reading.exception() if reading.done() else None
             if isinstance(problem, HrmError):
                 log.warning("node sent a bad message", node=name, error=str(problem))
-                await rpc.abort(context, problem)
+                await rpc_server.abort(context, problem)
         finally:
             for task in (reading, writing):
                 task.cancel()
@@ -72,11 +72,18 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
     async def _register(self, requests: Any) -> tuple[NodeName, str, Outbox]:
         try:
             first = await asyncio.wait_for(anext(aiter(requests)), FIRST_MESSAGE_TIMEOUT_S)
-        except (StopAsyncIteration, TimeoutError):
+        except StopAsyncIteration:
             raise InvalidRequest("the stream ended before a registration") from None
+        except TimeoutError:
+            # Or this process slept, and has not read it yet: that is no fault of the agent's.
+            limit = f"{FIRST_MESSAGE_TIMEOUT_S:.0f} s"
+            raise Unavailable(f"no registration came within {limit}; register again") from None
         if first.WhichOneof("message") != "register":
             raise InvalidRequest("the first message of a node must be `register`")
         event = self._registration(first)
+        refusal = self._master.core.nodes.refusal(event)
+        if refusal is not None:
+            raise refusal
         key = (event.node, event.incarnation)
         outbox = Outbox()
         previous = self._master.node_outboxes.get(key)
@@ -112,9 +119,13 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             units=_units(name, register.resource_units),
             containers=tuple(wire.to_status(x) for x in register.containers),
             isolation=wire.to_text(register.isolation, "isolation"),
-            spark_versions=tuple(register.spark_versions),
+            spark_versions=tuple(
+                wire.to_text(x, "spark_versions") for x in register.spark_versions
+            ),
             platform=wire.to_text(register.platform, "platform"),
             remarks=tuple(wire.to_text(x, "remarks") for x in register.remarks[:_REMARKS_MAX]),
+            owner=ownership.owner_of(register.ownership_key),
+            followed=wire.to_followed(register),
         )
 
     async def _read(self, requests: Any, name: NodeName, incarnation: str) -> None:
@@ -159,22 +170,27 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
                 raise InvalidRequest(f"a registered node may not send {kind or 'nothing'}")
 
     async def _write(self, outbox: Outbox, context: _Context) -> None:
-        epoch = self._master.core.epoch
-        hello = pb.NodeRegistered(heartbeat_interval_s=self._heartbeat_interval_s)
-        await context.write(pb.MasterMessage(epoch=epoch, registered=hello))
-        await drain(outbox, lambda message: context.write(_message(epoch, message)))
+        core = self._master.core
+        hello = pb.NodeRegistered(
+            heartbeat_interval_s=self._heartbeat_interval_s, epoch_id=core.ledger.epoch_id
+        )
+        await context.write(pb.MasterMessage(epoch=core.epoch, registered=hello))
+        # The epoch may rise while the stream stays.
+        await drain(outbox, lambda message: context.write(_message(core.epoch, message)))
 
 
 def _units(name: NodeName, messages: Any) -> tuple[ResourceUnit, ...]:
     units = tuple(wire.to_unit(message) for message in messages)
     if not units:
         raise InvalidRequest("a node must offer at least one resource unit")
+    if sum(len(unit.cpus) for unit in units) > request_bounds.CPUS:
+        raise InvalidRequest(f"the resource units name more than {request_bounds.CPUS} cpus")
     ids = [unit.unit_id for unit in units]
     if len(set(ids)) < len(ids):
         raise InvalidRequest("two resource units have one id")
     for unit_id in ids:
         if not unit_id.startswith(f"{name}/"):
-            raise InvalidRequest(f"resource unit {unit_id!r} must be named {name}/<something>")
+            raise InvalidRequest(f"resource unit {unit_id[:80]!r} must be named {name}/<something>")
     _check_pools(units)
     return units
 
@@ -190,8 +206,8 @@ def _check_pools(units: tuple[ResourceUnit, ...]) -> None:
         size = (unit.capacity.vcores, unit.capacity.memory_mib)
         if pool is None or size != (pool.vcores, pool.memory_mib):
             raise InvalidRequest(
-                f"resource unit {unit.unit_id!r} shares with {unit.pool!r}, which must come "
-                f"before it, be of its size, and share with nobody else"
+                f"resource unit {unit.unit_id[:80]!r} shares with {unit.pool[:80]!r}, which must "
+                f"come before it, be of its size, and share with nobody else"
             )
 
 

@@ -6,20 +6,22 @@ import asyncio
 import contextlib
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
 import structlog
 
-from hrm import clock, rpc
+from hrm import clock, ownership, rpc_server
 from hrm import pipeline_wire as pw
 from hrm.core.model import NodeName
+from hrm.core.ownership import is_owner
 from hrm.core.pipeline import cluster_messages as m
 from hrm.core.pipeline.cluster import TaskRecord
 from hrm.core.pipeline.model import TaskId
-from hrm.errors import AlreadyExists, HrmError, InvalidRequest, LimitReached
+from hrm.errors import AlreadyExists, HrmError, InvalidRequest, LimitReached, Unavailable
+from hrm.master.paging import check_limit, page
 from hrm.master.pipeline_tasks import NodeStream, PipelineTasks, Watcher
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import pipeline_pb2_grpc
@@ -36,8 +38,15 @@ _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 
 class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
-    def __init__(self, tasks: PipelineTasks, heartbeat_interval_s: float) -> None:
+    def __init__(
+        self,
+        tasks: PipelineTasks,
+        heartbeat_interval_s: float,
+        check_owner: Callable[[NodeName, str], None] | None = None,
+    ) -> None:
+        """``check_owner`` raises where a digest is not that of the node's ownership key."""
         self._tasks = tasks
+        self._check_owner = check_owner
         self._heartbeat_interval_s = heartbeat_interval_s
 
     async def Submit(  # noqa: N802
@@ -46,7 +55,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         try:
             return pb.SubmitPipelineTaskResponse(task_id=await self._submit(request))
         except HrmError as error:
-            await rpc.abort(context, error)
+            await rpc_server.abort(context, error)
 
     async def _submit(self, request: pb.SubmitPipelineTaskRequest) -> TaskId:
         task_id = pw.to_task_id(request.task_id or uuid.uuid4().hex)
@@ -59,7 +68,14 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         size_mb = request.size_mb or size / _MB
         task = pw.to_task(request, task_id, size_mb=size_mb, submitted_at=clock.now())
         files = pw.to_files(request.files)
-        await self._tasks.submit(task, request.payload, raw=request.raw, files=files)
+        await self._tasks.submit(
+            task,
+            request.payload,
+            raw=request.raw,
+            files=files,
+            key=pw.check_key(request.result_key),
+            owner=ownership.owner_of(request.ownership_key),
+        )
         return task_id
 
     async def Watch(  # noqa: N802
@@ -70,14 +86,16 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
                 raise InvalidRequest(f"task_ids: name 1 to {WATCHED_TASKS_MAX} tasks")
             watcher = self._tasks.watch([TaskId(one) for one in request.task_ids])
         except HrmError as error:
-            await rpc.abort(context, error)
+            await rpc_server.abort(context, error)
         try:
             async for update in _updates(watcher):
                 yield update
         finally:
             self._tasks.unwatch(watcher)
         if watcher.overflowed:
-            await rpc.abort(context, LimitReached("updates came faster than read; watch again"))
+            await rpc_server.abort(
+                context, LimitReached("updates came faster than read; watch again")
+            )
 
     async def GetResult(  # noqa: N802
         self, request: pb.GetPipelineResultRequest, context: _Context
@@ -85,11 +103,12 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         task_id = TaskId(request.task_id)
         files = self._tasks.files
         try:
+            self._tasks.check_owner(task_id, ownership.owner_of(request.ownership_key))
             async with contextlib.aclosing(files.chunks(task_id, "out")) as chunks:
                 async for data in chunks:
                     yield pb.PipelineResultChunk(data=data)
         except HrmError as error:
-            await rpc.abort(context, error)
+            await rpc_server.abort(context, error)
         if request.forget:
             files.drop(task_id)
 
@@ -100,7 +119,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         try:
             self._tasks.handle(event)
         except HrmError as error:
-            await rpc.abort(context, error)
+            await rpc_server.abort(context, error)
         return pb.CancelPipelineTaskResponse()
 
     async def List(  # noqa: N802
@@ -110,19 +129,33 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         records = list(core.ended.values()) if request.all else []
         records += core.tasks.values()
         places = core.places()
+        try:
+            limit = check_limit(request.limit)
+            tasks, token = page(
+                records,
+                lambda x: (x.spec.submitted_at, x.spec.task_id),
+                lambda x: self._info(x, places),
+                request,
+                limit=limit,
+            )
+        except HrmError as error:
+            await rpc_server.abort(context, error)
+        rows = [] if request.page_token else core.table.nodes.values()
         return pb.ListPipelineTasksResponse(
-            tasks=[self._info(record, places) for record in records],
+            tasks=tasks,
             nodes=[
                 pb.PipelineNodeInfo(
                     capacity=pw.from_capacity(row.capacity),
                     load=pw.from_load(row.load) if row.load else None,
                     tasks=len(row.placed),
                     draining=row.draining,
+                    runs_as=self._tasks.runs_as(row.capacity.name),
                 )
-                for row in core.table.nodes.values()
+                for row in rows
             ],
             policy=core.policy.name,
             policy_faults=core.policy_faults,
+            next_page_token=token,
         )
 
     def _info(self, record: TaskRecord, places: dict[TaskId, int]) -> pb.PipelineTaskInfo:
@@ -142,6 +175,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
             fallback=record.fallback,
             runs_placed_by=Counter(timing.placed_by for timing in record.timings),
             run_fallback=fallbacks[-1] if fallbacks else "",
+            user=spec.user,
         )
 
     # --- nodes --------------------------------------------------------------------------------
@@ -151,7 +185,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         try:
             name, stream = await self._register(requests)
         except HrmError as error:
-            await rpc.abort(context, error)
+            await rpc_server.abort(context, error)
         log.info("node has joined", node=name)
         reading = asyncio.create_task(self._read(requests, name, stream))
         writing = asyncio.create_task(self._write(stream, context))
@@ -161,7 +195,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
             problem = reading.exception() if reading.done() else None
             if isinstance(problem, HrmError):
                 log.warning("node sent a bad message", node=name, error=str(problem))
-                await rpc.abort(context, problem)
+                await rpc_server.abort(context, problem)
         finally:
             for task in (reading, writing, cut):
                 task.cancel()
@@ -172,13 +206,21 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
     async def _register(self, requests: Any) -> tuple[NodeName, NodeStream]:
         try:
             first = await asyncio.wait_for(anext(aiter(requests)), FIRST_MESSAGE_TIMEOUT_S)
-        except (StopAsyncIteration, TimeoutError):
+        except StopAsyncIteration:
             raise InvalidRequest("the stream ended before a registration") from None
+        except TimeoutError:  # or this process slept, and has not read it yet
+            limit = f"{FIRST_MESSAGE_TIMEOUT_S:.0f} s"
+            raise Unavailable(f"no registration came within {limit}; register again") from None
         if first.WhichOneof("message") != "register":
             raise InvalidRequest("the first message of a node must be `register`")
         name = NodeName(first.register.capacity.node)
+        owner = ownership.owner_of(first.register.ownership_key)
+        if self._check_owner is not None:
+            self._check_owner(name, owner)
         other = self._tasks.nodes.get(name)
-        if other is not None and other.identity != first.register.identity:
+        if other is not None and not (
+            other.identity == first.register.identity and is_owner(other.owner, owner)
+        ):
             raise AlreadyExists(
                 f"another live agent offers pipelines as node {name!r}; give this one another name"
             )

@@ -22,16 +22,24 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from hrm import clock, wire
+from hrm import clock, ownership, wire
 from hrm import pipeline_wire as pw
 from hrm.config import MasterSettings
 from hrm.core.model import NodeName
+from hrm.core.ownership import denied, is_owner
 from hrm.core.pipeline import cluster_messages as m
 from hrm.core.pipeline.cluster import ClusterBounds, PipelineCluster
-from hrm.core.pipeline.model import ClusterPolicy, TaskId, TaskSpec
+from hrm.core.pipeline.model import ClusterPolicy, ResultFormat, TaskId, TaskSpec
 from hrm.core.pipeline.node_messages import TaskOutcome
 from hrm.core.pipeline.table import NodeRow
-from hrm.errors import AlreadyExists, HrmError, InvalidConfig, LimitReached, NotFound
+from hrm.errors import (
+    AlreadyExists,
+    HrmError,
+    InvalidConfig,
+    InvalidRequest,
+    LimitReached,
+    NotFound,
+)
 from hrm.master.node_policies import NodePolicies
 from hrm.master.pipeline_files import PipelineFiles
 from hrm.master.policy_service import cluster_policy
@@ -50,6 +58,7 @@ _ORDERS_MAX = 10_000
 """More than a node can have tasks, and withdrawals of them."""
 _ATTEMPTS_MAX = 1 << 10
 """Of one task; more than both limits on losses allow."""
+_PROOF_BYTES_MAX = 64
 _EPOCHS = 1 << 20
 """Then they begin anew, so that an attempt of an epoch has 30 bits."""
 _MEMORY_MIB = 65_536.0
@@ -92,11 +101,35 @@ class Watcher:
         self.changed.set()
 
 
+@dataclass(frozen=True, slots=True)
+class _Proof:
+    """What a worker said of a result; it is the client that checks it."""
+
+    kind: ResultFormat
+    proof: bytes
+    placement: int
+
+
+_NO_PROOF = _Proof(ResultFormat.PICKLE, b"", 0)
+
+
+def _proof_of(end: pb.PipelineTaskEnd, placement: int) -> _Proof:
+    if len(end.proof) > _PROOF_BYTES_MAX:
+        raise InvalidRequest(f"end.proof has {len(end.proof)} bytes; at most {_PROOF_BYTES_MAX}")
+    kind = pw.to_result_format(end.result_format)
+    if kind is ResultFormat.AUTO:
+        raise InvalidRequest("end.result_format is AUTO; say which one the worker took")
+    return _Proof(kind, end.proof, placement)
+
+
 class NodeStream:
     """The way to one node: orders in turn; an input is read when its turn comes."""
 
-    def __init__(self, identity: str) -> None:
+    def __init__(self, identity: str, owner: str = "", runs_as: str = "") -> None:
         self.identity = identity
+        self.owner = owner
+        """The digest of its agent's ownership key."""
+        self.runs_as = runs_as
         self.queue: asyncio.Queue[m.PlaceTask | pb.MasterPipelineMessage | None] = asyncio.Queue()
         self.closed = False
         self.cut = asyncio.Event()
@@ -166,7 +199,13 @@ class PipelineTasks:
         self._watchers: dict[TaskId, list[Watcher]] = {}
         self._last: dict[TaskId, pb.PipelineTaskUpdate] = {}
         """Of each task that is known, where it is or how it ended."""
+        self._owners: dict[TaskId, str] = {}
+        """Of each task that is known: the digest of its client's ownership key."""
         self._code: dict[TaskId, _Code] = {}
+        self._keys: dict[TaskId, bytes] = {}
+        """Of tasks that have not ended; for the node that runs each, and for nobody else."""
+        self._proofs: dict[TaskId, _Proof] = {}
+        """Of results that have arrived and whose ends are about to be told."""
         self._arriving: set[TaskId] = set()
         """Tasks that the core does not know yet: their inputs are being written."""
         self._shared: WeakValueDictionary[bytes, _Code] = WeakValueDictionary()
@@ -241,7 +280,14 @@ class PipelineTasks:
     # --- tasks --------------------------------------------------------------------------------
 
     async def submit(
-        self, task: TaskSpec, payload: bytes, *, raw: bool, files: dict[str, bytes]
+        self,
+        task: TaskSpec,
+        payload: bytes,
+        *,
+        raw: bool,
+        files: dict[str, bytes],
+        key: bytes = b"",
+        owner: str = "",
     ) -> None:
         """Take a task in, once its input is on the disk.
 
@@ -249,19 +295,33 @@ class PipelineTasks:
             HrmError: the core or the files refuse it; nothing is left of it then.
         """
         task_id = task.task_id
+        self.check_owner(task_id, owner)
         if self._known(task_id):
             raise AlreadyExists(f"a pipeline task {task_id} is there already; choose another id")
         self._arriving.add(task_id)
+        self._owners[task_id] = owner
         try:
             await self.files.put_input(task_id, payload)
             self._code[task_id] = self._code_of(raw, files)
+            self._keys[task_id] = key
             self.handle(m.TaskSubmitted(now=clock.now(), task=task))
         except BaseException:  # who submits it may also have gone away
             self.files.drop(task_id)
             self._code.pop(task_id, None)
+            self._keys.pop(task_id, None)
+            self._owners.pop(task_id, None)
             raise
         finally:
             self._arriving.discard(task_id)
+
+    def check_owner(self, task_id: TaskId, owner: str) -> None:
+        """Does this key speak for the task, if there is one?
+
+        Raises:
+            NotOwner: no.
+        """
+        if not is_owner(self._owners.get(task_id, ""), owner):
+            raise denied(f"pipeline task {task_id}", "choose another id")
 
     def _code_of(self, raw: bool, files: dict[str, bytes]) -> _Code:
         """Ten thousand tasks that wait must not hold a package of 2 MB ten thousand times."""
@@ -285,6 +345,8 @@ class PipelineTasks:
         done = command.outcome is TaskOutcome.DONE
         self.files.drop(task_id, result=not done)
         self._code.pop(task_id, None)
+        self._keys.pop(task_id, None)
+        proof = self._proofs.pop(task_id, _NO_PROOF)
         end = pb.PipelineTaskEnd(
             outcome=pw.from_outcome(command.outcome),
             message=command.message,
@@ -293,6 +355,9 @@ class PipelineTasks:
             timings=[pw.from_timing(one, command.node or "") for one in command.timings],
             response_s=command.response_s,
             result_bytes=self.files.size(task_id, "out"),
+            result_format=pw.from_result_format(proof.kind) if done else None,
+            proof=proof.proof if done else b"",
+            placement=proof.placement if done else 0,
         )
         self._tell(task_id, pb.PipelineTaskUpdate(ended=end), last=True)
         for watcher in self._watchers.pop(task_id, ()):
@@ -306,6 +371,7 @@ class PipelineTasks:
             return
         for old in [one for one in self._last if not self._known(one)]:
             del self._last[old]
+            self._owners.pop(old, None)
             self.files.drop(old)
 
     def _known(self, task_id: TaskId) -> bool:
@@ -355,7 +421,9 @@ class PipelineTasks:
         tasks = tuple((pw.to_task_id(one.task_id), self._number(one)) for one in register.tasks)
         self.policies.left(capacity.name)
         self.policies.heard(capacity.name, register.load.policies)
-        stream = NodeStream(register.identity)
+        runs_as = wire.to_text(register.runs_as, "runs_as")
+        owner = ownership.owner_of(register.ownership_key)
+        stream = NodeStream(register.identity, owner, runs_as)
         for order in self.policies.orders.values():
             stream.put(pb.MasterPipelineMessage(policy=order))
         before = self.nodes.get(capacity.name)
@@ -365,6 +433,11 @@ class PipelineTasks:
         now = clock.now()
         self.handle(m.NodeJoined(now=now, capacity=capacity, tasks=tasks, load=load))
         return capacity.name, stream
+
+    def runs_as(self, name: NodeName) -> str:
+        """As whom this node says that its workers run; "": its stream is down, or it is silent."""
+        stream = self.nodes.get(name)
+        return stream.runs_as if stream is not None else ""
 
     def leave(self, name: NodeName, stream: NodeStream) -> None:
         """Its stream is down. It takes nothing new, and is lost if it stays away."""
@@ -427,12 +500,15 @@ class PipelineTasks:
         task_id = pw.to_task_id(attempt.task_id)
         outcome, message = pw.to_outcome(end.outcome), end.message
         current = self._is_current(name, attempt) and outcome is TaskOutcome.DONE
+        proof = _proof_of(end, attempt.attempt) if current else _NO_PROOF
         if current and not self.files.finish(task_id, attempt.attempt, end.result_bytes):
             outcome = TaskOutcome.FAILED
             message = (
                 f"its result of {end.result_bytes} bytes did not arrive whole: inputs and "
                 f"results may hold pipeline_held_mib of the master's disk"
             )
+        elif current:
+            self._proofs[task_id] = proof
         self.handle(
             m.TaskEnded(
                 now=now,
@@ -462,4 +538,7 @@ class PipelineTasks:
             raw=code.raw,
             payload_bytes=self.files.size(task.task_id, "in"),
             files=[pb.SourceFile(path=k, content=v) for k, v in code.files.items()],
+            user=task.user,
+            result_format=pw.from_result_format(task.result_format),
+            result_key=self._keys.get(task.task_id, b""),
         )

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import structlog
 
-from hrm import policy_wire, rpc, wire
+from hrm import policy_wire, rpc_server, wire
 from hrm.core.pipeline.model import ClusterPolicy
 from hrm.durable import write_durably
 from hrm.errors import HrmError, InvalidConfig, NotFound
@@ -50,6 +50,8 @@ def load_modes(state_dir: Path) -> dict[str, Mode]:
     """
     path = state_dir / MODES_FILE
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise ValueError("it is no regular file")
         held = json.loads(path.read_text())
         return {str(name): Mode(mode) for name, mode in held.items()}
     except FileNotFoundError:
@@ -129,7 +131,7 @@ class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
                         f"show lists those that there are"
                     )
         except HrmError as error:
-            await rpc.abort(context, error)
+            await rpc_server.abort(context, error)
         return pb.ShowPoliciesResponse(
             policies=[
                 *(policy_wire.from_status(one, now, records=request.records) for one in statuses),
@@ -146,7 +148,7 @@ class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
             mode = mode_of(wire.to_text(request.mode, "mode"))
             shown = self._set_mode(policy, mode)
         except HrmError as error:
-            await rpc.abort(context, error)
+            await rpc_server.abort(context, error)
         log.info("mode set", policy=policy, mode=mode.value)
         return shown
 

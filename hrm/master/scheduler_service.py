@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
+import secrets
 from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
 import structlog
 
-from hrm import rpc, state_wire, wire
+from hrm import rpc_server, state_wire, wire
 from hrm.core import commands as c
 from hrm.core import events as e
 from hrm.core.model import ApplicationId
@@ -23,7 +23,7 @@ from hrm.v1 import scheduler_pb2_grpc
 
 __all__ = ["SharedStateService"]
 
-_EPOCH_SHIFT = 32
+_SESSION_BITS = 62
 
 log = structlog.get_logger("master.schedulers")
 
@@ -35,28 +35,32 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
 
     def __init__(self, master: Interpreter) -> None:
         self._master = master
-        # No session of an earlier master has one of these numbers: a scheduler that slept through
-        # a restart must not speak, or commit under a lease, as one that has subscribed since.
-        self._sessions = itertools.count((master.core.epoch << _EPOCH_SHIFT) + 1)
 
     async def Subscribe(  # noqa: N802
         self, request: pb.SubscribeRequest, context: _Subscription
     ) -> None:
         """One scheduler's session, from its beginning to its end."""
-        session = next(self._sessions)
+        # Drawn, and told to the subscriber alone: knowing the number is what lets a call propose,
+        # or use a lease, as this scheduler. So does none of an earlier master's.
+        session = secrets.randbits(_SESSION_BITS) + 1
         outbox = Outbox()
         try:
             name = wire.to_name(request.name, "name")
+            followed = wire.to_followed(request)
             self._master.scheduler_outboxes[name, session] = outbox
             await self._master.call(
                 lambda call_id: e.SchedulerConnected(
-                    now=self._master.now(), call_id=call_id, scheduler=name, session=session
+                    now=self._master.now(),
+                    call_id=call_id,
+                    scheduler=name,
+                    session=session,
+                    followed=followed,
                 )
             )
         except HrmError as error:
             self._master.scheduler_outboxes.pop((request.name, session), None)
-            await rpc.abort(context, error)
-        log.info("scheduler subscribed", scheduler=name, session=session)
+            await rpc_server.abort(context, error)
+        log.info("scheduler subscribed", scheduler=name)
         try:
             await context.write(pb.SchedulerMessage(subscribed=self._hello(session)))
             await self._write(outbox, context)
@@ -65,7 +69,7 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
             self._master.submit(
                 e.SchedulerDisconnected(now=self._master.now(), scheduler=name, session=session)
             )
-            log.info("scheduler gone", scheduler=name, session=session)
+            log.info("scheduler gone", scheduler=name)
 
     async def Propose(self, request: pb.ProposeRequest, context: Any) -> pb.ProposeResponse:  # noqa: N802
         try:
@@ -81,7 +85,7 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
                 )
             )
         except HrmError as error:
-            await rpc.abort(context, error)
+            await rpc_server.abort(context, error)
         assert isinstance(answer, c.ClaimsSettled)
         return state_wire.from_outcomes(answer)
 
@@ -90,17 +94,18 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
     ) -> pb.AcquireLeaseResponse:
         try:
             application_id = ApplicationId(wire.to_name(request.application_id, "application_id"))
+            scheduler = wire.to_name(request.scheduler, "scheduler")
             answer = await self._master.call(
                 lambda call_id: e.LeaseRequested(
                     now=self._master.now(),
                     call_id=call_id,
-                    scheduler=request.scheduler,
+                    scheduler=scheduler,
                     session=request.session,
                     application_id=application_id,
                 )
             )
         except HrmError as error:
-            await rpc.abort(context, error)
+            await rpc_server.abort(context, error)
         assert isinstance(answer, c.LeaseGranted)
         return state_wire.from_lease(answer)
 
@@ -118,7 +123,7 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
                 )
             )
         except HrmError as error:
-            await rpc.abort(context, error)
+            await rpc_server.abort(context, error)
         return pb.ReleaseLeaseResponse()
 
     def _hello(self, session: int) -> pb.Subscribed:
@@ -126,6 +131,7 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
         return pb.Subscribed(
             session=session,
             epoch=self._master.core.epoch,
+            epoch_id=self._master.core.ledger.epoch_id,
             waiting_limit=bounds.waiting_limit,
             wait_max_s=bounds.wait_max_s,
             default_duration_s=bounds.default_duration_s,

@@ -8,11 +8,14 @@ from typing import Any, TypeAlias, TypeVar
 import grpc
 import grpc.aio
 
-from hrm import rpc, wire
+from hrm import rpc_server, wire
 from hrm import submission_wire as sw
+from hrm.core.submissions import Entry
 from hrm.errors import HrmError, InvalidRequest
 from hrm.master.file_store import PIECE_BYTES
+from hrm.master.paging import MESSAGE_LISTED, NAME_LISTED, check_limit, page
 from hrm.master.submissions import Submissions
+from hrm.text import shortened
 from hrm.v1 import submission_pb2 as pb
 from hrm.v1 import submission_pb2_grpc
 
@@ -40,7 +43,7 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
             known = [sw.to_file(each) for each in request.files if each.sha256]
             offsets = await self._files.find(known)
         except HrmError as error:
-            await rpc.abort(context, error)
+            await rpc_server.abort(context, error)
         return pb.FindFilesResponse(offsets=offsets)
 
     async def PutPiece(  # noqa: N802
@@ -52,7 +55,7 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
             digest, size, name = sw.to_file(request.file)
             offset = await self._files.put(digest, size, name, request.offset, request.data)
         except HrmError as error:
-            await rpc.abort(context, error)
+            await rpc_server.abort(context, error)
         return pb.PutPieceResponse(offset=offset)
 
     async def GetFile(  # noqa: N802
@@ -62,7 +65,7 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
             async for data in self._files.pieces(request.sha256, request.offset):
                 yield pb.FilePiece(data=data)
         except HrmError as error:
-            await rpc.abort(context, error)
+            await rpc_server.abort(context, error)
 
     async def Submit(  # noqa: N802
         self, request: pb.SubmitRequest, context: _Context
@@ -78,14 +81,25 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
         try:
             return sw.from_entry(self._submissions.find(request.submission_id))
         except HrmError as error:
-            await rpc.abort(context, error)
+            await rpc_server.abort(context, error)
 
     async def List(  # noqa: N802
         self, request: pb.ListSubmissionsRequest, context: _Context
     ) -> pb.ListSubmissionsResponse:
         core = self._submissions.core
         entries = list(core.entries.values()) if request.include_ended else core.live()
-        return pb.ListSubmissionsResponse(submissions=map(sw.from_entry, entries))
+        try:
+            limit = check_limit(request.limit)
+            listed, token = page(
+                entries,
+                lambda x: (x.record.submitted_at_s, x.record.submission_id),
+                _listed,
+                request,
+                limit=limit,
+            )
+        except HrmError as error:
+            await rpc_server.abort(context, error)
+        return pb.ListSubmissionsResponse(submissions=listed, next_page_token=token)
 
     async def Kill(  # noqa: N802
         self, request: pb.KillSubmissionRequest, context: _Context
@@ -93,7 +107,7 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
         try:
             reason = wire.to_text(request.reason, "reason")
         except HrmError as error:
-            await rpc.abort(context, error)
+            await rpc_server.abort(context, error)
         killed = self._submissions.kill(request.submission_id, reason)
         return sw.from_entry(await _or_abort(killed, context))
 
@@ -104,18 +118,29 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
             async for entry in self._submissions.watch(request.submission_id):
                 yield sw.from_entry(entry)
         except HrmError as error:
-            await rpc.abort(context, error)
+            await rpc_server.abort(context, error)
 
     async def Lease(  # noqa: N802
         self, request: pb.LeaseDriverRequest, context: _Context
     ) -> pb.LeaseDriverResponse:
-        asked = self._submissions.lease(request.submission_id, request.attempt, request.gone)
+        asked = self._submissions.lease(
+            request.submission_id, request.attempt, request.gone, request.ownership_key
+        )
         lease_s, renew_s = await _or_abort(asked, context)
         return pb.LeaseDriverResponse(lease_s=lease_s, renew_s=renew_s)
+
+
+def _listed(entry: Entry) -> pb.Submission:
+    """As one of many: what people may make long is cut."""
+    message = sw.from_entry(entry)
+    message.name = shortened(message.name, NAME_LISTED)
+    message.user = shortened(message.user, NAME_LISTED)
+    message.message = shortened(message.message, MESSAGE_LISTED)
+    return message
 
 
 async def _or_abort(asked: Awaitable[T], context: _Context) -> T:
     try:
         return await asked
     except HrmError as error:
-        await rpc.abort(context, error)
+        await rpc_server.abort(context, error)

@@ -6,15 +6,16 @@ it. So schedulers, nodes, ``hrm app why`` and a restart of the master need nothi
 is in the store as an application, the node tells of the container, and this module attaches to the
 holder again.
 
-Commands are carried out one after the other by one task, each only when what was to be written
-before it is on the disk.
+Commands of a submission are carried out one after the other, each only when what was to be written
+before it is on the disk. Those of other submissions do not wait for that: a driver renews its lease
+also while the disk is full.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -29,6 +30,7 @@ from hrm.core.model import (
     ApplicationId,
     LaunchContext,
 )
+from hrm.core.ownership import MASTER
 from hrm.core.submission_notices import (
     application_end,
     driver_event,
@@ -37,7 +39,7 @@ from hrm.core.submission_notices import (
     holder_registration,
 )
 from hrm.core.submissions import Entry, SubmissionsCore
-from hrm.errors import HrmError, NotFound, Unavailable
+from hrm.errors import HrmError, LimitReached, NotFound, Unavailable
 from hrm.master.file_store import FileStore
 from hrm.master.interpreter import Interpreter, Outbox
 
@@ -80,7 +82,11 @@ class Submissions:
         self._master = master
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._call_count = 0
-        self._queue: asyncio.Queue[list[m.Command]] = asyncio.Queue(QUEUE_MAX)
+        self._queues: dict[str, deque[m.Command]] = {}
+        """Of each submission for which something is to be done, and a task at work on it."""
+        self._queued = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._may_work = False
         self._watchers: dict[str, set[asyncio.Event]] = defaultdict(set)
 
     def now(self) -> float:
@@ -91,11 +97,20 @@ class Submissions:
         try:
             for entry in list(self.core.live()):
                 await self._hold_again(entry.record)
-            await asyncio.gather(self._work(), self._tick_forever(tick_s), self._clean_forever())
+            self._may_work = True
+            for submission_id in list(self._queues):
+                self._begin(submission_id)
+            await asyncio.gather(self._tick_forever(tick_s), self._clean_forever())
         except Exception as error:
-            log.critical("submissions failed", error=repr(error), exc_info=True)
-            if not self._master.stopped.done():
-                self._master.stopped.set_result(HrmError(f"submissions failed: {error!r}"))
+            self._failed(error)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+
+    def _failed(self, error: Exception) -> None:
+        log.critical("submissions failed", error=repr(error), exc_info=error)
+        if not self._master.stopped.done():
+            self._master.stopped.set_result(HrmError(f"submissions failed: {error!r}"))
 
     # --- what is asked of it ------------------------------------------------------------------
 
@@ -108,6 +123,7 @@ class Submissions:
         known = self.core.submitted_as(key)
         if known is not None:
             return await self._enter(known.record)
+        self._check_room()
         self.core.admit()
         now = self.now()
         record = make(self.core.new_id(now), now)
@@ -130,6 +146,11 @@ class Submissions:
         log.info("submitted", submission=record.submission_id, name=record.name)
         return entry
 
+    def _check_room(self) -> None:
+        """Raises DiskFull while nothing can be written."""
+        if self._master.full is not None:
+            raise self._master.full
+
     async def _enter(self, record: m.SubmissionRecord) -> Entry:
         """The submission of this record's key, once it is on the disk."""
         answer = await self._call(
@@ -137,21 +158,25 @@ class Submissions:
         )
         return self.find(answer.submission_id)
 
-    async def lease(self, submission_id: str, attempt: int, gone: bool) -> tuple[float, float]:
+    async def lease(
+        self, submission_id: str, attempt: int, gone: bool, ownership_key: str
+    ) -> tuple[float, float]:
         """How long this driver may run, and when to ask again, in seconds.
 
         Raises:
             StaleEpoch: it may not run.
+            NotOwner: the submission has another key.
         """
         answer = await self._call(
             lambda call_id: m.LeaseAsked(
                 now=self.now(), call_id=call_id, submission_id=submission_id, attempt=attempt,
-                gone=gone,
+                gone=gone, ownership_key=ownership_key,
             )
         )  # fmt: skip
         return (answer.lease_s, answer.renew_s) if isinstance(answer, m.GrantLease) else (0.0, 0.0)
 
     async def kill(self, submission_id: str, reason: str) -> Entry:
+        self._check_room()
         await self._call(
             lambda call_id: m.KillAsked(
                 now=self.now(), call_id=call_id, submission_id=submission_id, reason=reason
@@ -185,13 +210,15 @@ class Submissions:
             if not self._watchers[submission_id]:
                 del self._watchers[submission_id]
 
-    def may_register(self, submission_id: str, attempt: int) -> None:
+    def may_register(self, submission_id: str, attempt: int, ownership_key: str) -> None:
         """May this driver have an application?
 
         Raises:
             NotFound: another has taken its place, or its submission is over.
+            NotOwner: the submission has another key.
         """
         entry = self.find(submission_id)
+        self.core.check_owner(submission_id, ownership_key)
         state = entry.record.state
         if entry.record.attempt != attempt or state is not m.SubmissionState.RUNNING:
             raise NotFound(
@@ -234,9 +261,22 @@ class Submissions:
     # --- commands -----------------------------------------------------------------------------
 
     def _feed(self, event: m.Event) -> None:
-        commands = self.core.handle(event)
-        if commands:
-            self._queue.put_nowait(commands)
+        for command in self.core.handle(event):
+            if self._queued >= QUEUE_MAX:
+                raise LimitReached(f"{QUEUE_MAX} commands of submissions wait for the disk")
+            self._queued += 1
+            submission_id = _submission_of(command) or _submission_of(event)
+            if submission_id in self._queues:
+                self._queues[submission_id].append(command)
+                continue
+            self._queues[submission_id] = deque([command])
+            if self._may_work:
+                self._begin(submission_id)
+
+    def _begin(self, submission_id: str) -> None:
+        task = asyncio.create_task(self._work(submission_id))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _call(self, make: Callable[[int], m.Event]) -> Any:
         self._call_count += 1
@@ -251,23 +291,33 @@ class Submissions:
         finally:
             del self._calls[call_id]
 
-    async def _work(self) -> None:
-        while True:
-            writes: list[asyncio.Future[None]] = []
-            for command in await self._queue.get():
+    async def _work(self, submission_id: str) -> None:
+        """Until nothing is left to be done for it. A failure ends the master, whose books it
+        shares."""
+        queue = self._queues[submission_id]
+        writes: list[asyncio.Future[None]] = []
+        try:
+            while queue or writes:
+                if not queue:
+                    await writes.pop()
+                    continue
+                command = queue.popleft()
+                self._queued -= 1
                 if isinstance(command, m.PersistSubmission):
                     writes.append(self._master.store.put_submission(command.record))
                     continue
+                if isinstance(command, m.ForgetSubmission):
+                    writes.append(self._master.store.forget_submission(command.submission_id))
+                    continue
                 while writes:
                     await writes.pop()
-                await self._carry_out(command)
-            for write in writes:
-                await write
+                self._carry_out(command)
+            del self._queues[submission_id]
+        except Exception as error:
+            self._failed(error)
 
-    async def _carry_out(self, command: m.Command) -> None:
+    def _carry_out(self, command: m.Command) -> None:
         match command:
-            case m.ForgetSubmission():
-                await self._master.store.forget_submission(command.submission_id)
             case m.RequestDriver():
                 record = self.find(command.submission_id).record
                 self._master.submit(driver_request(record, command, self._master.now()))
@@ -324,7 +374,7 @@ class Submissions:
         answer = await master.call(
             lambda call_id: e.ApplicationAttached(
                 now=master.now(), call_id=call_id, application_id=app_id,
-                session=HOLDER_SESSION, epoch=master.core.epoch,
+                session=HOLDER_SESSION, epoch=master.core.epoch, owner=MASTER,
             )
         )  # fmt: skip
         assert isinstance(answer, c.ApplicationAdmitted)
@@ -377,7 +427,19 @@ class _Ear(Outbox):
         loop.call_soon(self._submissions.heard, self._submission_id, message)
 
 
+def _submission_of(what: m.Command | m.Event) -> str:
+    """Whose it is; empty: it does not say."""
+    if isinstance(what, m.PersistSubmission | m.Submitted):
+        return what.record.submission_id
+    return getattr(what, "submission_id", "")
+
+
 def _document(record: m.SubmissionRecord) -> str:
     """What the node of a driver must know."""
     document = json.loads(record.driver)
-    return json.dumps({**document, "submission_id": record.submission_id, "name": record.name})
+    document |= {
+        "submission_id": record.submission_id,
+        "name": record.name,
+        "ownership_key": record.ownership_key,
+    }
+    return json.dumps(document)

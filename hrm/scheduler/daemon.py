@@ -26,7 +26,7 @@ from hrm import policies, rpc, state_wire, tls
 from hrm.config import SchedulerSettings
 from hrm.core.bounds import Bounds
 from hrm.core.commands import LeaseGranted
-from hrm.core.model import WorkloadClass
+from hrm.core.model import Followed, WorkloadClass
 from hrm.core.negotiator import Proposal
 from hrm.core.replica import Replica
 from hrm.core.scheduler import Job, Scheduler
@@ -35,7 +35,6 @@ from hrm.errors import (
     HrmError,
     InvalidRequest,
     PermissionDenied,
-    TlsFailed,
     Unavailable,
 )
 from hrm.v1 import scheduler_pb2 as pb
@@ -84,27 +83,28 @@ def _open_channel(settings: SchedulerSettings) -> grpc.aio.Channel:
     """Its files are read anew for every try: a new master may have a new token."""
     token = rpc.read_token(settings.token_file)
     ca = tls.ca_file(settings.token_file, settings.tls_ca)
-    return rpc.channel(settings.master, token, tls.read_ca(ca))
+    allow = settings.allow_clear_text
+    return rpc.channel(settings.master, token, tls.read_ca(ca), allow_clear_text=allow)
 
 
 async def _keep_up(settings: SchedulerSettings) -> None:
     """One session after the other, with pauses that grow to a bound while no master answers."""
     delay_s = RECONNECT_DELAY_S
-    jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing
-    been_up = False
+    jitter = random.Random()  # nosec B311 # noqa: S311 - spreads retries, guards nothing
+    been_up, followed = False, Followed(0)
+    proven = tls.ca_file(settings.token_file, settings.tls_ca) is not None
     while True:
         try:
             async with _open_channel(settings) as channel:
-                session = await Session.open(channel, settings)
-                been_up = True
+                session = await Session.open(channel, settings, followed)
+                been_up, followed = True, session.followed
                 delay_s = RECONNECT_DELAY_S
                 await session.serve()
         except grpc.aio.AioRpcError as broken:
             error = rpc.error_from(broken, settings.master)
-            mistake = isinstance(
-                error, PermissionDenied | InvalidRequest | AlreadyExists | TlsFailed
-            )
-            if mistake and not been_up:
+            # In clear text anything may answer in the place of a master that is down.
+            certain = (PermissionDenied, InvalidRequest) if proven else ()
+            if isinstance(error, (AlreadyExists, *certain)) and not been_up:
                 raise error from broken
             log.warning("no session with the master", error=error.message)
         except Unavailable as error:
@@ -122,8 +122,10 @@ class Session:
         stream: grpc.aio.UnaryStreamCall[pb.SubscribeRequest, pb.SchedulerMessage],
         number: int,
         scheduler: Scheduler,
+        followed: Followed,
     ) -> None:
         self.scheduler = scheduler
+        self.followed = followed
         self.replica = Replica(scheduler)
         self._view = self.replica.state.view()
         self._stub = stub
@@ -133,9 +135,17 @@ class Session:
         self._changed = asyncio.Condition()
 
     @classmethod
-    async def open(cls, channel: grpc.aio.Channel, settings: SchedulerSettings) -> Session:
+    async def open(
+        cls,
+        channel: grpc.aio.Channel,
+        settings: SchedulerSettings,
+        followed: Followed = Followed(0),  # noqa: B008 - it is frozen
+    ) -> Session:
         stub = scheduler_pb2_grpc.SharedStateServiceStub(channel)
-        stream = stub.Subscribe(pb.SubscribeRequest(name=settings.name))
+        request = pb.SubscribeRequest(
+            name=settings.name, followed_epoch=followed.epoch, followed_epoch_id=followed.epoch_id
+        )
+        stream = stub.Subscribe(request)
         try:
             first = await asyncio.wait_for(stream.read(), SUBSCRIBE_TIMEOUT_S)
         except TimeoutError:
@@ -156,7 +166,8 @@ class Session:
         policy = policies.load(settings.placement_policy, index)
         log.info("subscribed", master=settings.master, epoch=hello.epoch, policy=policy.name)
         print(f"scheduler {settings.name} ready, master {settings.master}", flush=True)
-        return cls(stub, stream, hello.session, Scheduler(settings.name, policy, bounds))
+        followed = Followed(hello.epoch, hello.epoch_id)
+        return cls(stub, stream, hello.session, Scheduler(settings.name, policy, bounds), followed)
 
     async def serve(self) -> None:
         """Schedule until the session ends.

@@ -15,8 +15,8 @@ import grpc
 import grpc.aio
 import pytest
 
+from hrm import ownership, rpc, rpc_server
 from hrm import pipeline_wire as pw
-from hrm import rpc
 from hrm.config import MasterSettings
 from hrm.core.pipeline.basic import LeastLoaded
 from hrm.core.pipeline.model import TaskId
@@ -37,9 +37,9 @@ LIMIT_S = 10.0
 
 @asynccontextmanager
 async def serving(
-    directory: Path, *, epoch: int = 0, **settings: Any
+    directory: Path, *, epoch: int = 0, ports: list[int] | None = None, **settings: Any
 ) -> AsyncIterator[tuple[PipelineTasks, Any]]:
-    """A service on a free port of the loopback, and a stub for it."""
+    """A service on a free port of the loopback (it goes to ``ports``), and a stub for it."""
     broken: list[Exception] = []
     tasks = PipelineTasks(
         MasterSettings(state_dir=directory, **settings),
@@ -47,10 +47,14 @@ async def serving(
         stop=broken.append,
         epoch=epoch,
     )
-    server = grpc.aio.server(interceptors=[rpc.TokenInterceptor(TOKEN)], options=rpc.SERVER_OPTIONS)
+    server = grpc.aio.server(
+        interceptors=[rpc_server.TokenInterceptor(TOKEN)], options=rpc_server.SERVER_OPTIONS
+    )
     service = PipelineService(tasks, 0.2)
     pipeline_pb2_grpc.add_PipelineServiceServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")
+    if ports is not None:
+        ports.append(port)
     await server.start()
     try:
         async with rpc.channel(f"127.0.0.1:{port}", TOKEN) as channel:
@@ -118,7 +122,7 @@ async def test_a_bad_submission_is_refused_by_its_field(
 
 
 async def test_bounds_are_named(tmp_path: Path) -> None:
-    limits = {"pipeline_queue_limit": 1, "pipeline_payload_mib": 1}
+    limits: dict[str, Any] = {"pipeline_queue_limit": 1, "pipeline_payload_mib": 1}
     async with serving(tmp_path, **limits) as (tasks, stub):
         large = request()
         large.payload = bytes(2 << 20)
@@ -178,11 +182,11 @@ class FakeNode:
     def hang_up(self) -> None:
         self._call.cancel()
 
-    def end(self, attempt: pb.PipelineAttempt, result: bytes) -> None:
+    def end(self, attempt: pb.PipelineAttempt, result: bytes, **more: Any) -> None:
         done = pb.PipelineTaskOutcome.PIPELINE_TASK_OUTCOME_DONE
         self.say(data=pb.PipelineData(attempt=attempt, data=result[:2]))
         self.say(data=pb.PipelineData(attempt=attempt, offset=2, data=result[2:]))
-        end = pb.PipelineTaskEnd(outcome=done, result_bytes=len(result))
+        end = pb.PipelineTaskEnd(outcome=done, result_bytes=len(result), **more)
         self.say(ended=pb.PipelineAttemptEnd(attempt=attempt, end=end))
 
 
@@ -208,6 +212,33 @@ async def test_an_input_goes_out_and_a_result_comes_back_once(tmp_path: Path) ->
         with refused(grpc.StatusCode.NOT_FOUND, "no result"):
             await _result(stub, "t")
         assert tasks.files.held_bytes == 0
+
+
+async def test_a_result_is_its_clients(tmp_path: Path) -> None:
+    async with serving(tmp_path, pipeline_ended_kept=1) as (tasks, stub):
+        node = FakeNode(stub)
+        await node.hear("registered")
+        mine, other = ownership.new_key(), ownership.new_key()
+        await stub.Submit(request(task_id="t", ownership_key=mine))
+        for key in ("", other):  # such as one that has guessed under which id it comes again
+            with refused(grpc.StatusCode.PERMISSION_DENIED, "pipeline task t"):
+                await stub.Submit(request(task_id="t", ownership_key=key))
+        with refused(grpc.StatusCode.ALREADY_EXISTS, "t"):
+            await stub.Submit(request(task_id="t", ownership_key=mine))
+        await node.hear("data")
+        node.end((await node.hear("place")).attempt, b"result")
+        await node.hear("acknowledge")
+        for key in ("", other):
+            with refused(grpc.StatusCode.PERMISSION_DENIED, "pipeline task t"):
+                await _result(stub, "t", forget=True, ownership_key=key)
+        assert await _result(stub, "t", forget=True, ownership_key=mine) == b"result"
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "ownership_key"):
+            await stub.Submit(request(task_id="u", ownership_key="short"))
+        large = request(task_id="u", ownership_key=other)
+        large.pipeline.name = ""
+        with refused(grpc.StatusCode.INVALID_ARGUMENT):
+            await stub.Submit(large)
+        assert set(tasks._owners) == {"t"}
 
 
 async def test_a_result_that_is_not_whole_fails_its_task(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from hrm import rpc
 from hrm.config import MasterSettings
-from hrm.errors import InvalidConfig
+from hrm.errors import InvalidConfig, Unavailable
 from hrm.master import daemon
 from hrm.master.interpreter import Interpreter
 from hrm.v1 import (
@@ -331,7 +331,7 @@ async def test_streams_must_begin_as_they_should(tmp_path: Path) -> None:
             await session.read()
         session = master.applications.Session(timeout=TIMEOUT_S)
         attach = application_pb2.AttachApplication(application_id="app-nowhere", epoch=1)
-        with refused(grpc.StatusCode.NOT_FOUND, "app-nowhere"):
+        with refused(grpc.StatusCode.ABORTED, "register again"):
             await session.write(application_pb2.ApplicationUpdate(attach=attach))
             await session.read()
         stream = master.nodes.Connect(timeout=TIMEOUT_S)
@@ -499,7 +499,7 @@ async def test_a_port_in_use_and_a_shared_directory_are_clear(tmp_path: Path) ->
         other = MasterSettings(
             port=port, state_dir=tmp_path / "other", token_file=tmp_path / "token"
         )
-        with pytest.raises(InvalidConfig, match="--port"):
+        with pytest.raises(Unavailable, match="--port"):
             await daemon.run(other)
         same = MasterSettings(
             port=0, state_dir=master.settings.state_dir, token_file=tmp_path / "token"

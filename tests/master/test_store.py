@@ -17,7 +17,8 @@ from hrm.core.model import ApplicationId, ApplicationState, NodeName, WorkloadCl
 from hrm.core.records import ApplicationRecord
 from hrm.core.run_times import RunTime
 from hrm.errors import InvalidConfig
-from hrm.master.store import SqliteStore, decode, encode
+from hrm.master.record_json import decode, encode
+from hrm.master.store import SqliteStore
 
 RECORD = ApplicationRecord(
     application_id=ApplicationId("app-1"),
@@ -51,14 +52,15 @@ async def test_what_was_acknowledged_is_there_after_the_process_is_gone(tmp_path
     again = SqliteStore(path)
     assert again.next_epoch() == 2
     assert again.applications() == [RECORD]
-    assert again.nodes() == ["n2"]
+    assert list(again.nodes()) == ["n2"]
     again.close()
     store.close()
 
 
 async def test_others_cannot_read_it_whatever_the_directory(tmp_path: Path) -> None:
     path = tmp_path / "hrm.sqlite"
-    path.touch(mode=0o644)
+    SqliteStore(path).close()
+    path.chmod(0o644)
     store = SqliteStore(path)
     await store.put_application(RECORD)
     modes = {found.name: found.stat().st_mode & 0o777 for found in tmp_path.iterdir()}  # noqa: ASYNC240
@@ -140,7 +142,7 @@ def test_replayed_it_is_what_was_written(batches: list[list[Any]]) -> None:
         for batch in batches:
             asyncio.run(write(path, batch))
             store = SqliteStore(path)
-            assert store.nodes() == sorted(model["node"])
+            assert list(store.nodes()) == sorted(model["node"])
             assert store.drains() == list(model["drain"])
             assert store.applications() == list(model["application"].values())
             assert store.run_times() == list(model["run_time"].values())
@@ -189,13 +191,13 @@ async def test_a_store_of_schema_1_is_taken_over(tmp_path: Path) -> None:
     store = SqliteStore(path)
     assert store.next_epoch() == 8
     assert store.applications() == [RECORD]
-    assert store.nodes() == ["n1"]
+    assert list(store.nodes()) == ["n1"]
     assert store.run_times() == []
     assert store.drains() == []
     await store.put_run_time(_run_time("a", 1.0))
     store.close()
     with sqlite3.connect(path) as new:
-        assert new.execute("SELECT value FROM meta WHERE key = 'schema'").fetchall() == [("4",)]
+        assert new.execute("SELECT value FROM meta WHERE key = 'schema'").fetchall() == [("5",)]
 
 
 async def test_a_failed_write_is_told(tmp_path: Path) -> None:
@@ -203,7 +205,7 @@ async def test_a_failed_write_is_told(tmp_path: Path) -> None:
     store = SqliteStore(path)
     with sqlite3.connect(path) as other:
         other.execute("DROP TABLE nodes")
-    with pytest.raises(sqlite3.Error, match="nodes"):
+    with pytest.raises(InvalidConfig, match="is damaged: no such table: nodes"):
         await store.put_node(NodeName("n1"))
     store.close()
 
@@ -211,7 +213,7 @@ async def test_a_failed_write_is_told(tmp_path: Path) -> None:
 def test_a_damaged_or_newer_file_is_refused_with_the_way_out(tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.sqlite"
     damaged.write_bytes(b"this is no database, however long one looks at it" * 100)
-    with pytest.raises(InvalidConfig, match="--state-dir"):
+    with pytest.raises(InvalidConfig, match=r"is damaged: file is not a database.*--repair"):
         SqliteStore(damaged)
     newer = tmp_path / "newer.sqlite"
     with sqlite3.connect(newer) as db:

@@ -1,0 +1,55 @@
+"""Is the disk full? Asked of an error, because SQLite has several names for it.
+
+A file system without room is a state that passes, unlike a broken disk: who meets it waits, says so
+and goes on by itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import tempfile
+from pathlib import Path
+
+from hrm.errors import DiskFull
+
+__all__ = ["full", "is_full"]
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_MAY_MEAN_IT = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+PROBE_BYTES = 64 * 1024
+"""SQLite's own files grow by 32 KiB at a time."""
+
+
+def is_full(error: BaseException, directory: Path) -> bool:
+    """Does this error mean that the file system of ``directory`` has no room?
+
+    SQLite says so where a write finds none. Where its shared memory or a new file finds none, it
+    speaks of an IO error: then a file of some size is tried.
+    """
+    if isinstance(error, OSError):
+        return error.errno in _NO_ROOM
+    if not isinstance(error, sqlite3.Error):
+        return False
+    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    return code == sqlite3.SQLITE_FULL or (code in _MAY_MEAN_IT and not _has_room(directory))
+
+
+def full(directory: Path, error: BaseException) -> DiskFull:
+    """For the operator: which disk, and that nothing else has to be done."""
+    return DiskFull(
+        f"the master is paused: the disk of {directory} is full ({error}); make room there, and "
+        f"it goes on by itself"
+    )
+
+
+def _has_room(directory: Path) -> bool:
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(bytes(PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.errno not in _NO_ROOM
+    return True

@@ -1,0 +1,284 @@
+"""The file of the master's store: its tables, how it is made, and how it is opened with suspicion.
+
+A store is made whole under another name and then renamed, so that no start ever meets half of one:
+a file that is empty, or that lacks its epoch, was damaged later. What is found damaged is reported
+in one line that names the way out, and never replaced: it is the cluster's intent.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sqlite3
+import stat
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from hrm.core.model import NodeName
+from hrm.core.run_times import RunTime
+from hrm.errors import InvalidConfig
+from hrm.master.record_json import decode, decode_submission
+
+__all__ = [
+    "EPOCH_MAX", "SCHEMA_VERSION", "TABLES", "Row", "create", "damaged", "epoch_in", "is_damage",
+    "open_store", "upgrade", "what_is",
+]  # fmt: skip
+
+SCHEMA_VERSION = 5
+EPOCH_MAX = 1 << 27
+"""So that an event's number, of which an epoch is a part, has at most 18 digits."""
+OPEN_TIMEOUT_S = 5.0
+Row: TypeAlias = tuple[Any, ...]
+_NO_DAMAGE = (
+    sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_PROTOCOL,
+)  # fmt: skip
+
+_META = "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """``sql`` makes it; ``columns``: the first ``key`` of them name a row. ``read`` makes of a row
+    what it says, and raises ValueError where that is nothing."""
+
+    sql: str
+    columns: tuple[str, ...]
+    key: int
+    read: Callable[[Row], Any]
+    order: str = "rowid"
+
+
+def _record(decoder: Callable[[str], Any], attribute: str) -> Callable[[Row], Any]:
+    def read(row: Row) -> Any:
+        record = decoder(_text(row[1]))
+        if getattr(record, attribute) != row[0]:
+            raise ValueError(f"it speaks of {getattr(record, attribute)!r}")
+        return record
+
+    return read
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{type(value).__name__} in place of text")
+    return value
+
+
+def _name(row: Row) -> NodeName:
+    if not (name := _text(row[0])):
+        raise ValueError("an empty name")
+    return NodeName(name)
+
+
+def _node(row: Row) -> tuple[NodeName, str]:
+    return _name(row), _text(row[1])
+
+
+def _run_time(row: Row) -> RunTime:
+    name, user, profile, mean_s, containers = row
+    whole = type(profile) is int and type(containers) is int and containers > 0
+    if not whole or type(mean_s) is not float or not mean_s >= 0:
+        raise ValueError(f"{row!r} in place of a run time")
+    return RunTime(
+        name=_text(name), user=_text(user), resource_profile_id=profile, mean_s=mean_s,
+        containers=containers,
+    )  # fmt: skip
+
+
+TABLES: dict[str, Table] = {
+    "applications": Table(
+        "CREATE TABLE IF NOT EXISTS applications (id TEXT PRIMARY KEY, record TEXT NOT NULL);",
+        ("id", "record"), 1, _record(decode, "application_id"),
+    ),
+    "nodes": Table(
+        "CREATE TABLE IF NOT EXISTS nodes (name TEXT PRIMARY KEY, owner TEXT NOT NULL DEFAULT '') "
+        "WITHOUT ROWID;",
+        ("name", "owner"), 1, _node, "name",
+    ),
+    "drains": Table(
+        "CREATE TABLE IF NOT EXISTS drains (name TEXT PRIMARY KEY);", ("name",), 1, _name
+    ),
+    "run_times": Table(
+        "CREATE TABLE IF NOT EXISTS run_times (name TEXT, user TEXT, profile INTEGER, "
+        "mean_s REAL NOT NULL, containers INTEGER NOT NULL, PRIMARY KEY (name, user, profile));",
+        ("name", "user", "profile", "mean_s", "containers"), 3, _run_time,
+    ),
+    "submissions": Table(
+        "CREATE TABLE IF NOT EXISTS submissions (id TEXT PRIMARY KEY, record TEXT NOT NULL);",
+        ("id", "record"), 1, _record(decode_submission, "submission_id"),
+    ),
+}  # fmt: skip
+_NODES_BEFORE_5 = ("nodes", "name")
+_SCHEMA = _META + "".join(table.sql for table in TABLES.values())
+
+
+def damaged(path: Path, why: object) -> InvalidConfig:
+    """For the operator: what is damaged, and what to type next."""
+    where = f"--state-dir {path.parent}"
+    what = " ".join(str(why).removeprefix("*** in database main ***").split())
+    return InvalidConfig(
+        f"the store {path} is damaged: {what}; it is left as it is; hrm master --check {where} "
+        f"shows the damage, hrm master --repair {where} keeps what can be read, and "
+        f"hrm master --restore FILE {where} takes a backup"
+    )
+
+
+def create(path: Path, epoch: int = 0, rows: dict[str, Iterable[Row]] | None = None) -> None:
+    """A store in ``path``, in place of what is there, whole or not at all. ``epoch``: of the last
+    master; the next one's is higher.
+
+    Raises:
+        OSError, sqlite3.Error: it cannot be written, and nothing has changed.
+    """
+    partial = path.with_name(f".{path.name}.new")
+    try:
+        partial.unlink(missing_ok=True)
+        os.close(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        db = sqlite3.connect(partial)
+        try:
+            db.executescript(_SCHEMA)
+            about = {"schema": str(SCHEMA_VERSION), "epoch": str(epoch)}
+            db.executemany("INSERT INTO meta VALUES (?, ?)", about.items())
+            for name, held in (rows or {}).items():
+                marks = ", ".join("?" * len(TABLES[name].columns))
+                db.executemany(f"INSERT OR REPLACE INTO {name} VALUES ({marks})", held)  # noqa: S608
+            db.commit()
+        finally:
+            db.close()
+        _sync(partial)
+        partial.replace(path)
+        _sync(path.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def open_store(path: Path) -> sqlite3.Connection:
+    """The store in ``path``, made if there is none.
+
+    Raises:
+        InvalidConfig: it is damaged, or something else, or of a newer HRM.
+        OSError, sqlite3.Error: it cannot be opened.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not os.path.lexists(path):
+        if path.with_name(path.name + "-wal").exists():
+            raise damaged(path, f"{path.name}-wal is there, and the store itself is missing")
+        create(path)
+    if what := what_is(path):
+        raise damaged(path, f"it is {what}")
+    # Whatever the directory's mode: submissions hold secrets. SQLite's other files follow.
+    path.chmod(0o600)
+    db = sqlite3.connect(path, timeout=OPEN_TIMEOUT_S, check_same_thread=False)
+    try:
+        _check(db, path)
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=FULL")
+        db.executescript(_SCHEMA)
+        upgrade(db)
+    except sqlite3.DatabaseError as error:
+        db.close()
+        if is_damage(error):
+            raise damaged(path, error) from error
+        raise
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def what_is(path: Path) -> str:
+    """What a file is, in words, where it is none that a store could be in; empty: it could.
+
+    Raises:
+        OSError: it may not be opened.
+    """
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        return "a directory"
+    if not stat.S_ISREG(mode):
+        return "no regular file"
+    if not os.access(path, os.R_OK | os.W_OK, effective_ids=True):
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        raise PermissionError(13, f"{user} may not write it (chown {user} it)", str(path))
+    return "empty" if path.stat().st_size == 0 else ""
+
+
+def epoch_in(db: sqlite3.Connection) -> int:
+    """The epoch of the last master.
+
+    Raises:
+        ValueError: it is missing, or none.
+    """
+    row = db.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
+    if row is None:
+        raise ValueError("its epoch is missing")
+    if not str(row[0]).isdecimal() or int(row[0]) >= EPOCH_MAX:
+        raise ValueError(f"its epoch is {str(row[0])[:40]!r}")
+    return int(row[0])
+
+
+def _check(db: sqlite3.Connection, path: Path) -> None:
+    """Raises InvalidConfig where this is no store, and sqlite3.Error."""
+    db.execute("PRAGMA trusted_schema=OFF")
+    names = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    row = None
+    if "meta" in names:
+        row = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
+    if row is None:
+        raise InvalidConfig(
+            f"{path} is no store of HRM, but a database of something else; move it away, or name "
+            f"another directory with --state-dir"
+        )
+    if not str(row[0]).isdecimal():
+        raise damaged(path, f"its schema is {str(row[0])[:40]!r}")
+    version = int(row[0])
+    if version > SCHEMA_VERSION:
+        raise InvalidConfig(
+            f"the store {path} was written by a newer HRM (schema {version}); upgrade HRM, or name "
+            f"another directory with --state-dir"
+        )
+    if version == SCHEMA_VERSION and (missing := sorted(TABLES.keys() - names)):
+        raise damaged(path, f"it lacks the table {missing[0]}")
+    for name in sorted(TABLES.keys() & names):
+        found = tuple(each[1] for each in db.execute(f"PRAGMA table_info({name})"))
+        if found != TABLES[name].columns and (version >= 5 or (name, *found) != _NODES_BEFORE_5):
+            raise damaged(path, f"its table {name} has the columns {', '.join(found)}")
+    (first, *_) = db.execute("PRAGMA quick_check(1)").fetchone()
+    if first != "ok":
+        raise damaged(path, first)
+    try:
+        epoch_in(db)
+    except ValueError as error:
+        raise damaged(path, error) from None
+
+
+def upgrade(db: sqlite3.Connection) -> None:
+    """Version 2 added the table of run times, 3 that of drains, 4 that of submissions: all stand
+    by now. Version 5 added the owners of nodes."""
+    if "owner" not in [column[1] for column in db.execute("PRAGMA table_info(nodes)")]:
+        db.execute("ALTER TABLE nodes ADD COLUMN owner TEXT NOT NULL DEFAULT ''")
+    sql = "UPDATE meta SET value = ? WHERE key = 'schema' AND value != ?"
+    db.execute(sql, (str(SCHEMA_VERSION), str(SCHEMA_VERSION)))
+    db.commit()
+
+
+def is_damage(error: Exception) -> bool:
+    """Is the file itself wrong? Unlike what passes (a disk without room, a lock) and what is the
+    operator's (no permission)."""
+    if isinstance(error, ValueError):
+        return True  # a row that says nothing
+    if not isinstance(error, sqlite3.DatabaseError) or isinstance(error, sqlite3.ProgrammingError):
+        return False
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF not in _NO_DAMAGE
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

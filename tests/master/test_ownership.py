@@ -1,0 +1,268 @@
+"""Two clients with one cluster's token: what the one may not do under the other's id."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from hrm import ownership, rpc
+from hrm.v1 import (
+    admin_pb2,
+    application_pb2,
+    application_pb2_grpc,
+    common_pb2,
+    node_pb2,
+    node_pb2_grpc,
+    pipeline_pb2,
+    pipeline_pb2_grpc,
+    scheduler_pb2,
+    scheduler_pb2_grpc,
+    submission_pb2,
+)
+from tests.master.test_services import TIMEOUT_S, Running, node, refused, registration
+from tests.master.test_services import running as master_here
+from tests.master.test_submissions import RUNNING, agent, lease, stub, submission
+from tests.scheduler.test_daemon import Cluster, until
+
+KEY, OTHER = ownership.new_key(), ownership.new_key()
+DENIED = grpc.StatusCode.PERMISSION_DENIED
+
+
+async def attach(applications: Any, answer: Any, key: str) -> Any:
+    """A session."""
+    session = applications.Session(timeout=TIMEOUT_S)
+    hello = application_pb2.AttachApplication(
+        application_id=answer.application_id, epoch=answer.epoch, ownership_key=key
+    )
+    await session.write(application_pb2.ApplicationUpdate(attach=hello))
+    assert (await session.read()).WhichOneof("notice") == "attached"
+    return session
+
+
+def asking_for_too_much() -> application_pb2.ApplicationUpdate:
+    wish = application_pb2.ContainerRequest(
+        executor_id="1", resources=common_pb2.Resources(vcores=99, memory_mib=512)
+    )
+    return application_pb2.ApplicationUpdate(
+        request=application_pb2.RequestContainers(containers=[wish])
+    )
+
+
+async def refused_to_attach(applications: Any, answer: Any, key: str) -> None:
+    session = applications.Session(timeout=TIMEOUT_S)
+    hello = application_pb2.AttachApplication(
+        application_id=answer.application_id, epoch=answer.epoch, ownership_key=key
+    )
+    with refused(DENIED, answer.application_id):
+        await session.write(application_pb2.ApplicationUpdate(attach=hello))
+        await session.read()
+
+
+async def test_an_application_and_its_node_on_a_real_master_stay_their_owners(
+    tmp_path: Path,
+) -> None:
+    cluster = Cluster(tmp_path)
+    try:
+        await cluster.start_master()
+        port = cluster.address.rpartition(":")[2]
+        mine = cluster.applications
+        ask = registration(ownership_key=KEY)
+        answer = await mine.Register(ask, timeout=TIMEOUT_S)
+        session = await attach(mine, answer, KEY)
+        async with rpc.channel(cluster.address, rpc.read_token(tmp_path / "token")) as channel:
+            theirs: Any = application_pb2_grpc.ApplicationServiceStub(channel)
+            await _impostor_gets_nothing(theirs, answer)
+        agent_of = await _join(cluster, KEY)
+        await session.write(asking_for_too_much())
+        notice = await session.read()
+        assert notice.WhichOneof("notice") == "refused", "its session is its own"
+
+        # While it is away, and on the next master, too.
+        session.cancel()
+        await _detached(cluster, answer.application_id)
+        await _impostor_gets_nothing(mine, answer)
+        agent_of.cancel()
+        cluster.master.send_signal(signal.SIGKILL)
+        cluster.master.wait()
+        await cluster.channel.close(None)
+        (tmp_path / "master" / "address").unlink()
+        await cluster.start_master(port=port)
+        mine = cluster.applications
+        await _impostor_gets_nothing(mine, answer, attaches=False)
+        with refused(grpc.StatusCode.UNAVAILABLE, "waits for the agent"):
+            await _join(cluster, OTHER)
+        await _join(cluster, KEY)
+        ask = registration(ownership_key=KEY, application_id=answer.application_id)
+        again = await mine.Register(ask, timeout=TIMEOUT_S)
+        await refused_to_attach(mine, again, OTHER)
+        await attach(mine, again, KEY)
+        stored = (tmp_path / "master" / "hrm.sqlite").read_bytes()
+        stored += (tmp_path / "master" / "hrm.sqlite-wal").read_bytes()
+        assert ownership.owner_of(KEY).encode() in stored
+        assert KEY.encode() not in stored
+        told = b"".join(cluster.log(number).read_bytes() for number in range(2))
+        told += (tmp_path / "master" / "events.sqlite").read_bytes()
+        assert KEY.encode() not in told and ownership.owner_of(KEY).encode() not in told
+    finally:
+        await cluster.close()
+
+
+async def _impostor_gets_nothing(applications: Any, answer: Any, *, attaches: bool = True) -> None:
+    for key in ("", OTHER):
+        ask = registration(application_id=answer.application_id, ownership_key=key)
+        with refused(DENIED, answer.application_id):
+            await applications.Register(ask, timeout=TIMEOUT_S)
+        if attaches:
+            await refused_to_attach(applications, answer, key)
+
+
+async def _join(cluster: Cluster, key: str) -> Any:
+    stream: Any = node_pb2_grpc.NodeServiceStub(cluster.channel).Connect()
+    await stream.write(node(ownership_key=key))
+    first = await stream.read()
+    assert first.WhichOneof("message") == "registered"
+    return stream
+
+
+async def _detached(cluster: Cluster, application_id: str) -> None:
+    async def away() -> bool:
+        found = await cluster.show(application_id)
+        return found.state == common_pb2.APPLICATION_STATE_DETACHED
+
+    await until(away, "the session's end")
+
+
+async def test_a_refused_session_misses_its_owner_nothing(tmp_path: Path) -> None:
+    """Notices that come while an impostor is refused go to the owner."""
+    async with master_here(tmp_path) as master:
+        answer = await master.applications.Register(registration(ownership_key=KEY))
+        await attach(master.applications, answer, KEY)
+        mine = master.interpreter.application_outboxes[answer.application_id]
+        seen: list[bool] = []
+        call = master.interpreter.call
+
+        async def watched(make: Any) -> Any:
+            done = asyncio.ensure_future(call(make))
+            outboxes = master.interpreter.application_outboxes
+            seen.append(outboxes[answer.application_id] is mine)
+            return await done
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(master.interpreter, "call", watched)
+            await refused_to_attach(master.applications, answer, OTHER)
+        assert all(seen)
+        assert master.interpreter.application_outboxes[answer.application_id] is mine
+        assert not mine.closed
+
+
+async def test_keys_that_are_none_are_refused_and_not_repeated(tmp_path: Path) -> None:
+    async with master_here(tmp_path) as master:
+        for key in ("short", "x" * 31, "y" * 129, "z" * 40 + "\n"):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await master.applications.Register(registration(ownership_key=key))
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert key.strip() not in (caught.value.details() or "")
+
+
+async def test_a_nodes_stream_is_not_taken_by_its_identity(tmp_path: Path) -> None:
+    async with master_here(tmp_path) as master:
+        stream = master.nodes.Connect()
+        await stream.write(node(ownership_key=KEY))
+        await stream.read()
+        mine = dict(master.interpreter.node_outboxes)
+        for key in ("", OTHER):
+            impostor = master.nodes.Connect(timeout=TIMEOUT_S)
+            with refused(DENIED, "n1"):
+                await impostor.write(node(ownership_key=key))
+                await impostor.read()
+        assert master.interpreter.node_outboxes == mine
+        pipelines: Any = pipeline_pb2_grpc.PipelineServiceStub(master.channel)
+        capacity = pipeline_pb2.PipelineCapacity(
+            node="n1", cores=1, memory_mib=100, platform="p", cpu_speed=1, gpu_speed=1
+        )
+        for key, code in ((OTHER, DENIED), ("", DENIED), (KEY, None)):
+            register = pipeline_pb2.RegisterPipelineNode(
+                capacity=capacity, identity="i1", ownership_key=key,
+                load=pipeline_pb2.PipelineLoad(at_s=1.0),
+            )  # fmt: skip
+            call = pipelines.Connect(timeout=TIMEOUT_S)
+            if code is None:
+                await call.write(pipeline_pb2.NodePipelineMessage(register=register))
+                assert (await call.read()).WhichOneof("message") == "registered"
+                continue
+            with refused(code, "n1"):
+                await call.write(pipeline_pb2.NodePipelineMessage(register=register))
+                await call.read()
+
+
+async def test_a_driver_that_is_not_the_submissions_own_gets_no_lease(tmp_path: Path) -> None:
+    async with master_here(tmp_path) as master, agent(master) as one:
+        request = submission(supervise=True)
+        request.ownership_key = KEY
+        submitted = await stub(master).Submit(request)
+        submission_id = submitted.submission_id
+        assert KEY not in str(submitted)
+        spec = await one.assigned()
+        assert f'"ownership_key": "{KEY}"' in spec.launch.driver, "its node is given it"
+        await one.say(spec, RUNNING)
+        for key in ("", OTHER):
+            for gone in (False, True):
+                with refused(DENIED, submission_id):
+                    await stub(master).Lease(lease(submission_id, gone=gone, ownership_key=key))
+        assert (await stub(master).Lease(lease(submission_id, ownership_key=KEY))).lease_s > 0
+        as_driver = {"submission_id": submission_id, "submission_attempt": 1}
+        with refused(DENIED, submission_id):
+            await master.applications.Register(registration(**as_driver))
+        await master.applications.Register(
+            registration(**as_driver, submission_ownership_key=KEY), timeout=TIMEOUT_S
+        )
+        await _is_shown_nowhere(master, submission_id)
+
+
+async def _is_shown_nowhere(master: Running, submission_id: str) -> None:
+    request = submission_pb2.GetSubmissionRequest(submission_id=submission_id)
+    shown = str(await stub(master).Get(request))
+    shown += str(await master.admin.GetApplication(
+        admin_pb2.GetApplicationRequest(application_id=submission_id)
+    ))  # fmt: skip
+    nodes = await master.admin.ListNodes(admin_pb2.ListNodesRequest())
+    assert KEY not in shown + str(nodes)
+
+
+async def test_a_schedulers_session_is_a_secret(tmp_path: Path) -> None:
+    """Whoever knows its number proposes as that scheduler, so it cannot be counted up to."""
+    async with master_here(tmp_path) as master:
+        schedulers: Any = scheduler_pb2_grpc.SharedStateServiceStub(master.channel)
+        numbers = []
+        for name in ("east", "west"):
+            call = schedulers.Subscribe(scheduler_pb2.SubscribeRequest(name=name))
+            numbers.append((await call.read()).subscribed.session)
+        first, second = numbers
+        assert abs(first - second) > 1 << 20
+        guess = scheduler_pb2.AcquireLeaseRequest(
+            scheduler="west", session=first + 1, application_id="app-1"
+        )
+        with refused(grpc.StatusCode.NOT_FOUND, "no scheduler west is subscribed"):
+            await schedulers.AcquireLease(guess, timeout=TIMEOUT_S)
+
+
+async def test_nodes_of_a_store_of_schema_4_have_no_owner_yet(tmp_path: Path) -> None:
+    (tmp_path / "master").mkdir()
+    with sqlite3.connect(tmp_path / "master" / "hrm.sqlite") as old:
+        old.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
+        old.execute("INSERT INTO meta VALUES ('schema', '4'), ('epoch', '1')")
+        old.execute("CREATE TABLE nodes (name TEXT PRIMARY KEY) WITHOUT ROWID")
+        old.execute("INSERT INTO nodes VALUES ('n1')")
+    old.close()
+    async with master_here(tmp_path) as master:
+        stream = master.nodes.Connect()
+        await stream.write(node(ownership_key=KEY))
+        assert isinstance(await stream.read(), node_pb2.MasterMessage)
+        assert master.interpreter.store.nodes() == {"n1": ownership.owner_of(KEY)}

@@ -1,0 +1,203 @@
+"""A client before nodes that lie: whose results it reads, and where a task's key can be seen."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import pickle
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from structlog.testing import capture_logs
+
+from hrm.core.pipeline.model import ResultFormat, TaskId
+from hrm.errors import PermissionDenied
+from hrm.master.pipeline_tasks import PipelineTasks
+from hrm.pipeline import Client
+from hrm.pipeline.client import Task, TaskResult
+from hrm.pipeline.results import Seal, encode
+from hrm.v1 import pipeline_pb2 as pb
+from tests.master.test_pipelines import LIMIT_S, TOKEN, FakeNode, refused, request, serving
+from tests.pipeline import sample_steps
+from tests.pipeline.test_results import Bomb
+
+PICKLE, JSON = pb.PIPELINE_RESULT_FORMAT_PICKLE, pb.PIPELINE_RESULT_FORMAT_JSON
+
+
+@contextmanager
+def connected(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    monkeypatch.setattr("hrm.rpc.read_token", lambda _path: TOKEN)
+    with Client(f"127.0.0.1:{port}", patience_s=5.0, user="ada") as client:
+        yield client
+
+
+@asynccontextmanager
+async def placed(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, **more: Any
+) -> AsyncIterator[tuple[PipelineTasks, Any, FakeNode, Task, pb.PlacePipelineTask]]:
+    """A task of a real client whose order has come to a node that the test plays."""
+    ports: list[int] = []
+    async with serving(directory, ports=ports) as (tasks, stub):
+        node = FakeNode(stub, runs_as="submitter")
+        await node.hear("registered")
+        with connected(ports[0], monkeypatch) as client:
+            task = client.submit(sample_steps.slow, 1, **more)
+            await node.hear("data")
+            yield tasks, stub, node, task, await node.hear("place")
+
+
+def proved(order: pb.PlacePipelineTask, data: bytes, kind: ResultFormat) -> bytes:
+    seal = Seal(io.BytesIO(), order.result_key, order.attempt.task_id, order.attempt.attempt)
+    seal.write(data)
+    return seal.proof(kind)
+
+
+@asynccontextmanager
+async def _quietly(opened: Any) -> AsyncIterator[tuple[list[Any], Any]]:
+    """With what is logged meanwhile."""
+    with capture_logs() as said:
+        async with opened as there:
+            yield said, there
+
+
+def _contents(directory: Path) -> list[bytes]:
+    return [path.read_bytes() for path in directory.rglob("*") if path.is_file()]
+
+
+async def outcome(task: Task) -> TaskResult:
+    return await asyncio.to_thread(task.outcome, LIMIT_S)
+
+
+async def test_the_node_that_has_the_order_proves_its_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with placed(tmp_path, monkeypatch) as (_, _, node, task, order):
+        assert (order.user, len(order.result_key)) == ("ada", 32)
+        assert order.result_format == pb.PIPELINE_RESULT_FORMAT_AUTO
+        file = io.BytesIO()
+        at = order.attempt
+        seal = Seal(file, order.result_key, at.task_id, at.attempt)
+        kind = encode([1, 2], ResultFormat.AUTO, seal)
+        node.end(at, file.getvalue(), result_format=JSON, proof=seal.proof(kind))
+        assert (await outcome(task)).value == [1, 2]
+
+
+@pytest.mark.parametrize("lie", ["no proof", "other key", "other task", "other bytes"])
+async def test_a_node_that_makes_a_result_up_runs_nothing_in_the_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: str
+) -> None:
+    bomb = pickle.dumps(Bomb(tmp_path / "went-off"))
+    async with placed(tmp_path / "state", monkeypatch) as (_, _, node, task, order):
+        seen = pb.PlacePipelineTask()
+        seen.CopyFrom(order)
+        if lie == "other key":
+            seen.result_key = bytes(32)
+        if lie == "other task":
+            seen.attempt.task_id = "another"
+        proof = proved(seen, b"other" if lie == "other bytes" else bomb, ResultFormat.PICKLE)
+        node.end(
+            order.attempt, bomb, result_format=PICKLE, proof=b"" if lie == "no proof" else proof
+        )
+        with pytest.raises(PermissionDenied, match=f"{task.task_id} from node n1 .*was not read"):
+            await outcome(task)
+    assert not (tmp_path / "went-off").exists()
+
+
+async def test_who_asks_for_json_unpickles_nothing_of_the_node_that_has_the_key_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bomb = pickle.dumps(Bomb(tmp_path / "went-off"))
+    state = tmp_path / "state"
+    async with placed(state, monkeypatch, result_format="json") as (_, _, node, task, order):
+        proof = proved(order, bomb, ResultFormat.PICKLE)
+        node.end(order.attempt, bomb, result_format=PICKLE, proof=proof)
+        with pytest.raises(PermissionDenied, match="came as pickle, and json was asked for"):
+            await outcome(task)
+    assert not (tmp_path / "went-off").exists()
+
+
+async def test_the_key_is_for_the_tasks_node_alone_and_gone_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = b"the key of a task, 32 bytes long"
+    monkeypatch.setattr("secrets.token_bytes", lambda _count: key)
+    async with _quietly(placed(tmp_path, monkeypatch)) as (said, there):
+        tasks, stub, node, task, order = there
+        assert order.result_key == key
+        everything = pb.ListPipelineTasksRequest(all=True)
+        told = (await stub.List(everything)).SerializeToString()
+        assert list(tasks._keys.values()) == [key]
+        data = b"[1]"
+        proof = proved(order, data, ResultFormat.JSON)
+        node.end(order.attempt, data, result_format=JSON, proof=proof)
+        assert (await outcome(task)).value == [1]
+        assert not tasks._keys and not tasks._proofs
+        assert key not in repr(vars(tasks.core.ended[TaskId(task.task_id)])).encode()
+        told += (await stub.List(everything)).SerializeToString()
+        watch = stub.Watch(pb.WatchPipelineTasksRequest(task_ids=[task.task_id]))
+        told += b"".join([one.SerializeToString() async for one in watch])
+        told += tasks.core.explain(TaskId(task.task_id)).encode() + repr(said).encode()
+        files = await asyncio.to_thread(_contents, tmp_path)
+    assert said, "the log is looked at"
+    for place in (told, *files):
+        assert key not in place and key.hex().encode() not in place
+
+
+async def test_a_cancelled_tasks_key_is_dropped_and_a_refused_ones_not_kept(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path, pipeline_queue_limit=1) as (tasks, stub):
+        await stub.Submit(request(task_id="t", result_key=bytes(32)))
+        with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "pipeline_queue_limit"):
+            await stub.Submit(request(task_id="u", result_key=bytes(32)))
+        assert list(tasks._keys) == ["t"]
+        await stub.Cancel(pb.CancelPipelineTaskRequest(task_id="t"))
+        assert not tasks._keys
+
+
+@pytest.mark.parametrize(
+    ("bad", "part"),
+    [
+        ({"result_key": b"short"}, "result_key has 5 bytes; 16 to 64, or none"),
+        ({"result_key": bytes(65)}, "result_key has 65 bytes"),
+        ({"result_format": 9}, "result_format is 9"),
+        ({"user": "x" * 100_000}, "user has 100000 characters"),
+    ],
+)
+async def test_what_goes_with_a_task_is_bounded(
+    tmp_path: Path, bad: dict[str, Any], part: str
+) -> None:
+    async with serving(tmp_path) as (tasks, stub):
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, part):
+            await stub.Submit(request(**bad))
+        assert not tasks.core.tasks and not tasks._keys
+
+
+@pytest.mark.parametrize(
+    "bad", [{"proof": bytes(65)}, {"result_format": pb.PIPELINE_RESULT_FORMAT_AUTO}]
+)
+async def test_a_node_that_says_nonsense_of_a_result_is_cut_off(
+    tmp_path: Path, bad: dict[str, Any]
+) -> None:
+    async with serving(tmp_path) as (tasks, stub):
+        node = FakeNode(stub)
+        await node.hear("registered")
+        await stub.Submit(request(task_id="t"))
+        await node.hear("data")
+        node.end((await node.hear("place")).attempt, b"result", **bad)
+        with refused(grpc.StatusCode.INVALID_ARGUMENT, "end."):
+            await node.hear("acknowledge")
+        assert TaskId("t") in tasks.core.tasks
+
+
+async def test_whose_a_task_is_and_as_whom_nodes_run_is_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with placed(tmp_path, monkeypatch) as (_, stub, _, _, _):
+        listed = await stub.List(pb.ListPipelineTasksRequest())
+        assert [one.user for one in listed.tasks] == ["ada"]
+        assert [one.runs_as for one in listed.nodes] == ["submitter"]
