@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 import structlog
 
+from hrm import descriptors
 from hrm.config import AgentSettings, hrm_home
 from hrm.core.model import ContainerSpec, Shortcut
 from hrm.errors import HrmError
@@ -148,6 +149,7 @@ class ArchiveKeeper:
                 stderr=asyncio.subprocess.DEVNULL,
                 start_new_session=True,
             )  # fmt: skip
+            descriptors.give_back(self._process.pid)
             try:
                 async with asyncio.timeout(settings.archive_limit_s + _END_MARGIN_S):
                     said, _ = await self._process.communicate()

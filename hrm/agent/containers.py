@@ -21,13 +21,14 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import structlog
 
+from hrm import descriptors
 from hrm.agent import container_dir, shim, supervisor
 from hrm.agent.container_dir import Ended, StopOrder, remove_tree
 from hrm.agent.isolation import DRIVERS, Device, Isolation, Limits
@@ -40,6 +41,7 @@ from hrm.spark.launch import Launch
 
 __all__ = ["Adopted", "Containers", "Ended", "StopOrder"]
 
+EnvironmentOf = Callable[[Account | None], Awaitable[Mapping[str, str]]]
 _FORCE_MARGIN_S = 20.0
 _SHIM_GRACE_S = 5.0
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
@@ -78,12 +80,13 @@ class Containers:
         log_bytes_max: int,
         log_files_max: int,
         on_end: Callable[[str, Ended], None],
-        environment: Mapping[str, str] | None = None,
+        environment_of: EnvironmentOf | None = None,
         account_of: Callable[[str], Account | None] = lambda _user: None,
         warm: WarmPool | None = None,
     ) -> None:
         """``rebuild`` makes the driver of that name, for containers that an earlier run began.
-        ``environment``: what every container gets beside its own variables. ``account_of``: as
+        ``environment_of``: what each container of an account gets beside its own variables.
+        ``account_of``: as
         whom the containers of a user run, None: as the agent; it may refuse with LaunchFailed.
         ``warm``: JVMs that have started already, for containers that they fit."""
         self.dir = work_dir / "containers"
@@ -93,7 +96,7 @@ class Containers:
         self._log_bytes_max = log_bytes_max
         self._log_files_max = log_files_max
         self._on_end = on_end
-        self._environment = dict(environment or {})
+        self._environment_of = environment_of
         self._account_of = account_of
         self._warm = warm
         self._running: dict[str, _Running] = {}
@@ -164,7 +167,11 @@ class Containers:
         container_id = spec.container_id
         directory = self.work_dir(container_id)
         try:
-            process = await asyncio.to_thread(self._spawn, directory, spec, launch, limits, jvm)
+            account = await asyncio.to_thread(self._account_of, spec.user)
+            more = {} if self._environment_of is None else await self._environment_of(account)
+            process = await asyncio.to_thread(
+                self._spawn, directory, spec, account, more, launch, limits, jvm
+            )
         except (OSError, LaunchFailed) as error:
             await asyncio.to_thread(self._not_started, container_id, directory, str(error))
             raise LaunchFailed(f"cannot start {container_id}: {error}") from error
@@ -185,11 +192,12 @@ class Containers:
         self,
         directory: Path,
         spec: ContainerSpec,
+        account: Account | None,
+        environment: Mapping[str, str],
         launch: Launch,
         limits: Limits,
         jvm: WarmJvm | None,
     ) -> subprocess.Popen[bytes]:
-        account = self._account_of(spec.user)
         if jvm is not None:
             jvm.move(directory)
             # Memory that it has touched stays on the agent's account, whatever group it joins.
@@ -202,7 +210,7 @@ class Containers:
             "cwd": str(home),
             "argv": list(launch.argv),
             "environment": {
-                **self._environment,
+                **environment,
                 **launch.environment,
                 **(account.environment(home) if account else {}),
             },
@@ -211,6 +219,7 @@ class Containers:
             "log_bytes_max": self._log_bytes_max,
             "log_files_max": self._log_files_max,
             "grace_s": _SHIM_GRACE_S,
+            "files_max": descriptors.for_children(),
         }
         if jvm is not None:
             return jvm.hand_over(document)

@@ -30,13 +30,15 @@ from dataclasses import replace
 import grpc.aio
 import structlog
 
-from hrm import rpc, tls
+from hrm import descriptors, rpc, tls, wire
 from hrm.agent import isolation as isolating
 from hrm.agent import shim
 from hrm.agent.containers import Containers, Ended
 from hrm.agent.disk import DiskWatch
+from hrm.agent.gpu_sockets import GpuSockets
 from hrm.agent.housekeeping import Housekeeping
 from hrm.agent.link import Link
+from hrm.agent.log_links import LogLinks
 from hrm.agent.logs import Logs
 from hrm.agent.machine import Machine, describe, ending, keep_binding
 from hrm.agent.mps import Mps
@@ -46,7 +48,7 @@ from hrm.agent.parts import CommandOf, shuffle_service, spark_commands
 from hrm.agent.pipeline_runtime import PipelineRuntime
 from hrm.agent.processes import Processes
 from hrm.agent.reports import Reports
-from hrm.agent.server import gpu_socket, serve
+from hrm.agent.server import serve
 from hrm.agent.shortcuts import Shortcuts
 from hrm.agent.shuffle import SHUFFLE_DIR, ShuffleService
 from hrm.agent.tracker import Sample, Tracker
@@ -62,8 +64,8 @@ from hrm.core.model import (
     EndCause,
     WorkloadClass,
 )
-from hrm.errors import HrmError
-from hrm.pipeline.local import SOCKET_VARIABLE
+from hrm.errors import HrmError, InvalidConfig
+from hrm.text import shortened
 from hrm.tls_server import server_tls
 from hrm.v1 import node_pb2
 
@@ -95,7 +97,7 @@ class Agent:
         self._token = token
         self._tls = server_tls(settings)
         self._core = machine.core(settings)
-        self._socket = gpu_socket(settings.work_dir) if machine.pipelines is not None else None
+        self._sockets = GpuSockets(settings, machine.run_as.account_of)
         self._containers = Containers(
             settings.work_dir,
             machine.isolation.driver,
@@ -103,13 +105,16 @@ class Agent:
             log_bytes_max=settings.log_bytes_max,
             log_files_max=settings.log_files_max,
             on_end=self._container_ended,
-            environment={} if self._socket is None else {SOCKET_VARIABLE: str(self._socket)},
+            environment_of=self._sockets.environment_of,
             account_of=machine.run_as.account_of,
             warm=shortcuts.warm if shortcuts is not None else None,
         )
         self._tracker = self._watching()
         self._mps = Mps(settings.mps, settings.work_dir, machine.hardware.gpus)
-        self._logs = Logs(self._containers.dir, token, self._is_over)
+        links = LogLinks(
+            machine.ownership_key, asked_s=settings.log_link_s, keep_s=settings.log_links_keep_s
+        )
+        self._logs = Logs(self._containers.dir, links, self._is_over)
         self._reports = Reports(
             settings,
             machine,
@@ -138,7 +143,12 @@ class Agent:
         self._pipelines: PipelineRuntime | None = None
         if machine.pipelines is not None:
             self._pipelines = PipelineRuntime(
-                settings, machine.pipelines, machine.identity, self._open_channel
+                settings,
+                machine.pipelines,
+                machine.identity,
+                self._open_channel,
+                machine.run_as,
+                machine.ownership_key,
             )
 
     def _to_master(self) -> Link:
@@ -151,6 +161,7 @@ class Agent:
             on_down=self._disconnected,
             heartbeat=lambda: self._deliver(e.HeartbeatDue(now=time.time())),
             delay_max_s=self._settings.reconnect_delay_max_s,
+            proven=self._tls is not None,
         )
 
     def _watching(self) -> Tracker:
@@ -180,7 +191,8 @@ class Agent:
         settings = self._settings
         token = rpc.read_token(settings.token_file)
         ca = tls.ca_file(settings.token_file, settings.tls_ca)
-        return rpc.channel(settings.master, token, tls.read_ca(ca))
+        allow = settings.allow_clear_text
+        return rpc.channel(settings.master, token, tls.read_ca(ca), allow_clear_text=allow)
 
     # --- the life of the agent ----------------------------------------------------------------
 
@@ -193,7 +205,7 @@ class Agent:
                 self._token,
                 self._logs,
                 self._pipelines,
-                socket=self._socket,
+                sockets=self._sockets,
                 secure=self._tls,
             )
             self._tracker.start()
@@ -219,6 +231,8 @@ class Agent:
             try:
                 await asyncio.wait((linked, told), return_when=asyncio.FIRST_COMPLETED)
                 if linked.done():
+                    # It is this agent that gives up; what runs is not at fault.
+                    self._keeping = self._settings.keep_containers
                     linked.result()
             finally:
                 self._ending.set()
@@ -242,6 +256,8 @@ class Agent:
     async def _adopt(self) -> None:
         for adopted in await self._containers.adopt():
             spec, order = adopted.spec, adopted.order
+            if adopted.ended is None:
+                await self._sockets.adopted(spec.user)
             self._processes.adopt(adopted)
             event = e.ContainerAdopted(
                 now=time.time(), spec=spec, started_at_s=adopted.started_at_s
@@ -323,7 +339,7 @@ class Agent:
                     answer = node_pb2.RebindingAnswer(
                         request_id=command.request_id,
                         accepted=command.accepted,
-                        message=command.message,
+                        message=shortened(command.message, wire.TEXT_LENGTH_MAX),
                     )
                     self._link.send(node_pb2.NodeMessage(rebinding=answer))
                     _log.info("asked for another binding", answer=command.message)
@@ -432,6 +448,7 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
     ``command_of`` makes the containers' commands; Spark executors where it is not given.
     """
     configure_logging()
+    descriptors.raise_limit()
     try:
         token = rpc.read_token(settings.token_file)
         with Machine.prepare(settings) as machine:
@@ -448,7 +465,8 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
             await agent.live()
     except HrmError as error:
         print(f"hrm agent: {error.message}", file=sys.stderr, flush=True)
-        return 1
+        # The status that systemd does not try again: a wrong setting stays wrong.
+        return 2 if isinstance(error, InvalidConfig) else 1
     return 0
 
 

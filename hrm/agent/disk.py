@@ -22,6 +22,7 @@ bound is set: otherwise that is where one would hide.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -35,7 +36,7 @@ import structlog
 
 from hrm.agent.shim import EXIT_FILE
 
-__all__ = ["DiskUse", "DiskWatch", "Measured", "measure"]
+__all__ = ["DiskUse", "DiskWatch", "Measured", "blind", "measure"]
 
 ENTRIES_MAX = 2_000_000
 _MIB = 1024 * 1024
@@ -74,6 +75,15 @@ class DiskUse:
         return sum(measured.mib for measured in self.containers.values())
 
 
+def blind(what: str, error: Exception) -> str:
+    """Why a node that cannot measure ``what`` takes no containers."""
+    why = error.strerror if isinstance(error, OSError) and error.strerror else repr(error)
+    advice = ""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        advice = "; raise its limit of open files (LimitNOFILE of its unit)"
+    return f"the agent cannot measure {what}: {why}{advice}"
+
+
 def measure(directory: Path, ending: threading.Event, entries_max: int = ENTRIES_MAX) -> Measured:
     """The disk that a directory uses. ``ending`` cuts it short."""
     waiting = [str(directory)]
@@ -84,7 +94,9 @@ def measure(directory: Path, ending: threading.Event, entries_max: int = ENTRIES
             found = os.scandir(waiting.pop())
         except FileNotFoundError:
             continue  # removed meanwhile
-        except OSError:
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise  # not this container's doing
             whole = False
             continue
         with found:
@@ -151,6 +163,8 @@ class DiskWatch:
         self._thread = threading.Thread(target=self._run, name="hrm-disk", daemon=True)
         self.use = DiskUse()
         self.low = ""
+        self.blind = ""
+        """Why disk use cannot be measured; empty: it can."""
 
     def start(self) -> None:
         self.look()
@@ -170,9 +184,11 @@ class DiskWatch:
                 if began_s - swept_s < (took_s if self.low else self._interval_s):
                     continue
                 self.sweep()
-            except Exception:
+                self.blind = ""
+            except Exception as error:
                 # One bad sweep (a disk that fails) must not end the watch.
                 _log.exception("measuring disk use failed")
+                self.blind = blind("disk use", error)
             swept_s = time.monotonic()
             took_s = swept_s - began_s
 

@@ -3,9 +3,9 @@
 The command is ``hrm.agent.driver_runner``, which starts the node's own spark-submit in client mode:
 from there on a driver on a node is like one at a user's terminal, with its AppMaster beside it. All
 that the runner must know is in one file of the container, and so is the cluster's token, for the
-AppMaster and the runner: a driver that runs as its submitter cannot read the agent's. So is the
-cluster's authority, where it speaks TLS. All go with the container; the first holds the
-application's configuration, and so its secrets.
+AppMaster and the runner: a driver that runs as its submitter cannot read the agent's. So are the
+submission's ownership key and the cluster's authority, where it speaks TLS. All go with the
+container; the first holds the application's configuration, and so its secrets.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import sys
 from pathlib import Path
 
+from hrm import clear_text
 from hrm.config import AgentSettings
 from hrm.core.model import ContainerSpec
 from hrm.errors import LaunchFailed
@@ -35,7 +36,9 @@ __all__ = [
 APPLICATION_DIR = "app"
 """Of a driver's home: where its files are, and where it runs."""
 DOCUMENT_FILE = "driver.json"
-TOKEN_FILE = "token"  # noqa: S105 - a name
+TOKEN_FILE = "token"  # nosec B105 # noqa: S105 - a name
+OWNERSHIP_KEY_FILE = "ownership-key"
+"""Of the submission, for the AppMaster; the runner has it in its document."""
 _INHERITED = (
     *("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH"),
     *(
@@ -107,15 +110,21 @@ def driver_launch(
         "HRM_PYTHON": sys.executable,
         "HRM_TOKEN_FILE": document["token_file"],
         "HRM_TLS_CA": document["tls_ca"],
+        clear_text.VARIABLE: str(settings.allow_clear_text).lower(),
         "HRM_CONTAINER_ID": spec.container_id,
         "HRM_SUBMISSION_ID": str(document["submission_id"]),
         "HRM_SUBMISSION_ATTEMPT": spec.executor_id,
+        "HRM_SUBMISSION_OWNERSHIP_KEY_FILE": str(work_dir.absolute() / OWNERSHIP_KEY_FILE),
     }
     environment |= gpu_environment(spec, None)
     if java.home is not None:
         environment["JAVA_HOME"] = str(java.home)
     argv = (sys.executable, "-P", "-m", "hrm.agent.driver_runner", str(work_dir / DOCUMENT_FILE))
-    files = {DOCUMENT_FILE: json.dumps(document), TOKEN_FILE: read_token(settings.token_file)}
+    files = {
+        DOCUMENT_FILE: json.dumps(document),
+        TOKEN_FILE: read_token(settings.token_file),
+        OWNERSHIP_KEY_FILE: str(document.get("ownership_key", "")),
+    }
     if authority:
         files[CA_FILE] = authority.decode()
     return Launch(argv=argv, environment=environment, files=files)

@@ -36,8 +36,10 @@ from hrm import rpc, tls
 from hrm.agent import shim
 from hrm.agent.driver import APPLICATION_DIR
 from hrm.agent.driver_files import bring
+from hrm.core.wakefulness import Patience
 from hrm.errors import HrmError, InvalidConfig, LaunchFailed, NotFound, StaleEpoch
 from hrm.spark.conf import properties_text
+from hrm.text import shown
 from hrm.v1 import submission_pb2 as pb
 from hrm.v1 import submission_pb2_grpc
 
@@ -49,6 +51,9 @@ START_LIMIT_S = 120.0
 RETRY_S = 0.5
 GOODBYE_LIMIT_S = 35.0
 GOODBYE_PERIOD_S = 0.05
+LATE_S = 2.0
+"""So much later than it would look again, this process slept, and others have a fresh limit. Not so
+its driver's lease: that is its own right, and ends by real time."""
 EXIT_FILE = "exit-code"
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -63,22 +68,27 @@ _NOT_FROM_THE_CLIENT = (
     *("spark.master", "spark.submit.deployMode", "spark.driver.host", "spark.driver.bindAddress"),
     *("spark.jars", "spark.files", "spark.archives", "spark.submit.pyFiles"),
     *("spark.hrm.token.file", "spark.hrm.tls.ca", "spark.hrm.python"),
+    "spark.hrm.allowClearText",
 )
 _LISTS = {"py-file": "--py-files", "jar": "--jars", "file": "--files", "archive": "--archives"}
 
 
-def say(text: str) -> None:
-    sys.stderr.write(f"HRM: {text}\n")
+def say(message: str) -> None:
+    sys.stderr.write(f"HRM: {shown(message)}\n")
     sys.stderr.flush()
 
 
 class Lease:
     """The master's leave to run the driver, as seen from here."""
 
-    def __init__(self, stub: Any, master: str, submission_id: str, attempt: int) -> None:
+    def __init__(
+        self, stub: Any, master: str, submission_id: str, attempt: int, ownership_key: str
+    ) -> None:
         self._stub = stub
         self._master = master
-        self._request = pb.LeaseDriverRequest(submission_id=submission_id, attempt=attempt)
+        self._request = pb.LeaseDriverRequest(
+            submission_id=submission_id, attempt=attempt, ownership_key=ownership_key
+        )
         self._ends_at_s = 0.0
         self._renew_s = RETRY_S
         self._over = threading.Event()
@@ -89,7 +99,8 @@ class Lease:
         Raises:
             HrmError: it is refused, or nobody answers within ``START_LIMIT_S``.
         """
-        deadline_s = time.monotonic() + START_LIMIT_S
+        late_s = CALL_TIMEOUT_S + RETRY_S + LATE_S
+        patience = Patience(_now_s(), limit_s=START_LIMIT_S, late_s=late_s)
         while True:
             try:
                 self._ask(CALL_TIMEOUT_S)
@@ -97,7 +108,7 @@ class Lease:
             except (StaleEpoch, NotFound):
                 raise
             except HrmError:
-                if time.monotonic() > deadline_s:
+                if patience.is_over(_now_s()):
                     raise
             time.sleep(RETRY_S)
 
@@ -167,7 +178,10 @@ class Runner:
             stub = submission_pb2_grpc.SubmissionServiceStub(channel)
             self._bring_files(stub)
             conf = self._conf()
-            lease = Lease(stub, master, document["submission_id"], document["attempt"])
+            lease = Lease(
+                stub, master, document["submission_id"], document["attempt"],
+                document.get("ownership_key", ""),
+            )  # fmt: skip
             lease.take()
             try:
                 self._start(conf)
@@ -340,8 +354,8 @@ def _kill_all() -> None:
 
 def _wait_for_appmasters() -> None:
     """An AppMaster may have last words for the master; whatever else is left may not."""
-    deadline_s = time.monotonic() + GOODBYE_LIMIT_S
-    while time.monotonic() < deadline_s:
+    patience = Patience(_now_s(), limit_s=GOODBYE_LIMIT_S, late_s=LATE_S)
+    while not patience.is_over(_now_s()):
         if not any(_is_appmaster(pid) for pid in shim.descendants(os.getpid())):
             return
         time.sleep(GOODBYE_PERIOD_S)

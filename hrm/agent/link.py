@@ -5,8 +5,11 @@ list of containers, a heartbeat repeats it, so nothing that matters exists in on
 
 Whether a failure is worth another try: an unreachable, slow or restarting master is. A name that
 belongs to another live agent never is. A wrong token or a refused field is not at the first
-contact, when it is a mistake in the set-up; later it is, because a new master may have a new token,
-which is read from its file for every try, and executors must not die of that.
+contact, when it is a mistake in the set-up - if it is certain that a master said so: in clear text
+anything may have taken its port and answer in its place, and what does goes away again. Later it
+is, because a new master may have a new token, which is read from its file for every try, and
+executors must not die of that. A mistake that this side finds (no token file, clear text that is
+not allowed) is certain.
 
 A heartbeat that cannot be made is a bug on this side. A node that falls silent on an open stream
 would be given up with all that runs there, so the session ends with the reason in the log, and the
@@ -19,6 +22,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import grpc
 import grpc.aio
 import structlog
 
@@ -29,7 +33,6 @@ from hrm.errors import (
     InvalidRequest,
     PermissionDenied,
     StaleEpoch,
-    TlsFailed,
     Unavailable,
 )
 from hrm.v1 import node_pb2, node_pb2_grpc
@@ -58,8 +61,10 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
         on_down: Callable[[], None],
         heartbeat: Callable[[], None],
         delay_max_s: float,
+        proven: bool = False,
     ) -> None:
-        """``on_up(epoch, first)`` follows every accepted registration."""
+        """``on_up(epoch, first)`` follows every accepted registration. ``proven``: the channel
+        proves that a master is at its other end."""
         super().__init__(
             target=target, open_channel=open_channel, delay_max_s=delay_max_s, log=_log
         )
@@ -68,13 +73,16 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
         self._on_up = on_up
         self._on_down = on_down
         self._heartbeat = heartbeat
+        self._proven = proven
         self._sequence = 0
         self._epoch = 0
+        self._epoch_id = ""
         self._is_up = False
         self._was_up = False
         self._was_up_this_time = False
         self._hurried = False
         self._logged_at_s = 0.0
+        self._logged: type[HrmError] | None = None
 
     def send(self, message: node_pb2.NodeMessage) -> None:
         """Send if a stream is up. One that cannot keep up is cut, and starts afresh."""
@@ -109,14 +117,16 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
             delay_s = await self._pause(delay_s)
 
     def _is_fatal(self, error: HrmError) -> bool:
-        if isinstance(error, PermissionDenied | InvalidRequest | TlsFailed):
-            return not self._was_up
+        if isinstance(error, PermissionDenied | InvalidRequest):
+            answered = isinstance(error.__cause__, grpc.RpcError)
+            return not self._was_up and (self._proven or not answered)
         return isinstance(error, AlreadyExists)
 
     def _tell(self, problem: HrmError) -> None:
         now = asyncio.get_running_loop().time()
-        if self._logged_at_s == 0.0 or now - self._logged_at_s >= _LOG_PERIOD_S:
-            self._logged_at_s = now
+        another = type(problem) is not self._logged
+        if self._logged_at_s == 0.0 or another or now - self._logged_at_s >= _LOG_PERIOD_S:
+            self._logged_at_s, self._logged = now, type(problem)
             _log.warning("no master; trying on, containers run on", why=problem.message)
 
     def _numbered(self, message: node_pb2.NodeMessage) -> node_pb2.NodeMessage:
@@ -128,7 +138,9 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
         return node_pb2_grpc.NodeServiceStub(channel).Connect(said)
 
     def _registration(self) -> node_pb2.NodeMessage:
-        return self._numbered(node_pb2.NodeMessage(register=self._register()))
+        register = self._register()
+        register.followed_epoch, register.followed_epoch_id = self._epoch, self._epoch_id
+        return self._numbered(node_pb2.NodeMessage(register=register))
 
     def _registered(self, message: node_pb2.MasterMessage) -> float:
         if message.WhichOneof("message") != "registered":
@@ -141,7 +153,7 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
         first = not self._was_up
         self._was_up = self._was_up_this_time = True
         self._logged_at_s = 0.0
-        self._epoch = message.epoch
+        self._epoch, self._epoch_id = message.epoch, message.registered.epoch_id
         self._on_up(message.epoch, first)
         self._is_up = True
         return message.registered.heartbeat_interval_s

@@ -4,34 +4,38 @@ A log is the files ``stdout.5 … stdout.1, stdout`` read as one text, of which 
 disappears as it grows. A reader holds the file it is in open, so a rotation under its hands loses
 nothing: it reads that file to its end and goes on with the next newer one.
 
-A browser that follows a link carries no token. So the link itself is signed: ``sig`` is the
-HMAC-SHA256 of the path under the cluster's token, which opens this one log for reading and nothing
-else.
+A browser that follows a link carries no token. So the link itself is signed, and expires: see
+``hrm.agent.log_links``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import hmac
+import errno
 import html
 import os
 import re
+import stat
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import grpc.aio
+import structlog
 
-from hrm import rpc
-from hrm.agent.shim import rotated
+from hrm import rpc_server
+from hrm.agent.log_links import LogLinks
+from hrm.agent.shim import EXIT_FILE, rotated
 from hrm.errors import HrmError, InvalidRequest, NotFound
+from hrm.text import shown_lines
 from hrm.tls_server import ServerTls
 from hrm.v1 import node_pb2, node_pb2_grpc
 
-__all__ = ["STREAMS", "LogPages", "LogReader", "LogService", "Logs", "signature"]
+__all__ = ["STREAMS", "LogPages", "LogReader", "LogService", "Logs"]
+
+log = structlog.get_logger("hrm.agent.logs")
 
 STREAMS = ("stdout", "stderr")
 PAGE_BYTES = 65_536
@@ -48,13 +52,16 @@ _REASONS = {
     403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
+    410: "Gone",
     503: "Service Unavailable",
 }
 
 
-def signature(path: str, token: str) -> str:
-    """The ``sig`` that opens ``path``."""
-    return hmac.new(token.encode(), path.encode(), hashlib.sha256).hexdigest()
+_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+"""The agent may read everything, and a log's directory may be its container's: what is no file of
+its own is not opened, and a pipe is not waited for."""
+_NO_LOG = (errno.ENOENT, errno.ELOOP, errno.ENXIO)
+"""It is gone, it is a link, it is a socket."""
 
 
 class LogReader:
@@ -74,10 +81,18 @@ class LogReader:
 
     def _open(self, file: Path, offset: int = 0) -> None:
         self.close()
-        with contextlib.suppress(FileNotFoundError):
-            self._fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-            self._inode = os.fstat(self._fd).st_ino
-            os.lseek(self._fd, offset, os.SEEK_SET)
+        try:
+            fd = os.open(file, _OPEN_FLAGS)
+        except OSError as error:
+            if error.errno in _NO_LOG:
+                return
+            raise
+        seen = os.fstat(fd)
+        if not stat.S_ISREG(seen.st_mode):
+            os.close(fd)
+            return
+        self._fd, self._inode = fd, seen.st_ino
+        os.lseek(fd, offset, os.SEEK_SET)
 
     def read(self) -> bytes:
         """The next bytes; empty: nothing more at this moment."""
@@ -100,7 +115,7 @@ class LogReader:
         files = [file for file, _ in _files(self._path)]
         for position, file in enumerate(files):
             with contextlib.suppress(OSError):
-                if file.stat().st_ino == self._inode:
+                if file.lstat().st_ino == self._inode:
                     return files[position + 1] if position + 1 < len(files) else None
         return files[0] if files else None  # rotated away altogether: go on with the oldest kept
 
@@ -117,11 +132,15 @@ def _files(path: Path) -> list[tuple[Path, int]]:
     while True:
         file = rotated(path, number)
         try:
-            found.append((file, file.stat().st_size))
+            seen = file.lstat()
+            is_file = stat.S_ISREG(seen.st_mode)
         except OSError:
+            is_file = False
+        if is_file:
+            found.append((file, seen.st_size))
+        elif number > 0:
             # The newest is missing for an instant while it is rotated.
-            if number > 0:
-                return found[::-1]
+            return found[::-1]
         number += 1
 
 
@@ -133,10 +152,10 @@ class Logs:
     """
 
     def __init__(
-        self, containers_dir: Path, token: str, is_over: Callable[[str], bool | None]
+        self, containers_dir: Path, links: LogLinks, is_over: Callable[[str], bool | None]
     ) -> None:
         self._dir = containers_dir
-        self._token = token
+        self.links = links
         self._is_over = is_over
         self.scheme = "http"
         self.address = ""
@@ -163,14 +182,32 @@ class Logs:
     def ended(self, container_id: str) -> bool:
         return self._is_over(container_id) is not False
 
-    def url(self, container_id: str, stream: str) -> str:
-        """The signed address of a log's page."""
-        path = f"/containers/{container_id}/{stream}"
-        return f"{self.scheme}://{self.address}{path}?sig={signature(path, self._token)}"
+    def ended_at_s(self, container_id: str) -> float | None:
+        """When the container ended, as its record says; None: it lives."""
+        if self._is_over(container_id) is False:
+            return None
+        try:
+            return (self._dir / container_id / EXIT_FILE).stat().st_mtime
+        except OSError:
+            return None
 
-    def is_signed(self, path: str, given: str) -> bool:
-        expected = signature(path, self._token)
-        return hmac.compare_digest(given.encode(errors="replace"), expected.encode())
+    def page(self, container_id: str, stream: str) -> str:
+        """The address of a log's page, without what opens it."""
+        return f"{self.scheme}://{self.address}{_page_path(container_id, stream)}"
+
+    def url(self, container_id: str, stream: str, user: str) -> str:
+        """The link that the application's own pages show; ``user``: the application's."""
+        query = self.links.of_application(_page_path(container_id, stream), user)
+        return f"{self.page(container_id, stream)}?{query}"
+
+    def link(self, container_id: str, stream: str, asker: str) -> tuple[str, float]:
+        """A link for ``asker``, and when it expires. Raises InvalidRequest: that is no name."""
+        query, expires_at_s = self.links.of_asker(_page_path(container_id, stream), asker)
+        return f"{self.page(container_id, stream)}?{query}", expires_at_s
+
+
+def _page_path(container_id: str, stream: str) -> str:
+    return f"/containers/{container_id}/{stream}"
 
 
 class LogService(node_pb2_grpc.AgentServiceServicer):
@@ -187,7 +224,7 @@ class LogService(node_pb2_grpc.AgentServiceServicer):
                 raise InvalidRequest(f"tail_bytes is {request.tail_bytes}; it must not be negative")
             path = self._logs.path(request.container_id, request.stream or "stdout")
         except HrmError as error:
-            await rpc.abort(context, error)
+            await rpc_server.abort(context, error)
         reader = LogReader(path, request.tail_bytes)
         try:
             while True:
@@ -201,6 +238,20 @@ class LogService(node_pb2_grpc.AgentServiceServicer):
         finally:
             reader.close()
 
+    async def LinkLog(  # noqa: N802
+        self,
+        request: node_pb2.LinkContainerLogRequest,
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> node_pb2.LogLink:
+        try:
+            stream = request.stream or "stdout"
+            self._logs.path(request.container_id, stream)
+            url, expires_at_s = self._logs.link(request.container_id, stream, request.asker)
+        except HrmError as error:
+            await rpc_server.abort(context, error)
+        log.info("log link", container=request.container_id, stream=stream, asker=request.asker)
+        return node_pb2.LogLink(url=url, expires_at_s=expires_at_s)
+
 
 class LogPages:
     """A read-only HTTP server for log pages: GET and HEAD, one request a connection."""
@@ -210,31 +261,39 @@ class LogPages:
         self._logs = logs
         self._context = secure.context() if secure is not None else None
         logs.scheme = "https" if secure is not None else "http"
-        self._open = 0
+        self._serving: set[asyncio.Task[None]] = set()
 
     async def start(self, host: str, port: int) -> asyncio.Server:
         """Listen; raises OSError when the port is taken."""
         return await asyncio.start_server(
-            self._connected, host, port, limit=_HEAD_BYTES_MAX, ssl=self._context
+            self._connected, host.strip("[]"), port, limit=_HEAD_BYTES_MAX
         )
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Counted at once: what is beyond the bound holds no descriptor."""
+        if len(self._serving) >= _CONNECTIONS_MAX:
+            if self._context is None:
+                writer.write(_response(503, "too many readers; try again\n"))
+            writer.close() if self._context is None else writer.transport.abort()
+            return
+        serving = asyncio.create_task(self._serve(reader, writer))
+        self._serving.add(serving)
+        serving.add_done_callback(self._serving.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One request, from the handshake until the reader has the answer, within the limit."""
         try:
             async with asyncio.timeout(_REQUEST_LIMIT_S):
-                if self._open > _CONNECTIONS_MAX:
-                    writer.write(_response(503, "too many readers; try again\n"))
-                else:
-                    writer.write(await self._answer(reader))
+                if self._context is not None:
+                    await writer.start_tls(self._context)
+                writer.write(await self._answer(reader))
                 await writer.drain()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            # The reader left or dawdled; nobody is there to be told, or waited for.
-            writer.transport.abort()
-        finally:
-            self._open -= 1
-            writer.close()
-            with contextlib.suppress(OSError):
+                writer.close()
                 await writer.wait_closed()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            pass  # the reader left or dawdled; nobody is there to be told, or waited for
+        finally:
+            writer.transport.abort()
 
     async def _answer(self, reader: asyncio.StreamReader) -> bytes:
         try:
@@ -262,8 +321,11 @@ class LogPages:
         matched = _PATH.fullmatch(url.path)
         if matched is None:
             return _response(404, "no such page; logs are at /containers/ID/stdout and stderr\n")
-        if not self._logs.is_signed(url.path, query.get("sig", "")):
-            return _response(403, "wrong signature; take the link from Spark's pages\n")
+        if not _ID.fullmatch(matched["id"]):
+            return _response(400, "this is no container id\n")
+        refusal = self._logs.links.refusal(url.path, query, self._logs.ended_at_s(matched["id"]))
+        if refusal is not None:
+            return _response(*refusal)
         try:
             path = self._logs.path(matched["id"], matched["stream"])
         except InvalidRequest as error:
@@ -271,11 +333,12 @@ class LogPages:
         except NotFound as error:
             return _response(404, f"{error.message}\n")
         first, total, data = _range(path, start)
-        text = data.decode("utf-8", errors="replace")
+        text = shown_lines(data.decode("utf-8", errors="replace"))
         if not wants_html:
             extra = {"HRM-Log-Range": f"{first}-{first + len(data)}/{total}"}
             return _response(200, text, extra=extra)
-        return _response(200, _html(url.path, query["sig"], first, total, text), "text/html")
+        signed = LogLinks.again(query)
+        return _response(200, _html(url.path, signed, first, total, text), "text/html")
 
 
 def _range(path: Path, start: int | None) -> tuple[int, int, bytes]:
@@ -299,10 +362,10 @@ def _range(path: Path, start: int | None) -> tuple[int, int, bytes]:
     return first, total, b"".join(pieces)
 
 
-def _html(path: str, sig: str, first: int, total: int, text: str) -> str:
+def _html(path: str, signed: str, first: int, total: int, text: str) -> str:
     def link(name: str, start: int | None) -> str:
         where = "" if start is None else f"&start={start}"
-        return f'<a href="{path}?sig={html.escape(sig)}{where}">{name}</a>'
+        return f'<a href="{path}?{html.escape(signed)}{html.escape(where)}">{name}</a>'
 
     links = [link("first", 0)]
     if first > 0:

@@ -2,12 +2,13 @@
 
 The identity lives in the work directory and is locked while an agent runs, so that two agents
 never share a directory. Nodes of one name and different identities are two agents, and the master
-admits one.
+admits one. The ownership key lies beside it, for the agent and the master alone, and proves it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -15,7 +16,7 @@ import re
 import socket
 import uuid
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import psutil
 import pynvml
 import structlog
 
+from hrm import ownership
 from hrm.agent import shim
 from hrm.agent.container_dir import Ended, StopOrder
 from hrm.agent.device_memory import DeviceMemory, NvmlDeviceMemory
@@ -48,11 +50,13 @@ from hrm.core.model import (
     is_driver,
 )
 from hrm.core.node import NodeCore
+from hrm.durable import write_durably
 from hrm.errors import InvalidConfig, InvalidRequest
 
 __all__ = ["Machine", "auto_binding", "describe", "ending", "keep_binding", "load_binding"]
 
 BINDING_FILE = "binding.json"
+OWNERSHIP_KEY_FILE = "ownership-key"
 
 _MIB = 1024 * 1024
 _RESERVE_MIB = 1024
@@ -78,6 +82,7 @@ class Machine:
 
     name: NodeName
     identity: str
+    ownership_key: str = field(repr=False)
     incarnation: str
     hardware: Hardware
     binding: Binding
@@ -99,6 +104,7 @@ class Machine:
         told = (
             f"isolation: {self.isolation.explanation}",
             f"run as: {self.run_as.remark}",
+            _pipeline_remark(self),
             self.gpu_devices.remark(self.isolation.driver),
             _memory_remark(self),
         )
@@ -152,6 +158,7 @@ class Machine:
             yield Machine(
                 name=name,
                 identity=identity,
+                ownership_key=_ownership_key(settings.work_dir),
                 incarnation=uuid.uuid4().hex,
                 hardware=hardware,
                 binding=binding,
@@ -175,6 +182,13 @@ def _watch_device_memory(settings: AgentSettings, hardware: Hardware) -> DeviceM
         return None
 
 
+def _pipeline_remark(machine: Machine) -> str:
+    """Workers of pipelines run under the rules of containers, where there are any."""
+    if machine.pipelines is None:
+        return ""
+    return f"pipelines: {machine.run_as.remark.replace('containers run', 'workers run')}"
+
+
 def _memory_remark(machine: Machine) -> str:
     if not machine.hardware.gpus:
         return ""
@@ -194,7 +208,9 @@ def _locked_identity(work_dir: Path) -> Iterator[str]:
     path = work_dir / "identity"
     try:
         work_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = path.open("a+")
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise OSError(errno.EINVAL, f"{path.name} is no regular file; remove it")
+        file = path.open("a+", errors="replace")
         path.chmod(0o600)
     except OSError as error:
         raise InvalidConfig(
@@ -219,6 +235,25 @@ def _locked_identity(work_dir: Path) -> Iterator[str]:
         yield identity
 
 
+def _ownership_key(work_dir: Path) -> str:
+    """What proves to the master that this is the node of its name: the identity does not, for it
+    stands in the names of control groups."""
+    path = work_dir / OWNERSHIP_KEY_FILE
+    try:
+        kept = path.read_text().strip() if path.exists() else ""
+        if ownership.is_key(kept):
+            path.chmod(0o600)
+            return kept
+        key = ownership.new_key()
+        write_durably(path, f"{key}\n".encode(), mode=0o600)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidConfig(
+            f"cannot use the node's ownership key {path}: {error}; put back the file that was "
+            f"there, or remove it: the master then takes the agent for another one"
+        ) from error
+    return key
+
+
 def _wanted(settings: AgentSettings) -> Binding:
     return Binding(
         mode=BindingMode(settings.binding_mode),
@@ -232,8 +267,11 @@ def _wanted(settings: AgentSettings) -> Binding:
 def load_binding(settings: AgentSettings) -> Binding:
     """What ``keep_binding`` wrote, while the settings are those it was written under; else they."""
     wanted = _wanted(settings)
+    path = settings.work_dir / BINDING_FILE
     try:
-        kept = json.loads((settings.work_dir / BINDING_FILE).read_text())
+        if path.exists() and not path.is_file():
+            raise ValueError(f"{path.name} is no regular file")
+        kept = json.loads(path.read_text())
         if kept["settings"] == _plain(wanted):
             return Binding(**{**kept["binding"], "mode": BindingMode(kept["binding"]["mode"])})
     except FileNotFoundError:

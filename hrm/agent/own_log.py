@@ -10,6 +10,8 @@ import sys
 
 import structlog
 
+from hrm import text
+
 __all__ = ["configure_logging"]
 
 
@@ -22,8 +24,11 @@ def configure_logging() -> None:
         processors=[
             structlog.stdlib.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *([] if person else [structlog.processors.format_exc_info]),
-            structlog.dev.ConsoleRenderer() if person else structlog.processors.JSONRenderer(),
+            structlog.processors.format_exc_info,
+            text.log_processor,  # what it tells of came from others
+            structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+            if person
+            else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         # Looked up for every line: whoever redirects stderr later gets the lines too.

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from hrm import rpc, wire
+from hrm import rpc_server, wire
 from hrm.agent.pipeline_runtime import PipelineRuntime
 from hrm.core.model import WorkloadClass
 from hrm.core.pipeline.node_messages import GpuAsked
@@ -42,13 +42,13 @@ class GpuService(pipeline_pb2_grpc.GpuServiceServicer):
             except TimeoutError:
                 await context.abort(
                     grpc.StatusCode.DEADLINE_EXCEEDED,
-                    f"no GPU had room for {asked.kind!r} within {request.wait_s:g} s",
+                    f"no GPU had room for {asked.kind[:80]!r} within {request.wait_s:g} s",
                 )
             gpu = self._runtime.share.gpus[number]
             yield pb.GpuGrant(index=number, uuid=gpu.uuid, declared=gpu.declared)
             await asyncio.Event().wait()  # until the caller hangs up, which cancels this
         except HrmError as error:
-            await rpc.abort(context, error)
+            await rpc_server.abort(context, error)
         finally:
             self._runtime.release(holder)
 

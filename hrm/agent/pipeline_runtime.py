@@ -1,8 +1,10 @@
 """The live interpreter of ``PipelineNode``: runs subtasks in workers, keeps their data.
 
-A task's data stay on its node, in a directory of its own: the input, and what each subtask
-returned, until the master has acknowledged the end. What the agent is told (orders, ends, the
-clock, samples) becomes events; what the core wants done is done here.
+A task's data stay on its node, in a directory of its own (``hrm.agent.pipeline_places``): the
+input, and what each subtask returned, until the master has acknowledged the end. Where ``run_as``
+is active, workers and data are the submitter's, and a task of a user whom its rules refuse fails.
+What the agent is told (orders, ends, the clock, samples) becomes events; what the core wants done
+is done here.
 
 A crash of the agent ends its workers, and the next agent begins with none of the tasks: the master
 places them again.
@@ -12,33 +14,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import shutil
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import grpc.aio
 import numpy as np
 import structlog
 
 from hrm import pipeline_wire as pw
+from hrm import wire
 from hrm.agent.pipeline_link import PipelineLink
 from hrm.agent.pipeline_memory import EstimatesFile
+from hrm.agent.pipeline_places import Attempt, Placed, Places, runs_as
 from hrm.agent.pipeline_policy import AgentPolicies
 from hrm.agent.pipeline_profile import Profiler
 from hrm.agent.pipeline_samples import Sampler
 from hrm.agent.pipeline_share import PipelineShare
 from hrm.agent.pipeline_workers import RunResult, Workers
+from hrm.agent.run_as import RunAs
 from hrm.config import AgentSettings
 from hrm.core.pipeline import node_messages as m
-from hrm.core.pipeline.model import Device, TaskId, TaskSpec
+from hrm.core.pipeline.model import Device
 from hrm.core.pipeline.node import PipelineNode
 from hrm.core.pipeline.node_messages import RunOutcome, TaskOutcome
-from hrm.errors import HrmError, LimitReached, Unavailable, Unsatisfiable
+from hrm.errors import HrmError, LaunchFailed, LimitReached, Unavailable, Unsatisfiable
 from hrm.policies import corun
 from hrm.policies.corun.estimates import Stdm
 from hrm.policies.corun.told import ToldStdm
+from hrm.text import shortened
 from hrm.v1 import pipeline_pb2 as pb
 
 __all__ = ["PipelineRuntime"]
@@ -46,38 +49,10 @@ __all__ = ["PipelineRuntime"]
 _PERIOD_S = 1.0
 _PROFILE_S = 4.0
 _PROFILE_SAMPLES = 16
-_CODE_KEPT = 100
-"""Versions of code that stay although no task here uses them."""
 _STOP_LIMIT_S = 10.0
 _FLUSH_LIMIT_S = 3.0
 _ON_DECLARED = "on a declared GPU: no device stands behind it, its GPU version ran on the CPU"
 _log = structlog.get_logger("hrm.agent.pipelines")
-
-Attempt = tuple[TaskId, int]
-
-
-class _Placed:
-    """A placement's files: ``directory`` holds the input and the outputs, ``code`` its modules."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.spec: TaskSpec | None = None
-        self.raw = False
-        self.code = directory
-        self.problem = ""
-        """Why its input could not be kept."""
-
-    @property
-    def input(self) -> Path:
-        return self.directory / "input"
-
-    def output(self, subtask: str) -> Path:
-        return self.directory / f"{subtask}.out"
-
-    @property
-    def result(self) -> Path:
-        assert self.spec is not None
-        return self.output(self.spec.pipeline.subtasks[-1].name)
 
 
 class PipelineRuntime:
@@ -93,10 +68,14 @@ class PipelineRuntime:
         share: PipelineShare,
         identity: str,
         open_channel: Callable[[], grpc.aio.Channel],
+        run_as: RunAs,
+        ownership_key: str = "",
     ) -> None:
         self.share = share
         self._identity = identity
-        self._directory = settings.work_dir / "pipelines"
+        self._ownership_key = ownership_key
+        self._run_as = run_as
+        self._places = Places(settings.work_dir / "pipelines", shared=run_as.active)
         capacity = share.capacity
         models = {gpu.model: gpu.memory_mib for gpu in capacity.gpus}
         self._stdm = Stdm(memory_mib=capacity.memory_mib, gpu_memory_mib=models)
@@ -110,15 +89,15 @@ class PipelineRuntime:
         self.core = PipelineNode(capacity, policy, ToldStdm(self._stdm))
         self._policies = AgentPolicies(settings.work_dir, policy)
         self._estimates = EstimatesFile(settings.work_dir, self._stdm)
-        self._workers = Workers(share, self._directory, settings.pipeline_path)
+        self._workers = Workers(
+            share, self._places.root, settings.pipeline_path, mark=f"pipelines-{identity}"
+        )
         self._sampler = Sampler(share)
-        self._placed: dict[Attempt, _Placed] = {}
+        self._placed: dict[Attempt, Placed] = {}
         self._unacknowledged: dict[Attempt, m.EndTask] = {}
         self._runs: set[asyncio.Task[None]] = set()
         self._claims: dict[str, asyncio.Future[int]] = {}
         self._refusals_told = (0, 0)
-        self._code: dict[Path, None] = {}
-        """Directories of modules, the latest used last."""
         self._giving_up: asyncio.Task[None] | None = None
         """There after a bug in the core."""
         self._wake = asyncio.Event()
@@ -145,9 +124,8 @@ class PipelineRuntime:
 
     async def start(self) -> None:
         """Forget what a former agent left, and be there for the master."""
-        await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
-        for name in ("tasks", "code"):
-            (self._directory / name).mkdir(parents=True, mode=0o700)
+        await self._workers.end_former()
+        await asyncio.to_thread(self._places.prepare)
         self._tasks = [asyncio.create_task(self._link.run()), asyncio.create_task(self._tick())]
 
     async def close(self) -> None:
@@ -162,6 +140,7 @@ class PipelineRuntime:
         for task in [*self._tasks, *self._runs]:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._runs, return_exceptions=True)
+        await self._places.close()
 
     async def _tick(self) -> None:
         """The clock: time limits, samples, idle workers."""
@@ -264,9 +243,18 @@ class PipelineRuntime:
             "output": str(placed.output(subtask.name)),
             "memory_limit_mib": start.memory_limit_mib if start.device is Device.CPU else 0,
         }
+        if subtask.name == placed.last:
+            job |= {
+                "result_format": spec.result_format.value,
+                "result_key": placed.key.hex(),
+                "task_id": spec.task_id,
+                "placement": start.attempt,
+            }
         place = (start.device, start.number)
         try:
-            result = await self._workers.run(start.run, place, placed.code, job, started)
+            result = await self._workers.run(
+                start.run, place, placed.code, job, started, placed.account
+            )
         except Exception as error:
             _log.exception("a run could not be carried out", task=start.key.task_id)
             result = RunResult(outcome=RunOutcome.CRASHED, message=f"the agent failed: {error!r}")
@@ -274,6 +262,8 @@ class PipelineRuntime:
             for profile in profiles:
                 profile.cancel()
         message = result.message
+        if result.outcome is RunOutcome.DONE and subtask.name == placed.last:
+            placed.kind, placed.proof = result.kind, result.proof
         if result.outcome is RunOutcome.DONE and self._is_declared(start):
             message = _ON_DECLARED
         self._deliver(
@@ -319,6 +309,8 @@ class PipelineRuntime:
 
     def _ended(self, command: m.EndTask) -> None:
         self._unacknowledged[command.task_id, command.attempt] = command
+        if (placed := self._placed.get((command.task_id, command.attempt))) is not None:
+            placed.key = b""
         _log.info(
             "task ended",
             task=command.task_id,
@@ -332,20 +324,27 @@ class PipelineRuntime:
         if (command.task_id, command.attempt) not in self._unacknowledged:
             return
         attempt = pw.attempt_of(command.task_id, command.attempt)
-        size = 0
-        placed = self._placed.get((command.task_id, command.attempt))
-        if command.outcome is TaskOutcome.DONE and placed is not None and placed.result.exists():
-            with placed.result.open("rb") as file:
-                while data := file.read(pw.CHUNK_BYTES):
-                    piece = pb.PipelineData(attempt=attempt, offset=size, data=data)
-                    size += len(data)
-                    yield pb.NodePipelineMessage(data=piece)
         end = pb.PipelineTaskEnd(
             outcome=pw.from_outcome(command.outcome),
-            message=command.message,
+            message=shortened(command.message, wire.TEXT_LENGTH_MAX),
             timings=[pw.from_timing(one) for one in command.timings],
-            result_bytes=size,
         )
+        placed = self._placed.get((command.task_id, command.attempt))
+        if command.outcome is TaskOutcome.DONE and placed is not None:
+            end.result_format = pw.from_result_format(placed.kind)
+            end.proof = placed.proof
+            try:
+                with placed.open_result() as file:
+                    while data := file.read(pw.CHUNK_BYTES):
+                        piece = pb.PipelineData(attempt=attempt, offset=end.result_bytes, data=data)
+                        end.result_bytes += len(data)
+                        yield pb.NodePipelineMessage(data=piece)
+            except OSError as error:
+                end.outcome = pw.from_outcome(TaskOutcome.FAILED)
+                end.message = (
+                    f"node {self.share.capacity.name}: what {placed.last!r} returned cannot be "
+                    f"read: {error}"
+                )
         yield pb.NodePipelineMessage(ended=pb.PipelineAttemptEnd(attempt=attempt, end=end))
 
     # --- the master ---------------------------------------------------------------------------
@@ -364,8 +363,10 @@ class PipelineRuntime:
         return pb.RegisterPipelineNode(
             capacity=pw.from_capacity(self.share.capacity),
             identity=self._identity,
+            ownership_key=self._ownership_key,
             tasks=[*here, *ended],
             load=load,
+            runs_as=runs_as(self._run_as),
         )
 
     def _forget_unplaced(self) -> None:
@@ -401,18 +402,16 @@ class PipelineRuntime:
         elif kind == "policy":
             self._policies.follow(message.policy)
 
-    def _files_of(self, attempt: pb.PipelineAttempt) -> _Placed:
+    def _files_of(self, attempt: pb.PipelineAttempt) -> Placed:
         key = (pw.to_task_id(attempt.task_id), attempt.attempt)
         placed = self._placed.get(key)
         if placed is None:
-            directory = self._directory / "tasks" / f"{key[0]}.{key[1]}"
-            directory.mkdir(exist_ok=True)
-            placed = self._placed[key] = _Placed(directory)
+            placed = self._placed[key] = self._places.make(*key)
         return placed
 
     def _input_data(self, data: pb.PipelineData) -> None:
         placed = self._files_of(data.attempt)
-        if placed.spec is not None:
+        if placed.filled:
             return
         try:
             with placed.input.open("ab" if data.offset else "wb") as file:
@@ -424,66 +423,34 @@ class PipelineRuntime:
         placed = self._files_of(order.attempt)
         task_id = pw.to_task_id(order.attempt.task_id)
         task = pw.to_task(order, task_id, size_mb=order.size_mb, submitted_at=order.submitted_at_s)
-        if placed.spec is None:
+        if not placed.filled:
+            placed.filled = True
             try:
-                self._prepare(placed, order)
+                account = self._run_as.account_of(task.user)
+                used = {one.code for one in self._placed.values()}
+                self._places.fill(placed, order, account, used)
+            except LaunchFailed as error:
+                placed.refusal = f"pipelines run as their submitter here: {error}"
             except OSError as error:
                 placed.problem = f"its files cannot be kept: {error}"
-        if placed.problem:
-            back = m.EndTask(
+        if placed.refusal or placed.problem:
+            ended = m.EndTask(
                 task_id=task_id,
                 attempt=order.attempt.attempt,
-                outcome=TaskOutcome.GIVEN_BACK,
-                message=f"node {self.share.capacity.name}: {placed.problem}",
+                outcome=TaskOutcome.FAILED if placed.refusal else TaskOutcome.GIVEN_BACK,
+                message=f"node {self.share.capacity.name}: {placed.refusal or placed.problem}",
                 timings=(),
             )
-            self._ended(back)
+            self._ended(ended)
             return
         placed.spec = task
         self._deliver(m.TaskPlaced(now=now, task=task, attempt=order.attempt.attempt))
-
-    def _prepare(self, placed: _Placed, order: pb.PlacePipelineTask) -> None:
-        if not order.payload_bytes:
-            placed.input.write_bytes(b"")
-        size = placed.input.stat().st_size
-        if size != order.payload_bytes:
-            placed.problem = f"{size} of the {order.payload_bytes} bytes of its input arrived"
-        placed.raw = order.raw
-        placed.code = self._code_of(pw.to_files(order.files))
-
-    def _code_of(self, files: dict[str, bytes]) -> Path:
-        """The directory of these modules, named after their content; made if it is not there."""
-        digest = hashlib.sha256()
-        for path, content in sorted(files.items()):
-            digest.update(f"{path}\0{len(content)}\0".encode() + content)
-        directory = self._directory / "code" / digest.hexdigest()[:32]
-        if not directory.exists():
-            self._drop_old_code()
-            part = directory.with_name("part")
-            shutil.rmtree(part, ignore_errors=True)
-            part.mkdir()
-            for path, content in files.items():
-                target = part / path
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(content)
-            part.rename(directory)
-        self._code.pop(directory, None)
-        self._code[directory] = None  # the latest now
-        return directory
-
-    def _drop_old_code(self) -> None:
-        used = {placed.code for placed in self._placed.values()}
-        for directory in [one for one in self._code if one not in used]:
-            if len(self._code) < _CODE_KEPT:
-                return
-            del self._code[directory]
-            shutil.rmtree(directory, ignore_errors=True)
 
     def _forget(self, attempt: Attempt) -> None:
         self._unacknowledged.pop(attempt, None)
         placed = self._placed.pop(attempt, None)
         if placed is not None:
-            shutil.rmtree(placed.directory, ignore_errors=True)
+            self._places.remove(placed.directory)
 
     # --- claims on GPUs -----------------------------------------------------------------------
 

@@ -70,8 +70,8 @@ class Processes:
             launch = self._command_of(
                 spec,
                 self._containers.work_dir(container_id),
-                self._logs.url(container_id, "stdout"),
-                self._logs.url(container_id, "stderr"),
+                self._logs.url(container_id, "stdout", spec.user),
+                self._logs.url(container_id, "stderr", spec.user),
                 unit.gpu,
             )
             held = unit.gpu if spec.resources.gpu_memory_mib else None

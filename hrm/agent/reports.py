@@ -53,6 +53,7 @@ class Reports:
         return node_pb2.RegisterNode(
             name=machine.name,
             identity=machine.identity,
+            ownership_key=machine.ownership_key,
             incarnation=machine.incarnation,
             host=settings.host,
             endpoint=self.endpoint,
@@ -83,8 +84,8 @@ class Reports:
             used = self.sample.containers.get(status.container_id) if self.sample else None
             status = replace(
                 status,
-                stdout_url=self._logs.url(status.container_id, "stdout"),
-                stderr_url=self._logs.url(status.container_id, "stderr"),
+                stdout_url=self._logs.page(status.container_id, "stdout"),
+                stderr_url=self._logs.page(status.container_id, "stderr"),
                 usage=used,
             )
         return wire.from_status(status)

@@ -4,9 +4,21 @@ What an application says of its user is a claim. The token lets a program into t
 not say which person holds it. So the claim is bounded on every node, whatever the master says:
 
 * the user must exist on the node; one who does not becomes ``run_as_fallback``, or is refused;
-* ids below ``run_as_uid_min`` are the system's, and refused like the names in ``run_as_banned``.
-  Neither is ever mapped to another user: who claims to be root shall hear that he is not;
-* root is refused whatever the settings say.
+* ids below ``run_as_uid_min`` are the system's, those above ``run_as_uid_max`` are of directories,
+  of containers (subordinate ids) and of services that get one for a time. Refused, like the names
+  in ``run_as_banned``;
+* members of a group in ``run_as_banned_groups`` are refused, whether it is their main group or not:
+  its members can become root, or read what only root should. To leave the group out of what the
+  container is given would not help: as this user it can write what his next login will run;
+* root, nobody (whose files are everybody's, over NFS root's) and the ids that systemd lends to
+  services are refused whatever the settings say.
+
+No refused user is ever mapped to another: a claim to be root is answered, not fulfilled in part.
+
+Of the groups that a user has on the node a container gets those that ``run_as_groups`` names: all,
+as a login has them, so that shared directories and the devices of GPUs (``video``, ``render``) work
+as they do for the user; none but the main one; or those of a list. It never gives one that the user
+does not have.
 
 What this protects: the node from containers, one user's files and secrets from the containers of
 another, and the agent and its token from all of them, because no executor is given the token. What
@@ -20,6 +32,8 @@ Modelled on what Hadoop's container executor checks (``min.user.id``, ``banned.u
 
 from __future__ import annotations
 
+import contextlib
+import grp
 import os
 import pwd
 import re
@@ -31,6 +45,13 @@ from hrm.config import AgentSettings
 from hrm.errors import InvalidConfig, LaunchFailed
 
 __all__ = ["Account", "RunAs", "may_switch"]
+
+_ALWAYS_BANNED = frozenset({"root", "nobody"})
+_NOBODY = range(65534, 65536)
+"""The last one is -1 for system calls of 16 bits."""
+_LENT_BY_SYSTEMD = range(61184, 65520)
+"""DynamicUser: the next service of this id would own what a container left."""
+_NOBODYS_GROUPS = frozenset({"nobody", "nogroup"})
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9._@\\-]{0,63}\$?")
 _CAPABILITIES = (1 << 0) | (1 << 6) | (1 << 7)
@@ -73,12 +94,20 @@ class RunAs:
     def __init__(self, settings: AgentSettings) -> None:
         """Raises InvalidConfig: the settings cannot work on this machine."""
         self._uid_min = settings.run_as_uid_min
-        self._banned = frozenset(settings.run_as_banned.replace(",", " ").split()) | {"root"}
+        self._uid_max = settings.run_as_uid_max
+        self._banned = _names(settings.run_as_banned) | _ALWAYS_BANNED
+        self._banned_groups = _names(settings.run_as_banned_groups)
+        self._groups = settings.run_as_groups.strip()
         self._fallback = settings.run_as_fallback
         self._wanted = settings.run_as == "submitter"
         self.active = self._wanted and may_switch()
         if not self.active:
             return
+        if self._uid_max < self._uid_min:
+            raise InvalidConfig(
+                f"run_as_uid_max is {self._uid_max}, below run_as_uid_min ({self._uid_min}): no "
+                f"user is left; raise the one or lower the other"
+            )
         if self._fallback:
             try:
                 found = self._existing(self._fallback)
@@ -93,7 +122,12 @@ class RunAs:
         """For people who look at the node."""
         if self.active:
             others = f"unknown ones as {self._fallback}" if self._fallback else "others are refused"
-            return f"containers run as their submitter, uid {self._uid_min} and up; {others}"
+            groups = self._groups if self._groups in ("all", "none") else f"of {self._groups}"
+            return (
+                f"containers run as their submitter, uid {self._uid_min} to {self._uid_max}, "
+                f"none of them in any of {len(self._banned_groups)} groups that could rule the "
+                f"node (run_as_banned_groups); with groups: {groups}; {others}"
+            )
         me = _name_of(os.geteuid())
         if self._wanted:
             return f"containers run as {me}: only an agent of root can start them as others"
@@ -129,8 +163,8 @@ class RunAs:
             raise LaunchFailed(f"{user[:80]!r} cannot name a user; submit as a user of the node")
         if user in self._banned:
             raise LaunchFailed(
-                f"user {user} may not own containers (run_as_banned, root among them): submit as "
-                f"another user; for a cluster of one user, set run_as = off for the agent"
+                f"user {user} may not own containers (run_as_banned, with root and nobody): submit "
+                f"as another user; for a cluster of one user, set run_as = off for the agent"
             )
 
     def _existing(self, user: str) -> Account | None:
@@ -141,20 +175,72 @@ class RunAs:
             return None
         if entry.pw_name in self._banned:  # a directory may know one user by several names
             self._check_name(entry.pw_name)
+        self._check_ids(user, entry)
+        groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
+        self._check_groups(user, groups)
+        return Account(
+            name=entry.pw_name,
+            uid=entry.pw_uid,
+            gid=entry.pw_gid,
+            groups=tuple(sorted({entry.pw_gid, *self._given(groups)} - {0})),
+            home=entry.pw_dir,
+        )
+
+    def _check_ids(self, user: str, entry: pwd.struct_passwd) -> None:
+        if entry.pw_uid in _NOBODY:
+            raise LaunchFailed(
+                f"user {user} has uid {entry.pw_uid}, that of nobody, which many share: submit as "
+                f"a user of the node's own"
+            )
+        if entry.pw_uid in _LENT_BY_SYSTEMD:
+            raise LaunchFailed(
+                f"user {user} has uid {entry.pw_uid}, one that systemd lends to services "
+                f"({_LENT_BY_SYSTEMD[0]} to {_LENT_BY_SYSTEMD[-1]}): submit as another user"
+            )
         if entry.pw_uid < self._uid_min or entry.pw_gid == 0:
             what = "main group root" if entry.pw_gid == 0 else f"uid {entry.pw_uid}"
             raise LaunchFailed(
                 f"user {user} has {what}, and containers run with uid {self._uid_min} and up and "
                 f"without that group: submit as another user, or lower run_as_uid_min"
             )
-        groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
-        return Account(
-            name=entry.pw_name,
-            uid=entry.pw_uid,
-            gid=entry.pw_gid,
-            groups=tuple(sorted({gid for gid in groups if gid != 0})),
-            home=entry.pw_dir,
-        )
+        if entry.pw_uid > self._uid_max:
+            raise LaunchFailed(
+                f"user {user} has uid {entry.pw_uid}, and containers run with uid {self._uid_max} "
+                f"at most: submit as another user, or raise run_as_uid_max, where users of a "
+                f"directory have such ids and no container's subordinate ids (/etc/subuid) do"
+            )
+
+    def _check_groups(self, user: str, groups: list[int]) -> None:
+        if groups_of_nobody := _ids(_NOBODYS_GROUPS).intersection(groups):
+            raise LaunchFailed(
+                f"user {user} is in the group of nobody (gid {min(groups_of_nobody)}), which many "
+                f"share: give the user a group of its own, or submit as another user"
+            )
+        for name in sorted(self._banned_groups):
+            if _ids({name}).intersection(groups):
+                raise LaunchFailed(
+                    f"user {user} is in group {name}, by which a container could rule the node "
+                    f"(run_as_banned_groups): submit as another user, take {user} out of {name}, "
+                    f"or {name} out of that setting"
+                )
+
+    def _given(self, groups: list[int]) -> set[int]:
+        if self._groups == "all":
+            return set(groups)
+        return set() if self._groups == "none" else _ids(_names(self._groups)) & set(groups)
+
+
+def _names(setting: str) -> frozenset[str]:
+    return frozenset(setting.replace(",", " ").split())
+
+
+def _ids(names: frozenset[str] | set[str]) -> set[int]:
+    """Of those groups that exist on this node, now."""
+    found = set()
+    for name in names:
+        with contextlib.suppress(KeyError):
+            found.add(grp.getgrnam(name).gr_gid)
+    return found
 
 
 def _name_of(uid: int) -> str:

@@ -33,6 +33,9 @@ the agent's order comes as one line of JSON on the shim's standard input: the wo
 has been moved to its place by then, the groups to put the command into, and what to write to the
 command's own input. The end of input without an order, as when the agent dies, ends everything.
 
+Workers of pipelines have no shim, because they end with their agent; they become their user by the
+same code (``shim.py --become ACCOUNT COMMAND...``).
+
 This file runs by itself (``python -I -S shim.py spec.json``): standard library only, one thread,
 about 8 MiB. It stays outside of the container's cgroups, so the container's limits never hit it.
 """
@@ -45,6 +48,7 @@ import functools
 import json
 import operator
 import os
+import resource
 import selectors
 import signal
 import sys
@@ -53,6 +57,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 __all__ = [
+    "BECOME",
     "EXIT_FILE",
     "PROCESS_FILE",
     "SPEC_FILE",
@@ -65,6 +70,7 @@ __all__ = [
     "write_json",
 ]
 
+BECOME = "--become"
 SPEC_FILE = "spec.json"
 PROCESS_FILE = "process.json"
 STOP_FILE = "stop.json"
@@ -76,7 +82,6 @@ _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
 _CAPABILITIES_MAX = 64
-_NICE = 10
 _UMASK = 0o077
 _PR_SET_CHILD_SUBREAPER = 36
 _CHUNK_BYTES = 65_536
@@ -321,6 +326,9 @@ class Shim:
             for path in self._spec["cgroup_files"]:
                 step = f"join the cgroup {path}"
                 Path(path).write_text("0")
+            if (files_max := self._spec.get("files_max")) is not None:
+                _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+                resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, hard))
             if (account := self._spec.get("account")) is not None:
                 step = f"become uid {account['uid']}"
                 _become(account, libc)
@@ -330,9 +338,10 @@ class Shim:
             if os.getppid() != shim:
                 os._exit(127)
             null = self._input[0] if self._input else os.open(os.devnull, os.O_RDONLY)
-            if self._waits and os.geteuid() == 0:  # others could not take it back
-                os.nice(_NICE)
-                _rank_session(0, _NICE)
+            nice = self._spec.get("nice", 0)
+            if self._waits and nice and os.geteuid() == 0:  # others could not take it back
+                os.nice(nice)
+                _rank_session(0, nice)
             for source, target in ((null, 0), (stdout, 1), (stderr, 2)):
                 os.dup2(source, target)
             signal.set_wakeup_fd(-1)
@@ -529,8 +538,26 @@ class Shim:
         write_json(self._dir / EXIT_FILE, document)
 
 
+def _become_and_execute(account: dict[str, Any], argv: list[str]) -> int:
+    """Execute ``argv`` as another user, with the rules of containers and without a supervisor: for
+    processes that shall not outlive the agent. One line of JSON on stdout if that fails."""
+    step = f"become uid {account['uid']}"
+    try:
+        _become(account, ctypes.CDLL(None, use_errno=True))
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        step = f"execute {argv[0]} as uid {account['uid']}"
+        os.execv(argv[0], argv)  # noqa: S606 - no shell wanted
+    except OSError as error:
+        os.write(1, (json.dumps({"error": f"cannot {step}: {error.strerror}"}) + "\n").encode())
+    return 127
+
+
 def main(argv: list[str]) -> int:
-    """Run the container that the spec file ``argv[1]`` describes, to its end."""
+    """Run the container that the spec file ``argv[1]`` describes, to its end; or, after
+    ``BECOME``, be the command ``argv[3:]`` of the account ``argv[2]``."""
+    if argv[1] == BECOME:
+        return _become_and_execute(json.loads(argv[2]), argv[3:])
     path = Path(argv[1])
     spec = json.loads(path.read_text())
     path.unlink()

@@ -47,7 +47,7 @@ __all__ = ["SHUFFLE_DIR", "ShuffleService"]
 SHUFFLE_DIR = "shuffle"
 """Below the work directory: ``<application>/<container>`` of each that the service serves."""
 
-SECRET_VARIABLE = "_SPARK_AUTH_SECRET"  # noqa: S105 - the name, not the secret
+SECRET_VARIABLE = "_SPARK_AUTH_SECRET"  # nosec B105 # noqa: S105 - the name, not the secret
 _MAIN_CLASS = "org.apache.spark.deploy.HrmShuffleService"
 _DELAY_S = 0.5
 _DELAY_MAX_S = 30.0

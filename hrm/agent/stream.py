@@ -48,7 +48,7 @@ class MasterStream(abc.ABC, Generic[Said, Heard]):
         self._log = log
         self._queue: asyncio.Queue[Iterable[Said] | None] | None = None
         self._closing = asyncio.Event()
-        self._jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing
+        self._jitter = random.Random()  # nosec B311 # noqa: S311 - spreads retries, guards nothing
 
     @abc.abstractmethod
     def _connect(self, channel: grpc.aio.Channel, said: AsyncIterator[Said]) -> Any:

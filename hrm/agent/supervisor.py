@@ -25,8 +25,9 @@ import structlog
 
 from hrm.agent import shim
 
-__all__ = ["find", "give_up", "kill_marked", "read_report", "send_signal", "start"]
+__all__ = ["MARK", "find", "give_up", "kill_marked", "read_report", "send_signal", "start"]
 
+MARK = "HRM_CONTAINER_ID"
 _START_LIMIT_S = 30.0
 _REMAINS_LIMIT_S = 5.0
 _REMAINS_PERIOD_S = 0.05
@@ -56,8 +57,9 @@ def read_report(process: subprocess.Popen[bytes]) -> dict[str, Any]:
     """The shim's one line: the running command's pids, or ``error``."""
     assert process.stdout is not None
     with process.stdout as pipe:
-        ready, _, _ = select.select([pipe], [], [], _START_LIMIT_S)
-        if not ready:
+        waiting = select.poll()  # select.select knows no descriptor beyond 1,023
+        waiting.register(pipe, select.POLLIN)
+        if not waiting.poll(1000 * _START_LIMIT_S):
             return {"error": f"its supervisor did not answer within {_START_LIMIT_S:.0f} s"}
         line = pipe.readline()
     try:
@@ -100,14 +102,15 @@ def find(process: dict[str, Any]) -> int | None:
     return pidfd
 
 
-def kill_marked(container_id: str) -> None:
-    """Kill every process that carries the container's mark in its environment."""
+def kill_marked(mark: str) -> None:
+    """Kill every process that carries this mark in its environment: a container's id, or what an
+    agent gives to its workers of pipelines."""
     deadline = time.monotonic() + _REMAINS_LIMIT_S
     while time.monotonic() < deadline:
         marked = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
-                if process.environ().get("HRM_CONTAINER_ID") == container_id:
+                if process.environ().get(MARK) == mark:
                     marked.append(process)
         if not marked:
             return

@@ -26,7 +26,7 @@ import psutil
 import structlog
 
 from hrm.agent.device_memory import DeviceMemory, device_memory_message
-from hrm.agent.disk import DiskWatch
+from hrm.agent.disk import DiskWatch, blind
 from hrm.agent.isolation import Isolation
 from hrm.core.model import EndCause, Usage
 
@@ -103,6 +103,8 @@ class Tracker:
         self._device_memory = device_memory
         self._lock = threading.Lock()
         self._watched: dict[str, _Watched] = {}
+        self._last = Sample(node=Usage(), containers={}, breaches=())
+        self._blind = ""
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hrm-tracker", daemon=True)
 
@@ -143,10 +145,19 @@ class Tracker:
     def _run(self) -> None:
         while not self._ending.wait(self._interval_s):
             try:
-                self._on_sample(self.sample())
+                sample = self.sample()
+            except Exception as error:
+                # One bad sample (no descriptor left, a file of /proc that this kernel lacks) must
+                # not end the watch; but what cannot be watched must not start.
+                why = blind("usage", error)
+                if why != self._blind:
+                    _log.exception("sampling failed")
+                self._blind = why
+                sample = replace(self._last, breaches=(), closed=why)
+            try:
+                self._on_sample(sample)
             except Exception:
-                # One bad sample (a file of /proc that this kernel lacks) must not end the watch.
-                _log.exception("sampling failed")
+                _log.exception("a sample was not taken")
 
     def sample(self) -> Sample:
         """Look once, now."""
@@ -175,8 +186,12 @@ class Tracker:
             if breach is not None:
                 entry.breached = True
                 breaches.append(breach)
-        closed = self._disk.low if self._disk is not None else ""
-        return Sample(node=self._node(), containers=usages, breaches=tuple(breaches), closed=closed)
+        closed = (self._disk.blind or self._disk.low) if self._disk is not None else ""
+        self._last = Sample(
+            node=self._node(), containers=usages, breaches=tuple(breaches), closed=closed
+        )
+        self._blind = ""
+        return self._last
 
     def _node(self) -> Usage:
         usage = _node_usage()

@@ -14,8 +14,10 @@ paths valid that the JVM knows.
 
 The memory of the pool, all kinds of it, is not offered to the cluster (``reserved_mib``), so that
 it is never taken twice. It starts one JVM at a time, of the kind wanted last first, when nobody has
-asked for an executor for some seconds and the machine has a core to spare, after a minute in any
-case; at a low priority where the agent is root. It gives up a kind after some failures in a row.
+asked for an executor for some seconds (``warm_delay_s``) and the machine has a core to spare, after
+a minute in any case; at a low priority where the agent is root. Where an operator wants no such
+regard, 0 seconds make the pool at once, at the agent's priority. It gives up a kind after some
+failures in a row.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from typing import Any
 import psutil
 import structlog
 
+from hrm import descriptors
 from hrm.agent import shim
 from hrm.agent.archives import Count
 from hrm.agent.logs import STREAMS
@@ -59,8 +62,8 @@ MEMORY_MAX_MIB = 768
 """The most that a JVM in waiting may take."""
 
 FAILURES_MAX = 3
-CALM_S = 5.0
 CALM_LIMIT_S = 60.0
+_NICE = 10
 _READY_LIMIT_S = 600.0  # for the lowest priority of a busy node; alone it takes some 20 s
 _END_LIMIT_S = 10.0
 _ORDER_LIMIT_S = 10.0
@@ -188,12 +191,10 @@ class WarmPool:
         settings: AgentSettings,
         spark: Spark,
         plugin: Callable[[], str] | None = None,
-        calm_s: float = CALM_S,
         idle_s: Callable[[], float] = machine_idle_s,
     ) -> None:
         """``plugin``: finds the jar with ``WarmExecutor``; built where it is not given.
-        ``calm_s``: time without another executor, and with a core to spare, before a JVM is
-        started. ``idle_s``: seconds that cores have had nothing to do, ever."""
+        ``idle_s``: seconds that cores have had nothing to do, ever."""
         self._size = settings.warm_executors
         self._kinds_max = settings.warm_kinds_max
         self._dir = settings.work_dir.absolute() / "warm"
@@ -204,7 +205,7 @@ class WarmPool:
         self._leaving: list[WarmJvm] = []
         self._building: _Kind | None = None
         self._asked_at_s = 0.0
-        self._calm_s = calm_s
+        self._delay_s = settings.warm_delay_s
         self._idle_s = idle_s
         self._kick = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -352,13 +353,13 @@ class WarmPool:
         an idle core, within a limit."""
         spare = min(1.0, (psutil.cpu_count() or 1) / 2)
         latest = time.monotonic() + CALM_LIMIT_S
-        idle = self._calm_s == 0.0
+        idle = self._delay_s == 0.0
         while (now := time.monotonic()) < latest:
-            wait_s = self._asked_at_s + self._calm_s - now
+            wait_s = self._asked_at_s + self._delay_s - now
             if idle and wait_s <= 0:
                 return
             before_s = self._idle_s()
-            await asyncio.sleep(min(max(wait_s, self._calm_s), latest - now))
+            await asyncio.sleep(min(max(wait_s, self._delay_s), latest - now))
             idle = self._idle_s() - before_s >= spare * (time.monotonic() - now)
 
     async def _warm_up(self, profile: Profile) -> WarmJvm:
@@ -419,7 +420,9 @@ class WarmPool:
             "log_bytes_max": _LOG_BYTES_MAX,
             "log_files_max": 1,
             "grace_s": 0.0,
+            "files_max": descriptors.for_children(),
             "waits": True,
+            "nice": _NICE if self._delay_s else 0,
         }  # fmt: skip
         shim.write_json(path / shim.SPEC_FILE, document)
         with (path / "shim.log").open("ab") as log:

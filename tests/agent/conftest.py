@@ -15,11 +15,12 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from hrm import rpc
+from hrm import rpc_server
 from hrm.core.model import ContainerId
 from hrm.tls_server import ServerTls, listen
 from hrm.v1 import common_pb2, node_pb2, node_pb2_grpc
 
+REPOSITORY = Path(__file__).parents[2]
 TOKEN = "the-token-of-the-tests"
 ENDED = common_pb2.CONTAINER_STATE_ENDED
 RUNNING = common_pb2.CONTAINER_STATE_RUNNING
@@ -44,10 +45,10 @@ class Master(node_pb2_grpc.NodeServiceServicer):
 
     async def start(self, port: int = 0) -> None:
         self._server = grpc.aio.server(
-            interceptors=[rpc.TokenInterceptor(TOKEN)], options=rpc.SERVER_OPTIONS
+            interceptors=[rpc_server.TokenInterceptor(TOKEN)], options=rpc_server.SERVER_OPTIONS
         )
         node_pb2_grpc.add_NodeServiceServicer_to_server(self, self._server)
-        self.port = listen(self._server, f"127.0.0.1:{port}", self.secure)
+        self.port = listen(self._server, f"127.0.0.1:{port}", self.secure, allow_clear_text=False)
         await self._server.start()
 
     async def stop(self) -> None:
@@ -173,7 +174,7 @@ class AgentProcess:
     """One agent in a process of its own."""
 
     def __init__(self, settings: dict[str, Any], log: Path) -> None:
-        self.work_dir = Path(settings["work_dir"])
+        self.work_dir = log.parent / settings["work_dir"]
         self._log = log
         with log.open("ab") as stderr:
             self.process = subprocess.Popen(
@@ -181,11 +182,18 @@ class AgentProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
+                cwd=log.parent,
+                env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
             )
 
     @property
     def log(self) -> str:
         return self._log.read_text()
+
+    async def until_logged(self, part: str, limit_s: float = LIMIT_S) -> None:
+        async with asyncio.timeout(limit_s):
+            while part not in self.log:  # noqa: ASYNC110 - another process writes it
+                await asyncio.sleep(0.02)
 
     def said(self, container_id: str) -> str:
         """A container's standard output."""

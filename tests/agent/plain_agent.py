@@ -22,7 +22,7 @@ def command_of(
 ) -> Launch:
     environment = {"PATH": os.environ["PATH"], **dict(spec.launch.environment)}
     environment |= gpu_environment(spec, gpu)
-    environment |= {"HRM_CONTAINER_ID": spec.container_id}
+    environment |= {"HRM_CONTAINER_ID": spec.container_id, "SPARK_LOG_URL_STDOUT": stdout}
     return Launch(argv=("sh", "-c", environment["COMMAND"]), environment=environment)
 
 

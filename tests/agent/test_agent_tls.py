@@ -51,22 +51,48 @@ async def test_it_registers_and_serves_logs_encrypted(
         assert refused.value.code().name == code
 
 
-async def test_a_mismatch_with_the_master_is_one_line_and_the_end(
+async def test_what_speaks_no_tls_on_the_masters_port_is_no_master_and_is_outlived(
     master: Master, start_agent: StartAgent, pair: certificates.Pair, settings: dict[str, Any]
 ) -> None:
     agent = start_agent(**settings)
-    assert (await agent.ended())[0] == 1
-    assert f"hrm agent: 127.0.0.1:{master.port} speaks no TLS" in agent.log.splitlines()[-1]
+    await agent.until_logged(f"127.0.0.1:{master.port} speaks no TLS")
+    assert master.registrations == []
+    port = master.port
+    await master.stop()
+    master.secure = ServerTls(*pair)
+    await master.start(port)
+    await master.until(lambda: master.registrations)
+    assert agent.process.poll() is None
+
+
+async def test_an_agent_in_clear_text_is_told_of_a_master_that_speaks_tls(
+    master: Master, start_agent: StartAgent, pair: certificates.Pair
+) -> None:
     await _encrypted(master, pair)
     agent = start_agent()
-    assert (await agent.ended())[0] == 1
-    assert f"hrm agent: 127.0.0.1:{master.port} speaks TLS" in agent.log.splitlines()[-1]
+    await agent.until_logged(f"127.0.0.1:{master.port} speaks TLS")
     assert master.registrations == []
+
+
+async def test_a_master_that_proves_itself_and_refuses_the_token_is_the_end(
+    master: Master,
+    start_agent: StartAgent,
+    pair: certificates.Pair,
+    settings: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    await _encrypted(master, pair)
+    wrong = tmp_path / "wrong"
+    wrong.write_text("not-the-token-of-the-tests")
+    wrong.chmod(0o600)
+    agent = start_agent(**settings, token_file=str(wrong))
+    assert await agent.ended() == (1, "")
+    assert "hrm agent: missing or wrong token; HRM_TOKEN_FILE" in agent.log.splitlines()[-1]
 
 
 async def test_one_that_has_the_authority_and_no_certificate_is_told(
     master: Master, start_agent: StartAgent, settings: dict[str, Any]
 ) -> None:
     agent = start_agent(tls_ca=settings["tls_ca"])
-    assert (await agent.ended())[0] == 1
+    assert (await agent.ended())[0] == 2
     assert "has no certificate; give it one: --tls-cert" in agent.log.splitlines()[-1]

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import grpc
 import pytest
 
-from hrm import rpc
+from benchmarks.processes import free_port
+from hrm import ownership, rpc
 from hrm.agent import shim
 from hrm.agent.isolation import DRIVERS, detect
 from hrm.errors import InvalidConfig
@@ -47,7 +52,11 @@ async def test_one_container_from_assignment_to_end(
     assert shim.start_ticks(int((work.parent / "daemon.pid").read_text())) is None
     assert not (work / "local").exists()
 
-    assert await asyncio.to_thread(_get, status.stdout_url) == b"hello\n"
+    link = await _linked(registration.endpoint, "app-1-x1")
+    assert link.startswith(f"{status.stdout_url}?for=eve&until=")
+    assert await asyncio.to_thread(_get, link) == b"hello\n"
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        await asyncio.to_thread(_get, status.stdout_url)
 
     master.acknowledge("app-1-x1")
     beats = len(master.heartbeats)
@@ -65,6 +74,78 @@ async def test_one_container_from_assignment_to_end(
     )
     assert not (agent.work_dir / "ready.json").exists()
     assert not _groups(registration.identity)
+
+
+async def test_a_relative_work_directory_holds_containers_like_any_other(
+    master: Master, start_agent: StartAgent
+) -> None:
+    start_agent(work_dir="work", token_file="token")
+    registration = await master.until(lambda: master.registrations and master.registrations[0])
+    master.assign("app-1-x1", "echo hello")
+    status = await master.until_state("app-1-x1", ENDED)
+    assert (status.end.cause, status.end.exit_code) == (common_pb2.END_CAUSE_EXITED, 0), status.end
+    link = await _linked(registration.endpoint, "app-1-x1")
+    assert await asyncio.to_thread(_get, link) == b"hello\n"
+    assert registration.name == "node-1"
+
+
+async def _linked(endpoint: str, container_id: str) -> str:
+    ask = node_pb2.LinkContainerLogRequest(container_id=container_id, asker="eve")
+    async with rpc.channel(endpoint, TOKEN) as channel:
+        stub: Any = node_pb2_grpc.AgentServiceStub(channel)
+        return str((await stub.LinkLog(ask, timeout=20)).url)
+
+
+async def test_what_sparks_ui_shows_opens_under_the_next_agent_too(
+    master: Master, start_agent: StartAgent
+) -> None:
+    agent = start_agent(log_port=free_port())
+    await master.until(lambda: master.registrations)
+    master.assign("app-1-x1", "echo $SPARK_LOG_URL_STDOUT; exec sleep 600", user="ada")
+    await master.until_state("app-1-x1", RUNNING)
+    link = await master.until(lambda: agent.said("app-1-x1").strip())
+    assert "/containers/app-1-x1/stdout?for=ada&sig=" in link
+    assert await asyncio.to_thread(_get, link) == f"{link}\n".encode()
+    port = urlsplit(link).port
+    await agent.kill()
+    agent = start_agent(log_port=port, log_links_keep_s=0.0)
+    again = await master.until(lambda: len(master.registrations) == 2 and master.registrations[1])
+    assert link not in str(again)
+    assert await asyncio.to_thread(_get, link) == f"{link}\n".encode()
+    master.order_stop("app-1-x1")
+    await master.until_state("app-1-x1", ENDED)
+    with pytest.raises(urllib.error.HTTPError, match="410"):
+        await asyncio.to_thread(_get, link)
+
+
+async def test_an_agent_proves_with_a_key_of_its_work_directory_that_it_is_its_node(
+    master: Master, start_agent: StartAgent
+) -> None:
+    agent = start_agent()
+    first = await master.until(lambda: master.registrations and master.registrations[0])
+    path = agent.work_dir / "ownership-key"
+    about = path.stat()
+    assert (about.st_mode & 0o777, about.st_uid) == (0o600, os.getuid())
+    assert first.ownership_key == path.read_text().strip()
+    assert ownership.owner_of(first.ownership_key)
+    assert first.identity not in first.ownership_key, "which stands in names of control groups"
+    path.chmod(0o644)
+    await agent.kill()
+    start_agent()
+    again = await master.until(lambda: len(master.registrations) == 2 and master.registrations[1])
+    assert (again.ownership_key, again.identity) == (first.ownership_key, first.identity)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+async def test_an_agent_whose_node_is_anothers_says_so_and_gets_the_name_when_it_is_free(
+    master: Master, start_agent: StartAgent
+) -> None:
+    master.refuse = grpc.StatusCode.PERMISSION_DENIED
+    agent = start_agent()
+    await agent.until_logged("another live agent has the name")
+    master.refuse = None
+    await master.until(lambda: master.registrations)
+    assert "Traceback" not in agent.log
 
 
 async def test_a_waiting_container_starts_when_room_appears(
@@ -381,18 +462,49 @@ async def test_a_killed_supervisor_is_noticed(master: Master, start_agent: Start
     assert shim.start_ticks(int((work.parent / "daemon.pid").read_text())) is None
 
 
-async def test_a_wrong_token_is_one_line(
+async def test_a_wrong_token_is_told_and_the_right_one_is_taken_without_a_restart(
     master: Master, start_agent: StartAgent, tmp_path: Path
 ) -> None:
-    wrong = tmp_path / "wrong"
-    wrong.write_text("not-the-token")
-    wrong.chmod(0o600)
-    agent = start_agent(token_file=str(wrong))
+    token = tmp_path / "another"
+    token.write_text("not-the-token-of-the-tests")
+    token.chmod(0o600)
+    agent = start_agent(token_file=str(token))
+    await _until(lambda: "missing or wrong token; HRM_TOKEN_FILE" in agent.log)
+    assert master.registrations == []
+    token.write_text(TOKEN)
+    await master.until(lambda: master.registrations)
+
+
+async def test_a_node_that_cannot_sample_is_closed_until_it_can(
+    master: Master, start_agent: StartAgent
+) -> None:
+    agent = start_agent()
+    await master.until(lambda: master.heartbeats)
+    limits = resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE, (8, limits[1]))
+    await agent.until_logged("the agent cannot measure usage: Too many open files; raise its limit")
+    # Closed, it registers again, for which it needs a descriptor, too.
+    resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE, limits)
+    await agent.until_logged("no longer")
+    await master.until(lambda: len(master.registrations) > 1)
+    await master.until(lambda: not any(u.draining for u in master.registrations[-1].resource_units))
+    master.assign("app-1-x1", "ulimit -Sn")
+    await master.until_state("app-1-x1", ENDED)
+    assert agent.said("app-1-x1").strip() == str(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+async def test_no_clear_text_to_other_machines_unless_allowed_by_name(
+    start_agent: StartAgent,
+) -> None:
+    agent = start_agent(master="192.0.2.1:7480")
     code, out = await agent.ended()
-    assert (code, out) == (1, "")
-    assert agent.log.splitlines()[-1].startswith(
-        "hrm agent: missing or wrong token; HRM_TOKEN_FILE"
-    )
+    assert (code, out) == (2, "")
+    assert "will not send the cluster's token to 192.0.2.1:7480" in agent.log.splitlines()[-1]
+    agent = start_agent(host="0.0.0.0")
+    assert (await agent.ended())[0] == 2
+    assert "will not listen on 0.0.0.0 in clear text" in agent.log.splitlines()[-1]
+    agent = start_agent(master="192.0.2.1:7480", allow_clear_text=True)
+    await _until(lambda: "no master; trying on" in agent.log)
 
 
 async def test_a_name_that_is_taken_is_one_line(master: Master, start_agent: StartAgent) -> None:
@@ -406,7 +518,7 @@ async def test_one_work_directory_has_one_agent(master: Master, start_agent: Sta
     first = start_agent()
     await master.until(lambda: master.registrations)
     second = start_agent(name="node-2")
-    assert (await second.ended())[0] == 1
+    assert (await second.ended())[0] == 2
     assert f"another agent works in {first.work_dir}" in second.log
     assert first.process.poll() is None
 
@@ -470,3 +582,38 @@ async def _until(condition: Callable[[], object], limit_s: float = 20.0) -> None
     async with asyncio.timeout(limit_s):
         while not condition():  # noqa: ASYNC110 - another process makes it true
             await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("how", ["binary", "pipe"])
+async def test_a_damaged_binding_is_left_for_the_settings(
+    master: Master, start_agent: StartAgent, tmp_path: Path, how: str
+) -> None:
+    (tmp_path / "work").mkdir()
+    path = tmp_path / "work" / "binding.json"
+    os.mkfifo(path) if how == "pipe" else path.write_bytes(b"\xff\x00{")
+    agent = start_agent()
+    await master.until(lambda: master.registrations)
+    assert "the binding that was kept is unreadable" in agent.log
+
+
+async def test_a_binary_identity_is_a_new_one(
+    master: Master, start_agent: StartAgent, tmp_path: Path
+) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "identity").write_bytes(b"\xff\x00" * 50)
+    start_agent()
+    registration = await master.until(lambda: master.registrations and master.registrations[0])
+    assert len(registration.identity) == 32
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+async def test_something_else_in_place_of_the_identity_is_one_line(
+    start_agent: StartAgent, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    (tmp_path / "work").mkdir()
+    make(tmp_path / "work" / "identity")
+    agent = start_agent()
+    code, _ = await agent.ended()
+    assert code != 0
+    assert "cannot use the work directory" in agent.log
+    assert "identity is no regular file; remove it" in agent.log

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
@@ -21,6 +22,7 @@ import grpc
 import pytest
 
 from hrm import certificates
+from hrm.agent import driver_runner
 from hrm.agent.driver import driver_launch, files_of, without_secrets
 from hrm.agent.driver_files import bring
 from hrm.agent.driver_runner import spark_submit_arguments
@@ -81,7 +83,7 @@ class Node:
         self.work_dir = directory / "work"
         (self.work_dir / "tmp").mkdir(parents=True)
         token = directory / "token"
-        token.write_text("secret\n")
+        token.write_text("secret-of-the-tests\n")
         self.program = directory / "spark-submit"
         self.document: dict[str, Any] = {
             "submission_id": "driver-1", "attempt": 2, "name": "app", "master": f"127.0.0.1:{port}",
@@ -338,7 +340,11 @@ def test_the_container_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("SECRET_OF_THE_AGENT", "x")
     monkeypatch.setenv("HRM_EVENT_LOG_DIR", "/shared/logs")
     spark = Spark(home=tmp_path / "spark", version="4.3.0", python_path=())
-    document = {"submission_id": "driver-1", "conf": [["spark.hrm.driverEnv.REGION", "north"]]}
+    document = {
+        "submission_id": "driver-1",
+        "ownership_key": "k" * 64,
+        "conf": [["spark.hrm.driverEnv.REGION", "north"]],
+    }
     spec = ContainerSpec(
         container_id=ContainerId("driver-1-x2"),
         application_id=ApplicationId("driver-1"),
@@ -352,7 +358,7 @@ def test_the_container_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
     java = Java(command=Path("/jdk/bin/java"), home=Path("/jdk"), version="17")
     token = tmp_path / "cluster-token"
-    token.write_text("secret")
+    token.write_text("secret-of-the-tests")
     token.chmod(0o600)
     settings = AgentSettings(
         work_dir=tmp_path / "agent", host="10.0.0.7", master="10.0.0.1:7480", token_file=token
@@ -374,7 +380,10 @@ def test_the_container_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (told["attempt"], told["master"], told["host"]) == (2, "10.0.0.1:7480", "10.0.0.7")
     assert told["cache_dir"] == str(tmp_path / "cache")
     assert told["token_file"] == str(tmp_path / "token") == made.environment["HRM_TOKEN_FILE"]
-    assert made.files["token"] == "secret"
+    assert made.files["token"] == "secret-of-the-tests"
+    key_file = made.environment["HRM_SUBMISSION_OWNERSHIP_KEY_FILE"]
+    assert (key_file, made.files["ownership-key"]) == (str(tmp_path / "ownership-key"), "k" * 64)
+    assert "k" * 64 not in str((made.argv, made.environment))
     assert told["tls_ca"] == "" == made.environment["HRM_TLS_CA"], "clear text, whatever lies there"
     certificates.make(tmp_path, ["node-1"])
     settings = settings.model_copy(update={"tls_ca": tmp_path / "ca.pem"})
@@ -397,3 +406,56 @@ def test_what_of_a_document_may_stay_on_the_disk() -> None:
     assert without_secrets("") == "", "an executor is no driver"
     for unreadable in ("", "{", "[]", '{"resources": [7]}', '{"resources": 7}'):
         assert files_of(unreadable) == frozenset()
+
+
+class _Clock:
+    """In place of the runner's clock and of its pauses."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now = 1_000.0
+        patch.setattr(driver_runner, "_now_s", lambda: self.now)
+        patch.setattr(time, "sleep", self._pass)
+
+    def _pass(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class _Away:
+    """A master out of reach for ``calls`` calls; ``sleeps``: the runner does, in call number n."""
+
+    def __init__(self, clock: _Clock, calls: int, sleeps: dict[int, float]) -> None:
+        self._clock = clock
+        self._calls = calls
+        self._sleeps = sleeps
+        self.asked = 0
+
+    def Lease(self, request: Any, timeout: float) -> pb.LeaseDriverResponse:  # noqa: N802
+        self.asked += 1
+        self._clock.now += timeout + self._sleeps.get(self.asked, 0.0)
+        if self.asked <= self._calls:
+            raise grpc.RpcError
+        return pb.LeaseDriverResponse(lease_s=20.0, renew_s=5.0)
+
+
+@pytest.mark.parametrize("slept_s", [0.0, 10_000.0])
+def test_the_patience_of_a_runner_with_its_master_counts_only_while_it_is_awake(
+    monkeypatch: pytest.MonkeyPatch, slept_s: float
+) -> None:
+    clock = _Clock(monkeypatch)
+    away = _Away(clock, calls=12, sleeps={3: slept_s})
+    driver_runner.Lease(away, "m:1", "driver-1", 1, "k" * 64).take()
+    assert away.asked == 13
+    hopeless = _Away(clock, calls=1_000, sleeps={3: slept_s})
+    with pytest.raises(HrmError):
+        driver_runner.Lease(hopeless, "m:1", "driver-1", 1, "k" * 64).take()
+    assert hopeless.asked < 60
+
+
+def test_a_lease_is_over_when_its_time_is_whether_or_not_its_runner_slept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = _Clock(monkeypatch)
+    lease = driver_runner.Lease(_Away(clock, calls=0, sleeps={}), "m:1", "driver-1", 1, "k" * 64)
+    lease.take()
+    monkeypatch.setattr(lease._over, "wait", lambda _: setattr(clock, "now", clock.now + 500.0))
+    assert lease.hold().startswith("no master has renewed the driver's lease in time")

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from hrm import ownership
 from hrm.agent import shim
 from hrm.agent.run_as import may_switch
 from hrm.v1 import submission_pb2 as pb
@@ -94,7 +95,9 @@ async def submitted(master: Running, **fields: Any) -> str:
         "resources": [pb.DriverResource(role=pb.RESOURCE_ROLE_MAIN, uri="local:/a.jar")], **fields,
     }  # fmt: skip
     stub = submission_pb2_grpc.SubmissionServiceStub(master.channel)
-    request = pb.SubmitRequest(key=uuid.uuid4().hex, driver=pb.DriverSpec(**values))
+    request = pb.SubmitRequest(
+        key=uuid.uuid4().hex, driver=pb.DriverSpec(**values), ownership_key=ownership.new_key()
+    )
     return str((await stub.Submit(request)).submission_id)
 
 
@@ -156,9 +159,13 @@ async def test_a_driver_that_its_agent_ends_is_started_again_and_the_reason_told
     assert again.attempt == 2
 
 
+USER = "games"
+"""Every machine has it; its uid is below the default bound."""
+
 TELL = """#!/bin/sh
 for main; do :; done
-id -u; stat -c '%u %a' "$main" "$HRM_TOKEN_FILE"; cat "$main"; echo "# changed" >> "$main"
+id -u; stat -c '%u %a' "$main" "$HRM_TOKEN_FILE" \\
+    "$HRM_SUBMISSION_OWNERSHIP_KEY_FILE"; cat "$main"; echo "# changed" >> "$main"
 """
 DATA = b"print(1)\n"
 DIGEST = hashlib.sha256(DATA).hexdigest()
@@ -170,7 +177,7 @@ def _unable() -> str:
         return "only root can become another user"
     command = [sys.executable, "-c", "import grpc, hrm"]
     try:
-        subprocess.run(command, user="nobody", check=True, timeout=60, capture_output=True)
+        subprocess.run(command, user=USER, check=True, timeout=60, capture_output=True)
     except (OSError, subprocess.SubprocessError):
         return f"other users cannot run {sys.executable}"
     return ""
@@ -190,23 +197,23 @@ def open_dir() -> Iterator[Path]:
 async def test_a_driver_of_another_user_has_its_files_and_the_next_one_finds_them(
     master: Running, start_agent: StartAgent, open_dir: Path
 ) -> None:
-    nobody = pwd.getpwnam("nobody").pw_uid
+    uid = pwd.getpwnam(USER).pw_uid
     work = open_dir / "work"
-    start_agent(**made_spark(open_dir, TELL), WORK_DIR=work, RUN_AS="submitter")
+    start_agent(**made_spark(open_dir, TELL), WORK_DIR=work, RUN_AS="submitter", RUN_AS_UID_MIN=1)
     stub = submission_pb2_grpc.SubmissionServiceStub(master.channel)
     digest = pb.FileDigest(sha256=DIGEST, size_bytes=len(DATA), name="a.jar")
     await stub.PutPiece(pb.PutPieceRequest(file=digest, data=DATA))
     main = pb.DriverResource(role=pb.RESOURCE_ROLE_MAIN, name="a.jar", file=digest)
-    kept = work / "files" / str(nobody) / DIGEST
+    kept = work / "files" / str(uid) / DIGEST
     ended = (pb.SUBMISSION_STATE_FINISHED, pb.SUBMISSION_STATE_FAILED)
     for attempt in ("first", "second"):
-        submission_id = await submitted(master, user="nobody", resources=[main], supervise=False)
+        submission_id = await submitted(master, user=USER, resources=[main], supervise=False)
         done = await until(master, submission_id, lambda found: found.state in ended)
         assert done.state == pb.SUBMISSION_STATE_FINISHED, done.message
         said = (work / "containers" / f"{submission_id}-x1" / "stdout").read_text()
-        assert said.splitlines() == [str(nobody), *[f"{nobody} 600"] * 2, "print(1)"], attempt
+        assert said.splitlines() == [str(uid), *[f"{uid} 600"] * 3, "print(1)"], attempt
         assert kept.read_bytes() == DATA
-        assert (kept.stat().st_uid, kept.stat().st_mode & 0o077) == (nobody, 0)
+        assert (kept.stat().st_uid, kept.stat().st_mode & 0o077) == (uid, 0)
         assert (kept.stat().st_mtime > 1000) or attempt == "first", "the second has used it"
         os.utime(kept, (1.0, 1.0))
     assert (work / "files").stat().st_uid == os.getuid()

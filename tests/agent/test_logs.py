@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import html
+import os
+import re
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import grpc.aio
 import pytest
 
-from hrm import rpc
-from hrm.agent.logs import PAGE_BYTES, LogPages, LogReader, Logs, LogService, signature
-from hrm.agent.shim import Log
+from hrm import certificates, rpc, rpc_server
+from hrm.agent.log_links import LogLinks
+from hrm.agent.logs import PAGE_BYTES, LogPages, LogReader, Logs, LogService
+from hrm.agent.shim import EXIT_FILE, Log
+from hrm.tls_server import ServerTls
 from hrm.v1 import node_pb2, node_pb2_grpc
+from tests.hostile_text import unseen
 
 TOKEN = "the-token-of-the-tests"
+KEY = "the ownership key of this node"
 
 
 def read_all(reader: LogReader) -> bytes:
@@ -31,6 +40,22 @@ def test_a_log_is_one_text(tmp_path: Path) -> None:
     log.write(b"0123456789abcdefghijABCDEFGHIJ...")
     assert (tmp_path / "stdout").read_bytes() == b"..."
     assert read_all(LogReader(tmp_path / "stdout")) == b"abcdefghijABCDEFGHIJ..."
+
+
+def test_what_is_no_file_in_place_of_a_log_is_not_read(tmp_path: Path) -> None:
+    """The agent may read more than whoever made these."""
+    (tmp_path / "secret").write_bytes(b"secret")
+    (tmp_path / "link").symlink_to(tmp_path / "secret")
+    (tmp_path / "kept").write_bytes(b"newest")
+    (tmp_path / "kept.1").symlink_to(tmp_path / "secret")
+    (tmp_path / "kept.2").write_bytes(b"beyond the end")
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(tmp_path / "socket"))
+        for name in ("link", "pipe", "socket"):
+            assert read_all(LogReader(tmp_path / name)) == b""
+            assert read_all(LogReader(tmp_path / name, 100)) == b""
+    assert read_all(LogReader(tmp_path / "kept")) == b"newest"
 
 
 @pytest.mark.parametrize("tail_bytes", [1, 3, 4, 13, 14, 22, 23, 24, 1000])
@@ -74,7 +99,9 @@ class Node:
 
     def __init__(self, directory: Path) -> None:
         self.over: bool | None = False
-        self.logs = Logs(directory, TOKEN, lambda name: self.over if name == "c1" else None)
+        self.now = 1_800_000_000.0
+        self.links = LogLinks(KEY, asked_s=3600.0, keep_s=600.0, clock=lambda: self.now)
+        self.logs = Logs(directory, self.links, lambda name: self.over if name == "c1" else None)
         self.dir = directory / "c1"
         self.dir.mkdir()
         self.server: asyncio.Server
@@ -95,7 +122,19 @@ class Node:
         return int(answer.split(" ", 2)[1]), answer
 
     def link(self, stream: str = "stdout") -> str:
-        return self.logs.url("c1", stream).removeprefix(f"http://{self.logs.address}")
+        return self.target(self.logs.url("c1", stream, "ada"))
+
+    def asked(self, stream: str = "stdout") -> str:
+        return self.target(self.logs.link("c1", stream, "eve")[0])
+
+    def target(self, url: str) -> str:
+        return url.removeprefix(f"http://{self.logs.address}")
+
+    def end(self, at_s: float) -> None:
+        """Its container ended then, says its record."""
+        self.over = True
+        (self.dir / EXIT_FILE).write_text("{}")
+        os.utime(self.dir / EXIT_FILE, (at_s, at_s))
 
 
 @pytest.fixture
@@ -141,18 +180,27 @@ async def test_pages_of_a_long_log(node: Node) -> None:
 async def test_a_signature_opens_nothing_else(node: Node) -> None:
     (node.dir / "stdout").write_text("public")
     (node.dir / "stderr").write_text("secret")
-    sig = signature("/containers/c1/stdout", TOKEN)
+    path = "/containers/c1/stdout"
+    good, other = node.link().partition("?")[2], LogLinks("other key", asked_s=9.0, keep_s=9.0)
+    asked = node.asked().partition("?")[2]
+    until = parse_qs(asked)["until"][0]
     for target in (
-        "/containers/c1/stdout",
-        "/containers/c1/stdout?sig=",
-        f"/containers/c1/stdout?sig={sig[:-1]}0{sig[-1]}",
-        f"/containers/c1/stderr?sig={sig}",
-        f"/containers/c2/stdout?sig={sig}",
-        f"/containers/c1/stdout?sig={signature('/containers/c1/stdout', 'other token')}",
-        "/containers/c1/stdout?sig=%C3%A9",
+        path,
+        f"{path}?sig=",
+        f"{path}?{good[:-2]}0{good[-1]}",
+        f"{path}?{good.replace('ada', 'eve')}",
+        f"/containers/c1/stderr?{good}",
+        f"/containers/c2/stdout?{good}",
+        f"{path}?{other.of_application(path, 'ada')}",
+        f"{path}?{asked.replace(until, str(int(until) + 1))}",
+        f"{path}?{asked.replace(f'&until={until}', '')}",
+        f"{path}?{asked.replace('eve', 'ada')}",
+        f"{path}?sig=%C3%A9",
+        f"{path}?until=nan&sig=x",
     ):
         status, answer = await node.get(target)
         assert status == 403, target
+        assert "hrm app logs" in answer, "how to get one"
         assert "secret" not in answer
         assert "public" not in answer
 
@@ -163,7 +211,7 @@ async def test_a_signature_opens_nothing_else(node: Node) -> None:
 )
 async def test_an_id_that_is_a_path_is_refused_even_when_signed(node: Node, path: str) -> None:
     (node.dir.parent / "stdout").write_text("outside")
-    status, answer = await node.get(f"{path}?sig={signature(path, TOKEN)}")
+    status, answer = await node.get(f"{path}?{node.links.of_application(path, 'ada')}")
     assert status == 400
     assert "is no container id" in answer
 
@@ -209,16 +257,94 @@ async def serving(before: set[asyncio.Task[Any]], *, some: bool) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize("accept", ["text/html", "*/*"])
+async def test_pages_show_a_log_and_nothing_in_it_acts(node: Node, accept: str) -> None:
+    (node.dir / "stdout").write_bytes(b"a\r\n\x1b[2J\x00\tb\xe2\x80\xae\xff<i>\n")
+    status, answer = await node.get(node.link(), accept=accept)
+    body = answer.partition("\r\n\r\n")[2]
+    assert status == 200
+    assert unseen(body, allowed="\n\t") == []
+    tag = "&lt;i&gt;" if accept == "text/html" else "<i>"
+    assert f"a\n\\x1b[2J\\x00\tb\\u202e\ufffd{tag}\n" in body
+
+
 async def test_a_log_that_is_gone(node: Node) -> None:
     path = "/containers/c9/stdout"
-    status, answer = await node.get(f"{path}?sig={signature(path, TOKEN)}")
+    status, answer = await node.get(f"{path}?{node.links.of_application(path, 'ada')}")
     assert status == 404
     assert "never ran here" in answer
 
 
+async def test_what_sparks_pages_show_opens_while_the_container_lives_and_a_time_after(
+    node: Node,
+) -> None:
+    (node.dir / "stdout").write_text("here")
+    link, asked = node.link(), node.asked()
+    for _ in range(2):
+        assert (await node.get(link))[0] == 200
+        node.now += 365 * 86_400.0
+    node.end(node.now)
+    node.now += 600.0
+    for over in (True, None):  # the agent knows of it still; and only its directory does
+        node.over = over
+        assert (await node.get(link))[0] == 200
+    node.now += 1.0
+    status, answer = await node.get(link)
+    assert status == 410
+    assert "more than 600 s ago (log_links_keep_s)" in answer
+    assert "here" not in answer
+    assert (await node.get(asked))[0] == 410
+    assert (await node.get(node.asked()))[0] == 200, "who asks again may read it"
+
+
+async def test_a_link_is_for_who_asked_and_for_a_while(node: Node) -> None:
+    (node.dir / "stdout").write_text("here")
+    url, expires_at_s = node.logs.link("c1", "stdout", "eve")
+    assert expires_at_s == node.now + 3600.0
+    assert parse_qs(urlsplit(url).query)["for"] == ["eve"]
+    assert url != node.logs.link("c1", "stdout", "ada")[0]
+    assert (await node.get(node.target(url)))[0] == 200
+    node.now += 3601.0
+    status, answer = await node.get(node.target(url))
+    assert status == 410
+    assert "its time is over (log_link_s); for a link: hrm app logs " in answer
+    assert "--stream stdout --link" in answer
+    node.end(node.now)
+    assert (await node.get(node.asked()))[0] == 200, "of a container that has ended, too"
+
+
+async def test_pages_lead_on_by_the_same_link(node: Node) -> None:
+    (node.dir / "stdout").write_bytes(b"x" * 3 * PAGE_BYTES)
+    for link in (node.link(), node.asked()):
+        _, answer = await node.get(link, accept="text/html")
+        targets = [html.unescape(x) for x in re.findall(r'href="([^"]+)"', answer)]
+        assert len(targets) == 3
+        for target in targets:
+            assert (await node.get(target))[0] == 200, target
+
+
+async def test_links_outlive_the_agent_and_are_of_its_node_alone(tmp_path: Path) -> None:
+    def link(key: str) -> str:
+        links = LogLinks(key, asked_s=1.0, keep_s=1.0)
+        return Logs(tmp_path, links, lambda _: False).url("c1", "stdout", "ada")
+
+    assert link(KEY) == link(KEY) != link(KEY + "x")
+    assert KEY not in link(KEY)
+
+
+async def test_nobody_keeps_a_page_or_passes_its_link_on(node: Node) -> None:
+    (node.dir / "stdout").write_text("here")
+    for target in (node.link(), "/containers/c1/stdout", "/"):
+        for accept in ("*/*", "text/html"):
+            head = (await node.get(target, accept=accept))[1].partition("\r\n\r\n")[0]
+            assert "Cache-Control: no-store\r\n" in head
+            assert "Referrer-Policy: no-referrer\r\n" in head
+            assert "X-Content-Type-Options: nosniff\r\n" in head
+
+
 @pytest.fixture
 async def stub(node: Node) -> AsyncIterator[Any]:
-    server = grpc.aio.server(interceptors=[rpc.TokenInterceptor(TOKEN)])
+    server = grpc.aio.server(interceptors=[rpc_server.TokenInterceptor(TOKEN)])
     node_pb2_grpc.add_AgentServiceServicer_to_server(LogService(node.logs), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -236,6 +362,30 @@ async def test_following_ends_with_the_container(node: Node, stub: Any) -> None:
     log.write(b"two\nthree\n")
     node.over = True
     assert b"".join([chunk.data async for chunk in chunks]) == b"two\nthree\n"
+
+
+async def test_a_link_is_asked_for_with_the_token(node: Node, stub: Any) -> None:
+    (node.dir / "stderr").write_text("here")
+    ask = node_pb2.LinkContainerLogRequest(container_id="c1", stream="stderr", asker="eve")
+    link = await stub.LinkLog(ask, timeout=20)
+    assert link.expires_at_s == node.now + 3600.0
+    status, answer = await node.get(node.target(link.url))
+    assert (status, answer.endswith("here")) == (200, True)
+    for fields, code in (
+        ({"container_id": "c9"}, grpc.StatusCode.NOT_FOUND),
+        ({"container_id": "../c1"}, grpc.StatusCode.INVALID_ARGUMENT),
+        ({"stream": "stdin"}, grpc.StatusCode.INVALID_ARGUMENT),
+        ({"asker": ""}, grpc.StatusCode.INVALID_ARGUMENT),
+        ({"asker": "e\nve"}, grpc.StatusCode.INVALID_ARGUMENT),
+        ({"asker": "e" * 129}, grpc.StatusCode.INVALID_ARGUMENT),
+    ):
+        bad = node_pb2.LinkContainerLogRequest(container_id="c1", stream="stdout", asker="eve")
+        bad.MergeFrom(node_pb2.LinkContainerLogRequest(**fields))
+        if "asker" in fields:
+            bad.asker = fields["asker"]
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await stub.LinkLog(bad, timeout=20)
+        assert raised.value.code() is code, fields
 
 
 async def test_reading_without_following(node: Node, stub: Any) -> None:
@@ -260,3 +410,23 @@ async def test_bad_requests(stub: Any, fields: dict[str, Any], code: grpc.Status
         async for _ in stub.ReadLog(node_pb2.ReadLogRequest(**fields), timeout=20):
             pytest.fail("nothing to read")
     assert raised.value.code() is code
+
+
+async def test_silent_readers_hold_a_bounded_number_of_places_and_not_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hrm.agent.logs._REQUEST_LIMIT_S", 0.5)
+    (pair,) = certificates.make(tmp_path / "tls", ["127.0.0.1"])
+    for secure in (None, ServerTls(*pair)):
+        logs = Logs(tmp_path, LogLinks(KEY, asked_s=1.0, keep_s=1.0), lambda _: None)
+        server = await LogPages(logs, secure).start("127.0.0.1", 0)
+        address = server.sockets[0].getsockname()[:2]
+        held = [await asyncio.open_connection(*address) for _ in range(80)]
+        async with asyncio.timeout(20):
+            # 16 are beyond the bound; of the others nothing has come, not even a handshake.
+            for reader, _ in reversed(held):
+                with contextlib.suppress(ConnectionError):
+                    await reader.read()
+        for _, writer in held:
+            writer.close()
+        server.close()

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from hrm import rpc
+from hrm import rpc, rpc_server
 from hrm.agent.pipeline_link import PipelineLink
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import pipeline_pb2_grpc
@@ -35,7 +35,7 @@ def _failing() -> Iterator[pb.NodePipelineMessage]:
 
 async def test_what_cannot_be_said_ends_the_stream_and_not_the_link() -> None:
     master, up = _Master(), asyncio.Event()
-    server = grpc.aio.server(options=rpc.SERVER_OPTIONS)
+    server = grpc.aio.server(options=rpc_server.SERVER_OPTIONS)
     pipeline_pb2_grpc.add_PipelineServiceServicer_to_server(master, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

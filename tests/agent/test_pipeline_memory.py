@@ -17,6 +17,7 @@ from hrm.agent import pipeline_memory
 from hrm.agent.pipeline_memory import ESTIMATES_FILE, EstimatesFile
 from hrm.agent.pipeline_runtime import PipelineRuntime
 from hrm.agent.pipeline_share import PipelineShare
+from hrm.agent.run_as import RunAs
 from hrm.config import AgentSettings
 from hrm.core.pipeline.model import Device, Row
 from hrm.policies.corun import Stdm
@@ -37,8 +38,11 @@ async def agent(directory: Path) -> AsyncIterator[PipelineRuntime]:
         name="n1",
         work_dir=directory,
         pipeline_path=str(Path(__file__).parents[2]),
+        run_as="off",
     )
-    runtime = PipelineRuntime(settings, SHARE, "i1", lambda: rpc.channel("127.0.0.1:1", "t"))
+    runtime = PipelineRuntime(
+        settings, SHARE, "i1", lambda: rpc.channel("127.0.0.1:1", "t"), RunAs(settings)
+    )
     await runtime.start()
     try:
         yield runtime

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from hrm import rpc
-from hrm.agent import pipeline_runtime
+from hrm.agent import pipeline_places
 from hrm.agent.pipeline_runtime import PipelineRuntime
 from hrm.agent.pipeline_share import PipelineShare
 from hrm.agent.pipeline_workers import RunResult, Workers
-from hrm.config import AgentSettings
+from hrm.agent.run_as import RunAs
+from hrm.config import AgentSettings, load
 from hrm.core.model import WorkloadClass
 from hrm.core.pipeline import node_messages as m
 from hrm.core.pipeline.model import Device, TaskId
@@ -30,10 +31,11 @@ SHARE = PipelineShare(capacity=capacity(gpus=1), cpus=(None, None), gpus={})
 @pytest.fixture
 async def runtime(tmp_path: Path) -> PipelineRuntime:
     """It is not connected: nobody listens."""
-    for name in ("tasks", "code"):
-        (tmp_path / "pipelines" / name).mkdir(parents=True)
     settings = AgentSettings(master="127.0.0.1:1", name="n1", work_dir=tmp_path)
-    return PipelineRuntime(settings, SHARE, "i1", lambda: rpc.channel("127.0.0.1:1", "t"))
+    run_as = RunAs(load(AgentSettings, work_dir=tmp_path, run_as="off"))
+    made = PipelineRuntime(settings, SHARE, "i1", lambda: rpc.channel("127.0.0.1:1", "t"), run_as)
+    made._places.prepare()
+    return made
 
 
 async def test_an_input_without_its_order_does_not_outlive_the_stream(
@@ -51,19 +53,19 @@ async def test_code_is_there_whole_or_not_at_all(runtime: PipelineRuntime) -> No
     impossible = {"a.py": b"1", "a.py/b.py": b"2"}
     for _ in range(2):
         with pytest.raises(OSError):
-            runtime._code_of(impossible)
-    whole = runtime._code_of({"a.py": b"1", "b/c.py": b"2"})
+            runtime._places.code_of(impossible)
+    whole = runtime._places.code_of({"a.py": b"1", "b/c.py": b"2"})
     assert (whole / "b/c.py").read_bytes() == b"2"
 
 
 async def test_old_code_makes_room(
     runtime: PipelineRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline_runtime, "_CODE_KEPT", 3)
-    first = runtime._code_of({"a.py": b"0"})
+    monkeypatch.setattr(pipeline_places, "CODE_KEPT", 3)
+    first = runtime._places.code_of({"a.py": b"0"})
     for number in range(1, 10):
-        assert runtime._code_of({"a.py": b"0"}) == first, "it is used, so it stays"
-        runtime._code_of({"a.py": b"%d" % number})
+        assert runtime._places.code_of({"a.py": b"0"}) == first, "it is used, so it stays"
+        runtime._places.code_of({"a.py": b"%d" % number})
     kept = list((tmp_path / "pipelines" / "code").iterdir())
     assert len(kept) == 3 and first in kept
 

@@ -103,3 +103,46 @@ async def test_few_workers_wait_on_one_gpu_whatever_their_code(tmp_path: Path) -
     finally:
         await workers.close()
     assert not any(map(psutil.pid_exists, pids)), "who made room is not left to itself"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"[]", b"1", b"nonsense", b'{"outcome": "FINE"}', b'{"outcome": 1}', b"[" * 100_000,
+        b'{"outcome": "DONE", "ran_s": "long"}', b'{"outcome": "DONE", "ran_s": NaN}',
+        b'{"outcome": "DONE", "memory_mib": -1}', b'{"outcome": "DONE", "gpu_memory_mib": 1e300}',
+        b'{"outcome": "DONE", "message": []}', b'{"outcome": "DONE", "proof": "no"}',
+        b'{"outcome": "DONE", "result_format": "xml"}', b"x" * (2 << 20),
+    ],
+    ids=lambda one: one[:40].decode(),
+)  # fmt: skip
+async def test_what_a_function_answers_in_its_workers_place_is_checked(
+    tmp_path: Path, workers: Workers, answer: bytes
+) -> None:
+    """A function may find the pipe to the agent. It loses its worker, and nobody else anything."""
+    (tmp_path / "answer").write_bytes(answer)
+    (tmp_path / "lying.py").write_text(LYING.format(path=tmp_path / "answer"))
+    job = {**_nap(tmp_path, 0.0), "reference": "lying:lying", "subtask": "lie"}
+    async with asyncio.timeout(LIMIT_S):
+        result = await workers.run(1, (Device.CPU, 0), tmp_path, job, lambda _pid: None)
+    assert result.outcome is RunOutcome.CRASHED and not workers._idle
+
+
+LYING = """
+import os
+from pathlib import Path
+from hrm.pipeline import Pipeline
+lying = Pipeline("lying")
+
+@lying.subtask()
+def lie(value):
+    content = Path("{path}").read_bytes() + b"\\n"
+    for number in range(3, 20):
+        try:
+            left = content
+            while left:
+                left = left[os.write(number, left):]
+        except OSError:
+            pass
+    os.read(0, 1)
+"""

@@ -64,11 +64,13 @@ if not sys.argv[-1].endswith("WarmExecutor"):
     print("cold", os.environ["_SPARK_AUTH_SECRET"], flush=True)
     sys.exit(0)
 print("what it says as it starts", flush=True)
+nice = os.nice(0)
 pathlib.Path("warm.ready").touch()
 text = sys.stdin.read()
 if not text:
     sys.exit(0)
-seen = {{"order": json.loads(text), "began": dict(os.environ), "cwd": os.getcwd()}}
+seen = {{"order": json.loads(text), "began": dict(os.environ), "cwd": os.getcwd(),
+         "nice": nice}}
 pathlib.Path(os.environ["SPARK_LOCAL_DIRS"], "block").write_text("x")
 print(json.dumps(seen), flush=True)
 """
@@ -167,17 +169,18 @@ class Node:
         size: int = 1,
         kinds: int = 2,
         broken: bool = False,
-        calm_s: float = 0.0,
+        delay_s: float = 0.0,
         idle_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.java = fake_java(directory, broken=broken)
         settings = AgentSettings(
-            work_dir=directory / "agent", warm_executors=size, warm_kinds_max=kinds
+            work_dir=directory / "agent",
+            warm_executors=size,
+            warm_kinds_max=kinds,
+            warm_delay_s=delay_s,
         )
         self.dir = directory / "agent"
-        self.pool = WarmPool(
-            settings, SPARK, plugin=lambda: "/plugin.jar", calm_s=calm_s, idle_s=idle_s
-        )
+        self.pool = WarmPool(settings, SPARK, plugin=lambda: "/plugin.jar", idle_s=idle_s)
         self.ends: asyncio.Queue[tuple[str, Ended]] = asyncio.Queue()
         self.containers = Containers(
             self.dir,
@@ -299,7 +302,7 @@ async def test_none_is_started_while_the_machine_is_busy(tmp_path: Path) -> None
         asked += 1
         return time.monotonic() * 1024 if asked > 20 else 0.0
 
-    node = Node(tmp_path, calm_s=0.01, idle_s=idle_s)
+    node = Node(tmp_path, delay_s=0.01, idle_s=idle_s)
     await node.run("c1")
     async with asyncio.timeout(LIMIT_S):
         while asked < 20:
@@ -313,9 +316,30 @@ async def test_a_machine_that_is_never_idle_gets_one_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(warm, "CALM_LIMIT_S", 0.1)
-    node = Node(tmp_path, calm_s=0.01, idle_s=lambda: 0.0)
+    node = Node(tmp_path, delay_s=0.01, idle_s=lambda: 0.0)
     await node.run("c1")
     await node.until("ready")
+    await node.close()
+
+
+def never_idle() -> float:
+    raise AssertionError("a pool that is made at once does not look for an idle core")
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_pool_without_delay_is_made_at_once_at_the_agents_priority(
+    tmp_path: Path, *, at_once: bool
+) -> None:
+    node = Node(
+        tmp_path,
+        delay_s=0.0 if at_once else 0.01,
+        idle_s=never_idle if at_once else lambda: 1024 * time.monotonic(),
+    )
+    await node.run("c1")
+    await node.until("ready")
+    seen = json.loads(await node.run("c2"))
+    gently = 0 if at_once or os.geteuid() != 0 else 10
+    assert seen["nice"] == min(19, os.nice(0) + gently)
     await node.close()
 
 
