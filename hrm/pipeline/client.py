@@ -12,6 +12,8 @@ One asyncio loop in a thread of its own does the talking. Each task has an id of
 making, so that a call that broke off can be repeated: the master takes one id once. While the
 master is away, or has no room, calls are tried again for ``patience_s``; a master that came back
 without its tasks gets them again. So a task runs at least once, and its result arrives once.
+
+No result is read before a worker has proved that it was given the task (``hrm.pipeline.results``).
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import getpass
 import os
 import pickle
+import secrets
 import threading
 import time
 import uuid
@@ -35,11 +39,12 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
-from hrm import errors, pipeline_wire, rpc, tls, wire
+from hrm import errors, ownership, pipeline_wire, rpc, tls, wire
 from hrm.address import default_master, token_file
 from hrm.core.model import WorkloadClass
-from hrm.core.pipeline.model import Device
-from hrm.pipeline.definition import Pipeline
+from hrm.core.pipeline.model import Device, ResultFormat
+from hrm.pipeline.definition import Pipeline, to_format
+from hrm.pipeline.results import check_proof, decode, need_arrow
 from hrm.pipeline.sources import Sources, sources_of
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1.pipeline_pb2_grpc import PipelineServiceStub
@@ -51,10 +56,15 @@ IN_FLIGHT = 64
 RETRY_S = 0.5
 WORKED_S = 5.0
 """A call that lasted so long before it broke off has found its master."""
+WATCHED_A_CONNECTION = 32
+CONNECTIONS_MAX = 64
+"""Connections on which tasks are watched; with more tasks than these hold, ends are heard late."""
 LIVES_MAX = 10
 """How often a task is submitted again to a master that has begun anew."""
 CALL_TIMEOUT_S = 60.0
+KEY_BYTES = 32
 GIVE_UP_S = 5.0
+PAGES_MAX = 10_000
 """Most that is waited for tasks to end that were given up, and for a master that is away to hear
 of it."""
 _AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
@@ -195,23 +205,34 @@ class Client:
         *,
         token_path: Path | None = None,
         tls_ca: Path | None = None,
+        allow_clear_text: bool | None = None,
         patience_s: float = 60.0,
         call_timeout_s: float = CALL_TIMEOUT_S,
+        user: str | None = None,
     ) -> None:
         """``patience_s``: how long calls are tried again while the master is away or full;
         ``call_timeout_s``: of one call; ``tls_ca``: the cluster's authority, where it is not the
-        one that commands use."""
+        one that commands use; ``allow_clear_text``: to a master that is not on loopback (None:
+        as $HRM_ALLOW_CLEAR_TEXT says). ``user``: whose tasks these are, None: this process's user;
+        nodes that run pipelines as their submitter need a user of that name."""
         self._call_timeout_s = call_timeout_s
+        self.user = _this_user() if user is None else user
         self.target = default_master(master)
         path = token_file(master, token_path)
         token, ca = rpc.read_token(path), tls.read_ca(tls.ca_file(path, tls_ca))
+        self._new_channel = partial(
+            rpc.channel, self.target, token, ca, allow_clear_text=allow_clear_text
+        )
         self.patience_s = patience_s
         self._loop = _loop()
         self._running: dict[asyncio.Task[Any], pb.SubmitPipelineTaskRequest] = {}
         self._closed = False
+        self._ownership_key = ownership.new_key()
         self._sources: dict[int, tuple[Pipeline, Sources, pb.PipelineSpec]] = {}
-        self._channel: grpc.aio.Channel = self._call(self._connect(token, ca))
+        self._channel: grpc.aio.Channel = self._call(self._connect())
         self._stub = PipelineServiceStub(self._channel)
+        self._watched_here = 0
+        self._more: list[_Connection] = []
 
     def submit(
         self,
@@ -220,16 +241,19 @@ class Client:
         *,
         size_mb: float = 0.0,
         workload: WorkloadClass = WorkloadClass.BATCH,
+        result_format: str | None = None,
     ) -> Task:
         """Send one task; it may wait for room at the master before it is taken.
 
-        ``size_mb``: of the input, for schedulers; 0: of the pickled ``value``.
+        ``size_mb``: of the input, for schedulers; 0: of the pickled ``value``. ``result_format``:
+        None: the pipeline's. With "json" or "arrow" a result is data, and never unpickled here.
 
         Raises:
-            InvalidConfig: the pipeline cannot work, or cannot be imported by a node.
+            InvalidConfig: the pipeline cannot work, or cannot be imported by a node; no such
+                format, or PyArrow is missing for it.
             InvalidRequest: ``value`` cannot be pickled.
         """
-        request = self._request(pipeline, value, size_mb, workload)
+        request = self._request(pipeline, value, size_mb, workload, result_format)
         given_up = threading.Event()
         future = asyncio.run_coroutine_threadsafe(self._run(request, given_up), self._loop)
         return Task(self, request, future, given_up)
@@ -245,12 +269,14 @@ class Client:
         keep_failures: bool = False,
         progress: bool | None = None,
         timeout_s: float | None = None,
+        result_format: str | None = None,
     ) -> Generator[TaskResult, None, None]:
         """Run ``pipeline`` over all ``values``; results come in their order, as soon as they can.
 
         At most ``in_flight`` tasks are on their way, so ``values`` may be long. ``progress``: a bar
         on stderr; None: if that is a terminal. ``keep_failures``: a failed task is a result, too.
         ``timeout_s``: of the whole, from the first task to the last result; None: no limit.
+        ``result_format``: as in ``submit``.
 
         Raises:
             TaskFailed: a task failed; those on their way are cancelled.
@@ -258,6 +284,7 @@ class Client:
         """
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         size = size_mb if callable(size_mb) else (lambda _value: float(size_mb))
+        more: dict[str, Any] = {"workload": workload, "result_format": result_format}
         waiting: list[Task] = []
         source = iter(values)
         total = len(values) if isinstance(values, Sized) else None
@@ -269,7 +296,7 @@ class Client:
                             value = next(source)
                         except StopIteration:
                             break
-                        task = self.submit(pipeline, value, size_mb=size(value), workload=workload)
+                        task = self.submit(pipeline, value, size_mb=size(value), **more)
                         task.when_done(advance)
                         waiting.append(task)
                     if not waiting:
@@ -308,9 +335,10 @@ class Client:
         with contextlib.suppress(errors.HrmError):
             await self._again(call, min(GIVE_UP_S, self.patience_s))
 
-    def tasks(self, *, everything: bool = False) -> pb.ListPipelineTasksResponse:
-        """The tasks and nodes that the master knows; ``everything``: ended tasks, too."""
-        request = pb.ListPipelineTasksRequest(all=everything)
+    def tasks(self, *, everything: bool = False, limit: int = 0) -> pb.ListPipelineTasksResponse:
+        """The tasks and nodes that the master knows; ``everything``: ended tasks, too. ``limit``:
+        the latest so many; 0: all."""
+        request = pb.ListPipelineTasksRequest(all=everything, limit=limit)
 
         async def ask() -> pb.ListPipelineTasksResponse:
             answer: pb.ListPipelineTasksResponse = await self._stub.List(
@@ -318,8 +346,15 @@ class Client:
             )
             return answer
 
-        answer: pb.ListPipelineTasksResponse = self._call(self._again(ask))
-        return answer
+        whole = pb.ListPipelineTasksResponse()
+        for _ in range(PAGES_MAX):
+            answer: pb.ListPipelineTasksResponse = self._call(self._again(ask))
+            request.page_token = answer.next_page_token
+            answer.ClearField("next_page_token")
+            whole.MergeFrom(answer)
+            if not request.page_token:
+                return whole
+        raise errors.HrmError(f"the master has sent {PAGES_MAX} pages of tasks, and there are more")
 
     def close(self) -> None:
         """End the connection; tasks at the master go on."""
@@ -343,19 +378,28 @@ class Client:
     def _call(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    async def _connect(self, token: str, ca: bytes | None) -> grpc.aio.Channel:
-        return rpc.channel(self.target, token, ca)
+    async def _connect(self) -> grpc.aio.Channel:
+        return self._new_channel()
 
     async def _end(self) -> None:
         running = list(self._running)
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        await self._channel.close(None)
+        for channel in (self._channel, *(one.channel for one in self._more)):
+            await channel.close(None)
 
     def _request(
-        self, pipeline: Pipeline, value: Any, size_mb: float, workload: WorkloadClass
+        self,
+        pipeline: Pipeline,
+        value: Any,
+        size_mb: float,
+        workload: WorkloadClass,
+        result_format: str | None,
     ) -> pb.SubmitPipelineTaskRequest:
+        kind = pipeline.result_format if result_format is None else to_format(result_format)
+        if kind is ResultFormat.ARROW:
+            need_arrow("here")
         known = self._sources.get(id(pipeline))
         if known is None:
             sources = sources_of(pipeline)
@@ -376,6 +420,10 @@ class Client:
             size_mb=size_mb or len(payload) / 1e6,
             workload_class=wire.WORKLOAD_CLASS[workload],
             files=[pb.SourceFile(path=path, content=content) for path, content in sources.files],
+            user=self.user,
+            result_format=pipeline_wire.from_result_format(kind),
+            result_key=secrets.token_bytes(KEY_BYTES),
+            ownership_key=self._ownership_key,
         )
 
     async def _run(
@@ -402,8 +450,9 @@ class Client:
             except errors.NotFound:
                 # The master began anew. Nodes may still have the task under its old id.
                 request.task_id = f"{first}-{life}"
+                request.result_key = secrets.token_bytes(KEY_BYTES)
                 continue
-            return _result(request.task_id, end, pickle.loads(data))  # noqa: S301 - our own function's
+            return _result(request.task_id, end, _value(request, end, data))
         raise errors.Unavailable(
             f"the master at {self.target} has lost task {first} {LIVES_MAX} times; look at its log"
         )
@@ -419,15 +468,39 @@ class Client:
             await self._cancel(request.task_id, "it was given up")
 
     async def _watch(self, task_id: str) -> pb.PipelineTaskEnd:
-        updates = self._stub.Watch(pb.WatchPipelineTasksRequest(task_ids=[task_id]))
-        async for update in updates:
-            if update.WhichOneof("update") == "ended":
-                ended: pb.PipelineTaskEnd = update.ended
-                return ended
+        with self._place_to_watch() as stub:
+            async for update in stub.Watch(pb.WatchPipelineTasksRequest(task_ids=[task_id])):
+                if update.WhichOneof("update") == "ended":
+                    ended: pb.PipelineTaskEnd = update.ended
+                    return ended
         raise errors.Unavailable(f"{self.target} stopped telling of task {task_id}; try again")
 
+    @contextlib.contextmanager
+    def _place_to_watch(self) -> Iterator[PipelineServiceStub]:
+        """A connection with few of these long calls: a master takes a bounded number on one, and
+        what is short must not wait for them."""
+        if self._watched_here < WATCHED_A_CONNECTION:
+            self._watched_here += 1
+            try:
+                yield self._stub
+            finally:
+                self._watched_here -= 1
+            return
+        least = min(self._more, key=lambda one: one.watched, default=None)
+        full = least is None or least.watched >= WATCHED_A_CONNECTION
+        if least is None or (full and len(self._more) < CONNECTIONS_MAX):
+            least = _Connection(self._new_channel())
+            self._more.append(least)
+        least.watched += 1
+        try:
+            yield PipelineServiceStub(least.channel)
+        finally:
+            least.watched -= 1
+
     async def _fetch(self, task_id: str) -> bytes:
-        request = pb.GetPipelineResultRequest(task_id=task_id, forget=True)
+        request = pb.GetPipelineResultRequest(
+            task_id=task_id, forget=True, ownership_key=self._ownership_key
+        )
         chunks: AsyncIterator[pb.PipelineResultChunk] = self._stub.GetResult(
             request, timeout=self._call_timeout_s
         )
@@ -457,6 +530,14 @@ class Client:
             await asyncio.sleep(RETRY_S)
 
 
+@dataclass(slots=True)
+class _Connection:
+    """One more of a client, and how many tasks are watched there."""
+
+    channel: grpc.aio.Channel
+    watched: int = 0
+
+
 @functools.cache
 def _loop_of(_pid: int) -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
@@ -468,6 +549,33 @@ def _loop() -> asyncio.AbstractEventLoop:
     """The loop of all clients of this process. It is never closed: gRPC hands events of all loops
     to whichever comes, and forgets some when one of them is gone."""
     return _loop_of(os.getpid())
+
+
+def _this_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""  # nodes that need a name say so
+
+
+def _value(request: pb.SubmitPipelineTaskRequest, end: pb.PipelineTaskEnd, data: bytes) -> Any:
+    """The value of a result, if its worker has proved that it is one.
+
+    Raises:
+        PermissionDenied: it has not, or it is not the data that was asked for.
+    """
+    kind = pipeline_wire.to_result_format(end.result_format)
+    check_proof(
+        data,
+        end.proof,
+        key=request.result_key,
+        task_id=request.task_id,
+        placement=end.placement,
+        kind=kind,
+        node=end.node,
+    )
+    wanted = pipeline_wire.to_result_format(request.result_format)
+    return decode(data, kind, wanted=wanted, task_id=request.task_id)
 
 
 def _result(task_id: str, end: pb.PipelineTaskEnd, value: Any) -> TaskResult:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from hrm.core.pipeline.model import Device, PipelineSpec, SubtaskSpec
+from hrm.core.pipeline.model import Device, PipelineSpec, ResultFormat, SubtaskSpec
 from hrm.errors import InvalidConfig
 
-__all__ = ["Pipeline", "Step"]
+__all__ = ["Pipeline", "Step", "to_format"]
 
 Function = Callable[..., Any]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -81,14 +81,19 @@ class Step:
 
 
 class Pipeline:
-    """A small DAG of steps. ``name`` is the task type that schedulers learn about."""
+    """A small DAG of steps. ``name`` is the task type that schedulers learn about.
 
-    def __init__(self, name: str) -> None:
+    ``result_format``: how results travel ("auto", "json", "arrow", "pickle"), unless the call that
+    submits says otherwise.
+    """
+
+    def __init__(self, name: str, *, result_format: str = "auto") -> None:
         if not _NAME.fullmatch(name):
             raise InvalidConfig(
                 f"{name!r} is no name for a pipeline: letters, digits, '.', '_' and '-', at most 63"
             )
         self.name = name
+        self.result_format = to_format(result_format)
         self.steps: dict[str, Step] = {}
 
     def subtask(
@@ -197,6 +202,19 @@ class Pipeline:
                 f"come after all others and return the task's result"
             )
         return order
+
+
+def to_format(name: str) -> ResultFormat:
+    """The format of this name.
+
+    Raises:
+        InvalidConfig: there is none.
+    """
+    try:
+        return ResultFormat(name)
+    except ValueError:
+        names = ", ".join(one.value for one in ResultFormat)
+        raise InvalidConfig(f"result_format is {name!r}; it may be {names}") from None
 
 
 def _without_version(name: str) -> str:

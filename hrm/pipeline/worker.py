@@ -2,7 +2,8 @@
 
 The agent writes one line of JSON for each run to the standard input, and reads one line back when
 the run is over; what the functions print goes to the worker's log. Inputs and outputs are files,
-pickled with protocol 5, which stay on the node.
+pickled with protocol 5, which stay on the node; what the last subtask returns leaves it in the
+format that its client asked for, with a proof.
 
 A worker serves one core or one GPU. It imports a pipeline when it is first asked for, and keeps it:
 the agent starts another worker where the code is another. It ends with its agent, at the latest at
@@ -30,17 +31,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hrm.core.pipeline.model import Device
+from hrm.core.pipeline.model import Device, ResultFormat
 from hrm.core.pipeline.node_messages import RunOutcome
 from hrm.pipeline.definition import Function, Pipeline
+from hrm.pipeline.results import NotPlain, Seal, encode
 
 __all__ = ["Job", "main", "run_job"]
 
 Job = dict[str, Any]
 """``reference``, ``subtask``, ``device``; ``inputs``: paths of files; ``raw``: the input is bytes,
-not pickled; ``output``: the path to write; ``memory_limit_mib``: 0 for none."""
+not pickled; ``output``: the path to write; ``memory_limit_mib``: 0 for none.
 
-PICKLE_PROTOCOL = 5
+Of the last subtask also ``result_format``, ``result_key`` (hexadecimal, "" for none), ``task_id``
+and ``placement``: what it returns is the task's result (see ``hrm.pipeline.results``)."""
+
 _MESSAGE_MAX = 2_000
 _PR_SET_PDEATHSIG = 1
 _MIB = 1 << 20
@@ -71,6 +75,7 @@ def run_job(job: Job) -> dict[str, Any]:
     started_s = time.perf_counter()
     ran_s: float | None = None
     outcome, message = RunOutcome.DONE, ""
+    sealed = {}
     _reset_peaks()
     try:
         function = _function(job)
@@ -79,7 +84,7 @@ def run_job(job: Job) -> dict[str, Any]:
             started_s = time.perf_counter()
             result = function(*inputs)
             ran_s = time.perf_counter() - started_s
-            _write(Path(job["output"]), result)
+            sealed = _write(job, result)
     except _NotImportable as error:
         outcome, message = RunOutcome.NOT_IMPORTABLE, str(error)
     except MemoryError:
@@ -99,6 +104,7 @@ def run_job(job: Job) -> dict[str, Any]:
         "ran_s": ran_s,
         "memory_mib": _peak_mib(),
         "gpu_memory_mib": _gpu_peak_mib(),
+        **sealed,
     }
 
 
@@ -127,17 +133,26 @@ def _read(path: Path, *, raw: bool) -> Any:
     if raw:
         return path.read_bytes()
     with path.open("rb") as file:
-        return pickle.load(file)  # noqa: S301 - whoever holds the cluster's token may run code here
+        return pickle.load(file)  # nosec B301 # noqa: S301 - its functions are the submitter's, too
 
 
-def _write(path: Path, result: Any) -> None:
+def _write(job: Job, result: Any) -> dict[str, str]:
+    """What a subtask returned; of the last one, what the agent is to say of it to the client."""
+    path = Path(job["output"])
     part = path.with_suffix(".part")
+    last = "result_format" in job
+    wanted = ResultFormat(job["result_format"]) if last else ResultFormat.PICKLE
+    key = bytes.fromhex(job.get("result_key", ""))
     try:
         with part.open("wb") as file:
-            pickle.dump(result, file, protocol=PICKLE_PROTOCOL)
+            seal = Seal(file, key, job.get("task_id", ""), job.get("placement", 0))
+            kind = encode(result, wanted, seal)
+    except NotPlain:
+        raise
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise TypeError(f"what it returned does not pickle: {error}") from error
     part.rename(path)
+    return {"result_format": kind.value, "proof": seal.proof(kind).hex()} if last else {}
 
 
 @contextlib.contextmanager
