@@ -1,7 +1,7 @@
 """Protobuf and JSON on one side, the AppMaster core's dataclasses on the other; nothing else.
 
 Numbers that come from the driver are clamped to what the wire can hold: a report must not fail
-because a counter is large, or was counted below nothing.
+because a counter is large, or was counted below nothing. So are its words and lists.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hrm import request_bounds
 from hrm.core import application_messages as messages
+from hrm.text import shortened
 from hrm.v1 import application_pb2, common_pb2
 
 __all__ = [
@@ -23,6 +25,8 @@ __all__ = [
 ]
 
 _INT32_MAX = 2**31 - 1
+_QUERIES_MAX = request_bounds.FIELDS["Progress.streaming_queries"].count
+_STAGES_MAX = request_bounds.FIELDS["Progress.stages"].count
 _PHASES = {
     common_pb2.CONTAINER_STATE_PENDING: messages.Phase.REQUESTED,
     common_pb2.CONTAINER_STATE_ASSIGNED: messages.Phase.REQUESTED,
@@ -110,14 +114,14 @@ def update(command: messages.Command) -> application_pb2.ApplicationUpdate | Non
         case messages.ReleaseContainers():
             return application_pb2.ApplicationUpdate(
                 release=application_pb2.ReleaseContainers(
-                    executor_ids=command.executor_ids, reason=command.reason
+                    executor_ids=command.executor_ids, reason=_words(command.reason)
                 )
             )
         case messages.ReportClass():
             return application_pb2.ApplicationUpdate(
                 class_changed=application_pb2.ClassChanged(
                     workload_class=workload_class(command.workload_class),
-                    evidence=command.evidence,
+                    evidence=_words(command.evidence),
                 )
             )
         case messages.FinishApplication():
@@ -127,7 +131,9 @@ def update(command: messages.Command) -> application_pb2.ApplicationUpdate | Non
                 else common_pb2.APPLICATION_STATE_FAILED
             )
             return application_pb2.ApplicationUpdate(
-                finished=application_pb2.ApplicationFinished(state=state, message=command.message)
+                finished=application_pb2.ApplicationFinished(
+                    state=state, message=_words(command.message)
+                )
             )
         case _:
             return None
@@ -150,10 +156,14 @@ def _ask(ask: messages.ContainerAsk) -> application_pb2.ContainerRequest:
     )
 
 
-def attach(application_id: str, epoch: int) -> application_pb2.ApplicationUpdate:
+def attach(
+    application_id: str, epoch: int, ownership_key: str
+) -> application_pb2.ApplicationUpdate:
     """The first message of a session."""
     return application_pb2.ApplicationUpdate(
-        attach=application_pb2.AttachApplication(application_id=application_id, epoch=epoch)
+        attach=application_pb2.AttachApplication(
+            application_id=application_id, epoch=epoch, ownership_key=ownership_key
+        )
     )
 
 
@@ -175,12 +185,21 @@ def progress(report: Mapping[str, Any]) -> application_pb2.ApplicationUpdate:
         **counts,
         **tasks,
         mean_task_s=float(report["mean_task_s"]),
-        streaming_queries=list(report["streaming_queries"]),
-        stages=[_stage(stage) for stage in report["stages"]],
+        streaming_queries=[_label(name) for name in report["streaming_queries"][:_QUERIES_MAX]],
+        stages=[_stage(stage) for stage in report["stages"][:_STAGES_MAX]],
     )
     return application_pb2.ApplicationUpdate(progress=message)
 
 
 def _stage(report: Mapping[str, Any]) -> common_pb2.StageProgress:
     counts = {k: max(0, int(v)) for k, v in report.items() if k.startswith("tasks_")}
-    return common_pb2.StageProgress(**{**report, **counts})
+    return common_pb2.StageProgress(**{**report, **counts, "name": _label(report["name"])})
+
+
+def _words(said: str) -> str:
+    """What others said, cut to what the master takes: a long error must not end the session."""
+    return shortened(said, request_bounds.TEXT)
+
+
+def _label(name: str) -> str:
+    return shortened(name, request_bounds.LABEL)

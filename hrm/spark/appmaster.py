@@ -37,9 +37,10 @@ from typing import Any
 
 import grpc
 
-from hrm import errors, rpc, tls
+from hrm import clear_text, errors, rpc, tls
 from hrm.core import application_messages as messages
 from hrm.core.application_master import AppMasterCore, AppMasterLimits
+from hrm.core.wakefulness import Patience
 from hrm.spark import app_wire
 from hrm.spark.bridge import DriverBridge
 from hrm.spark.outgoing import Outgoing
@@ -55,6 +56,8 @@ GOODBYE_TIMEOUT_S = 2.0
 # The master's default for an application without a session (application_grace_s).
 FAREWELL_MAX_S = 30.0
 HEARTBEAT_MIN_S = 0.05
+LATE_S = 5.0
+"""So much more than two tries to register need, and this process slept between them."""
 EXIT_FILE_TIMEOUT_S = 5.0
 EXIT_FILE_PERIOD_S = 0.05
 
@@ -65,6 +68,9 @@ class AppMaster:
     def __init__(self, introduction: dict[str, Any]) -> None:
         self.hello = introduction
         self.application_id: str = introduction["application_id"]
+        # The driver's, so that another AppMaster of it has the same; one that was started before
+        # an upgrade of HRM has none.
+        self._ownership_key: str = introduction.get("ownership_key", "")
         self.core = AppMasterCore(
             took_over=bool(introduction["application_id"]),
             limits=AppMasterLimits(
@@ -76,14 +82,20 @@ class AppMaster:
             ),
         )
         self.core.adopt({i: int(p) for i, p in introduction["executors"].items()})
-        self._token = ""
+        self._token = ""  # nosec B105 # not known yet
         self._ca: bytes | None = None
+        self._allow_clear_text: bool | None = None
         self._progress: application_pb2.ApplicationUpdate | None = None
         self._targets_known = asyncio.Event()
         self._finishing = asyncio.Event()
         self._outgoing: Outgoing | None = None
         self._call: Any = None
-        self._alone_since_s = time.monotonic()
+        self._patience = Patience(
+            time.monotonic(), limit_s=float(introduction["master_timeout_ms"]) / 1000,
+            late_s=REGISTER_TIMEOUT_S + RECONNECT_DELAY_MAX_S + LATE_S,
+        )  # fmt: skip
+        self._attached_at_s = time.monotonic()
+        self._followed = (0, "")
         self._orphaned = False
         self._parting: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -141,6 +153,11 @@ class AppMaster:
             token_file = _token_file(self.hello["token_file"])
             self._token = rpc.read_token(token_file)
             self._ca = tls.read_ca(tls.ca_file(token_file, self.hello["tls_ca"]))
+            allowed = self.hello["allow_clear_text"]
+            if allowed:
+                self._allow_clear_text = clear_text.parse(allowed, "spark.hrm.allowClearText")
+            if self._ca is None:
+                clear_text.check_client(self.hello["master"], allow=self._allow_clear_text)
         except errors.HrmError as error:
             await self._tell_failure(error.message)
             return False
@@ -214,7 +231,10 @@ class AppMaster:
     async def _sessions(self) -> None:
         """One session after the other, until the application has ended or the limit is reached."""
         delay_s = RECONNECT_DELAY_S
-        async with rpc.channel(self.hello["master"], self._token, self._ca) as channel:
+        channel = rpc.channel(
+            self.hello["master"], self._token, self._ca, allow_clear_text=self._allow_clear_text
+        )
+        async with channel:
             stub = application_pb2_grpc.ApplicationServiceStub(channel)
             while True:
                 began_s = time.monotonic()
@@ -226,18 +246,21 @@ class AppMaster:
                         if not self.core.ended:
                             await self._tell_failure(error.message)
                         return
-                if self._alone_since_s > began_s:
+                if self._attached_at_s > began_s:
                     delay_s = RECONNECT_DELAY_S  # this session had been attached
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, RECONNECT_DELAY_MAX_S)
 
     def _may_retry(self, error: errors.HrmError) -> bool:
-        if isinstance(error, errors.StaleEpoch):
-            return True
-        passing = isinstance(error, errors.Unavailable) or type(error) is errors.HrmError
-        limit_s = float(self.hello["master_timeout_ms"]) / 1000
-        alone_s = time.monotonic() - self._alone_since_s
-        return passing and bool(self.application_id) and alone_s < limit_s
+        # Refused for the token: while the master is down, something else may have its port.
+        passing = isinstance(
+            error, errors.Unavailable | errors.StaleEpoch | errors.PermissionDenied
+        )
+        # One that is known already must not end because many register, or ask, at this moment.
+        passing = passing or isinstance(error, errors.LimitReached)
+        passing = passing or type(error) is errors.HrmError
+        over = self._patience.is_over(time.monotonic())
+        return passing and bool(self.application_id) and not over
 
     async def _session(self, stub: Any) -> bool:
         """Registers, and talks until the session ends; True: nothing is left to say.
@@ -251,7 +274,7 @@ class AppMaster:
             raise rpc.error_from(error, self.hello["master"]) from error
         self.application_id = answer.application_id
         await self._targets_known.wait()
-        attach = app_wire.attach(answer.application_id, answer.epoch)
+        attach = app_wire.attach(answer.application_id, answer.epoch, self._ownership_key)
         outgoing = self._outgoing = Outgoing(attach, UPDATES_MAX)
         call = self._call = stub.Session(
             outgoing.stream(max(HEARTBEAT_MIN_S, answer.heartbeat_interval_s))
@@ -270,8 +293,9 @@ class AppMaster:
             ) from None
         finally:
             if self.core.attached:
-                self._alone_since_s = time.monotonic()
-                self._handle(messages.SessionLost(now=self._alone_since_s))
+                self._attached_at_s = time.monotonic()
+                self._patience.heard(self._attached_at_s)
+                self._handle(messages.SessionLost(now=self._attached_at_s))
             # The call may be over for the master and yet ask for more to send.
             self._outgoing = self._call = None
             outgoing.close()
@@ -284,6 +308,7 @@ class AppMaster:
             match notice.WhichOneof("notice"):
                 case "attached":
                     outgoing.attached = True
+                    self._followed = (answer.epoch, answer.epoch_id)
                     if self._progress is not None:
                         outgoing.report(self._progress)
                     self._handle(
@@ -330,6 +355,10 @@ class AppMaster:
             gang_min=hello.get("gang_min", 0),
             submission_id=os.environ.get("HRM_SUBMISSION_ID", ""),
             submission_attempt=int(os.environ.get("HRM_SUBMISSION_ATTEMPT") or 0),
+            ownership_key=self._ownership_key,
+            submission_ownership_key=_submission_ownership_key(),
+            followed_epoch=self._followed[0],
+            followed_epoch_id=self._followed[1],
             **{
                 name: hello[name]
                 for name in (
@@ -413,6 +442,15 @@ def _token_file(named: str) -> Path:
     home = os.environ.get("HRM_HOME") or "~/.hrm"
     path = named or os.environ.get("HRM_TOKEN_FILE") or f"{home}/token"
     return Path(path).expanduser()
+
+
+def _submission_ownership_key() -> str:
+    """In cluster mode, what proves that the submission's own driver speaks."""
+    path = os.environ.get("HRM_SUBMISSION_OWNERSHIP_KEY_FILE")
+    try:
+        return Path(path).read_text().strip() if path else ""
+    except OSError:
+        return ""  # the master says what is missing
 
 
 def _watch_stdin(on_end: Any) -> None:

@@ -16,11 +16,14 @@ from typing import Any
 
 from py4j.java_gateway import GatewayParameters, JavaGateway
 
+from hrm import text
+
 __all__ = ["CALLS_MAX", "DriverBridge"]
 
 POLL_MS = 10_000
 READ_TIMEOUT_S = 60.0
 CALLS_MAX = 100_000
+TEXT_MAX = 4_000
 
 
 class DriverBridge:
@@ -60,7 +63,12 @@ class DriverBridge:
             threading.Thread(target=target, name=f"bridge{target.__name__}", daemon=True).start()
 
     def call(self, method: str, *arguments: Any) -> asyncio.Future[None]:
-        """Queues a call; the future is done when the driver has taken it, or is lost."""
+        """Queues a call; the future is done when the driver has taken it, or is lost.
+
+        What it says ends in Spark's log and in the user's exceptions, and much of it other parties
+        have written: nodes, the master, a process that failed.
+        """
+        arguments = tuple(text.shown(x, TEXT_MAX) if isinstance(x, str) else x for x in arguments)
         done: asyncio.Future[None] = self._loop.create_future()
         try:
             self._calls.put_nowait((method, arguments, done))

@@ -30,9 +30,11 @@ from urllib.parse import unquote, urlparse
 
 import grpc
 
-from hrm import rpc, tls
+from hrm import ownership, rpc, tls
+from hrm.core.wakefulness import Patience
 from hrm.errors import InvalidRequest, NotFound, StaleEpoch, TlsFailed, Unavailable
 from hrm.spark.submit_options import Options, memory_mib
+from hrm.text import shown
 from hrm.v1 import submission_pb2 as pb
 from hrm.v1 import submission_pb2_grpc
 
@@ -251,7 +253,8 @@ class Client:
             if resource.name in files and not resource.uri:
                 resource.file.CopyFrom(files[resource.name].message())
         submission: pb.Submission = self.call(
-            "Submit", pb.SubmitRequest(key=uuid.uuid4().hex, driver=spec)
+            "Submit",
+            pb.SubmitRequest(key=uuid.uuid4().hex, driver=spec, ownership_key=ownership.new_key()),
         )
         return submission
 
@@ -312,11 +315,11 @@ class Client:
             HrmError: the master does not know it, or was away for ``WATCH_RETRY_LIMIT_S``.
         """
         request = pb.GetSubmissionRequest(submission_id=submission_id)
-        heard_s, away = time.monotonic(), False
+        patience, away = self._patience(), False
         while True:
             try:
                 for submission in self._stub.Watch(request):
-                    heard_s, away = time.monotonic(), False
+                    patience, away = self._patience(), False
                     yield submission
                     if submission.state in ENDED:
                         return
@@ -324,12 +327,20 @@ class Client:
                 error = rpc.error_from(broken, self.target)
                 if isinstance(error, NotFound):
                     raise error from broken
-                if time.monotonic() - heard_s > WATCH_RETRY_LIMIT_S:
+                if not away:
+                    patience.heard(time.monotonic())  # from here on there is no stream
+                if patience.is_over(time.monotonic()):
                     raise error from broken
                 if not away:
                     self._tell(f"still waiting: {error.message}")
                 away = True
             time.sleep(RETRY_S)
+
+    @staticmethod
+    def _patience() -> Patience:
+        """With a master that is away; what this process sleeps through does not count."""
+        late_s = CALL_TIMEOUT_S + RETRY_S
+        return Patience(time.monotonic(), limit_s=WATCH_RETRY_LIMIT_S, late_s=late_s)
 
     def _once(self, method: str, request: Any) -> Any:
         try:
@@ -340,20 +351,25 @@ class Client:
 
 @contextmanager
 def connect(
-    target: str, token_path: Path, ca_path: Path | None
+    target: str,
+    token_path: Path,
+    ca_path: Path | None,
+    *,
+    allow_clear_text: bool | None = None,
 ) -> Iterator[tuple[Client, grpc.Channel]]:
     """A client of the master at ``target`` (host:port). ``ca_path``: of its authority; None: clear
-    text.
+    text, which ``allow_clear_text`` is about, as in ``rpc.channel``.
 
     Raises:
         HrmError: there is no usable token, or no usable authority.
     """
 
-    def tell(text: str) -> None:
-        sys.stderr.write(f"HRM: {text}\n")
+    def tell(message: str) -> None:
+        sys.stderr.write(f"HRM: {shown(message)}\n")
 
     token = rpc.read_token(token_path)
-    with rpc.sync_channel(target, token, tls.read_ca(ca_path)) as channel:
+    ca = tls.read_ca(ca_path)
+    with rpc.sync_channel(target, token, ca, allow_clear_text=allow_clear_text) as channel:
         stub = submission_pb2_grpc.SubmissionServiceStub(channel)
         yield Client(stub, target, tell), channel
 

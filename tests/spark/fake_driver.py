@@ -105,9 +105,10 @@ async def fake_driver(
         "application_id": "", "executors": {}, "max_failures": 0, "failures_validity_ms": 3_600_000,
         "retry_delay_ms": 100, "retry_delay_max_ms": 10_000, "locality_wait_ms": 3_000,
         "class": "", "master": master.address, "token_file": str(master.token_file), "tls_ca": "",
+        "allow_clear_text": "",
         "master_timeout_ms": 60_000, "registration_timeout_ms": 20_000, "stop_timeout_ms": 5_000,
         "name": "n", "user": "u", "tenant": "", "spark_version": "4.3.0", "driver_host": "h",
-        "web_url": "", "submission_key": "k",
+        "web_url": "", "submission_key": "k", "ownership_key": "k" * 64,
         "launch": {
             "driver_url": "spark://x", "spark_version": "4.3.0", "environment": {},
             "java_options": [], "extra_class_path": [], "decommissions": True,

@@ -18,7 +18,7 @@ from typing import Any
 
 import grpc
 
-from hrm import rpc, wire
+from hrm import rpc, rpc_server, wire
 from hrm.core.model import ApplicationId, ContainerId, ContainerSpec, ResourceUnitId, WorkloadClass
 from hrm.core.model import Resources as CoreResources
 from hrm.spark.launch import executor_launch, find_java, find_spark
@@ -54,6 +54,7 @@ class FakeMaster(application_pb2_grpc.ApplicationServiceServicer):
     start_executors: bool = True
     application_id: str = "app-fake-0001"
     registrations: list[application_pb2.RegisterApplicationRequest] = field(default_factory=list)
+    attaches: list[application_pb2.AttachApplication] = field(default_factory=list)
     registered_at_s: list[float] = field(default_factory=list)
     executors: dict[str, Executor] = field(default_factory=dict)
     updates: list[tuple[float, application_pb2.ApplicationUpdate]] = field(default_factory=list)
@@ -85,6 +86,7 @@ class FakeMaster(application_pb2_grpc.ApplicationServiceServicer):
         try:
             first = await asyncio.wait_for(anext(aiter(requests)), 5)
             assert first.WhichOneof("update") == "attach", first
+            self.attaches.append(first.attach)
         except (StopAsyncIteration, TimeoutError, AssertionError) as error:
             self.problems.append(f"no attach: {error!r}")
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no attach")
@@ -233,7 +235,9 @@ async def fake_master(work_dir: Path, port: int = 0, **options: Any) -> AsyncIte
     token_file = work_dir / "token"
     token = rpc.create_token(token_file)
     master = FakeMaster(work_dir=work_dir / "work", token_file=token_file, **options)
-    server = grpc.aio.server(interceptors=[rpc.TokenInterceptor(token)], options=rpc.SERVER_OPTIONS)
+    server = grpc.aio.server(
+        interceptors=[rpc_server.TokenInterceptor(token)], options=rpc_server.SERVER_OPTIONS
+    )
     application_pb2_grpc.add_ApplicationServiceServicer_to_server(master, server)
     master.address = f"127.0.0.1:{server.add_insecure_port(f'127.0.0.1:{port}')}"
     await server.start()

@@ -8,10 +8,13 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import grpc
+import psutil
 import pytest
 
 from hrm import certificates
-from hrm.v1 import common_pb2
+from hrm.v1 import application_pb2, common_pb2
+from tests.hostile_text import HOSTILE, unseen
 from tests.spark.fake_driver import FakeDriver, fake_driver, progress, target, until_registered
 from tests.spark.fake_master import FakeMaster, fake_master, until
 
@@ -93,6 +96,35 @@ async def test_a_busy_application_outlives_a_master_that_starts_again(tmp_path: 
             assert await driver.end() == 0
         assert second.finished is not None
         assert second.problems == []
+
+
+async def test_an_application_outlives_a_limit_that_its_session_meets(
+    master: FakeMaster, tmp_path: Path
+) -> None:
+    """Many that come back to a restarted master at once meet its limits for one address."""
+    async with fake_driver(master, tmp_path, setup=FAST) as driver:
+        driver.say(target(1))
+        await until_registered(driver)
+        await sessions(master, 1)
+        master.notices.put_nowait(grpc.StatusCode.RESOURCE_EXHAUSTED)
+        await sessions(master, 2)
+
+
+async def test_what_a_master_says_reaches_the_driver_as_text_that_is_seen(
+    master: FakeMaster, tmp_path: Path
+) -> None:
+    async with fake_driver(master, tmp_path, setup=FAST) as driver:
+        driver.say(target(1))
+        await until_registered(driver)
+        end = application_pb2.EndApplication(
+            state=common_pb2.APPLICATION_STATE_KILLED, message=HOSTILE + "x" * 10_000
+        )
+        master.notices.put_nowait(application_pb2.ApplicationNotice(end=end))
+        await until(lambda: driver.heard("failed") != [], 10, "its end")
+        ((_, message, *_rest),) = driver.heard("failed")
+        assert unseen(message) == []
+        assert len(message) < 5_000
+        assert "x1b[2J" in message
 
 
 async def test_a_long_session_does_not_count_as_time_without_a_master(
@@ -193,6 +225,26 @@ async def test_a_driver_that_is_gone_is_reported_and_leaves_nothing(
     assert master.finished is not None
     assert master.finished.state == common_pb2.APPLICATION_STATE_FAILED
     assert "the driver is gone" in master.finished.message
+
+
+async def test_every_registration_and_session_proves_its_application(
+    master: FakeMaster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_submission = tmp_path / "ownership-key"
+    of_submission.write_text("s" * 64)
+    monkeypatch.setenv("HRM_SUBMISSION_OWNERSHIP_KEY_FILE", str(of_submission))
+    async with fake_driver(master, tmp_path, setup=FAST) as driver:
+        driver.say(target(1))
+        await until_registered(driver)
+        master.break_session()
+        await sessions(master, 2)
+        process = psutil.Process(driver.process.pid)
+        assert "k" * 64 not in str((process.cmdline(), process.environ())), "others see these"
+        driver.finish()
+        assert await driver.end() == 0
+    assert [x.ownership_key for x in master.registrations] == ["k" * 64] * 2
+    assert [x.ownership_key for x in master.attaches] == ["k" * 64] * 2
+    assert {x.submission_ownership_key for x in master.registrations} == {"s" * 64}
 
 
 @pytest.mark.parametrize("code", [0, 3, None])

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hrm import ownership
 from hrm.v1 import common_pb2
 from tests.spark.fake_master import FakeMaster, fake_master, until
 
@@ -184,6 +185,15 @@ spark.stop()
     assert set(master.executors) == {"1", "2"}
 
 
+def assert_one_owner(master: FakeMaster) -> None:
+    """Whatever registered and attached had one key, and a good one."""
+    keys = {each.ownership_key for each in master.registrations}
+    assert keys == {each.ownership_key for each in master.attaches}
+    (key,) = keys
+    assert ownership.owner_of(key)
+    assert key not in master.registrations[0].submission_key
+
+
 @pytest.mark.extra
 async def test_an_appmaster_that_dies_comes_back_and_finds_its_executors(
     master: FakeMaster, tmp_path: Path
@@ -211,6 +221,8 @@ spark.stop()
     assert set(master.executors) == {"1"}, "the executor was kept"
     assert master.finished is not None
     assert master.finished.state == common_pb2.APPLICATION_STATE_SUCCEEDED
+    assert len(master.registrations) >= 2
+    assert_one_owner(master)
 
 
 @pytest.mark.extra
@@ -240,6 +252,7 @@ spark.stop()
     assert {r.submission_key for r in master.registrations[1:]} == {
         master.registrations[0].submission_key
     }
+    assert_one_owner(master)
 
 
 async def test_an_appmaster_that_keeps_dying_ends_the_application(

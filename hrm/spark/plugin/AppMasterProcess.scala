@@ -1,12 +1,15 @@
 package org.apache.spark.scheduler.cluster.hrm
 
-import java.io.{FileOutputStream, OutputStream}
+import java.io.{FileOutputStream, IOException, OutputStream}
 import java.nio.charset.StandardCharsets.UTF_8
+import java.util.concurrent.{ExecutionException, RejectedExecutionException}
+import java.util.concurrent.{TimeoutException, TimeUnit}
 import java.util.concurrent.atomic.AtomicBoolean
 
 import scala.util.Try
 
 import org.apache.spark.SparkConf
+import org.apache.spark.util.ThreadUtils
 
 /**
  * The AppMaster's process: everything it must know goes as one line through its standard input,
@@ -15,11 +18,24 @@ import org.apache.spark.SparkConf
  */
 private[hrm] final class AppMasterProcess private (handle: ProcessHandle, stdin: OutputStream) {
 
+  // Alone touches the pipe: a process that does not read holds up this thread, and no other.
+  private val writer = ThreadUtils.newDaemonSingleThreadExecutor("hrm-appmaster-stdin")
+  private val closing = new AtomicBoolean(false)
+
   def pid: Long = handle.pid()
 
-  def say(line: String): Unit = {
-    stdin.write((line + "\n").getBytes(UTF_8))
-    stdin.flush()
+  /** Throws IOException where the process has ended, or has not read it within `limitMs`. */
+  def say(line: String, limitMs: Long): Unit = {
+    val writing: Runnable = () => {
+      stdin.write((line + "\n").getBytes(UTF_8))
+      stdin.flush()
+    }
+    try writer.submit(writing).get(limitMs, TimeUnit.MILLISECONDS) catch {
+      case e: ExecutionException => throw new IOException(e.getCause.getMessage, e)
+      case e: RejectedExecutionException => throw new IOException("it has ended", e)
+      case e: TimeoutException =>
+        throw new IOException(s"it has not read what it must know within ${limitMs / 1000} s", e)
+    }
   }
 
   def onExit(action: () => Unit): Unit = handle.onExit().thenRun(() => action())
@@ -29,7 +45,11 @@ private[hrm] final class AppMasterProcess private (handle: ProcessHandle, stdin:
     closeStdin()
   }
 
-  def closeStdin(): Unit = try stdin.close() catch { case _: java.io.IOException => }
+  /** Once what is being written has been read, or nobody can read it any more. */
+  def closeStdin(): Unit = if (closing.compareAndSet(false, true)) {
+    writer.execute(() => try stdin.close() catch { case _: IOException => })
+    writer.shutdown()
+  }
 }
 
 private[hrm] object AppMasterProcess {
@@ -60,7 +80,7 @@ private[hrm] object AppMasterProcess {
     if (found.isPresent) Some(found.get) else None
 
   private def open(path: String): Option[OutputStream] =
-    try Some(new FileOutputStream(path)) catch { case _: java.io.IOException => None }
+    try Some(new FileOutputStream(path)) catch { case _: IOException => None }
 
   private def spawn(conf: SparkConf): AppMasterProcess = {
     val named = conf.getOption("spark.hrm.python").orElse(sys.env.get("HRM_PYTHON"))

@@ -1,10 +1,14 @@
 package org.apache.spark.scheduler.cluster.hrm
 
+import java.io.IOException
 import java.net.InetAddress
 import java.security.SecureRandom
 import java.util.{Base64, LinkedHashMap => JMap}
-import java.util.concurrent.{CountDownLatch, FutureTask, RejectedExecutionException}
-import java.util.concurrent.{ScheduledExecutorService, TimeUnit}
+import java.util.concurrent.{CountDownLatch, ExecutionException, FutureTask}
+import java.util.concurrent.{RejectedExecutionException, ScheduledExecutorService}
+import java.util.concurrent.{TimeoutException, TimeUnit}
+
+import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.ObjectMapper
 import py4j.{CallbackClient, GatewayServer}
@@ -19,127 +23,186 @@ import org.apache.spark.internal.Logging
  * is reported at once. Later it is started again, after a growing pause, up to a number of times;
  * one that has lived for a while clears the count. A start that fails counts as a death. One that
  * no longer asks for events hangs, and is treated as dead.
+ *
+ * The first is started by the thread that calls start(); what comes later, ends and starts, happens
+ * on the one thread of `timer`. What starting and ending does, it does without the lock.
  */
 private[hrm] final class AppMasterSupervisor(
     conf: SparkConf,
     events: EventQueue,
+    observed: HrmListener,
     listener: AppMasterListener,
     timer: ScheduledExecutorService,
     introduction: () => JMap[String, Any]) extends Logging {
   import AppMasterSupervisor._
 
   private val restartsMax = conf.getInt("spark.hrm.appmaster.maxRestarts", 5)
+  // For the gateway to listen, and for the process to read what it must know.
+  private val startMs = conf.getTimeAsMs("spark.hrm.registration.timeout", "30s")
   private val hungMs = conf.getTimeAsMs("spark.hrm.appmaster.hungTimeout", "60s")
+
+  // Guards all of the fields below. A leaf: see HrmSchedulerBackend.
+  private val lock = new Object
   private var running: Option[Incarnation] = None
+  private var launching = false
   private var restarts = 0
   private var startedNs = 0L
   private var isRegistered = false
-  private var stopped = false
+  private var finishes = false // from now on the end of one is no accident
+  private var closed = false // and there will be none any more
 
-  def start(): Unit = synchronized {
+  def start(): Unit = {
     launch()
     timer.scheduleWithFixedDelay(() => killIfHung(), 5, 5, TimeUnit.SECONDS)
   }
 
-  def registered(): Unit = synchronized { isRegistered = true }
+  def registered(): Unit = lock.synchronized { isRegistered = true }
 
   /** From now on its end is no accident. */
-  def finishing(): Unit = synchronized { stopped = true }
+  def finishing(): Unit = lock.synchronized { finishes = true }
 
   /** It needs us no more: it says its last words alone, once there is a master to hear them. */
-  def detached(): Unit = synchronized(running).foreach(_.end())
+  def detached(): Unit = lock.synchronized(running).foreach(_.end())
 
   /** Lets it say its last words, for at most `timeoutMs`. */
   def stop(timeoutMs: Long): Unit = {
-    val last = synchronized {
-      stopped = true
+    val deadlineNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs)
+    def leftMs = TimeUnit.NANOSECONDS.toMillis(deadlineNs - System.nanoTime())
+    val last = lock.synchronized {
+      finishes = true
+      // One that is being started is to say them, too.
+      while (launching && leftMs > 0) lock.wait(leftMs)
+      closed = true
       running
     }
     last.foreach { incarnation =>
-      if (!incarnation.awaitEnd(timeoutMs)) {
+      if (!incarnation.awaitEnd(leftMs)) {
         logWarning(s"The AppMaster has not ended within $timeoutMs ms " +
           "(spark.hrm.stop.timeout); killing it")
         incarnation.process.kill()
       }
       incarnation.close()
+      forget(incarnation)
     }
-    synchronized { running = None }
   }
 
-  private def launch(): Unit = if (!stopped) {
-    val bridge = new DriverBridge(events.newGeneration(), events, listener)
-    val token = newToken()
-    val loopback = InetAddress.getLoopbackAddress
-    // Java never calls Python here; a client that did would keep a thread for its connections.
-    val silent = new CallbackClient(GatewayServer.DEFAULT_PYTHON_PORT, loopback, 0, TimeUnit.SECONDS)
-    val gateway = new GatewayServer.GatewayServerBuilder(bridge)
-      .javaAddress(loopback).javaPort(0).callbackClient(silent).authToken(token).build()
-    startGateway(gateway)
-    startedNs = System.nanoTime()
+  private def launch(): Unit = if (beginLaunch()) {
+    var begun: Option[Incarnation] = None
     try {
-      val process = AppMasterProcess.start(conf)
+      val bridge = new DriverBridge(events.newGeneration(), events, observed, listener)
+      val token = newToken()
+      val gateway = openGateway(bridge, token, startMs)
+      val process = try AppMasterProcess.start(conf) catch {
+        case e: IOException => gateway.shutdown(); throw e
+      }
       val incarnation = new Incarnation(process, gateway, bridge)
-      running = Some(incarnation)
+      begun = Some(incarnation)
+      if (!install(incarnation)) throw new IOException("the application has ended")
       process.onExit(() => exited(incarnation))
       val hello = introduction()
       hello.put("port", gateway.getListeningPort)
       hello.put("auth_token", token)
-      process.say(new ObjectMapper().writeValueAsString(hello))
+      process.say(new ObjectMapper().writeValueAsString(hello), startMs)
     } catch {
-      case e: java.io.IOException =>
-        running.foreach { incarnation =>
+      case e: Throwable =>
+        begun.foreach { incarnation =>
           incarnation.process.kill()
           incarnation.close()
         }
-        gateway.shutdown()
-        died(s"cannot be started (${e.getMessage}); " +
+        if (!e.isInstanceOf[IOException]) throw e
+        // One that has been counted as dead meanwhile is not counted twice.
+        if (begun.forall(forget)) died(s"cannot be started (${e.getMessage}); " +
           "HRM_PYTHON or spark.hrm.python must name a Python that has hrm installed")
-    }
+    } finally launched()
   }
 
-  private def exited(incarnation: Incarnation): Unit = synchronized {
+  private def beginLaunch(): Boolean = lock.synchronized {
+    launching = !finishes
+    if (launching) startedNs = System.nanoTime()
+    launching
+  }
+
+  private def launched(): Unit = lock.synchronized {
+    launching = false
+    lock.notifyAll()
+  }
+
+  /** False: nobody wants it any more. */
+  private def install(incarnation: Incarnation): Boolean = lock.synchronized {
+    if (!closed) running = Some(incarnation)
+    !closed
+  }
+
+  /** True: it was the one that runs, and is not any more. */
+  private def forget(incarnation: Incarnation): Boolean = lock.synchronized {
+    val ran = running.contains(incarnation)
+    if (ran) running = None
+    ran
+  }
+
+  /** On a thread of Java's that watches processes, which must not be held up. */
+  private def exited(incarnation: Incarnation): Unit = {
     incarnation.end()
-    incarnation.close()
-    if (running.contains(incarnation)) {
-      died(s"(process ${incarnation.process.pid}) has died; see its messages above")
+    onTimer(0) {
+      incarnation.close()
+      if (forget(incarnation)) {
+        died(s"(process ${incarnation.process.pid}) has died; see its messages above")
+      }
     }
   }
 
   /** Counts it and starts the next after a pause; one that nobody wants any more is no loss. */
-  private def died(how: String): Unit = if (!stopped) {
-    running = None
-    val livedS = TimeUnit.NANOSECONDS.toSeconds(System.nanoTime() - startedNs)
-    if (livedS >= SettledS) restarts = 0
-    if (!isRegistered) {
-      listener.failed(s"the AppMaster $how; it had not registered yet")
-    } else if (restarts >= restartsMax) {
-      listener.failed(s"the AppMaster died ${restarts + 1} times in a row " +
-        s"(spark.hrm.appmaster.maxRestarts is $restartsMax); at last it $how")
-    } else {
-      val delayMs = math.min(BackoffMs << restarts, BackoffMaxMs)
-      restarts += 1
-      logWarning(s"The AppMaster $how; restart $restarts of $restartsMax in $delayMs ms")
-      try timer.schedule((() => relaunch()): Runnable, delayMs, TimeUnit.MILLISECONDS)
-      catch { case _: RejectedExecutionException => } // the application has just stopped
+  private def died(how: String): Unit = {
+    val pause = lock.synchronized {
+      val livedS = TimeUnit.NANOSECONDS.toSeconds(System.nanoTime() - startedNs)
+      if (livedS >= SettledS) restarts = 0
+      if (finishes) NoLoss
+      else if (!isRegistered) Fatal(s"the AppMaster $how; it had not registered yet")
+      else if (restarts >= restartsMax) {
+        Fatal(s"the AppMaster died ${restarts + 1} times in a row " +
+          s"(spark.hrm.appmaster.maxRestarts is $restartsMax); at last it $how")
+      } else {
+        restarts += 1
+        Again(restarts, math.min(BackoffMs << (restarts - 1), BackoffMaxMs))
+      }
+    }
+    pause match {
+      case NoLoss =>
+      case Fatal(message) => listener.failed(message)
+      case Again(number, delayMs) =>
+        logWarning(s"The AppMaster $how; restart $number of $restartsMax in $delayMs ms")
+        onTimer(delayMs)(relaunch())
     }
   }
 
-  private def relaunch(): Unit = synchronized(launch())
+  /** An exception would end here, unseen, and with it the application's only way to the master. */
+  private def relaunch(): Unit =
+    try launch() catch { case NonFatal(e) => died(s"cannot be started ($e)") }
 
-  private def killIfHung(): Unit = synchronized {
-    if (!stopped && isRegistered && TimeUnit.SECONDS.toMillis(events.silenceS) > hungMs) {
-      running.foreach { incarnation =>
+  private def killIfHung(): Unit =
+    if (TimeUnit.SECONDS.toMillis(events.silenceS) > hungMs) {
+      val hung = lock.synchronized(running.filter(_ => isRegistered && !finishes))
+      hung.foreach { incarnation =>
         logWarning(s"The AppMaster has been silent for ${events.silenceS} s; killing it")
         incarnation.process.kill()
       }
     }
-  }
+
+  private def onTimer(delayMs: Long)(action: => Unit): Unit =
+    try timer.schedule((() => action): Runnable, delayMs, TimeUnit.MILLISECONDS)
+    catch { case _: RejectedExecutionException => } // the application has just stopped
 }
 
 private[hrm] object AppMasterSupervisor {
   private val BackoffMs = 100L
   private val BackoffMaxMs = 5000L
   private val SettledS = 60L
+
+  /** What the death of one leads to. */
+  private sealed trait Consequence
+  private case object NoLoss extends Consequence
+  private final case class Fatal(message: String) extends Consequence
+  private final case class Again(number: Int, delayMs: Long) extends Consequence
 
   private final class Incarnation(
       val process: AppMasterProcess,
@@ -160,19 +223,35 @@ private[hrm] object AppMasterSupervisor {
     }
   }
 
+  private def openGateway(bridge: DriverBridge, token: String, limitMs: Long): GatewayServer = {
+    val loopback = InetAddress.getLoopbackAddress
+    // Java never calls Python here; a client that did would keep a thread for its connections.
+    val silent = new CallbackClient(GatewayServer.DEFAULT_PYTHON_PORT, loopback, 0, TimeUnit.SECONDS)
+    val gateway = new GatewayServer.GatewayServerBuilder(bridge)
+      .javaAddress(loopback).javaPort(0).callbackClient(silent).authToken(token).build()
+    try startGateway(gateway, limitMs) catch {
+      case e @ (_: ExecutionException | _: TimeoutException) =>
+        gateway.shutdown()
+        val why = Option(e.getCause).map(_.toString).getOrElse(s"not within $limitMs ms")
+        throw new IOException(s"no port of the driver's listens for it: $why", e)
+    }
+    gateway
+  }
+
   /**
    * On a daemon thread, whose own threads are daemons, too: a program that ends without stopping
    * its context must not be kept alive by us.
    */
-  private def startGateway(gateway: GatewayServer): Unit = {
+  private def startGateway(gateway: GatewayServer, limitMs: Long): Unit = {
     val starting = new FutureTask[Unit](() => gateway.start())
     val thread = new Thread(starting, "hrm-gateway")
     thread.setDaemon(true)
     thread.start()
-    starting.get()
+    starting.get(limitMs, TimeUnit.MILLISECONDS)
   }
 
-  private def newToken(): String = {
+  /** A secret of 256 bits. */
+  def newToken(): String = {
     val bytes = new Array[Byte](32)
     new SecureRandom().nextBytes(bytes)
     Base64.getUrlEncoder.withoutPadding().encodeToString(bytes)

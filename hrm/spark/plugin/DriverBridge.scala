@@ -1,5 +1,7 @@
 package org.apache.spark.scheduler.cluster.hrm
 
+import java.util.{ArrayList => JList, LinkedHashMap => JMap}
+
 import com.fasterxml.jackson.databind.ObjectMapper
 
 /** What the AppMaster may say; the backend listens. */
@@ -26,7 +28,9 @@ private[hrm] trait AppMasterListener {
 class DriverBridge private[hrm] (
     generation: Int,
     events: EventQueue,
+    observed: HrmListener,
     listener: AppMasterListener) {
+  import DriverBridge._
 
   private val json = new ObjectMapper()
   @volatile private var open = true
@@ -36,9 +40,33 @@ class DriverBridge private[hrm] (
     events.close(generation)
   }
 
-  /** JSON array of what happened since the last call; empty after `timeoutMs` without news. */
-  def nextEvents(timeoutMs: Int): String =
-    json.writeValueAsString(events.poll(generation, timeoutMs.toLong))
+  /**
+   * JSON array of what happened since the last call, in the order in which it must be heard; empty
+   * after `timeoutMs` without news.
+   */
+  def nextEvents(timeoutMs: Int): String = {
+    val news = events.poll(generation, timeoutMs.toLong)
+    val batch = new JList[JMap[String, Any]]()
+    // Targets go before kills: Spark lowers the target first and then names the victim.
+    news.targets.foreach(targets => batch.add(event("targets", "targets" -> targets)))
+    if (news.kills.nonEmpty) {
+      val ids = new JList[String]()
+      news.kills.foreach(ids.add)
+      batch.add(event("kill", "executors" -> ids))
+    }
+    if (news.workload) observed.workload.foreach { seen =>
+      batch.add(event("class", "class" -> seen.workloadClass, "evidence" -> seen.evidence))
+    }
+    if (news.progress) {
+      val report = observed.progress()
+      report.put("event", "progress")
+      batch.add(report)
+    }
+    news.finish.foreach { finish =>
+      batch.add(event("finish", "state" -> finish.state, "message" -> finish.message))
+    }
+    json.writeValueAsString(batch)
+  }
 
   def registered(applicationId: String): Unit = if (open) listener.registered(applicationId)
 
@@ -62,4 +90,13 @@ class DriverBridge private[hrm] (
       causedByApp: Boolean,
       lostHost: String): Unit =
     if (open) listener.executorEnded(executorId, exitCode, reason, causedByApp, lostHost)
+}
+
+private[hrm] object DriverBridge {
+  private def event(name: String, fields: (String, Any)*): JMap[String, Any] = {
+    val event = new JMap[String, Any]()
+    event.put("event", name)
+    fields.foreach { case (key, value) => event.put(key, value) }
+    event
+  }
 }

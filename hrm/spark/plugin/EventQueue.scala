@@ -6,20 +6,25 @@ import java.util.concurrent.TimeUnit
 import scala.collection.mutable
 
 /**
- * What Spark has to tell the AppMaster, in the order in which it must be heard.
+ * What Spark has to tell the AppMaster.
  *
- * The queue is bounded because it conflates: of targets, class and progress only the newest
- * survives; a kill is one executor id, of which there are as many as executors. A new AppMaster (a
- * higher generation) hears the whole state again; what an older one still asks for is answered with
- * nothing.
+ * The queue is bounded because it conflates: of targets only the newest survive; a kill is one
+ * executor id, of which there are as many as executors. It holds orders whole. Of observations, the
+ * class and the progress, it knows only that they have changed: their reader fetches them itself,
+ * after `poll` has returned, and so sees the newest. A new AppMaster (a higher generation) hears the
+ * whole state again; what an older one still asks for is answered with nothing.
  */
-private[hrm] final class EventQueue(progress: () => JMap[String, Any]) {
+private[hrm] final class EventQueue {
   import EventQueue._
 
+  // Guards all of the fields below, but for the volatile one. A leaf: see HrmSchedulerBackend.
+  private val lock = new Object
+
   private var generation = 0
+  private var ending = false
   private var targets: Option[JList[JMap[String, Any]]] = None
-  private var workload: Option[JMap[String, Any]] = None
-  private var finish: Option[JMap[String, Any]] = None
+  private var finish: Option[Finish] = None
+  private var workloadKnown = false
   // Told to the current AppMaster already?
   private var targetsHeard, workloadHeard, finishHeard = false
   // Executors that Spark wants gone and whose end nobody has reported, and those of them not yet told.
@@ -29,46 +34,57 @@ private[hrm] final class EventQueue(progress: () => JMap[String, Any]) {
   private var progressSentNs = 0L
   @volatile private var polledNs = System.nanoTime()
 
-  def setTargets(total: JList[JMap[String, Any]]): Unit = synchronized {
-    targets = Some(total)
-    targetsHeard = false
-    notifyAll()
+  /** `total` is not changed any more by the caller. */
+  def setTargets(total: JList[JMap[String, Any]]): Unit = lock.synchronized {
+    if (!ending) {
+      targets = Some(total)
+      targetsHeard = false
+      lock.notifyAll()
+    }
   }
 
-  def kill(executorIds: Seq[String]): Unit = synchronized {
+  /** No executor is to take the place of those that end now, whatever is asked for from here on. */
+  def endTargets(): Unit = lock.synchronized {
+    targets = Some(new JList[JMap[String, Any]]())
+    targetsHeard = false
+    ending = true
+    lock.notifyAll()
+  }
+
+  def kill(executorIds: Seq[String]): Unit = lock.synchronized {
     kills ++= executorIds
     killsUnheard ++= executorIds
-    notifyAll()
+    lock.notifyAll()
   }
 
-  def setWorkload(workloadClass: String, evidence: String): Unit = synchronized {
-    workload = Some(event("class", "class" -> workloadClass, "evidence" -> evidence))
+  def workloadChanged(): Unit = lock.synchronized {
+    workloadKnown = true
     workloadHeard = false
-    notifyAll()
+    lock.notifyAll()
   }
 
-  def setFinish(state: String, message: String): Unit = synchronized {
-    if (finish.isEmpty) {
-      finish = Some(event("finish", "state" -> state, "message" -> message))
-      finishHeard = false
-      notifyAll()
-    }
-  }
-
-  def progressed(): Unit = synchronized {
+  def progressed(): Unit = lock.synchronized {
     if (!progressChanged) {
       progressChanged = true
-      notifyAll()
+      lock.notifyAll()
     }
   }
 
-  def ended(executorId: String): Unit = synchronized {
+  def setFinish(state: String, message: String): Unit = lock.synchronized {
+    if (finish.isEmpty) {
+      finish = Some(Finish(state, message))
+      finishHeard = false
+      lock.notifyAll()
+    }
+  }
+
+  def ended(executorId: String): Unit = lock.synchronized {
     kills -= executorId
     killsUnheard -= executorId
   }
 
   /** A new AppMaster begins to listen: it is told everything that still holds. */
-  def newGeneration(): Int = synchronized {
+  def newGeneration(): Int = lock.synchronized {
     generation += 1
     targetsHeard = false
     workloadHeard = false
@@ -76,68 +92,57 @@ private[hrm] final class EventQueue(progress: () => JMap[String, Any]) {
     killsUnheard ++= kills
     progressChanged = true
     polledNs = System.nanoTime()
-    notifyAll()
+    lock.notifyAll()
     generation
   }
 
   /** Nobody listens any more: a call that still waits must not keep the JVM alive. */
-  def close(reader: Int): Unit = synchronized {
+  def close(reader: Int): Unit = lock.synchronized {
     if (reader == generation) {
       generation += 1
-      notifyAll()
+      lock.notifyAll()
     }
   }
 
   /** Seconds since the AppMaster last asked. */
   def silenceS: Long = TimeUnit.NANOSECONDS.toSeconds(System.nanoTime() - polledNs)
 
-  /** All that is new for `generation`; waits up to `timeoutMs` for something. */
-  def poll(reader: Int, timeoutMs: Long): JList[JMap[String, Any]] = synchronized {
+  /** All that is new for `reader`, a generation; waits up to `timeoutMs` for something. */
+  def poll(reader: Int, timeoutMs: Long): News = lock.synchronized {
     val limitMs = math.min(timeoutMs, PollMaxMs)
     val deadlineNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(limitMs)
     polledNs = System.nanoTime()
-    var batch = if (reader == generation) take() else new JList[JMap[String, Any]]()
-    while (batch.isEmpty && reader == generation && deadlineNs > System.nanoTime()) {
+    var news = if (reader == generation) take() else NoNews
+    while (news == NoNews && reader == generation && deadlineNs > System.nanoTime()) {
       val waitNs = math.min(deadlineNs - System.nanoTime(), untilProgressNs)
-      wait(math.max(1L, TimeUnit.NANOSECONDS.toMillis(waitNs)))
-      if (reader == generation) batch = take()
+      lock.wait(math.max(1L, TimeUnit.NANOSECONDS.toMillis(waitNs)))
+      if (reader == generation) news = take()
     }
     polledNs = System.nanoTime()
-    batch
+    news
   }
 
   private def untilProgressNs: Long =
     if (progressChanged) progressSentNs + ProgressIntervalNs - System.nanoTime() else Long.MaxValue
 
-  private def take(): JList[JMap[String, Any]] = {
-    val batch = new JList[JMap[String, Any]]()
-    // Targets go before kills: Spark lowers the target first and then names the victim.
-    if (targets.isDefined && !targetsHeard) {
-      batch.add(event("targets", "targets" -> targets.get))
-      targetsHeard = true
-    }
-    if (killsUnheard.nonEmpty) {
-      val ids = new JList[String]()
-      killsUnheard.foreach(ids.add)
-      batch.add(event("kill", "executors" -> ids))
-      killsUnheard.clear()
-    }
-    if (workload.isDefined && !workloadHeard) {
-      batch.add(workload.get)
-      workloadHeard = true
-    }
-    if (progressChanged && (untilProgressNs <= 0 || finish.isDefined && !finishHeard)) {
-      val report = progress()
-      report.put("event", "progress")
-      batch.add(report)
+  private def take(): News = {
+    val ends = finish.filterNot(_ => finishHeard)
+    val news = News(
+      targets = targets.filterNot(_ => targetsHeard),
+      kills = killsUnheard.toList,
+      workload = workloadKnown && !workloadHeard,
+      progress = progressChanged && (untilProgressNs <= 0 || ends.isDefined),
+      finish = ends)
+    targetsHeard ||= news.targets.isDefined
+    killsUnheard.clear()
+    workloadHeard ||= news.workload
+    if (news.progress) {
+      // Before it is read: what changes from now on is a change of its own.
       progressChanged = false
       progressSentNs = System.nanoTime()
     }
-    if (finish.isDefined && !finishHeard) {
-      batch.add(finish.get)
-      finishHeard = true
-    }
-    batch
+    finishHeard ||= ends.isDefined
+    news
   }
 }
 
@@ -145,10 +150,15 @@ private[hrm] object EventQueue {
   val PollMaxMs = 30000L
   val ProgressIntervalNs: Long = TimeUnit.MILLISECONDS.toNanos(500)
 
-  def event(name: String, fields: (String, Any)*): JMap[String, Any] = {
-    val event = new JMap[String, Any]()
-    event.put("event", name)
-    fields.foreach { case (key, value) => event.put(key, value) }
-    event
-  }
+  final case class Finish(state: String, message: String)
+
+  /** What one poll has found. `workload`, `progress`: there is something new to read. */
+  final case class News(
+      targets: Option[JList[JMap[String, Any]]],
+      kills: List[String],
+      workload: Boolean,
+      progress: Boolean,
+      finish: Option[Finish])
+
+  val NoNews: News = News(None, Nil, workload = false, progress = false, None)
 }

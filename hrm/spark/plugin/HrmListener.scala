@@ -7,30 +7,37 @@ import scala.collection.mutable
 import org.apache.spark.Success
 import org.apache.spark.scheduler._
 
-/** Counts what the application does and notices streams; runs in a listener queue of its own. */
-private[hrm] final class HrmListener(executorAdded: () => Unit) extends SparkListener {
+/**
+ * Counts what the application does and notices streams; runs in a listener queue of its own.
+ *
+ * It says to `events` that something has changed; what, is read by those that have heard of it.
+ */
+private[hrm] final class HrmListener(events: EventQueue, executorAdded: () => Unit)
+  extends SparkListener {
   import HrmListener._
 
-  @volatile private var events: EventQueue = _
-  private val streams = new StreamDetector((kind, evidence) => events.setWorkload(kind, evidence))
+  private val streams = new StreamDetector()
+
+  // Guards all of the fields below. A leaf: see HrmSchedulerBackend.
+  private val lock = new Object
   private val jobs = mutable.Set.empty[Int]
   private val stages = mutable.LinkedHashMap.empty[(Int, Int), Stage]
   private var completedStages = 0
   private var total, completed, failed, runMs = 0L
   private var lastJobError: Option[String] = None
 
-  def attach(queue: EventQueue): Unit = events = queue
-
   /** Why the latest job failed; None: it did not. */
-  def lastFailure: Option[String] = synchronized(lastJobError)
+  def lastFailure: Option[String] = lock.synchronized(lastJobError)
+
+  /** The class of workload as observed; None: nothing speaks for a stream so far. */
+  def workload: Option[StreamDetector.Workload] = streams.workload
 
   override def onExecutorAdded(added: SparkListenerExecutorAdded): Unit = executorAdded()
 
-  override def onOtherEvent(event: SparkListenerEvent): Unit =
-    if (streams.observe(event)) events.progressed()
+  override def onOtherEvent(event: SparkListenerEvent): Unit = say(streams.observe(event))
 
   override def onJobStart(job: SparkListenerJobStart): Unit = {
-    streams.observe(job.properties)
+    say(streams.observe(job.properties))
     changed { jobs += job.jobId }
   }
 
@@ -75,7 +82,15 @@ private[hrm] final class HrmListener(executorAdded: () => Unit) extends SparkLis
     }
   }
 
-  def progress(): JMap[String, Any] = synchronized {
+  def progress(): JMap[String, Any] = {
+    val report = counts()
+    val names = new JList[String]()
+    streams.names.foreach(names.add)
+    report.put("streaming_queries", names)
+    report
+  }
+
+  private def counts(): JMap[String, Any] = lock.synchronized {
     val report = new JMap[String, Any]()
     report.put("active_jobs", jobs.size)
     report.put("active_stages", stages.size)
@@ -85,9 +100,6 @@ private[hrm] final class HrmListener(executorAdded: () => Unit) extends SparkLis
     report.put("tasks_completed", completed)
     report.put("tasks_failed", failed)
     report.put("mean_task_s", meanS(runMs, completed))
-    val names = new JList[String]()
-    streams.names.foreach(names.add)
-    report.put("streaming_queries", names)
     val active = new JList[JMap[String, Any]]()
     stages.iterator.take(StagesMax).foreach { case ((id, attempt), stage) =>
       active.add(stage.describe(id, attempt))
@@ -96,9 +108,15 @@ private[hrm] final class HrmListener(executorAdded: () => Unit) extends SparkLis
     report
   }
 
+  /** `update` touches the fields of this object and nothing else. */
   private def changed(update: => Unit): Unit = {
-    synchronized(update)
+    lock.synchronized(update)
     events.progressed()
+  }
+
+  private def say(change: StreamDetector.Change): Unit = {
+    if (change.workload) events.workloadChanged()
+    if (change.names) events.progressed()
   }
 }
 

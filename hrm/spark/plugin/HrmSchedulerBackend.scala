@@ -1,10 +1,45 @@
 package org.apache.spark.scheduler.cluster.hrm
 
+/*
+ * The locks of a driver with this plugin, in the order in which a thread may take them.
+ *
+ * Spark's, from the outside in:
+ *   1. SparkContext's constructor lock. SparkContext.getOrCreate holds it while we start.
+ *   2. TaskSchedulerImpl
+ *   3. CoarseGrainedSchedulerBackend, this object (Spark's withLock takes 2, then 3)
+ *   4. ResourceProfile
+ * Ours, each a private object named `lock`, all leaves:
+ *      EventQueue, HrmListener, StreamDetector, AppMasterSupervisor
+ *
+ * A leaf is held for a few fields of its own class and nothing else. Who holds one takes no other
+ * lock, ours or Spark's, calls no other object, does no IO, and waits for nothing but to be notified
+ * of that lock itself. So no cycle can lead through ours, whatever Spark does. What several threads
+ * share is behind one of these, or immutable behind a volatile field (StreamDetector.current).
+ *
+ * Who calls us, and what it holds:
+ *   SparkContext                  constructor, start(), isReady(), stop(): 1 at most
+ *   Spark or the user, who wants other executors
+ *                                 doRequestTotalExecutors: 3; doKillExecutors: 2 and 3
+ *   the DriverEndpoint's thread   onDisconnected: nothing
+ *   the listener bus, queue hrm   HrmListener: nothing. SparkContext.stop() waits for that thread
+ *                                 without a limit, so it must wait for nothing that stop() holds
+ *   py4j, a thread a connection   DriverBridge, and through it AppMasterListener: nothing
+ *   the timer, hrm-backend        starts and ends of AppMasters, what is given up: nothing
+ *   Java's watch on processes     hands over to the timer: nothing
+ * Those that hold nothing take Spark's locks through Spark's methods: 2 in wakeScheduler and
+ * scheduler.error, 3 in introduction.
+ *
+ * The limits of what we wait for: an AppMaster's start and start() itself, each
+ * spark.hrm.registration.timeout; its end, spark.hrm.stop.timeout; a poll, EventQueue.PollMaxMs;
+ * Spark's own calls in stop(), spark.rpc.askTimeout.
+ */
+
 import java.util.{ArrayList => JList, LinkedHashMap => JMap}
-import java.util.concurrent.{CountDownLatch, TimeUnit}
+import java.util.concurrent.{CountDownLatch, RejectedExecutionException, TimeUnit}
 import java.util.concurrent.atomic.{AtomicBoolean, AtomicReference}
 
 import scala.concurrent.Future
+import scala.util.control.NonFatal
 
 import org.apache.spark.{SparkContext, SparkException}
 import org.apache.spark.internal.config
@@ -34,9 +69,8 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   override protected val minRegisteredRatio: Double =
     conf.get(config.SCHEDULER_MIN_REGISTERED_RESOURCES_RATIO).getOrElse(0.8)
 
-  private val listener = new HrmListener(() => wakeScheduler())
-  private val events = new EventQueue(() => listener.progress())
-  listener.attach(events)
+  private val events = new EventQueue
+  private val listener = new HrmListener(events, () => wakeScheduler())
   sc.listenerBus.addToQueue(listener, "hrm")
 
   private val gangMin = conf.getInt("spark.hrm.gang.min", 0)
@@ -52,7 +86,10 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   @volatile private var contextReady = false
   private val stopping = new AtomicBoolean(false)
   private val timer = ThreadUtils.newDaemonSingleThreadScheduledExecutor("hrm-backend")
-  private val appMaster = new AppMasterSupervisor(conf, events, this, timer, () => introduction())
+  /** What proves to the master that an AppMaster speaks for this application; it never leaves memory here. */
+  private val ownershipKey = AppMasterSupervisor.newToken()
+  private val appMaster = new AppMasterSupervisor(
+    conf, events, listener, this, timer, () => introduction())
 
   ExecutorLaunch.checkShuffleService(conf)
   StageProfiles.allow(sc.resourceProfileManager)
@@ -106,8 +143,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     if (stopping.compareAndSet(false, true)) {
       val failure = Option(problem.get()).orElse(failureAtShutdown(exitCode))
       appMaster.finishing()
-      // Nobody is to take the place of those that end now.
-      events.setTargets(new JList[JMap[String, Any]]())
+      events.endTargets()
       // Executors first: they end by themselves before the master takes their containers away.
       try super.stop() finally {
         events.setFinish(if (failure.isEmpty) "SUCCEEDED" else "FAILED", failure.getOrElse(""))
@@ -146,10 +182,14 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
       causedByApp: Boolean,
       lostHost: String): Unit = {
     events.ended(executorId)
-    removeExecutor(
-      executorId,
+    val why =
       if (lostHost.isEmpty) ExecutorExited(exitCode, causedByApp, reason)
-      else ExecutorProcessLost(reason, Some(lostHost), causedByApp))
+      else ExecutorProcessLost(reason, Some(lostHost), causedByApp)
+    try removeExecutor(executorId, why) catch {
+      // Spark's endpoint is there no more, and misses no executor. The AppMaster must not take that
+      // for the end of the driver, which has yet to say how the application ended.
+      case NonFatal(e) if stopping.get() => logDebug(s"executor $executorId has ended late: $e")
+    }
   }
 
   private def throwProblem(): Unit = Option(problem.get()).foreach { message =>
@@ -160,7 +200,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   }
 
   private def stopApplication(message: String): Unit =
-    timer.execute { () =>
+    onTimer(0) {
       try scheduler.error(s"HRM: $message") catch {
         case e: SparkException => logError(e.getMessage)
       } finally sc.stopInNewThread()
@@ -175,6 +215,10 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     } else None
 
   private def wakeScheduler(): Unit = scheduler.synchronized(scheduler.notifyAll())
+
+  private def onTimer(delayMs: Long)(action: => Unit): Unit =
+    try timer.schedule((() => action): Runnable, delayMs, TimeUnit.MILLISECONDS)
+    catch { case _: RejectedExecutionException => } // stop() has ended the timer
 
   private def setTargets(totals: Map[ResourceProfile, Int]): Unit = {
     val list = new JList[JMap[String, Any]]()
@@ -211,6 +255,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     hello.put("master", master)
     hello.put("token_file", conf.get("spark.hrm.token.file", ""))
     hello.put("tls_ca", conf.get("spark.hrm.tls.ca", ""))
+    hello.put("allow_clear_text", conf.get("spark.hrm.allowClearText", ""))
     hello.put("application_id", appId.getOrElse(""))
     hello.put("name", sc.appName)
     hello.put("user", sc.sparkUser)
@@ -221,6 +266,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     hello.put("class", conf.get("spark.hrm.class", ""))
     hello.put("gang_min", gangMin)
     hello.put("submission_key", HrmSchedulerBackend.submissionKey(this))
+    hello.put("ownership_key", ownershipKey)
     hello.put("launch", ExecutorLaunch.describe(sc, driver.toString))
     hello.put("registration_timeout_ms", registrationMs)
     hello.put("master_timeout_ms", conf.getTimeAsMs("spark.hrm.master.timeout", "1h"))
@@ -251,8 +297,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
       addressToExecutorId.get(remoteAddress).foreach { executorId =>
         if (disableExecutor(executorId) && !stopping.get()) {
           val silence = "the executor's connection broke, and its node has not said why"
-          val giveUp: Runnable = () => removeExecutor(executorId, ExecutorProcessLost(silence))
-          timer.schedule(giveUp, lossReasonMs, TimeUnit.MILLISECONDS)
+          onTimer(lossReasonMs)(removeExecutor(executorId, ExecutorProcessLost(silence)))
         }
       }
   }

@@ -43,7 +43,7 @@ private[hrm] class RehearsalBackend(scheduler: TaskSchedulerImpl, sc: SparkConte
   extends CoarseGrainedSchedulerBackend(scheduler, sc.env.rpcEnv) {
 
   private val LeaveLimitS = 120L
-  private var executor: Option[Process] = None
+  @volatile private var executor: Option[Process] = None
   @volatile private var stopping = false
 
   override protected val minRegisteredRatio: Double = 1.0

@@ -21,81 +21,89 @@ import scala.util.Try
  * Everything goes by reflection: the sql jar may be absent, and its classes move between Spark
  * versions.
  */
-private[hrm] final class StreamDetector(report: (String, String) => Unit) {
+private[hrm] final class StreamDetector {
   import StreamDetector._
 
+  // Guards the two fields below, and who may set `current`. A leaf: see HrmSchedulerBackend.
+  private val lock = new Object
   private val queries = mutable.LinkedHashMap.empty[UUID, Query]
-  private var streaming = false
   private var dstreams = false
+  // Immutable, for whoever reads it, without the lock.
+  @volatile private var current = Seen(Nil, None)
 
-  def names: Seq[String] = synchronized(queries.values.map(_.name).toList)
+  /** The names of running queries. */
+  def names: Seq[String] = current.names
 
-  /** True: the set of running queries has changed. */
-  def observe(event: AnyRef): Boolean = event.getClass.getName match {
-    case QueryStarted => started(event); true
-    case QueryTerminated => terminated(event); true
-    case QueryIdle => behaved(uuid(event, "runId"), idle = true); false
-    case QueryProgress => progressed(event); false
-    case _ => false
+  /** None: there has been no stream. */
+  def workload: Option[Workload] = current.workload
+
+  /** What this event of the listener bus has changed. */
+  def observe(event: AnyRef): Change = event.getClass.getName match {
+    case QueryStarted => started(event)
+    case QueryTerminated =>
+      val runId = uuid(event, "runId")
+      change(queries.remove(runId))
+    case QueryIdle => behaved(uuid(event, "runId"), idle = true)
+    case QueryProgress =>
+      Try(UUID.fromString(call(call(event, "progress"), "runId").toString))
+        .map(behaved(_, idle = false)).getOrElse(NoChange)
+    case _ => NoChange
   }
 
-  /** A job has started, with these properties. */
-  def observe(properties: Properties): Unit =
-    if (properties != null && properties.getProperty(BatchTime) != null) {
-      val first = synchronized {
-        val first = !dstreams
-        dstreams = true
-        first
-      }
-      if (first) decide()
-    }
+  /** What a job that starts with these properties has changed. */
+  def observe(properties: Properties): Change =
+    if (properties == null || properties.getProperty(BatchTime) == null) NoChange
+    else change { dstreams = true }
 
-  private def started(event: AnyRef): Unit = {
+  /** Spark is asked before the lock is taken: some of its answers need locks of its sessions. */
+  private def started(event: AnyRef): Change = {
     val runId = uuid(event, "runId")
     val name = Option(call(event, "name")).map(_.toString).getOrElse(uuid(event, "id").toString)
     val trigger = triggerOf(uuid(event, "id"), runId)
-    synchronized(queries(runId) = new Query(name, trigger, trigger.exists(t => !Ending.contains(t))))
-    decide()
+    change(queries(runId) = new Query(name, trigger, trigger.exists(t => !Ending.contains(t))))
   }
 
-  private def terminated(event: AnyRef): Unit = {
-    synchronized(queries.remove(uuid(event, "runId")))
-    decide()
+  private def behaved(runId: UUID, idle: Boolean): Change = change {
+    queries.get(runId).filter(_.trigger.isEmpty)
+      .filter(query => idle || System.nanoTime() - query.startedNs > LongRunNs)
+      .foreach(_.endless = true)
   }
 
-  private def progressed(event: AnyRef): Unit =
-    Try(UUID.fromString(call(call(event, "progress"), "runId").toString))
-      .foreach(behaved(_, idle = false))
-
-  private def behaved(runId: UUID, idle: Boolean): Unit = {
-    val noticed = synchronized {
-      val query = queries.get(runId).filter(q => q.trigger.isEmpty && !q.endless)
-      query.filter(q => idle || System.nanoTime() - q.startedNs > LongRunNs).exists { q =>
-        q.endless = true
-        true
-      }
-    }
-    if (noticed) decide()
+  /** `update` touches the fields of this object and nothing else. */
+  private def change(update: => Unit): Change = lock.synchronized {
+    val before = current
+    update
+    current = Seen(queries.values.map(_.name).toList, decide(before.workload))
+    Change(current.names != before.names, current.workload != before.workload)
   }
 
-  private def decide(): Unit = synchronized {
+  private def decide(before: Option[Workload]): Option[Workload] = {
+    val streaming = before.exists(_.workloadClass == Stream)
     queries.values.find(_.endless) match {
       case Some(query) if !streaming =>
-        streaming = true
         val seen = query.trigger.map(t => s"trigger $t").getOrElse("it keeps waiting for data")
-        report("STREAM", s"streaming query '${query.name}' is running ($seen)")
-      case None if dstreams && !streaming =>
-        streaming = true
-        report("STREAM", "it runs batches of DStreams")
+        Some(Workload(Stream, s"streaming query '${query.name}' is running ($seen)"))
+      case None if dstreams && !streaming => Some(Workload(Stream, "it runs batches of DStreams"))
       case None if streaming && !dstreams =>
-        streaming = false
-        report("BATCH", "the last streaming query has ended")
-      case _ =>
+        Some(Workload(Batch, "the last streaming query has ended"))
+      case _ => before
     }
   }
 }
 
 private[hrm] object StreamDetector {
+  /** A class of workload, and what shows it. */
+  final case class Workload(workloadClass: String, evidence: String)
+
+  /** What became different: the names of running queries, the class. */
+  final case class Change(names: Boolean, workload: Boolean)
+
+  val NoChange: Change = Change(names = false, workload = false)
+
+  private final case class Seen(names: List[String], workload: Option[Workload])
+
+  private val Stream = "STREAM"
+  private val Batch = "BATCH"
   private val Events = "org.apache.spark.sql.streaming.StreamingQueryListener$"
   private val QueryStarted = Events + "QueryStartedEvent"
   private val QueryTerminated = Events + "QueryTerminatedEvent"

@@ -1,0 +1,87 @@
+"""No thread of a driver waits for another for ever: the plugin, compiled, in a real driver.
+
+What drives it are programs in Scala, in ``scala/``; each says in its head what it does. They are
+compiled as the plugin is, by the compiler among Spark's jars.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from hrm.spark import build
+from tests.conftest import PATIENCE
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+SPARK_HOME = Path(pyspark.__file__).parent
+PROGRAMS = Path(__file__).parent / "scala"
+PACKAGE = "org.apache.spark.scheduler.cluster.hrm"
+QUERIES = 10_000
+COMPILE_LIMIT_S = 120.0
+RUN_LIMIT_S = 120.0  # their own are shorter, and come with the stacks of all threads
+OPENED = (
+    "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio",
+    "java.util", "java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref",
+    "sun.nio.ch", "sun.nio.cs", "sun.security.action", "sun.util.calendar",
+)  # fmt: skip
+"""Packages of java.base that Spark reaches into."""
+
+
+def java(*arguments: str, timeout_s: float) -> str:
+    done = subprocess.run(
+        [build._java(), *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        check=False, timeout=PATIENCE * timeout_s, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout[-30_000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def class_path(tmp_path_factory: pytest.TempPathFactory, _plugins: Path) -> str:
+    """Of the programs, the plugin and Spark."""
+    jars = SPARK_HOME / "jars"
+    plugin = build.plugin_jar(str(SPARK_HOME), cache=str(_plugins))
+    compiler = os.pathsep.join(
+        build._compiler_jars(str(jars), [jar.name for jar in jars.iterdir()])
+    )
+    classes = tmp_path_factory.mktemp("classes")
+    java(
+        "-Xss8m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+        "-cp", compiler, "scala.tools.nsc.Main",
+        "-cp", f"{plugin}:{jars}/*", "-d", str(classes), "-nowarn",
+        *map(str, sorted(PROGRAMS.glob("*.scala"))),
+        timeout_s=COMPILE_LIMIT_S,
+    )  # fmt: skip
+    return f"{classes}:{plugin}:{jars}/*"
+
+
+@pytest.fixture
+def run(class_path: str, tmp_path: Path) -> Callable[..., str]:
+    """``run(program, *arguments)``: what it printed, when all was well."""
+    place = tmp_path / "place"
+    place.mkdir()
+
+    def run(program: str, *arguments: str) -> str:
+        opened = (f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED)
+        return java(
+            "-Xmx1g", *opened, "-cp", class_path, f"{PACKAGE}.{program}", str(place), *arguments,
+            timeout_s=RUN_LIMIT_S,
+        )  # fmt: skip
+
+    return run
+
+
+def test_a_storm_ends_without_a_deadlock_and_nothing_is_lost(run: Callable[..., str]) -> None:
+    assert "OK queries=" in run("LockStress", str(QUERIES))
+
+
+def test_an_appmaster_that_hangs_before_it_has_read_holds_up_nobody(
+    run: Callable[..., str],
+) -> None:
+    assert "OK HRM: the AppMaster cannot be started" in run("DeafAppMaster")
