@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from hrm.address import default_master, token_file
+from hrm.errors import HrmError
+
+PAGES_MAX = 10_000
 
 if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
     from hrm.v1.admin_pb2_grpc import AdminServiceStub
     from hrm.v1.events_pb2_grpc import EventServiceStub
     from hrm.v1.policy_pb2_grpc import PolicyServiceStub
 
-__all__ = ["Master", "connect", "connected"]
+__all__ = ["Master", "all_pages", "connect", "connected"]
 
 
 class Master(NamedTuple):
@@ -25,6 +30,30 @@ class Master(NamedTuple):
     policies: PolicyServiceStub
     timeout_s: float
     events: EventServiceStub
+
+
+A = TypeVar("A", bound="Message")
+
+
+def all_pages(call: Callable[..., A], request: Any, timeout_s: float) -> A:
+    """The answer of a list's ``call``, in which all pages are one; ``timeout_s``: for each page.
+
+    Raises:
+        HrmError: the pages do not end.
+    """
+    asked = type(request)()
+    asked.CopyFrom(request)
+    answer: Any = call(asked, timeout=timeout_s)
+    token = answer.next_page_token
+    for _ in range(PAGES_MAX):
+        if not token:
+            answer.ClearField("next_page_token")
+            return cast("A", answer)
+        asked.page_token = token
+        more: Any = call(asked, timeout=timeout_s)
+        answer.MergeFrom(more)
+        token = more.next_page_token
+    raise HrmError(f"the list does not end: the master has sent {PAGES_MAX} pages of it")
 
 
 @contextmanager

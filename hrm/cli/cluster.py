@@ -9,16 +9,16 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hrm import address, errors
 from hrm.cli import console
+from hrm.cli.signals import sigterm_as_interrupt
 
 if TYPE_CHECKING:
     from hrm.cli.embedded import Cluster, Progress
@@ -164,18 +164,12 @@ def _state_flag(directory: Path) -> str:
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
     """Ctrl-C and SIGTERM unwind the start, so that half a cluster never stays behind."""
-
-    def interrupted(number: int, _frame: object) -> NoReturn:
-        raise KeyboardInterrupt(number)
-
-    previous = signal.signal(signal.SIGTERM, interrupted)
-    try:
-        yield
-    except KeyboardInterrupt:
-        console.note("interrupted; everything that had started is ended")
-        raise typer.Exit(130) from None
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+    with sigterm_as_interrupt():
+        try:
+            yield
+        except KeyboardInterrupt:
+            console.note("interrupted; everything that had started is ended")
+            raise typer.Exit(130) from None
 
 
 @contextlib.contextmanager

@@ -42,9 +42,13 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
         "`$HRM_TLS_CA`, else `ca.pem` beside the token file",
         "certificates (PEM) of who may be the master: traffic with it is encrypted",
     ),
+    "spark.hrm.allowClearText": (
+        "`$HRM_ALLOW_CLEAR_TEXT`, else `false`",
+        "send the token in clear text to a master that is not on loopback",
+    ),
     "spark.hrm.registration.timeout": (
         "`30s`",
-        "how long the driver waits until its AppMaster has registered it",
+        "how long the driver waits until its AppMaster has started, and until it has registered it",
     ),
     "spark.hrm.master.timeout": (
         "`1h`",
@@ -100,6 +104,11 @@ _ENVIRONMENT = {
     "HRM_TLS_CA": (
         "`ca.pem` beside the token file",
         "the cluster's authority (PEM): traffic with the master is encrypted; empty: clear text",
+    ),
+    "HRM_ALLOW_CLEAR_TEXT": (
+        "`false`",
+        "`true`: speak without TLS on addresses other than loopback, where who can listen, or "
+        "takes a port, learns the token",
     ),
     "HRM_TLS": ("", "`1`: `hrm up` encrypts its cluster's traffic, as --tls does"),
     "HRM_ARCHIVE": ("`on`", "`off`: drivers start without the archive of Spark's classes"),

@@ -2,19 +2,38 @@
 
 rich keeps to ``NO_COLOR`` by itself. A pipe has no width, so lines that go into one are not folded
 or cut: ``hrm apps | grep …`` must see whole names.
+
+Names and messages are of other parties (``hrm.text``): what goes into a table passes ``plain``, a
+line ``error_line``, ``note`` or ``line``, a document ``print_json``. A log is a matter of its own:
+a file or a pipe gets its bytes, a terminal gets them as ``less`` shows them (``LogWriter``).
 """
 
 from __future__ import annotations
 
+import codecs
 import json
 import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from hrm import text
+
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Output", "error_line", "note", "one_line", "print_json", "stderr", "stdout"]
+__all__ = [
+    "LogWriter",
+    "Output",
+    "error_line",
+    "json_line",
+    "line",
+    "note",
+    "one_line",
+    "plain",
+    "print_json",
+    "stderr",
+    "stdout",
+]
 
 _PIPE_WIDTH = 10_000
 
@@ -41,27 +60,62 @@ def stderr() -> Console:
     return Console(file=sys.stderr, highlight=False, soft_wrap=True)
 
 
-def one_line(text: str) -> str:
-    """``text`` with all white space runs, line breaks among them, as single spaces."""
-    return " ".join(text.split())
+def one_line(message: str) -> str:
+    """``message`` with all white space runs, line breaks among them, as single spaces."""
+    return " ".join(message.split())
+
+
+def plain(value: str, limit: int | None = None) -> str:
+    """``value`` as part of a table or a view: nothing in it acts, on the terminal or as markup."""
+    from rich.markup import escape
+
+    return escape(text.shown(value, limit))
 
 
 def error_line(message: str) -> None:
     """``error: message`` as one line on stderr."""
-    stderr().print(f"[bold red]error:[/] {_plain(one_line(message))}")
+    stderr().print(f"[bold red]error:[/] {plain(one_line(message))}")
 
 
 def note(message: str) -> None:
     """One line on stderr."""
-    stderr().print(_plain(message))
+    stderr().print(plain(one_line(message)) if "\n" in message else plain(message))
 
 
 def print_json(value: Any) -> None:
     """``value`` on stdout, indented for people, sorted as given."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(text.json_shown(json.dumps(value, indent=2, ensure_ascii=False)) + "\n")
 
 
-def _plain(text: str) -> str:
-    from rich.markup import escape
+def json_line(value: Any) -> None:
+    """``value`` on stdout as one line, for programs that read line by line."""
+    sys.stdout.write(text.json_shown(json.dumps(value, ensure_ascii=False)) + "\n")
+    sys.stdout.flush()
 
-    return escape(text)
+
+def line(message: str) -> None:
+    """One line of data on stdout."""
+    sys.stdout.write(text.shown(message) + "\n")
+
+
+class LogWriter:
+    """Bytes of a log on stdout: as they are into a file or a pipe; on a terminal with all that is
+    not seen escaped, for a log may hold what its application was sent, and a terminal obeys."""
+
+    def __init__(self) -> None:
+        self._escapes = sys.stdout.isatty()
+        # A chunk may end in the middle of a character.
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="backslashreplace")
+        self._held = ""
+
+    def write(self, data: bytes, *, last: bool = False) -> None:
+        if not self._escapes:
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+            return
+        decoded = self._held + self._decoder.decode(data, last)
+        self._held = ""
+        if decoded.endswith("\r") and not last:  # a line break may follow
+            decoded, self._held = decoded[:-1], "\r"
+        sys.stdout.write(text.shown_lines(decoded))
+        sys.stdout.flush()

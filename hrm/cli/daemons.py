@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 import types
 import typing
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hrm import config, errors
-from hrm.cli import console
+from hrm import allocator, config, errors, text
+from hrm.cli import console, store
 
 __all__ = ["app", "flag_name", "shown_default", "shown_type"]
 
 BAD_CONFIGURATION = 2
+FAILED = 1
 
 _Settings = (
     type[config.MasterSettings] | type[config.AgentSettings] | type[config.SchedulerSettings]
@@ -59,8 +61,13 @@ def shown_default(field: Any) -> str:
     return "" if value is None or value == () else str(value)
 
 
-def _with_flags(settings_class: _Settings, run: Callable[..., None]) -> Callable[..., None]:
-    """``run`` with the signature that typer reads: a keyword of optional text for every field."""
+def _with_flags(
+    settings_class: _Settings,
+    run: Callable[..., None],
+    more: Sequence[inspect.Parameter] = (),
+) -> Callable[..., None]:
+    """``run`` with the signature that typer reads: a keyword of optional text for every field, and
+    ``more``."""
     parameters = []
     for name, field in settings_class.model_fields.items():
         default = shown_default(field)
@@ -79,7 +86,9 @@ def _with_flags(settings_class: _Settings, run: Callable[..., None]) -> Callable
             )
         )
 
-    def command(**flags: str | None) -> None:
+    parameters += more
+
+    def command(**flags: Any) -> None:
         run(flags)
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -88,11 +97,17 @@ def _with_flags(settings_class: _Settings, run: Callable[..., None]) -> Callable
     return command
 
 
-def _master(flags: dict[str, str | None]) -> None:
+def _master(flags: dict[str, Any]) -> None:
     """Run a master in the foreground. See docs/configuration.md for its settings."""
+    by_hand = {parameter.name: flags.pop(parameter.name) for parameter in store.PARAMETERS}
+
+    async def do_by_hand(settings: config.MasterSettings) -> int:
+        return store.run(by_hand, settings.state_dir)
 
     def start() -> Awaitable[int]:
         settings = config.load(config.MasterSettings, **flags)
+        if store.is_wanted(by_hand):
+            return do_by_hand(settings)
         from hrm.master import daemon
 
         daemon.collect_seldom()
@@ -110,7 +125,7 @@ def _agent(flags: dict[str, str | None]) -> None:
 
         return daemon.run(settings)
 
-    _run(start)
+    _run(start, own_log=True)
 
 
 def _scheduler(flags: dict[str, str | None]) -> None:
@@ -125,20 +140,46 @@ def _scheduler(flags: dict[str, str | None]) -> None:
     _run(start)
 
 
-def _run(start: Callable[[], Awaitable[int]]) -> None:
+def _run(start: Callable[[], Awaitable[int]], *, own_log: bool = False) -> None:
+    """``own_log``: the daemon sets up structlog by itself."""
+
     async def main() -> int:
         return await start()
 
+    allocator.few_heaps()
+    if not own_log:
+        _escape_logs()
     try:
         code = asyncio.run(main())
     except errors.InvalidConfig as error:
         console.error_line(error.message)
         raise typer.Exit(BAD_CONFIGURATION) from None
+    except errors.HrmError as error:  # what may pass: whoever looks after the daemon tries again
+        console.error_line(error.message)
+        raise typer.Exit(FAILED) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     raise typer.Exit(code)
 
 
-app.command("master")(_with_flags(config.MasterSettings, _master))
+def _escape_logs() -> None:
+    """Let structlog's own lines, on standard output, pass ``hrm.text``: what they tell of came from
+    others."""
+    import structlog
+
+    *before, _renderer = structlog.get_config()["processors"]
+    structlog.configure(
+        processors=[
+            *before,
+            structlog.processors.format_exc_info,
+            text.log_processor,
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stdout.isatty(), exception_formatter=structlog.dev.plain_traceback
+            ),
+        ]
+    )
+
+
+app.command("master")(_with_flags(config.MasterSettings, _master, store.PARAMETERS))
 app.command("agent")(_with_flags(config.AgentSettings, _agent))
 app.command("scheduler")(_with_flags(config.SchedulerSettings, _scheduler))

@@ -287,7 +287,8 @@ def _end_applications(cluster: Cluster, progress: Progress) -> list[str]:
     try:
         with _connected(cluster) as master:
             listing = admin_pb2.ListApplicationsRequest(limit=APPLICATIONS_LISTED_MAX)
-            live = master.stub.ListApplications(listing, timeout=_CALL_TIMEOUT_S).applications
+            ask, timeout_s = master.stub.ListApplications, _CALL_TIMEOUT_S
+            live = client.all_pages(ask, listing, timeout_s).applications
             for app in live:
                 progress(f"ending application {app.application_id} ({app.name})")
                 kill = admin_pb2.KillApplicationRequest(
@@ -303,7 +304,7 @@ def _end_applications(cluster: Cluster, progress: Progress) -> list[str]:
             deadline = time.monotonic() + APPLICATIONS_STOP_TIMEOUT_S
             while live and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
-                live = master.stub.ListApplications(listing, timeout=_CALL_TIMEOUT_S).applications
+                live = ask(listing, timeout=timeout_s).applications  # the first page will do
     except errors.HrmError as error:
         progress(f"applications could not be told: {error.message}")
     return ended
@@ -517,7 +518,8 @@ def _nodes_alive(cluster: Cluster) -> set[str] | None:
 
     try:
         with _connected(cluster) as master:
-            answer = master.stub.ListNodes(admin_pb2.ListNodesRequest(), timeout=master.timeout_s)
+            ask = admin_pb2.ListNodesRequest()
+            answer = client.all_pages(master.stub.ListNodes, ask, master.timeout_s)
     except errors.Unavailable:
         return None
     return {n.name for n in answer.nodes if n.state == common_pb2.NODE_STATE_ALIVE}

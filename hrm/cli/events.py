@@ -8,7 +8,6 @@ asked for what followed the last event that was shown.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import time
@@ -21,6 +20,7 @@ from hrm import errors
 from hrm.cli import client, console
 from hrm.cli.console import Output
 from hrm.cli.queries import TIMEOUT_S, MasterOption, OutputOption, TimeoutOption
+from hrm.core.wakefulness import Patience
 
 if TYPE_CHECKING:
     from hrm.v1 import events_pb2
@@ -31,6 +31,7 @@ AWAY_MAX_S = 600.0
 """How long --follow waits for a master that is away."""
 _RETRY_S = 0.5
 _RETRY_MAX_S = 5.0
+_LATE_S = 5.0
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _WHY_GAP = "they were older or more than the master keeps"
 _LATEST = 100
@@ -114,7 +115,7 @@ def _follow(
     Raises:
         Unavailable: the master was away for ``AWAY_MAX_S``, or has not been there at all.
     """
-    heard_s = 0.0
+    patience: Patience | None = None
     pause_s = _RETRY_S
     while True:
         try:
@@ -122,11 +123,15 @@ def _follow(
                 for page in connection.events.WatchEvents(request):
                     shown.add(page)
                     request.resume = page.resume
-                    heard_s, pause_s = time.monotonic(), _RETRY_S
+                    late_s = timeout_s + _RETRY_MAX_S + _LATE_S
+                    patience = Patience(time.monotonic(), limit_s=AWAY_MAX_S, late_s=late_s)
+                    pause_s = _RETRY_S
         except errors.HrmError as error:
             # One that is stopped politely cancels the stream, which is no error of any other kind.
             away = type(error) in (errors.Unavailable, errors.HrmError)
-            if not away or not heard_s or time.monotonic() - heard_s > AWAY_MAX_S:
+            if patience is not None and pause_s == _RETRY_S:
+                patience.heard(time.monotonic())  # pages come when there are events
+            if not away or patience is None or patience.is_over(time.monotonic()):
                 raise
             if pause_s == _RETRY_S:
                 console.note("the master is away; waiting for it")
@@ -151,7 +156,7 @@ class _Shown:
         self._any = self._any or bool(page.events)
         if self._output is Output.TABLE:
             for event in page.events:
-                sys.stdout.write(line_of(event) + "\n")
+                console.line(line_of(event))
             sys.stdout.flush()
             return
         documents = [_document(event) for event in page.events]
@@ -161,8 +166,7 @@ class _Shown:
         if page.gap:
             documents.insert(0, _document(_gap()))
         for document in documents:
-            sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
-        sys.stdout.flush()
+            console.json_line(document)
 
     def end(self) -> None:
         if self._output is Output.JSON:
@@ -187,7 +191,7 @@ def _gap() -> events_pb2.StateEvent:
 def line_of(event: events_pb2.StateEvent) -> str:
     """One event as one line: when, what, from where to where, where, why, by whom."""
     at = datetime.fromtimestamp(event.at_s).astimezone()
-    subject = event.container_id or event.application_id or event.node or "the journal"
+    subject = event.container_id or event.application_id or event.node or f"the {event.kind}"
     if event.kind == "node":  # one that is excluded for an application alone has both
         subject = event.node
     change = f"{event.from_state} -> {event.to_state}" if event.from_state else event.to_state

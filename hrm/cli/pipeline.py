@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import json
 import pickle
@@ -12,18 +13,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hrm import errors
-from hrm.cli.console import Output, error_line, note, print_json, stdout
+from hrm.cli.console import Output, error_line, note, plain, print_json, stdout
 from hrm.cli.queries import TIMEOUT_S, MasterOption, OutputOption, TimeoutOption
+from hrm.cli.signals import sigterm_as_interrupt
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hrm.pipeline.client import TaskResult
+    from hrm.pipeline.client import Client, Task, TaskResult
     from hrm.v1 import pipeline_pb2
 
 __all__ = ["app"]
 
 SHOWN_CHARACTERS = 60
+NOTE_AFTER_S = 3.0
+NO_NODES = (
+    "no node runs pipeline tasks; give one cores for them: hrm agent --pipeline-cores 1 "
+    "(hrm up: export HRM_AGENT_PIPELINE_CORES=1)"
+)
+FORMAT_HELP = (
+    "auto, json, arrow or pickle; empty: the pipeline's. A result that comes as json or arrow is "
+    "data, and is never unpickled."
+)
 
 app = typer.Typer(no_args_is_help=True)
 group = typer.Typer(no_args_is_help=True, help="Run pipelines of Python functions on the cluster.")
@@ -73,6 +84,7 @@ def run(
     save: Annotated[
         Path | None, typer.Option(help="Pickle each result into this directory, as N.pickle.")
     ] = None,
+    result_format: Annotated[str | None, typer.Option(help=FORMAT_HELP)] = None,
     here: Annotated[
         bool, typer.Option("--here", help="In this process, without a cluster.")
     ] = False,
@@ -91,9 +103,8 @@ def run(
     if here:
         results = [_here(pipeline, value) for value in values]
     else:
-        results = _on_cluster(
-            pipeline, list(zip(values, sizes, strict=True)), workload, master, timeout
-        )
+        tasks = list(zip(values, sizes, strict=True))
+        results = _on_cluster(pipeline, tasks, workload, master, timeout, result_format)
     if save is not None:
         _save(results, save)
     if output is Output.JSON:
@@ -115,6 +126,7 @@ def run(
 @group.command(name="list")
 def list_tasks(
     everything: Annotated[bool, typer.Option("--all", help="Those that ended, too.")] = False,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="The latest so many; 0: all.")] = 0,
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
@@ -123,7 +135,7 @@ def list_tasks(
     from hrm.pipeline.client import Client
 
     with Client(master, patience_s=0.0, call_timeout_s=timeout) as client:
-        answer = client.tasks(everything=everything)
+        answer = client.tasks(everything=everything, limit=limit)
     if output is Output.JSON:
         from google.protobuf.json_format import MessageToDict
 
@@ -132,7 +144,7 @@ def list_tasks(
     if answer.nodes:
         stdout().print(_nodes_table(answer))
     else:
-        note("no node runs pipeline tasks; give one cores for them: hrm agent --pipeline-cores 1")
+        note(NO_NODES)
     if answer.tasks:
         stdout().print(_tasks_table(answer.tasks))
     else:
@@ -194,6 +206,7 @@ def _on_cluster(
     workload: Class,
     master: str | None,
     timeout_s: float,
+    result_format: str | None,
 ) -> list[TaskResult]:
     import time
 
@@ -201,13 +214,21 @@ def _on_cluster(
     from hrm.pipeline.client import Client, progress_bar
 
     deadline = time.monotonic() + timeout_s
-    with Client(master) as client, progress_bar(pipeline.name, len(inputs)) as advance:
+    with (
+        sigterm_as_interrupt(),
+        Client(master) as client,
+        progress_bar(pipeline.name, len(inputs)) as advance,
+    ):
         tasks = []
         try:
             for value, size_mb in inputs:
                 kind = WorkloadClass(workload.value)
-                tasks.append(client.submit(pipeline, value, size_mb=size_mb, workload=kind))
+                task = client.submit(
+                    pipeline, value, size_mb=size_mb, workload=kind, result_format=result_format
+                )
+                tasks.append(task)
                 tasks[-1].when_done(advance)
+            _note_without_nodes(client, tasks)
             return [task.outcome(max(0.0, deadline - time.monotonic())) for task in tasks]
         except (TimeoutError, KeyboardInterrupt):
             client.cancel_all(tasks, "hrm pipeline run was ended")
@@ -217,6 +238,15 @@ def _on_cluster(
                 f"not all tasks ended within {timeout_s:g} s, the others were cancelled; allow "
                 f"more with --timeout"
             ) from None
+
+
+def _note_without_nodes(client: Client, tasks: list[Task]) -> None:
+    """Say what is missing where nothing can run yet; tasks wait for a node that may come."""
+    with contextlib.suppress(TimeoutError):
+        tasks[0].outcome(NOTE_AFTER_S)
+        return
+    if not client.tasks(limit=1).nodes:
+        note(f"{NO_NODES}; waiting for one")
 
 
 def _save(results: Iterable[TaskResult], directory: Path) -> None:
@@ -271,22 +301,20 @@ def _table(*columns: str) -> Table:
 
 
 def _results_table(inputs: list[str], results: list[TaskResult]) -> Table:
-    from rich.markup import escape
-
     table = _table("input", "result", "node", "subtask", "on", "waited s", "ran s", "")
     for text, one in zip(inputs, results, strict=True):
         value = "failed" if one.error else _short(one.value)
         table.add_row(
-            escape(text), escape(value), escape(one.node), "", "", "", f"{one.response_s:.2f}", ""
+            plain(text), plain(value), plain(one.node), "", "", "", f"{one.response_s:.2f}", ""
         )
         for run in one.runs:
             where = f"{run.device.value} {run.number}"
-            said = "" if run.ok else run.outcome
+            said = "" if run.ok else plain(run.outcome)
             table.add_row(
                 "",
                 "",
                 "",
-                escape(run.subtask),
+                plain(run.subtask),
                 where,
                 f"{run.waited_s:.2f}",
                 f"{run.ran_s:.2f}",
@@ -296,37 +324,38 @@ def _results_table(inputs: list[str], results: list[TaskResult]) -> Table:
 
 
 def _nodes_table(answer: pipeline_pb2.ListPipelineTasksResponse) -> Table:
-    from rich.markup import escape
-
-    table = _table("node", "cores free", "GPUs", "tasks", "expected wait s", "state")
+    table = _table(
+        "node", "cores free", "GPUs", "tasks", "expected wait s", "workers run as", "state"
+    )
     for node in answer.nodes:
         capacity, load = node.capacity, node.load
         models = ", ".join(sorted({gpu.model for gpu in capacity.gpus}))
         table.add_row(
-            escape(capacity.node),
+            plain(capacity.node),
             f"{load.free_cores} of {capacity.cores}",
-            escape(f"{len(capacity.gpus)} {models}".strip()),
+            plain(f"{len(capacity.gpus)} {models}".strip()),
             str(node.tasks),
             f"{load.expected_wait_s:.1f}",
+            plain(node.runs_as),
             "draining" if node.draining else "",
         )
-    table.caption = f"policy {answer.policy}" + (
+    table.caption = f"policy {plain(answer.policy)}" + (
         f", replaced {answer.policy_faults} times because it failed" if answer.policy_faults else ""
     )
     return table
 
 
 def _tasks_table(tasks: Iterable[pipeline_pb2.PipelineTaskInfo]) -> Table:
-    from rich.markup import escape
-
-    table = _table("task", "pipeline", "MB", "node", "attempt", "placed by", "steps by", "state")
+    table = _table(
+        "task", "pipeline", "user", "MB", "node", "attempt", "placed by", "steps by", "state"
+    )
     for task in tasks:
         steps = sorted(task.runs_placed_by.items(), key=lambda item: (-item[1], item[0]))
         steps_by = ", ".join(f"{who} {count}" for who, count in steps)
         table.add_row(
-            escape(task.task_id), escape(task.pipeline), f"{task.size_mb:.1f}",
-            escape(task.node), str(task.attempt), escape(_by(task.placed_by, task.fallback)),
-            escape(_by(steps_by, task.run_fallback)), escape(task.state),
+            plain(task.task_id), plain(task.pipeline), plain(task.user), f"{task.size_mb:.1f}",
+            plain(task.node), str(task.attempt), plain(_by(task.placed_by, task.fallback)),
+            plain(_by(steps_by, task.run_fallback)), plain(task.state),
         )  # fmt: skip
     return table
 

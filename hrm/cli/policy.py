@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from hrm.cli import client, console
-from hrm.cli.console import Output
+from hrm.cli.console import Output, plain
 from hrm.cli.queries import TIMEOUT_S, MasterOption, OutputOption, TimeoutOption
 
 if TYPE_CHECKING:
@@ -170,7 +169,7 @@ def policies_view(answer: policy_pb2.ShowPoliciesResponse) -> RenderableType:
     """All policies, and the models at hand."""
     from rich.console import Group
 
-    files = [f"model {f.kind}-{f.version}: {escape(f.path)}" for f in answer.models]
+    files = [f"model {plain(f.kind)}-{f.version}: {plain(f.path)}" for f in answer.models]
     return Group(*(policy_view(policy) for policy in answer.policies), *files)
 
 
@@ -178,18 +177,18 @@ def policy_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
     """One policy: what it may, what it did, why it did not."""
     from rich.console import Group
 
-    where = f"node {escape(policy.node)}" if policy.node else policy.kind
+    where = f"node {plain(policy.node)}" if policy.node else plain(policy.kind)
     lines = [
-        f"[bold]{escape(policy.policy)}[/] ({where}) is {policy.mode}, with model "
-        f"{escape(policy.model)}; else {policy.heuristic} decides",
+        f"[bold]{plain(policy.policy)}[/] ({where}) is {plain(policy.mode)}, with model "
+        f"{plain(policy.model)}; else {plain(policy.heuristic)} decides",
         f"  asked {policy.asked}, of these decided {policy.learned}, in the shadow "
         f"{policy.shadowed} ({_share(policy.agreed, policy.shadowed)} agreed)",
     ]
     if policy.fallbacks:
         counts = sorted(policy.fallbacks.items(), key=lambda item: (-item[1], item[0]))
-        lines.append("  fell back: " + ", ".join(f"{reason} {count}" for reason, count in counts))
+        lines.append("  fell back: " + ", ".join(f"{plain(reason)} {n}" for reason, n in counts))
     if policy.last:
-        lines.append(f"  last: {escape(policy.last)}")
+        lines.append(f"  last: {plain(policy.last)}")
     if policy.HasField("breaker_s"):
         lines.append(f"  [yellow]too slow: not asked for another {policy.breaker_s:.0f} s[/]")
     if policy.HasField("seconds_p50"):
@@ -200,7 +199,7 @@ def policy_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
     if policy.HasField("ratio_p95") and policy.HasField("reference_p95"):
         lines.append(
             f"  response over expectation, p95: {policy.ratio_p95:.2f}; "
-            f"{policy.heuristic}'s: {policy.reference_p95:.2f}"
+            f"{plain(policy.heuristic)}'s: {policy.reference_p95:.2f}"
         )
     if policy.HasField("rolled_back_at_s"):
         ago_s = max(0.0, time.time() - policy.rolled_back_at_s)
@@ -211,12 +210,12 @@ def policy_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
 def told_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
     """What nodes were told; each follows by itself."""
     count = len(policy.nodes)
-    shown = ", ".join(escape(name) for name in policy.nodes[:NODES_SHOWN])
+    shown = ", ".join(plain(name) for name in policy.nodes[:NODES_SHOWN])
     more = f" and {count - NODES_SHOWN} more" if count > NODES_SHOWN else ""
     return (
-        f"[bold]{escape(policy.policy)}[/] (node) is told to be '{policy.mode}' on "
+        f"[bold]{plain(policy.policy)}[/] (node) is told to be '{plain(policy.mode)}' on "
         f"{count} node{'' if count == 1 else 's'}: {shown}{more}\n"
-        f"  hrm policy show {escape(policy.policy)} says what each of them does"
+        f"  hrm policy show {plain(policy.policy)} says what each of them does"
     )
 
 
@@ -229,9 +228,9 @@ def shadow_view(answer: policy_pb2.ShowPoliciesResponse) -> RenderableType:
         table.add_column(column)
     for policy in answer.policies:
         for record in policy.records:
-            learned = escape(record.learned) if record.learned else f"- ({escape(record.reason)})"
+            learned = plain(record.learned) if record.learned else f"- ({plain(record.reason)})"
             same = "yes" if record.same else "no"
-            table.add_row(escape(record.key), same, escape(record.heuristic), learned)
+            table.add_row(plain(record.key), same, plain(record.heuristic), learned)
     return table
 
 

@@ -7,16 +7,15 @@ one object; 64-bit numbers are strings there), so that whatever the table leaves
 from __future__ import annotations
 
 import enum
-import sys
+import getpass
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.markup import escape
 
 from hrm import errors
 from hrm.cli import client, console
-from hrm.cli.console import Output
+from hrm.cli.console import Output, plain
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -88,7 +87,7 @@ def nodes(
     from hrm.v1.admin_pb2 import ListNodesRequest
 
     with client.connect(master, timeout) as connection:
-        answer = connection.stub.ListNodes(ListNodesRequest(), timeout=timeout)
+        answer = client.all_pages(connection.stub.ListNodes, ListNodesRequest(), timeout)
     if not answer.nodes and output is Output.TABLE:
         console.note("no node yet; start an agent: hrm agent --master HOST:PORT")
         return
@@ -99,7 +98,7 @@ def nodes(
 def apps(
     every: Annotated[bool, typer.Option("--all", help="Ended ones, too.")] = False,
     limit: Annotated[
-        int, typer.Option("--limit", min=0, help="At most so many; 0: the master's own limit.")
+        int, typer.Option("--limit", min=0, help="The latest so many. Default: the latest 100.")
     ] = 0,
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
@@ -110,7 +109,7 @@ def apps(
 
     request = ListApplicationsRequest(include_ended=every, limit=limit)
     with client.connect(master, timeout) as connection:
-        answer = connection.stub.ListApplications(request, timeout=timeout)
+        answer = client.all_pages(connection.stub.ListApplications, request, timeout)
     if not answer.applications and output is Output.TABLE:
         ended = "" if every else "hrm apps --all shows ended ones; "
         console.note(f"no applications; {ended}to run one: hrm spark-submit app.py")
@@ -193,17 +192,36 @@ def app_logs(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on as the log grows, until Ctrl-C.")
     ] = False,
+    link: Annotated[
+        bool, typer.Option("--link", help="Print a link to it for your browser instead.")
+    ] = False,
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
     """Print an executor's or a driver's log. JSON: one object; with --follow, one a line."""
-    from hrm.v1.admin_pb2 import ReadLogsRequest
+    from hrm.v1.admin_pb2 import LinkLogRequest, ReadLogsRequest
 
     if attempt:
         if executor != "driver":
             raise errors.InvalidRequest("--attempt is of drivers; give --executor driver, too")
         executor = f"driver/{attempt}"
+    if link:
+        if follow or tail:
+            raise errors.InvalidRequest("--link opens the whole log; leave out --tail and --follow")
+        ask = LinkLogRequest(
+            application_id=application_id,
+            executor_id=executor,
+            stream=stream,
+            asker=getpass.getuser(),
+        )
+        with _application_known(), client.connect(master, timeout) as connection:
+            answer = connection.stub.LinkLog(ask, timeout=timeout)
+        if output is Output.JSON:
+            _show(answer, output, lambda _: "")
+        else:
+            typer.echo(answer.url)  # whole, however wide the terminal
+        return
     request = ReadLogsRequest(
         application_id=application_id,
         executor_id=executor,
@@ -233,7 +251,7 @@ def node_show(
     from hrm.v1.admin_pb2 import ListNodesRequest
 
     with client.connect(master, timeout) as connection:
-        answer = connection.stub.ListNodes(ListNodesRequest(), timeout=timeout)
+        answer = client.all_pages(connection.stub.ListNodes, ListNodesRequest(name=name), timeout)
     found = next((node for node in answer.nodes if node.name == name), None)
     if found is None:
         raise errors.NotFound(f"no node {name}; hrm nodes lists them")
@@ -300,18 +318,18 @@ def node_bind(
     )
     with _hint("hrm nodes shows how it is cut"), client.connect(master, timeout) as connection:
         answer = connection.stub.BindNode(request, timeout=timeout)
-    _show(answer, output, lambda _: escape(answer.message))
+    _show(answer, output, lambda _: plain(answer.message))
 
 
 def _show(message: Message, output: Output, view: Callable[[Any], RenderableType]) -> None:
     if output is Output.JSON:
         from google.protobuf.json_format import MessageToDict
 
-        console.print_json(
-            MessageToDict(
-                message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-            )
+        document = MessageToDict(
+            message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
         )
+        document.pop("next_page_token", None)  # all pages are in it
+        console.print_json(document)
         return
     from hrm.cli import render
 
@@ -322,12 +340,12 @@ def _print_log(
     chunks: Iterator[node_pb2.LogChunk], request: admin_pb2.ReadLogsRequest, output: Output
 ) -> None:
     if output is Output.TABLE:
+        writer = console.LogWriter()
         for chunk in chunks:
-            sys.stdout.buffer.write(chunk.data)
-            sys.stdout.buffer.flush()
+            writer.write(chunk.data)
+        writer.write(b"", last=True)
         return
     import codecs
-    import json
 
     about = {
         "application_id": request.application_id,
@@ -341,9 +359,7 @@ def _print_log(
         console.print_json({**about, "text": text})
         return
     for chunk in chunks:
-        line = json.dumps({**about, "text": decoder.decode(chunk.data)}, ensure_ascii=False)
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
+        console.json_line({**about, "text": decoder.decode(chunk.data)})
 
 
 class _hint:  # noqa: N801 - used like a function

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 
+from hrm.cli.console import plain
 from hrm.v1 import common_pb2
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ __all__ = [
     "nodes_table",
 ]
 
+NAME_SHOWN = 60
+MESSAGE_SHOWN = 300
+"""Characters of a name and a message in a list; what shows one thing alone shows them whole."""
 _COLOURS = {
     "alive": "green", "running": "green", "succeeded": "green",
     "draining": "yellow", "waiting": "yellow", "pending": "yellow", "detached": "yellow",
@@ -87,11 +90,13 @@ def cluster_view(cluster: admin_pb2.Cluster) -> RenderableType:
         else "free",
     }
     for name, value in rows.items():
-        facts.add_row(f"[bold]{name}[/]", escape(value))
+        facts.add_row(f"[bold]{name}[/]", plain(value))
+    if cluster.paused:
+        facts.add_row("[bold red]paused[/]", f"[red]{plain(cluster.paused)}[/]")
     schedulers = _table("SCHEDULER", ">QUEUED", ">ROUNDS", ">PLACED", ">RETRIES", ">P50", ">P99")
     for scheduler in cluster.schedulers:
         schedulers.add_row(
-            escape(scheduler.name),
+            plain(scheduler.name),
             *map(str, (scheduler.queued_jobs, scheduler.rounds, scheduler.placed)),
             str(scheduler.retries),
             f"{scheduler.delay_p50_s * 1000:.1f}ms",
@@ -110,21 +115,21 @@ def nodes_table(nodes: Iterable[admin_pb2.Node]) -> RenderableType:
         ">WAITING S/B", ">CPU", "ISOLATION", "SPARK", ">HEARD",
     )  # fmt: skip
     for node in listed:
-        shown = [escape(node.name), _node_state(node)]
+        shown = [plain(node.name), _node_state(node)]
         tail = [
             f"{node.usage.cpu_percent:.0f}%",
-            escape(node.isolation),
-            escape(",".join(node.spark_versions) or "-"),
+            plain(node.isolation),
+            plain(",".join(node.spark_versions) or "-"),
             f"{age(node.last_heard_s_ago)} ago",
         ]
         for status in node.resource_units:
             free, capacity = status.free, status.unit.capacity
             table.add_row(
                 *shown,
-                escape(status.unit.resource_unit_id + (" (draining)" * status.unit.draining)),
+                plain(status.unit.resource_unit_id + (" (draining)" * status.unit.draining)),
                 f"{free.vcores}/{capacity.vcores}",
                 f"{memory(free.memory_mib)} of {memory(capacity.memory_mib)}",
-                *([escape(_unit_gpu(status))] if with_gpus else []),
+                *([plain(_unit_gpu(status))] if with_gpus else []),
                 f"{status.running}/{status.unit.run_limit}",
                 f"{status.waiting_stream}/{status.waiting_batch}",
                 *tail,
@@ -152,10 +157,10 @@ def _shortcuts(node: admin_pb2.Node) -> Table:
             notes.append(f"last missed because of: {shortcut.why_missed}")
         counts = (shortcut.used, shortcut.missed)
         table.add_row(
-            escape(shortcut.name),
+            plain(shortcut.name),
             _state(shortcut.state, ""),
             *map(str, counts),
-            escape("; ".join(filter(None, notes)) or "-"),
+            plain("; ".join(filter(None, notes)) or "-"),
         )
     return table
 
@@ -168,14 +173,14 @@ def _node_facts(node: admin_pb2.Node) -> Table:
         facts.add_row("[bold]disk[/]", disk)
     for remark in node.remarks:
         name, separator, text = remark.partition(": ")
-        facts.add_row(f"[bold]{escape(name)}[/]" if separator else "", escape(text or remark))
+        facts.add_row(f"[bold]{plain(name)}[/]" if separator else "", plain(text or remark))
     return facts
 
 
 def _node_state(node: admin_pb2.Node) -> str:
     state = _state(common_pb2.NodeState.Name(node.state), "NODE_STATE_")
     if node.excluded_for_s > 0:
-        return f"{state}, [red]excluded[/] for {age(node.excluded_for_s)}: {escape(node.exclusion)}"
+        return f"{state}, [red]excluded[/] for {age(node.excluded_for_s)}: {plain(node.exclusion)}"
     if node.excluded_applications:
         return f"{state}, [yellow]excluded[/] for {node.excluded_applications} of its applications"
     return state
@@ -190,9 +195,9 @@ def applications_table(applications: Iterable[admin_pb2.Application]) -> Rendera
     )  # fmt: skip
     for app in applications:
         table.add_row(
-            escape(app.application_id),
-            escape(app.name),
-            escape(app.user),
+            plain(app.application_id),
+            plain(app.name, NAME_SHOWN),
+            plain(app.user, NAME_SHOWN),
             _class(app.workload_class),
             _application_state(app),
             f"{app.containers_running}/{app.containers_waiting}/{app.containers_pending}",
@@ -202,7 +207,7 @@ def applications_table(applications: Iterable[admin_pb2.Application]) -> Rendera
             age(app.mean_wait_s),
             age(now - app.submitted_at_s),
             ended_after(app.submitted_at_s, app.ended_at_s),
-            escape(app.message),
+            plain(app.message, MESSAGE_SHOWN),
         )
     return table
 
@@ -218,14 +223,14 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
         else "not yet"
     )
     rows = {
-        "application": escape(f"{app.application_id}  {app.name}"),
-        "user, tenant": escape(f"{app.user}, {app.tenant or '-'}"),
-        "state": _application_state(app) + escape(f"  {app.message}" if app.message else ""),
-        "class": _class(app.workload_class) + escape(f"  ({app.class_evidence or 'by default'})"),
-        "Spark": escape(f"{app.spark_version}, driver on {app.driver_host}, {app.web_url or '-'}"),
+        "application": plain(f"{app.application_id}  {app.name}"),
+        "user, tenant": plain(f"{app.user}, {app.tenant or '-'}"),
+        "state": _application_state(app) + plain(f"  {app.message}" if app.message else ""),
+        "class": _class(app.workload_class) + plain(f"  ({app.class_evidence or 'by default'})"),
+        "Spark": plain(f"{app.spark_version}, driver on {app.driver_host}, {app.web_url or '-'}"),
         "submitted": f"{age(now - app.submitted_at_s)} ago, first container {started}",
         "ended": ended,
-        "scheduler": escape(app.scheduler or "-"),
+        "scheduler": plain(app.scheduler or "-"),
         "progress": f"{progress.active_jobs} jobs, {progress.active_stages} stages active, "
         f"{progress.completed_stages} stages done; tasks: {progress.tasks_completed} of "
         f"{progress.tasks_total} done, {progress.tasks_running} running, "
@@ -237,13 +242,13 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
         )
         or "run time not known yet",
         "starts with": f"{app.gang_min} executors together" if app.gang_min > 1 else "any executor",
-        "streams": escape(", ".join(progress.streaming_queries) or "-"),
+        "streams": plain(", ".join(progress.streaming_queries) or "-"),
     }
     driver = f"where it was submitted ({app.driver_host}), and its log, too"
     if app.submission_id:
         driver = f"{app.submission_attempt} of {app.submission_id}; "
         driver += f"its log: hrm app logs {app.application_id} --executor driver"
-    rows["driver"] = escape(driver)
+    rows["driver"] = plain(driver)
     facts = Table.grid(padding=(0, 2))
     for name, value in rows.items():
         facts.add_row(f"[bold]{name}[/]", value)
@@ -253,8 +258,8 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
 
 def explanation_view(explanation: admin_pb2.Explanation) -> RenderableType:
     """``hrm app why``: the answer first, then what it rests on."""
-    details = [f"  - {escape(detail)}" for detail in explanation.details]
-    return "\n".join([escape(explanation.summary), *details])
+    details = [f"  - {plain(detail)}" for detail in explanation.details]
+    return "\n".join([plain(explanation.summary), *details])
 
 
 def _containers_table(
@@ -269,16 +274,16 @@ def _containers_table(
         started_at_s = container.started_at_s
         end = container.end
         table.add_row(
-            escape(container.executor_id),
+            plain(container.executor_id),
             _state(common_pb2.ContainerState.Name(container.state), "CONTAINER_STATE_"),
-            escape(container.node or "-"),
+            plain(container.node or "-"),
             str(container.resources.vcores),
             memory(container.resources.memory_mib),
             memory(container.usage.memory_mib),
             f"{container.usage.cpu_percent:.0f}%",
             age((started_at_s or ended_at_s) - container.requested_at_s),
             age(ended_at_s - started_at_s) if started_at_s else "-",
-            escape(_end(end)) if container.HasField("end") else "",
+            plain(_end(end)) if container.HasField("end") else "",
         )
     return table
 
@@ -301,7 +306,7 @@ def _class(workload_class: common_pb2.WorkloadClass) -> str:
 def _state(name: str, prefix: str) -> str:
     word = name.removeprefix(prefix).lower()
     colour = _COLOURS.get(word)
-    return f"[{colour}]{word}[/]" if colour else word
+    return f"[{colour}]{word}[/]" if colour else plain(word)
 
 
 def _unit_gpu(status: admin_pb2.ResourceUnitStatus) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hrm.cli.console import Output, note, print_json, stdout
+from hrm.cli.console import Output, note, plain, print_json, stdout
 from hrm.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -61,19 +61,17 @@ def traces(
 
 
 def _formats(listed: list[dict[str, str]]) -> Table:
-    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in ("FORMAT", "HOLDS", "PUBLISHED AS"):
         table.add_column(column, overflow="fold")
     for each in listed:
-        table.add_row(each["format"], each["holds"], escape(each["origin"]))
+        table.add_row(each["format"], each["holds"], plain(each["origin"]))
     return table
 
 
 def _facts(summary: dict[str, Any]) -> Table:
-    from rich.markup import escape
     from rich.table import Table
 
     from hrm.cli.render import age
@@ -105,7 +103,7 @@ def _facts(summary: dict[str, Any]) -> Table:
     facts["left out"] = _counts(rows["rows_left_out"], rows["left_out"])
     table = Table.grid(padding=(0, 2))
     for name, value in facts.items():
-        table.add_row(f"[bold]{escape(name)}[/]", escape(value))
+        table.add_row(f"[bold]{plain(name)}[/]", plain(value))
     return table
 
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hrm import address, errors
-from hrm.cli import console
-from hrm.cli.console import Output
+from hrm import address, errors, text
+from hrm.cli import client, console
+from hrm.cli.console import Output, plain
 from hrm.cli.queries import TIMEOUT_S, MasterOption, OutputOption, TimeoutOption
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ BAD_USAGE = 2
 INTERRUPTED = 130
 TAIL_BYTES = 65_536
 TAIL_LINES = 20
+_ALLOW_CLEAR_TEXT = "spark.hrm.allowClearText"
 _CHATTER = re.compile(r"[\d/]+ [\d:]+ INFO |\s+at [\w$.]+[./]")
 """Spark's log at level INFO, of which a driver that fails says a page as it goes, and the places
 of a Java exception."""
@@ -98,12 +99,14 @@ def run_submit(arguments: Sequence[str]) -> int:
         raise errors.InvalidRequest(f"{master} is no HRM master; write hrm://HOST:PORT")
     named = options.conf.get("spark.hrm.token.file")
     token = address.token_file(master or None, Path(named) if named else None)
-    from hrm import tls
+    from hrm import clear_text, tls
     from hrm.spark import submit
 
     ca = tls.ca_file(token, options.conf.get("spark.hrm.tls.ca"))
     target = address.default_master(master or None)
-    with submit.connect(target, token, ca) as (client, channel):
+    said = options.conf.get(_ALLOW_CLEAR_TEXT)
+    allow = clear_text.parse(said, _ALLOW_CLEAR_TEXT) if said else None
+    with submit.connect(target, token, ca, allow_clear_text=allow) as (client, channel):
         if options.status or options.kill:
             return _status_or_kill(client, options.status, options.kill)
         spec, files = submit.driver_spec(options)
@@ -111,7 +114,7 @@ def run_submit(arguments: Sequence[str]) -> int:
         submission_id = submission.submission_id
         console.note(f"HRM: submitted {submission_id} to hrm://{client.target}")
         if not options.waits:
-            sys.stdout.write(submission_id + "\n")
+            console.line(submission_id)
             return 0
         try:
             return _follow(client, submission_id, channel)
@@ -132,11 +135,11 @@ def _status_or_kill(client: Client, status: str, kill: str) -> int:
         found = client.call("Kill", request)
     else:
         found = client.call("Get", pb.GetSubmissionRequest(submission_id=status))
-    sys.stdout.write(_line(found) + "\n")
+    console.line(_line(found))
     if kill and found.state not in ENDED:
         for found in client.watch(kill):  # noqa: B007 - the last one counts
             pass
-        sys.stdout.write(_line(found) + "\n")
+        console.line(_line(found))
     return 0
 
 
@@ -211,6 +214,7 @@ def _line(submission: pb.Submission) -> str:
 @app.command("submissions")
 def submissions(
     every: Annotated[bool, typer.Option("--all", help="Ended ones, too.")] = False,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="The latest so many; 0: all.")] = 0,
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
@@ -218,8 +222,8 @@ def submissions(
     """List submitted drivers."""
     from hrm.v1 import submission_pb2 as pb
 
-    request = pb.ListSubmissionsRequest(include_ended=every)
-    answer = _ask(master, "List", request, timeout)
+    request = pb.ListSubmissionsRequest(include_ended=every, limit=limit)
+    answer = _ask(master, "List", request, timeout, pages=True)
     if not answer.submissions and output is Output.TABLE:
         ended = "" if every else "hrm submissions --all shows ended ones; "
         console.note(f"no submissions; {ended}to run one: hrm submit app.py")
@@ -285,7 +289,9 @@ def logs(
     )  # fmt: skip
 
 
-def _ask(master: str | None, method: str, request: Any, timeout_s: float) -> Any:
+def _ask(
+    master: str | None, method: str, request: Any, timeout_s: float, *, pages: bool = False
+) -> Any:
     import grpc
 
     from hrm import rpc, tls
@@ -296,7 +302,10 @@ def _ask(master: str | None, method: str, request: Any, timeout_s: float) -> Any
     ca = tls.read_ca(tls.ca_file(token))
     with rpc.sync_channel(target, rpc.read_token(token), ca) as channel:
         try:
-            return getattr(SubmissionServiceStub(channel), method)(request, timeout=timeout_s)
+            call = getattr(SubmissionServiceStub(channel), method)
+            if pages:
+                return client.all_pages(call, request, timeout_s)
+            return call(request, timeout=timeout_s)
         except grpc.RpcError as error:
             raise rpc.error_from(error, target) from error
 
@@ -305,16 +314,15 @@ def _show(message: Any, output: Output, rows: Sequence[pb.Submission]) -> None:
     if output is Output.JSON:
         from google.protobuf.json_format import MessageToDict
 
-        console.print_json(
-            MessageToDict(
-                message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-            )
+        document = MessageToDict(
+            message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
         )
+        document.pop("next_page_token", None)  # all pages are in it
+        console.print_json(document)
         return
-    from rich.markup import escape
     from rich.table import Table
 
-    from hrm.cli.render import age, ended_after
+    from hrm.cli.render import MESSAGE_SHOWN, NAME_SHOWN, age, ended_after
     from hrm.spark.submit import state_name
 
     table = Table(box=None, pad_edge=False)
@@ -325,11 +333,13 @@ def _show(message: Any, output: Output, rows: Sequence[pb.Submission]) -> None:
     table.add_column("MESSAGE")
     for each in rows:
         cells = (
-            each.submission_id, each.name, each.user, state_name(each.state),
+            each.submission_id, text.shortened(each.name, NAME_SHOWN),
+            text.shortened(each.user, NAME_SHOWN), state_name(each.state),
             f"{each.attempt}{' (supervised)' if each.supervise else ''}", each.node or "-",
             each.application_ids[-1] if each.application_ids else "-",
             age(time.time() - each.submitted_at_s),
-            ended_after(each.submitted_at_s, each.ended_at_s), each.message,
+            ended_after(each.submitted_at_s, each.ended_at_s),
+            text.shortened(each.message, MESSAGE_SHOWN) if len(rows) > 1 else each.message,
         )  # fmt: skip
-        table.add_row(*map(escape, cells))
+        table.add_row(*map(plain, cells))
     console.stdout().print(table)

@@ -202,6 +202,11 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
             context.abort(grpc.StatusCode.NOT_FOUND, f"no such node: {request.name}")
         return admin_pb2.BindNodeResponse(message="node-1 is bound: even [all cores]")
 
+    def LinkLog(self, request: Any, context: grpc.ServicerContext) -> node_pb2.LogLink:  # noqa: N802
+        self.requests.append(request)
+        self._known(request, context)
+        return node_pb2.LogLink(url=f"http://node-1:1/{'x' * 200}?for=me", expires_at_s=9.0)
+
     def ReadLogs(  # noqa: N802
         self, request: Any, context: grpc.ServicerContext
     ) -> Iterator[node_pb2.LogChunk]:

@@ -149,5 +149,5 @@ def test_a_follower_comes_back_with_its_token(journal: FakeJournal) -> None:
     assert shown == ["n1", "n2", "gap", "n3", "n4", "gap", "n5", "n6"]
     assert lines[2]["kind"] == "journal"
     assert [x.resume for x in journal.requests[:3]] == ["", "2", "4"]
-    assert said.count("waiting for it") == 2
+    assert said.count("waiting for it") in (2, 3), "after the last page, too, if it gets so far"
     assert "events are missing here" in said, "the second page has a gap"

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 from typer.testing import Result
 
-from hrm.cli import render
+from hrm.cli import client, render
+from hrm.errors import HrmError
 from hrm.v1 import admin_pb2, node_pb2
 from tests.cli.conftest import APPLICATION, FakeMaster, example_application, gpu_node
 
@@ -205,6 +208,19 @@ def test_where_the_driver_of_a_submission_has_its_log() -> None:
     assert said in captured.get()
 
 
+def test_a_link_to_a_log_is_one_line_for_who_asks(hrm: Run, master: FakeMaster) -> None:
+    ask = ("app", "logs", APPLICATION, "--executor", "2", "--link")
+    said = hrm(*ask).stdout
+    assert said == f"http://node-1:1/{'x' * 200}?for=me\n"
+    assert master.requests[-1].asker == getpass.getuser()
+    assert (master.requests[-1].executor_id, master.requests[-1].stream) == ("2", "stderr")
+    assert json.loads(hrm(*ask, "-o", "json").stdout)["expires_at_s"] == 9.0
+    refused = hrm(*ask, "--follow")
+    assert refused.exit_code != 0
+    assert "--link opens the whole log" in refused.stderr
+    assert hrm("app", "logs", "app-x", "--link").exit_code != 0
+
+
 def test_logs_as_json_do_not_break_characters(hrm: Run, master: FakeMaster) -> None:
     document = json.loads(hrm("app", "logs", APPLICATION, "-o", "json").stdout)
     assert document["text"] == "first line\nzweite Zeile: ä"
@@ -284,7 +300,7 @@ def test_a_wrong_token_is_refused(
     hrm: Run, master: FakeMaster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = tmp_path / "wrong"
-    wrong.write_text("not the token\n")
+    wrong.write_text("not-the-token-of-the-tests\n")
     wrong.chmod(0o600)
     monkeypatch.setenv("HRM_TOKEN_FILE", str(wrong))
     assert "HRM_TOKEN_FILE" in _one_line(hrm("nodes"))
@@ -318,3 +334,29 @@ def test_debug_shows_the_traceback(
 
 def test_colour_is_never_in_a_pipe(hrm: Run, master: FakeMaster) -> None:
     assert "\x1b" not in hrm("apps").stdout
+
+
+def test_all_pages_of_a_list_are_one_answer() -> None:
+    asked: list[tuple[str, int]] = []
+
+    def call(request: Any, timeout: float) -> admin_pb2.ListApplicationsResponse:
+        asked.append((request.page_token, request.limit))
+        number = int(request.page_token or 0)
+        return admin_pb2.ListApplicationsResponse(
+            applications=[admin_pb2.Application(name=f"a{number}")],
+            next_page_token=str(number + 1) if number < 2 else "",
+        )
+
+    request = admin_pb2.ListApplicationsRequest(limit=7)
+    answer = client.all_pages(call, request, 1.0)
+    assert [app.name for app in answer.applications] == ["a0", "a1", "a2"]
+    assert answer.next_page_token == ""
+    assert asked == [("", 7), ("1", 7), ("2", 7)]
+    assert request.page_token == "", "what was asked stays as it is"
+
+
+def test_a_list_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "PAGES_MAX", 3)
+    again = admin_pb2.ListNodesResponse(next_page_token="again")
+    with pytest.raises(HrmError, match="does not end"):
+        client.all_pages(lambda _request, timeout: again, admin_pb2.ListNodesRequest(), 1.0)

@@ -78,7 +78,7 @@ def master() -> Iterator[FakeMaster]:
 @pytest.fixture
 def run(master: FakeMaster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     token = tmp_path / "token"
-    token.write_text("secret\n")
+    token.write_text("secret-of-the-tests\n")
     token.chmod(0o600)
     monkeypatch.setenv("HRM_TOKEN_FILE", str(token))
     monkeypatch.setenv("HRM_MASTER", f"127.0.0.1:{master.port}")  # type: ignore[attr-defined]

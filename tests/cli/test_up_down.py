@@ -116,7 +116,7 @@ def test_a_daemon_that_cannot_start_is_quoted_and_the_rest_is_ended(
 ) -> None:
     monkeypatch.setenv("HRM_AGENT_SPARK_HOME", "/nowhere")  # agents fail, after the master is up
     said = _one_error(_hrm("up", *SMALL, "--state-dir", str(directory)))
-    assert "ended at its start (exit status 1)" in said
+    assert "ended at its start (exit status 2)" in said
     assert "/nowhere is no Spark" in said
     assert str(directory / "logs") in said
     assert not (directory / "cluster.json").exists()

@@ -1,0 +1,24 @@
+"""Ends that commands share."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from typing import NoReturn
+
+__all__ = ["sigterm_as_interrupt"]
+
+
+@contextlib.contextmanager
+def sigterm_as_interrupt() -> Iterator[None]:
+    """SIGTERM is KeyboardInterrupt, as Ctrl-C is: what was begun is undone on the way out."""
+
+    def interrupted(number: int, _frame: object) -> NoReturn:
+        raise KeyboardInterrupt(number)
+
+    previous = signal.signal(signal.SIGTERM, interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

@@ -1,0 +1,129 @@
+"""``hrm master --check``, ``--repair``, ``--backup`` and ``--restore``: the master's store by hand.
+
+They are flags of ``hrm master``, so that they find the store by the same settings as the master
+does, and they run in place of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hrm import errors
+from hrm.cli import console
+from hrm.cli.console import Output
+
+if TYPE_CHECKING:
+    from hrm.master.store_repair import Report
+
+__all__ = ["PARAMETERS", "is_wanted", "run"]
+
+DAMAGED = 1
+LINES_MAX = 100
+
+_OPTIONS: dict[str, tuple[Any, Any, Any]] = {
+    "check": (bool, False, typer.Option("--check", help="Look for damage, and change nothing.")),
+    "repair": (
+        bool,
+        False,
+        typer.Option(
+            "--repair", help="Keep what can be read of a damaged store; what was there is kept."
+        ),
+    ),
+    "backup": (
+        Path | None,
+        None,
+        typer.Option(
+            "--backup", metavar="FILE", help="Copy the store, also while a master serves."
+        ),
+    ),
+    "restore": (
+        Path | None,
+        None,
+        typer.Option("--restore", metavar="FILE", help="Put a backup in place of the store."),
+    ),
+    "output": (
+        Output,
+        Output.TABLE,
+        typer.Option("--output", "-o", help="Of these: a table for people, JSON for programs."),
+    ),
+}
+PARAMETERS = [
+    inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+    )
+    for name, (kind, default, option) in _OPTIONS.items()
+]
+"""For typer: the flags that ``run`` takes."""
+
+
+_COMMANDS = ("check", "repair", "backup", "restore")
+
+
+def is_wanted(flags: dict[str, Any]) -> bool:
+    """Is one of them given, in place of running a master?"""
+    return any(flags[name] for name in _COMMANDS)
+
+
+def run(flags: dict[str, Any], state_dir: Path) -> int:
+    """Do what one of the flags says; the exit status.
+
+    Raises:
+        HrmError: it cannot be done.
+    """
+    wanted = [name for name in _COMMANDS if flags[name]]
+    if len(wanted) > 1:
+        raise errors.InvalidConfig(f"--{wanted[0]} and --{wanted[1]} exclude each other")
+    from hrm.master import store_repair
+
+    (what,) = wanted
+    if what == "check":
+        report = store_repair.check(state_dir)
+    elif what == "repair":
+        report = store_repair.repair(state_dir)
+    elif what == "backup":
+        report = store_repair.backup(state_dir, flags["backup"].expanduser().absolute())
+    else:
+        report = store_repair.restore(state_dir, flags["restore"].expanduser().absolute())
+    if flags["output"] is Output.JSON:
+        console.print_json(report.document())
+    else:
+        _show(report, what)
+    return DAMAGED if what == "check" and report.damage else 0
+
+
+def _show(report: Report, what: str) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("KIND", "READABLE"):
+        table.add_column(column)
+    for name, count in report.kept.items():
+        table.add_row(console.plain(name), str(count))
+    out = console.stdout()
+    out.print(table)
+    lost = set(report.lost)
+    for line in report.damage[:LINES_MAX]:
+        out.print(
+            console.plain(f"{'lost' if line in lost else 'damaged'}  {console.one_line(line)}")
+        )
+    if len(report.damage) > LINES_MAX:
+        out.print(f"and {len(report.damage) - LINES_MAX} more: --output json lists all")
+    console.note(_summary(report, what))
+
+
+def _summary(report: Report, what: str) -> str:
+    where = f"--state-dir {report.state_dir}"
+    if what == "check":
+        if not report.damage:
+            return f"good: epoch {report.epoch}"
+        return f"damaged; hrm master --repair {where} keeps what can be read"
+    if what == "backup":
+        return f"written: {report.copy} (epoch {report.epoch})"
+    kept = f"; what was there is {report.copy}" if report.copy else ""
+    if not report.done:
+        return f"good: there is nothing to repair (epoch {report.epoch})"
+    return f"{report.done}: the next master has epoch {(report.epoch or 0) + 1}{kept}"
