@@ -17,7 +17,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PROTO := $(wildcard proto/hrm/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint proto-check test-unit test-spark test-extra test-matrix examples format proto docs weights clean
+.PHONY: help venv demo test lint audit proto-check test-unit test-spark test-extra test-hostile test-matrix examples format proto docs weights clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,17 +47,22 @@ demo: $(USABLE) ## start a cluster, run WordCount and a streaming Top-K on it, s
 
 test: lint proto-check test-unit test-spark ## everything that a change must pass
 
-lint: $(READY) ## style, types and layering
+lint: $(READY) ## style, types, layering and what is dangerous
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive hrm
+
+# Not in `make test`: it asks the package index, and what it answers changes without the code.
+audit: ## known vulnerabilities of the versions in constraints.txt (needs the network)
+	@$(PYTHON) .ci/audit .venv-audit
 
 proto-check: $(READY) ## hrm/v1 is what proto/ generates
 	$(BIN)/python -m pytest -q -ra tests/test_generated.py
 
 test-unit: $(READY) ## tests that need no Spark (some ten minutes)
-	$(BIN)/python -m pytest -ra -m "not spark" --durations=5
+	$(BIN)/python -m pytest -ra -m "not spark and not hostile" --durations=5
 
 test-spark: $(READY) ## tests that run a real Spark, all those on a real cluster among them (a quarter of an hour)
 	$(BIN)/python -m pytest -ra -m "spark and not extra" --durations=5
@@ -65,6 +70,13 @@ test-spark: $(READY) ## tests that run a real Spark, all those on a real cluster
 
 test-extra: $(READY) ## not in `make test`: the benchmarks' applications, the plugin against a fake master
 	$(BIN)/python -m pytest -ra -m "spark and extra" --durations=5
+
+# The quick ones are part of test-unit. HRM_HOSTILE_SEED and HRM_HOSTILE_MESSAGES are for the generated ones.
+ATTACKS := .pytest_cache/attacks.jsonl
+test-hostile: $(READY) ## attacks on real daemons (ten minutes), into the table of docs/security.md
+	@mkdir -p $(dir $(ATTACKS)) && rm -f $(ATTACKS)
+	HRM_HOSTILE_ROWS=$(CURDIR)/$(ATTACKS) $(BIN)/python -m pytest -ra tests/hostile --durations=5; \
+	  status=$$?; $(BIN)/python .ci/hostile-report $(ATTACKS); exit $$status
 
 # An environment of its own for each, in .venv-matrix; a Spark is some 450 MB to install. WHOLE=1 runs
 # all integration tests, VERSIONS="4.0 4.3" some versions, TESTS="test_spark test_history" some modules.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -63,6 +64,21 @@ def eventually() -> Callable[..., object]:
         return value
 
     return wait
+
+
+@contextlib.contextmanager
+def small_disk(directory: Path, mib: int = 1) -> Iterator[Path]:
+    """A file system of its own at ``directory``, so small that it can be filled; the test is
+    skipped where none may be mounted."""
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={mib}m,mode=0700", "hrm-tests", str(directory)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no file system may be mounted here: {done.stderr.strip()}")
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
 def _missing_for_spark() -> str:

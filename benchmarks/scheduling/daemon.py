@@ -52,6 +52,8 @@ class Master:
         self._mark = new_mark()
         self._environment = {
             **os.environ, MARK: self._mark, "HRM_HOME": str(directory), "NO_COLOR": "1",
+            # All emulated nodes and applications share a few connections.
+            "HRM_MASTER_STREAMS_MAX": "100000",
             "PYTHONPATH": str(REPOSITORY), **(settings or {}),
         }  # fmt: skip
         self._started: Started | None = None

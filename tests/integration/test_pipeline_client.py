@@ -219,7 +219,7 @@ def test_what_cannot_be_sent_is_refused_at_once(client: Client, tmp_path: Path) 
     with pytest.raises(InvalidRequest, match="cannot be pickled"):
         client.submit(sample_steps.arithmetic, lambda: None)
     wrong = tmp_path / "wrong"
-    wrong.write_text("wrong\n")
+    wrong.write_text("not-the-token-of-the-tests\n")
     wrong.chmod(0o600)
     with Client(client.target, token_path=wrong, patience_s=0.0) as stranger:
         task = stranger.submit(sample_steps.arithmetic, 1)

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +51,17 @@ class PipelineCluster:
         self.address = ""
         self._logs: list[Any] = []
 
-    def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def _start(
+        self, name: str, *arguments: str, python: str = sys.executable, **more: str
+    ) -> subprocess.Popen[bytes]:
+        """``more``: environment."""
         log = (self.directory / f"{name}.log").open("wb")
         self._logs.append(log)
         kept = {k: v for k, v in os.environ.items() if not k.startswith("HRM_")}
         environment = {**kept, "PYTHONPATH": str(REPOSITORY), "HRM_HOME": str(self.directory)}
+        environment |= more
         return subprocess.Popen(
-            [sys.executable, *arguments],
+            [python, *arguments],
             env=environment,
             cwd=self.directory,
             stdin=subprocess.DEVNULL,
@@ -81,25 +85,39 @@ class PipelineCluster:
         await until(serving)
         self.address = (state / "address").read_text().strip()
 
-    def agent(self, name: str, *, cores: int = 2, gpus: int = 0, policy: str = "mct") -> None:
-        settings = AgentSettings(
-            master=self.address,
-            name=name,
-            work_dir=self.directory / name,
-            token_file=self.token_file,
-            cores=cores + 1,
-            memory_mib=4096,
-            isolation="none",
-            run_as="off",
-            pipeline_cores=cores,
-            pipeline_memory_mib=2048,
-            pipeline_gpus=gpus,
-            pipeline_policy=policy,
-            gpus=tuple(DeclaredGpu(memory_mib=4096, name="P4") for _ in range(gpus)),
-        )
+    def agent(
+        self,
+        name: str,
+        *,
+        cores: int = 2,
+        gpus: int = 0,
+        policy: str = "mct",
+        python: str = sys.executable,
+        environment: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
+        """``more``: settings."""
+        fields: dict[str, Any] = {
+            "master": self.address,
+            "name": name,
+            "work_dir": self.directory / name,
+            "token_file": self.token_file,
+            "cores": cores + 1,
+            "memory_mib": 4096,
+            "isolation": "none",
+            "run_as": "off",
+            "pipeline_cores": cores,
+            "pipeline_memory_mib": 2048,
+            "pipeline_gpus": gpus,
+            "pipeline_policy": policy,
+            "gpus": tuple(DeclaredGpu(memory_mib=4096, name="P4") for _ in range(gpus)),
+        }
+        settings = AgentSettings(**{**fields, **more})
         script = REPOSITORY / "tests/agent/plain_agent.py"
         document = settings.model_dump_json()
-        self.agents[name] = self._start(name + "-process", str(script), document)
+        self.agents[name] = self._start(
+            name + "-process", str(script), document, python=python, **(environment or {})
+        )
 
     def close(self) -> None:
         processes = [*self.agents.values(), *([self.master] if self.master else [])]
@@ -316,6 +334,27 @@ async def test_cancelling_and_listing(cluster: PipelineCluster, client: Client) 
     assert (await client.end(after)).outcome == DONE
     with pytest.raises(grpc.RpcError, match="no result"):
         await client.result(waiting)
+
+
+async def test_a_run_without_nodes_says_so_and_cancels_when_it_is_ended(
+    cluster: PipelineCluster, client: Client, tmp_path: Path
+) -> None:
+    words = ["pipeline", "run", f"{SAMPLES}:arithmetic", "--as", "json", "--input", "2"]
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("HRM_")}
+    run = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "hrm.cli", *words, "--master", cluster.address,
+        cwd=REPOSITORY, env={**kept, "HRM_TOKEN_FILE": str(cluster.token_file)},
+        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert run.stderr is not None
+    async with asyncio.timeout(LIMIT_S):
+        assert b"hrm agent --pipeline-cores" in await run.stderr.readuntil(b"waiting for one")
+        (task,) = (await client.stub.List(pb.ListPipelineTasksRequest())).tasks
+        run.terminate()
+        await run.communicate()
+    assert run.returncode
+    end = await client.end(task.task_id)
+    assert end.outcome == pb.PipelineTaskOutcome.PIPELINE_TASK_OUTCOME_CANCELLED
 
 
 async def test_a_nodes_learned_policy_is_trusted_as_people_say_and_restarts_keep_it(

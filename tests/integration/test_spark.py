@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.conftest import PATIENCE
 from tests.integration.conftest import APPS, Cluster, Submitted, command_of, executors_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -61,9 +62,9 @@ def test_a_session_built_in_plain_python_runs(cluster: Cluster) -> None:
         "from urllib.request import urlopen\n"
         "context = s.sparkContext\n"
         "page = f'{context.uiWebUrl}/api/v1/applications/{context.applicationId}/executors'\n"
-        "executors = json.load(urlopen(page, timeout=20))\n"
+        f"executors = json.load(urlopen(page, timeout={PATIENCE * 20}))\n"
         "links = [e['executorLogs']['stderr'] for e in executors if e['id'] != 'driver']\n"
-        "print('LOG', urlopen(links[0], timeout=20).read().decode())\n"
+        f"print('LOG', urlopen(links[0], timeout={PATIENCE * 20}).read().decode())\n"
         "s.stop()\n"
     )
     done = subprocess.run(
@@ -71,7 +72,7 @@ def test_a_session_built_in_plain_python_runs(cluster: Cluster) -> None:
         env=cluster.environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE * 120,
         check=False,
     )
     assert done.returncode == 0, done.stderr

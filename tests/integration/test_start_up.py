@@ -36,6 +36,8 @@ def prepared(
     subject.environment["HRM_AGENT_CLASS_ARCHIVE"] = "true"
     subject.environment["HRM_AGENT_ARCHIVE_DIR"] = str(_archives)
     subject.environment["HRM_AGENT_WARM_EXECUTORS"] = "1"
+    # At once, for a core may never be idle where tests run.
+    subject.environment["HRM_AGENT_WARM_DELAY_S"] = "0"
     subject.up("--nodes", "1", "--cores", "2", "--memory", "4g")
     eventually(
         lambda: shortcut(subject, "executor-archive")["state"] == "ready",
