@@ -25,7 +25,7 @@ import grpc.aio
 from benchmarks.processes import BenchmarkError
 from benchmarks.scheduling.cells import NODE_SLOTS, TASK, node_names
 from hrm import wire
-from hrm.core.model import Resources, WorkloadClass
+from hrm.core.vocabulary.model import Resources, WorkloadClass
 from hrm.rpc import MESSAGE_BYTES_MAX
 from hrm.v1 import admin_pb2, admin_pb2_grpc, application_pb2_grpc, common_pb2, node_pb2_grpc
 from hrm.v1 import application_pb2 as app_pb

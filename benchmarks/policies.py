@@ -27,7 +27,6 @@ from benchmarks.common import (
     write_json,
     write_results,
 )
-from hrm.core.model import NodeName
 from hrm.core.pipeline.model import (
     ClusterPolicy,
     ClusterView,
@@ -37,6 +36,7 @@ from hrm.core.pipeline.model import (
     TaskId,
     TaskSpec,
 )
+from hrm.core.vocabulary.model import NodeName
 from hrm.policies.cluster import HEURISTICS, load
 from hrm.policies.cluster.features import NODE_FIELDS, TASK_FIELDS, TYPES, Layout
 from hrm.policies.cluster.hosted import HostedPolicy

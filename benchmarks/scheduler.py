@@ -34,7 +34,7 @@ from benchmarks.processes import BenchmarkError, interruptible
 from benchmarks.scheduling import decisions, durable, live, streams
 from benchmarks.scheduling.cells import BATCH, STREAM, Cell, matrix
 from hrm import policies
-from hrm.core.model import WorkloadClass
+from hrm.core.vocabulary.model import WorkloadClass
 from hrm.errors import HrmError
 
 __all__ = ["PARTS", "Plan", "main", "parse_arguments"]

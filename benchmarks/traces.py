@@ -35,8 +35,8 @@ from typing import Any
 from benchmarks import common
 from benchmarks.common import CONSOLE
 from hrm import policies
-from hrm.core.bounds import Bounds
-from hrm.core.scheduler import PlacementPolicy
+from hrm.core.scheduling.scheduler import PlacementPolicy
+from hrm.core.vocabulary.bounds import Bounds
 from hrm.errors import HrmError, InvalidRequest, LimitReached, NotFound
 from hrm.sim.replay import Estimates, ReplayResult, Setup, replay
 from hrm.sim.replay_plan import (

@@ -1,6 +1,6 @@
 """Ownership keys: how they are made, and the digest that is kept of them.
 
-``hrm.core.ownership`` says what they are for.
+``hrm.core.vocabulary.ownership`` says what they are for.
 """
 
 from __future__ import annotations

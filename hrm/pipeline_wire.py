@@ -13,7 +13,6 @@ from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 from hrm import wire
-from hrm.core.model import NodeName, WorkloadClass
 from hrm.core.pipeline.model import (
     SIZE_BUCKETS_MB,
     Device,
@@ -33,6 +32,7 @@ from hrm.core.pipeline.node_messages import (
     SubtaskTiming,
     TaskOutcome,
 )
+from hrm.core.vocabulary.model import NodeName, WorkloadClass
 from hrm.errors import InvalidRequest
 from hrm.text import shortened
 from hrm.v1 import pipeline_pb2 as pb

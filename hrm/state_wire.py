@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hrm import wire
-from hrm.core.commands import ClaimsSettled, LeaseGranted
-from hrm.core.feasibility import DIMENSIONS, Vector
-from hrm.core.model import (
+from hrm.core.messages.claims import Claim, Decision, Entry, Outcome, Proposal
+from hrm.core.messages.commands import ClaimsSettled, LeaseGranted
+from hrm.core.messages.state_changes import JobImage, StateChanged, UnitState
+from hrm.core.vocabulary.feasibility import DIMENSIONS, Vector
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
     ContainerRequest,
@@ -18,9 +20,6 @@ from hrm.core.model import (
     ResourceUnitId,
     WorkloadClass,
 )
-from hrm.core.negotiator import Claim, Decision, Outcome, Proposal
-from hrm.core.remote import JobImage, StateChanged, UnitState
-from hrm.core.resource_unit import Entry
 from hrm.errors import InvalidRequest
 from hrm.text import shortened
 from hrm.v1 import scheduler_pb2 as pb

@@ -11,9 +11,9 @@ import re
 from typing import Any
 
 from hrm import ownership, wire
-from hrm.core.model import Resources
-from hrm.core.submission_messages import SubmissionRecord, SubmissionState
-from hrm.core.submissions import Entry
+from hrm.core.messages.submissions import SubmissionRecord, SubmissionState
+from hrm.core.submission.submissions import Entry
+from hrm.core.vocabulary.model import Resources
 from hrm.errors import InvalidRequest
 from hrm.v1 import submission_pb2 as pb
 

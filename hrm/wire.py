@@ -14,9 +14,8 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from hrm import request_bounds
-from hrm.core.binding import BindingMode
-from hrm.core.commands import RebindUnits
-from hrm.core.model import (
+from hrm.core.messages.commands import RebindUnits
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
     ContainerEnd,
@@ -40,6 +39,7 @@ from hrm.core.model import (
     Usage,
     WorkloadClass,
 )
+from hrm.core.vocabulary.partitioning import BindingMode
 from hrm.errors import InvalidRequest
 from hrm.text import shortened
 from hrm.v1 import admin_pb2 as admin

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import hrm.v1
 from hrm import request_bounds as rb
 from hrm import wire
-from hrm.core.model import ContainerEnd, EndCause, Shortcut
+from hrm.core.vocabulary.model import ContainerEnd, EndCause, Shortcut
 from hrm.errors import InvalidRequest
 from hrm.v1 import application_pb2, node_pb2
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from hrm import state_wire
-from hrm.core.binding import Binding, BindingMode, Core, Hardware
-from hrm.core.model import ContainerEnd, EndCause, Gpu, NodeName, WorkloadClass
-from hrm.core.remote import StateChanged
+from hrm.core.messages.state_changes import StateChanged
+from hrm.core.vocabulary.model import ContainerEnd, EndCause, Gpu, NodeName, WorkloadClass
+from hrm.core.vocabulary.partitioning import Binding, BindingMode, Core, Hardware
 from hrm.testing.remote import VirtualScheduler
 from hrm.testing.virtual import SMALL, VirtualCluster
 from hrm.v1 import scheduler_pb2 as pb

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from benchmarks.common import REPOSITORY
-from hrm.core.cluster_view import ClusterView
-from hrm.core.scheduler import Placement
+from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.scheduler import Placement
 from hrm.policies import GROUP
 from hrm.policies.min_wait import MinWait
 

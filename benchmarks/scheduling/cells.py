@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from hrm.core.model import (
+from hrm.core.vocabulary.model import (
     ContainerRequest,
     NodeName,
     Resources,

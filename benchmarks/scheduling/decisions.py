@@ -30,14 +30,15 @@ from benchmarks.scheduling.cells import (
     unit_of,
 )
 from hrm import policies
-from hrm.core.bounds import Bounds
-from hrm.core.cluster_view import ClusterView
-from hrm.core.feasibility import demand_vector
-from hrm.core.model import ApplicationId, ContainerId, ContainerRequest
-from hrm.core.negotiator import Decision, Negotiator, Outcome, Proposal
-from hrm.core.resource_unit import Entry, UnitQueue
-from hrm.core.scheduler import Job, Scheduler
-from hrm.core.shared_state import SharedState
+from hrm.core.messages.claims import Decision, Entry, Outcome, Proposal
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.negotiator import Negotiator
+from hrm.core.scheduling.scheduler import Job, Scheduler
+from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.feasibility import demand_vector
+from hrm.core.vocabulary.model import ApplicationId, ContainerId, ContainerRequest
 
 __all__ = ["Conflicts", "HalfFull", "Rounds", "measure_conflicts", "measure_decisions"]
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.scheduling.cells import STREAM, Cell, percentile, requests_of
 from benchmarks.scheduling.durable import LocalMaster
-from hrm.core.model import ApplicationId, ContainerId, ContainerState, NodeName
+from hrm.core.vocabulary.model import ApplicationId, ContainerId, ContainerState, NodeName
 from hrm.master.daemon import TICK_INTERVAL_S, collect_seldom
 
 __all__ = ["StreamDelays", "measure_streams"]

@@ -23,7 +23,7 @@ import structlog
 
 from hrm import descriptors
 from hrm.config import AgentSettings, hrm_home
-from hrm.core.model import ContainerSpec, Shortcut
+from hrm.core.vocabulary.model import ContainerSpec, Shortcut
 from hrm.errors import HrmError
 from hrm.spark.archive import KINDS, Archives, obstacle
 from hrm.spark.archive_training import BUSY

@@ -46,7 +46,13 @@ from hrm.agent.last_words import last_words, read_tail
 from hrm.agent.logs import STREAMS
 from hrm.agent.retention import ACKNOWLEDGED_FILE
 from hrm.agent.run_as import Account
-from hrm.core.model import ApplicationId, ContainerSpec, EndCause, LaunchContext, is_driver
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ContainerSpec,
+    EndCause,
+    LaunchContext,
+    is_driver,
+)
 from hrm.errors import HrmError
 from hrm.v1 import common_pb2
 

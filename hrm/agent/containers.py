@@ -35,7 +35,7 @@ from hrm.agent.isolation import DRIVERS, Device, Isolation, Limits
 from hrm.agent.retention import ACKNOWLEDGED_FILE, Swept, sweep
 from hrm.agent.run_as import Account
 from hrm.agent.warm import WarmJvm, WarmPool
-from hrm.core.model import ContainerSpec
+from hrm.core.vocabulary.model import ContainerSpec
 from hrm.errors import HrmError, LaunchFailed
 from hrm.spark.launch import Launch
 

@@ -53,9 +53,9 @@ from hrm.agent.shortcuts import Shortcuts
 from hrm.agent.shuffle import SHUFFLE_DIR, ShuffleService
 from hrm.agent.tracker import Sample, Tracker
 from hrm.config import AgentSettings
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.model import (
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerEnd,
     ContainerId,

@@ -18,7 +18,7 @@ from typing import Any
 import pynvml
 import structlog
 
-from hrm.core.model import Gpu
+from hrm.core.vocabulary.model import Gpu
 
 __all__ = ["DeviceMemory", "NvmlDeviceMemory", "device_memory_message"]
 

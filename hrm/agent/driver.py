@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hrm import clear_text
 from hrm.config import AgentSettings
-from hrm.core.model import ContainerSpec
+from hrm.core.vocabulary.model import ContainerSpec
 from hrm.errors import LaunchFailed
 from hrm.rpc import read_token
 from hrm.spark.conf import DRIVER_ENVIRONMENT, conf_dir

@@ -4,10 +4,10 @@
               │ asks the master for a lease before it starts the driver, and again and again
               └ kills the driver when the lease is refused, or its time is over
 
-See ``hrm.core.submissions`` for why that keeps two drivers from running at once. Time is measured
-by a clock that goes on while the machine sleeps; a runner that is killed takes its driver along
-(parent-death signal). What it cannot do is to kill while it is itself stopped (SIGSTOP, a debugger)
-and the driver is not.
+See ``hrm.core.submission.submissions`` for why that keeps two drivers from running at once. Time is
+measured by a clock that goes on while the machine sleeps; a runner that is killed takes its driver
+along (parent-death signal). What it cannot do is to kill while it is itself stopped (SIGSTOP, a
+debugger) and the driver is not.
 
 The exit status is the driver's: 128 and the signal's number where one ended it. Before the runner
 leaves it lets the AppMaster say goodbye, and tells the master that the driver is gone.
@@ -36,7 +36,7 @@ from hrm import rpc, tls
 from hrm.agent import shim
 from hrm.agent.driver import APPLICATION_DIR
 from hrm.agent.driver_files import bring
-from hrm.core.wakefulness import Patience
+from hrm.core.vocabulary.wakefulness import Patience
 from hrm.errors import HrmError, InvalidConfig, LaunchFailed, NotFound, StaleEpoch
 from hrm.spark.conf import properties_text
 from hrm.text import shown

@@ -25,7 +25,7 @@ import structlog
 
 from hrm.agent.isolation import Device, Isolation
 from hrm.config import DeclaredGpu
-from hrm.core.model import Gpu
+from hrm.core.vocabulary.model import Gpu
 from hrm.errors import InvalidConfig
 
 __all__ = ["GpuDevices", "find_gpu_devices"]

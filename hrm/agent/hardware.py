@@ -17,8 +17,8 @@ import pynvml
 import structlog
 
 from hrm.config import DeclaredGpu
-from hrm.core.binding import Core
-from hrm.core.model import Gpu
+from hrm.core.vocabulary.model import Gpu
+from hrm.core.vocabulary.partitioning import Core
 
 __all__ = ["cores", "find_gpus", "numa_distances"]
 

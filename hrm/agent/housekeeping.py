@@ -13,8 +13,8 @@ from hrm.agent.containers import Containers
 from hrm.agent.driver import files_dir, files_of
 from hrm.agent.shuffle import ShuffleService
 from hrm.config import AgentSettings
-from hrm.core.model import ApplicationId, ContainerState
-from hrm.core.node import NodeCore
+from hrm.core.node.core import NodeCore
+from hrm.core.vocabulary.model import ApplicationId, ContainerState
 
 __all__ = ["Housekeeping"]
 

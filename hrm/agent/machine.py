@@ -37,9 +37,9 @@ from hrm.agent.run_as import RunAs
 from hrm.agent.tracker import memory_message
 from hrm.agent.warm import reserved_mib
 from hrm.config import AgentSettings
-from hrm.core.auto_binding import AutoBindingRules
-from hrm.core.binding import Binding, BindingMode, Hardware, cut
-from hrm.core.model import (
+from hrm.core.node.auto_partitioning import AutoBindingRules
+from hrm.core.node.core import NodeCore
+from hrm.core.vocabulary.model import (
     NOTHING,
     ContainerEnd,
     ContainerSpec,
@@ -49,7 +49,7 @@ from hrm.core.model import (
     ResourceUnit,
     is_driver,
 )
-from hrm.core.node import NodeCore
+from hrm.core.vocabulary.partitioning import Binding, BindingMode, Hardware, cut
 from hrm.durable import write_durably
 from hrm.errors import InvalidConfig, InvalidRequest
 

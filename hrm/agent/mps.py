@@ -29,7 +29,7 @@ from pathlib import Path
 
 import structlog
 
-from hrm.core.model import Gpu
+from hrm.core.vocabulary.model import Gpu
 
 __all__ = ["Mps"]
 

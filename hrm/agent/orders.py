@@ -6,8 +6,8 @@ The core judges the epoch of each: what a master of the past says changes nothin
 from __future__ import annotations
 
 from hrm import wire
-from hrm.core import events as e
-from hrm.core.model import ContainerId
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.model import ContainerId
 from hrm.v1 import common_pb2, node_pb2
 
 __all__ = ["to_event"]

@@ -16,7 +16,7 @@ from hrm.agent.machine import Machine
 from hrm.agent.shortcuts import Shortcuts
 from hrm.agent.shuffle import SHUFFLE_DIR, ShuffleService
 from hrm.config import AgentSettings
-from hrm.core.model import ContainerSpec, Gpu
+from hrm.core.vocabulary.model import ContainerSpec, Gpu
 from hrm.errors import InvalidConfig
 from hrm.spark.launch import Launch, executor_launch, find_java, find_spark
 

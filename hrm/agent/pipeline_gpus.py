@@ -14,8 +14,8 @@ import grpc.aio
 
 from hrm import rpc_server, wire
 from hrm.agent.pipeline_runtime import PipelineRuntime
-from hrm.core.model import WorkloadClass
 from hrm.core.pipeline.node_messages import GpuAsked
+from hrm.core.vocabulary.model import WorkloadClass
 from hrm.errors import HrmError, InvalidRequest
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import pipeline_pb2_grpc

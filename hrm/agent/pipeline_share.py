@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hrm.config import AgentSettings
-from hrm.core.binding import Hardware
-from hrm.core.model import Gpu, NodeName
 from hrm.core.pipeline.node_messages import GpuCard, NodeCapacity
+from hrm.core.vocabulary.model import Gpu, NodeName
+from hrm.core.vocabulary.partitioning import Hardware
 from hrm.errors import InvalidConfig
 
 __all__ = ["PipelineShare", "set_aside"]

@@ -22,8 +22,8 @@ from hrm.agent.mps import Mps
 from hrm.agent.parts import CommandOf
 from hrm.agent.shuffle import ShuffleService
 from hrm.agent.tracker import Tracker
-from hrm.core import commands as c
-from hrm.core.model import ContainerEnd, ContainerSpec, EndCause, ResourceUnit
+from hrm.core.messages import commands as c
+from hrm.core.vocabulary.model import ContainerEnd, ContainerSpec, EndCause, ResourceUnit
 from hrm.errors import HrmError
 
 __all__ = ["Processes"]

@@ -15,9 +15,9 @@ from hrm.agent.mps import Mps
 from hrm.agent.shortcuts import Shortcuts
 from hrm.agent.tracker import Sample
 from hrm.config import AgentSettings
-from hrm.core import commands as c
-from hrm.core.model import ContainerStatus
-from hrm.core.node import NodeCore
+from hrm.core.messages import commands as c
+from hrm.core.node.core import NodeCore
+from hrm.core.vocabulary.model import ContainerStatus
 from hrm.v1 import common_pb2, node_pb2
 
 __all__ = ["Reports"]

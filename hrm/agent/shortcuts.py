@@ -5,7 +5,7 @@ from __future__ import annotations
 from hrm.agent.archives import ArchiveKeeper
 from hrm.agent.warm import WarmPool
 from hrm.config import AgentSettings
-from hrm.core.model import Shortcut
+from hrm.core.vocabulary.model import Shortcut
 from hrm.spark.launch import Java, Spark
 
 __all__ = ["Shortcuts"]

@@ -37,7 +37,7 @@ from pathlib import Path
 import structlog
 
 from hrm.agent.container_dir import remove_tree
-from hrm.core.model import ApplicationId, ContainerSpec
+from hrm.core.vocabulary.model import ApplicationId, ContainerSpec
 from hrm.errors import InvalidConfig
 from hrm.spark.build import BuildError, plugin_jar
 from hrm.spark.launch import Java, Launch, Spark

@@ -28,7 +28,7 @@ import structlog
 from hrm.agent.device_memory import DeviceMemory, device_memory_message
 from hrm.agent.disk import DiskWatch, blind
 from hrm.agent.isolation import Isolation
-from hrm.core.model import EndCause, Usage
+from hrm.core.vocabulary.model import EndCause, Usage
 
 __all__ = ["Breach", "Sample", "Tracker", "memory_message"]
 

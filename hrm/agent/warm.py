@@ -46,7 +46,7 @@ from hrm.agent.archives import Count
 from hrm.agent.logs import STREAMS
 from hrm.agent.warm_profile import Profile, order_of, profile_of
 from hrm.config import AgentSettings, hrm_home
-from hrm.core.model import Shortcut
+from hrm.core.vocabulary.model import Shortcut
 from hrm.errors import LaunchFailed
 from hrm.spark import build
 from hrm.spark.archive import argument_file, class_path

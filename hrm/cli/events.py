@@ -20,7 +20,7 @@ from hrm import errors
 from hrm.cli import client, console
 from hrm.cli.console import Output
 from hrm.cli.queries import TIMEOUT_S, MasterOption, OutputOption, TimeoutOption
-from hrm.core.wakefulness import Patience
+from hrm.core.vocabulary.wakefulness import Patience
 
 if TYPE_CHECKING:
     from hrm.v1 import events_pb2

@@ -210,7 +210,7 @@ def _on_cluster(
 ) -> list[TaskResult]:
     import time
 
-    from hrm.core.model import WorkloadClass
+    from hrm.core.vocabulary.model import WorkloadClass
     from hrm.pipeline.client import Client, progress_bar
 
     deadline = time.monotonic() + timeout_s

@@ -12,16 +12,16 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from hrm.core.messages.submissions import SUBMISSION
 from hrm.core.pipeline.subtasks import SUBTASK
-from hrm.core.submission_messages import SUBMISSION
-from hrm.core.transitions import APPLICATION, CONTAINER, NODE
+from hrm.core.vocabulary.transitions import APPLICATION, CONTAINER, NODE
 
 __all__ = ["diagram", "document"]
 
 _HEAD = """\
 # States
 
-Drawn from `hrm/core/transitions.py`, `hrm/core/submission_messages.py` and
+Drawn from `hrm/core/vocabulary/transitions.py`, `hrm/core/messages/submissions.py` and
 `hrm/core/pipeline/subtasks.py` by `make docs`. What a diagram does not show cannot happen: a core
 that is asked for it raises `InvalidTransition` with the entity's latest history.
 """

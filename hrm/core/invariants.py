@@ -10,15 +10,22 @@ from collections import Counter
 
 import numpy as np
 
-from hrm.core.binding import BindingMode
-from hrm.core.feasibility import capacity_vector, minus
-from hrm.core.holdings import kept_bytes, launch_bytes
-from hrm.core.ledger import Ledger
-from hrm.core.master import MasterCore
-from hrm.core.model import NO_LAUNCH, NOTHING, ContainerState, NodeState, Resources, WorkloadClass
-from hrm.core.node import NodeCore
-from hrm.core.resource_unit import UnitQueue, pooled_part
-from hrm.core.shared_state import SharedState
+from hrm.core.master.core import MasterCore
+from hrm.core.master.holdings import kept_bytes, launch_bytes
+from hrm.core.master.state import Ledger
+from hrm.core.node.core import NodeCore
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.vocabulary.feasibility import capacity_vector, minus, pooled_part
+from hrm.core.vocabulary.model import (
+    NO_LAUNCH,
+    NOTHING,
+    ContainerState,
+    NodeState,
+    Resources,
+    WorkloadClass,
+)
+from hrm.core.vocabulary.partitioning import BindingMode
 
 __all__ = [
     "binding_violations",

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hrm.core.model import NodeName
 from hrm.core.pipeline.model import ClusterView, TaskSpec, Vector
+from hrm.core.vocabulary.model import NodeName
 from hrm.policies.cluster.features import (
     NODE_FIELDS,
     TASK_FIELDS,

@@ -1,1 +1,1 @@
-"""The live master: asyncio, gRPC and SQLite around ``hrm.core.master.MasterCore``."""
+"""The live master: asyncio, gRPC and SQLite around ``hrm.core.master.core.MasterCore``."""

@@ -12,12 +12,15 @@ import grpc
 import grpc.aio
 
 from hrm import __version__, rpc_server, text, tls, wire
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.explain import explain, explain_past
-from hrm.core.history import StateEvent
-from hrm.core.ledger import Application, Ledger, Node
-from hrm.core.model import (
+from hrm.core.master.explain import explain, explain_past
+from hrm.core.master.state import Application, Ledger, Node
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.pipeline.cluster import PipelineCluster
+from hrm.core.pipeline.model import TaskId
+from hrm.core.scheduling.scheduler import Scheduler
+from hrm.core.vocabulary.history import StateEvent
+from hrm.core.vocabulary.model import (
     NOTHING,
     ApplicationId,
     ContainerState,
@@ -25,9 +28,6 @@ from hrm.core.model import (
     NodeState,
     Resources,
 )
-from hrm.core.pipeline.cluster import PipelineCluster
-from hrm.core.pipeline.model import TaskId
-from hrm.core.scheduler import Scheduler
 from hrm.errors import HrmError, InvalidRequest, NotFound, Unavailable
 from hrm.master import log_links
 from hrm.master.interpreter import Interpreter

@@ -13,10 +13,10 @@ import grpc.aio
 import structlog
 
 from hrm import ownership, rpc_server, wire
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.model import ApplicationId, WorkloadClass
-from hrm.core.remote import StateChanged
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.state_changes import StateChanged
+from hrm.core.vocabulary.model import ApplicationId, WorkloadClass
 from hrm.errors import HrmError, InvalidRequest, Unavailable
 from hrm.master.interpreter import Interpreter, Outbox
 from hrm.v1 import application_pb2 as pb

@@ -19,9 +19,9 @@ from grpc_reflection.v1alpha import reflection
 from hrm import clock, descriptors, policies, rpc, rpc_server, tls
 from hrm.config import MasterSettings
 from hrm.connections import ConnectionWatch
-from hrm.core.bounds import Bounds
-from hrm.core.master import MasterCore
-from hrm.core.model import NodeName, NodeState
+from hrm.core.master.core import MasterCore
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import NodeName, NodeState
 from hrm.errors import HrmError, InvalidConfig
 from hrm.master.admin_service import AdminService
 from hrm.master.application_service import ApplicationService

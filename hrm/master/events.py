@@ -35,18 +35,18 @@ from typing import Any, TypeAlias, TypeVar
 
 import structlog
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.history import Refused, Service, StateEvent
-from hrm.core.ledger import Container
-from hrm.core.model import (
+from hrm.core.master.state import Container
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.history import Refused, Service, StateEvent
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
     ContainerState,
     container_id_of,
     is_driver,
 )
-from hrm.core.transitions import Move, Watch
+from hrm.core.vocabulary.transitions import Move, Watch
 from hrm.errors import Unavailable
 from hrm.master.journal_file import JournalFile
 

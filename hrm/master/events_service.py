@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from hrm import rpc_server, wire
-from hrm.core.history import StateEvent
+from hrm.core.vocabulary.history import StateEvent
 from hrm.errors import HrmError, InvalidRequest, LimitReached
 from hrm.master.events import Journal, Wish
 from hrm.peer_limits import address_of

@@ -1,7 +1,7 @@
 """Carries out what the master's core commands, and feeds it what happens.
 
 Everything runs on one asyncio loop, so events reach the core one at a time. What leaves waits for
-the disk where a crash could forget it (``hrm.core.write_gate``); the rest passes, so that a
+the disk where a crash could forget it (``hrm.core.master.write_gate``); the rest passes, so that a
 stream's containers do not wait because some batch application registers. Waking schedulers and
 proposing claims stay inside and wait for nothing.
 
@@ -26,14 +26,14 @@ from typing import TypeAlias
 import structlog
 
 from hrm import clock
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.history import Service
-from hrm.core.master import MasterCore
-from hrm.core.model import ApplicationId, ContainerId, NodeName, WorkloadClass
-from hrm.core.negotiator import Proposal
-from hrm.core.remote import StateChanged
-from hrm.core.write_gate import Held, Write, WriteGate, needs_room
+from hrm.core.master.core import MasterCore
+from hrm.core.master.write_gate import Held, Write, WriteGate, needs_room
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.claims import Proposal
+from hrm.core.messages.state_changes import StateChanged
+from hrm.core.vocabulary.history import Service
+from hrm.core.vocabulary.model import ApplicationId, ContainerId, NodeName, WorkloadClass
 from hrm.errors import DiskFull, HrmError, Unavailable
 from hrm.master.events import Journal
 from hrm.master.store import Store

@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 
 from hrm import rpc, tls
-from hrm.core.model import ApplicationId
+from hrm.core.vocabulary.model import ApplicationId
 from hrm.errors import NotFound, Unsatisfiable
 from hrm.master.log_sources import LogSources
 from hrm.v1 import admin_pb2, node_pb2, node_pb2_grpc

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 
-from hrm.core.history import StateEvent
-from hrm.core.ledger import Application, Container, Ledger, Node
-from hrm.core.model import ApplicationId, NodeName, NodeState, is_driver
+from hrm.core.master.state import Application, Container, Ledger, Node
+from hrm.core.vocabulary.history import StateEvent
+from hrm.core.vocabulary.model import ApplicationId, NodeName, NodeState, is_driver
 from hrm.errors import NotFound
 from hrm.master.events import Journal
 from hrm.master.interpreter import Interpreter

@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from hrm import policy_wire
-from hrm.core.model import NodeName
+from hrm.core.vocabulary.model import NodeName
 from hrm.durable import write_durably
 from hrm.errors import InvalidConfig
 from hrm.policies.host import Mode

@@ -11,10 +11,10 @@ import grpc.aio
 import structlog
 
 from hrm import ownership, request_bounds, rpc_server, wire
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.model import NodeName, ResourceUnit
-from hrm.core.remote import StateChanged
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.state_changes import StateChanged
+from hrm.core.vocabulary.model import NodeName, ResourceUnit
 from hrm.errors import HrmError, InvalidRequest, Unavailable
 from hrm.master.interpreter import Interpreter, Outbox, drain
 from hrm.v1 import node_pb2 as pb

@@ -15,11 +15,11 @@ import structlog
 
 from hrm import clock, ownership, rpc_server
 from hrm import pipeline_wire as pw
-from hrm.core.model import NodeName
-from hrm.core.ownership import is_owner
 from hrm.core.pipeline import cluster_messages as m
 from hrm.core.pipeline.cluster import TaskRecord
 from hrm.core.pipeline.model import TaskId
+from hrm.core.vocabulary.model import NodeName
+from hrm.core.vocabulary.ownership import is_owner
 from hrm.errors import AlreadyExists, HrmError, InvalidRequest, LimitReached, Unavailable
 from hrm.master.paging import check_limit, page
 from hrm.master.pipeline_tasks import NodeStream, PipelineTasks, Watcher

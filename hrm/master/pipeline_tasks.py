@@ -25,13 +25,13 @@ import structlog
 from hrm import clock, ownership, wire
 from hrm import pipeline_wire as pw
 from hrm.config import MasterSettings
-from hrm.core.model import NodeName
-from hrm.core.ownership import denied, is_owner
 from hrm.core.pipeline import cluster_messages as m
 from hrm.core.pipeline.cluster import ClusterBounds, PipelineCluster
 from hrm.core.pipeline.model import ClusterPolicy, ResultFormat, TaskId, TaskSpec
 from hrm.core.pipeline.node_messages import TaskOutcome
 from hrm.core.pipeline.table import NodeRow
+from hrm.core.vocabulary.model import NodeName
+from hrm.core.vocabulary.ownership import denied, is_owner
 from hrm.errors import (
     AlreadyExists,
     HrmError,

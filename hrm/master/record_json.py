@@ -15,8 +15,8 @@ from dataclasses import asdict, is_dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
-from hrm.core.records import ApplicationRecord
-from hrm.core.submission_messages import SubmissionRecord
+from hrm.core.messages.submissions import SubmissionRecord
+from hrm.core.vocabulary.records import ApplicationRecord
 
 __all__ = ["decode", "decode_submission", "encode", "encode_submission"]
 

@@ -12,10 +12,10 @@ import grpc.aio
 import structlog
 
 from hrm import rpc_server, state_wire, wire
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.model import ApplicationId
-from hrm.core.remote import StateChanged
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.state_changes import StateChanged
+from hrm.core.vocabulary.model import ApplicationId
 from hrm.errors import HrmError
 from hrm.master.interpreter import Interpreter, Outbox, drain
 from hrm.v1 import scheduler_pb2 as pb

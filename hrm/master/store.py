@@ -21,10 +21,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from hrm.core.model import ApplicationId, NodeName
-from hrm.core.records import ApplicationRecord
-from hrm.core.run_times import RunTime, RunTimeKey
-from hrm.core.submission_messages import SubmissionRecord
+from hrm.core.messages.submissions import SubmissionRecord
+from hrm.core.vocabulary.model import ApplicationId, NodeName
+from hrm.core.vocabulary.records import ApplicationRecord
+from hrm.core.vocabulary.run_times import RunTime, RunTimeKey
 from hrm.errors import HrmError, InvalidConfig
 from hrm.master.disk_space import full, is_full
 from hrm.master.record_json import encode, encode_submission

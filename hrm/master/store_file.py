@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from hrm.core.model import NodeName
-from hrm.core.run_times import RunTime
+from hrm.core.vocabulary.model import NodeName
+from hrm.core.vocabulary.run_times import RunTime
 from hrm.errors import InvalidConfig
 from hrm.master.record_json import decode, decode_submission
 

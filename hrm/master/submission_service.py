@@ -10,7 +10,7 @@ import grpc.aio
 
 from hrm import rpc_server, wire
 from hrm import submission_wire as sw
-from hrm.core.submissions import Entry
+from hrm.core.submission.submissions import Entry
 from hrm.errors import HrmError, InvalidRequest
 from hrm.master.file_store import PIECE_BYTES
 from hrm.master.paging import MESSAGE_LISTED, NAME_LISTED, check_limit, page

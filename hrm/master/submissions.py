@@ -1,4 +1,5 @@
-"""Carries out what ``hrm.core.submissions`` decides: the master as the requester of drivers.
+"""Carries out what ``hrm.core.submission.submissions`` decides: the master as the requester of
+drivers.
 
 A driver's container is asked for, placed, queued, started and watched like any other. It belongs to
 an application that has the submission's id, its *holder*; the master itself plays the AppMaster of
@@ -23,22 +24,19 @@ import structlog
 
 from hrm import clock
 from hrm.config import MasterSettings
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core import submission_messages as m
-from hrm.core.model import (
-    ApplicationId,
-    LaunchContext,
-)
-from hrm.core.ownership import MASTER
-from hrm.core.submission_notices import (
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages import submissions as m
+from hrm.core.submission.notices import (
     application_end,
     driver_event,
     driver_release,
     driver_request,
     holder_registration,
 )
-from hrm.core.submissions import Entry, SubmissionsCore
+from hrm.core.submission.submissions import Entry, SubmissionsCore
+from hrm.core.vocabulary.model import ApplicationId, LaunchContext
+from hrm.core.vocabulary.ownership import MASTER
 from hrm.errors import HrmError, LimitReached, NotFound, Unavailable
 from hrm.master.file_store import FileStore
 from hrm.master.interpreter import Interpreter, Outbox

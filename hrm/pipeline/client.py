@@ -41,8 +41,8 @@ import grpc.aio
 
 from hrm import errors, ownership, pipeline_wire, rpc, tls, wire
 from hrm.address import default_master, token_file
-from hrm.core.model import WorkloadClass
 from hrm.core.pipeline.model import Device, ResultFormat
+from hrm.core.vocabulary.model import WorkloadClass
 from hrm.pipeline.definition import Pipeline, to_format
 from hrm.pipeline.results import check_proof, decode, need_arrow
 from hrm.pipeline.sources import Sources, sources_of

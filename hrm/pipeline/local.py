@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import grpc
 
 from hrm import errors, wire
-from hrm.core.model import WorkloadClass
+from hrm.core.vocabulary.model import WorkloadClass
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1.pipeline_pb2_grpc import GpuServiceStub
 

@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hrm import errors
-from hrm.core.model import WorkloadClass
 from hrm.core.pipeline.model import Device
+from hrm.core.vocabulary.model import WorkloadClass
 from hrm.pipeline.definition import Pipeline, Step
 from hrm.pipeline.local import LocalGpus
 from hrm.pipeline.sources import sources_of

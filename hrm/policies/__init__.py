@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from importlib.metadata import EntryPoint, entry_points
 
-from hrm.core.scheduler import PlacementPolicy
+from hrm.core.scheduling.scheduler import PlacementPolicy
 from hrm.errors import InvalidConfig
 
 __all__ = ["GROUP", "known", "load"]

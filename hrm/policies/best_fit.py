@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hrm.core.cluster_view import ClusterView
-from hrm.core.scheduler import Placement
+from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.scheduler import Placement
 from hrm.policies.spending import (
     in_order,
     rows_with_room,

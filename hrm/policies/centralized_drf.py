@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hrm.core.cluster_view import ClusterView
-from hrm.core.feasibility import Vector
-from hrm.core.model import WorkloadClass
-from hrm.core.scheduler import Placement
+from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.scheduler import Placement
+from hrm.core.vocabulary.feasibility import Vector
+from hrm.core.vocabulary.model import WorkloadClass
 from hrm.policies.spending import in_order, rows_with_room, with_nones
 
 __all__ = ["CentralizedDrf"]

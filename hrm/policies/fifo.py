@@ -11,8 +11,8 @@ node like it comes.
 
 from __future__ import annotations
 
-from hrm.core.cluster_view import ClusterView
-from hrm.core.scheduler import Placement
+from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.scheduler import Placement
 from hrm.policies.spending import in_order, rows_with_room, with_nones
 
 __all__ = ["Fifo"]

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hrm.core.cluster_view import ClusterView
-from hrm.core.feasibility import fits
-from hrm.core.resource_unit import Entry
-from hrm.core.scheduler import Placement
+from hrm.core.messages.claims import Entry
+from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.scheduler import Placement
+from hrm.core.vocabulary.feasibility import fits
 from hrm.policies.spending import (
     Ints,
     may_still_wait,

@@ -6,8 +6,8 @@ what the estimate of ``min-wait`` is worth: the two differ only when no unit has
 
 from __future__ import annotations
 
-from hrm.core.cluster_view import ClusterView
-from hrm.core.scheduler import Placement
+from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.scheduler import Placement
 from hrm.policies.spending import (
     first_row,
     in_turn,

@@ -16,11 +16,11 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hrm.core.cluster_view import ClusterView
-from hrm.core.feasibility import Vector, fitting_rows, leaves
-from hrm.core.model import WorkloadClass
-from hrm.core.resource_unit import Entry
-from hrm.core.scheduler import Placement
+from hrm.core.messages.claims import Entry
+from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.scheduler import Placement
+from hrm.core.vocabulary.feasibility import Vector, fitting_rows, leaves
+from hrm.core.vocabulary.model import WorkloadClass
 
 __all__ = [
     "ENDLESS",

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hrm.core.cluster_view import ClusterView
-from hrm.core.feasibility import fits
-from hrm.core.scheduler import Placement
+from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.scheduler import Placement
+from hrm.core.vocabulary.feasibility import fits
 from hrm.policies.spending import (
     by_score,
     rows_with_room,

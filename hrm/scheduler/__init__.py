@@ -1,1 +1,1 @@
-"""``hrm scheduler``: a scheduler in a process of its own, around ``hrm.core.replica``."""
+"""``hrm scheduler``: a scheduler in a process of its own, around ``core.scheduling.replica``."""

@@ -5,8 +5,8 @@ the master's process: a policy that thinks long, a learned one say, holds up nob
 jobs. The master works without any, and gives a lost one's jobs to another.
 
 One task reads the stream and applies it in order; the other runs rounds. An answer is taken in only
-after the messages that were sent before it (``core.remote``). The session ends with its stream:
-everything is forgotten then, and the next one begins with a snapshot.
+after the messages that were sent before it (``core.scheduling.remote_scheduler``). The session ends
+with its stream: everything is forgotten then, and the next one begins with a snapshot.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import structlog
 
 from hrm import policies, rpc, state_wire, tls
 from hrm.config import SchedulerSettings
-from hrm.core.bounds import Bounds
-from hrm.core.commands import LeaseGranted
-from hrm.core.model import Followed, WorkloadClass
-from hrm.core.negotiator import Proposal
-from hrm.core.replica import Replica
-from hrm.core.scheduler import Job, Scheduler
+from hrm.core.messages.claims import Proposal
+from hrm.core.messages.commands import LeaseGranted
+from hrm.core.scheduling.replica import Replica
+from hrm.core.scheduling.scheduler import Job, Scheduler
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import Followed, WorkloadClass
 from hrm.errors import (
     AlreadyExists,
     HrmError,

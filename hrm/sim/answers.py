@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.master import MasterCore
+from hrm.core.master.core import MasterCore
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
 
 __all__ = ["Answers"]
 

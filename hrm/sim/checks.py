@@ -12,22 +12,22 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.application_master import AppMasterCore
-from hrm.core.binding import Hardware
-from hrm.core.feasibility import Vector
+from hrm.core.appmaster.application_master import AppMasterCore
 from hrm.core.invariants import master_violations, node_violations
-from hrm.core.master import MasterCore
-from hrm.core.model import (
+from hrm.core.master.core import MasterCore
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.node.core import NodeCore
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.vocabulary.feasibility import Vector
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerSpec,
     ContainerState,
     NodeState,
     WorkloadClass,
 )
-from hrm.core.node import NodeCore
-from hrm.core.resource_unit import UnitQueue
+from hrm.core.vocabulary.partitioning import Hardware
 from hrm.sim.answers import Answers
 from hrm.sim.copies import Copies
 from hrm.sim.evictions import needless_evictions

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from hrm.core import commands as c
 from hrm.core.invariants import table_violations
-from hrm.core.master import MasterCore
-from hrm.core.model import ApplicationId, ResourceUnitId
-from hrm.core.remote import RemoteScheduler
-from hrm.core.replica import Replica
-from hrm.core.scheduler import Job
-from hrm.core.shared_state import SharedState
+from hrm.core.master.core import MasterCore
+from hrm.core.messages import commands as c
+from hrm.core.scheduling.remote_scheduler import RemoteScheduler
+from hrm.core.scheduling.replica import Replica
+from hrm.core.scheduling.scheduler import Job
+from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.vocabulary.model import ApplicationId, ResourceUnitId
 
 __all__ = ["Copies"]
 

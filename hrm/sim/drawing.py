@@ -11,11 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from hrm.core.auto_binding import AutoBindingRules
-from hrm.core.binding import Binding, BindingMode, Core, Hardware, cut
-from hrm.core.bounds import Bounds
-from hrm.core.feasibility import Vector
-from hrm.core.model import (
+from hrm.core.node.auto_partitioning import AutoBindingRules
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.feasibility import Vector
+from hrm.core.vocabulary.model import (
     Gpu,
     NodeName,
     Resources,
@@ -23,6 +22,7 @@ from hrm.core.model import (
     ResourceUnitId,
     WorkloadClass,
 )
+from hrm.core.vocabulary.partitioning import Binding, BindingMode, Core, Hardware, cut
 from hrm.sim.plan import (
     MESSAGE_KINDS,
     QUIET_CHANCE,

@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hrm.core import application_messages as am
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.application_master import AppMasterCore, AppMasterLimits
-from hrm.core.model import (
+from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
+from hrm.core.messages import appmaster as am
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
     ContainerRequest,
@@ -26,7 +26,7 @@ from hrm.core.model import (
     Resources,
     WorkloadClass,
 )
-from hrm.core.wakefulness import Patience
+from hrm.core.vocabulary.wakefulness import Patience
 from hrm.errors import NotFound
 from hrm.sim import words
 from hrm.sim.network import CALL_TIMEOUT_S, Stream

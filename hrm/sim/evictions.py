@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hrm.core import commands as c
-from hrm.core.feasibility import Vector
-from hrm.core.model import ContainerId, ContainerState, EndCause, WorkloadClass
-from hrm.core.node import NodeCore
-from hrm.core.resource_unit import Entry, UnitQueue
+from hrm.core.messages import commands as c
+from hrm.core.messages.claims import Entry
+from hrm.core.node.core import NodeCore
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.vocabulary.feasibility import Vector
+from hrm.core.vocabulary.model import ContainerId, ContainerState, EndCause, WorkloadClass
 from hrm.sim.room import room
 
 __all__ = ["needless_evictions"]

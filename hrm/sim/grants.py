@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.feasibility import could_hold, demand_vector
-from hrm.core.master import MasterCore
-from hrm.core.model import (
+from hrm.core.master.core import MasterCore
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.claims import Proposal
+from hrm.core.vocabulary.feasibility import could_hold, demand_vector
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerSpec,
     ContainerState,
@@ -21,7 +22,6 @@ from hrm.core.model import (
     ResourceUnitId,
     WorkloadClass,
 )
-from hrm.core.negotiator import Proposal
 
 __all__ = ["Grants"]
 

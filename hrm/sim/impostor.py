@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.model import ApplicationId, NodeName, NodeState
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.model import ApplicationId, NodeName, NodeState
 from hrm.errors import HrmError, NotOwner
 from hrm.sim.plan import TimedFault
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.binding import cut
-from hrm.core.feasibility import capacity_vector
-from hrm.core.model import (
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.node.core import NodeCore
+from hrm.core.vocabulary.feasibility import capacity_vector
+from hrm.core.vocabulary.model import (
     ContainerEnd,
     ContainerId,
     ContainerSpec,
@@ -25,7 +25,7 @@ from hrm.core.model import (
     NodeName,
     is_driver,
 )
-from hrm.core.node import NodeCore
+from hrm.core.vocabulary.partitioning import cut
 from hrm.sim import words
 from hrm.sim.network import Stream
 from hrm.sim.plan import NodePlan, source

@@ -1,10 +1,10 @@
 """The master's process in virtual time: interpreter, services and store around ``MasterCore``.
 
 As the daemon does, it feeds the core one event at a time, holds what waits for the disk behind the
-same gate (``hrm.core.write_gate``), and keeps one outbox a stream. A crash loses whatever was not
-durable, with everything that would have left after it; the next master begins with the store, a
-higher epoch, and nothing else. While the disk is full its writes wait, and callers of what would
-have to be written are refused, by the same rule.
+same gate (``hrm.core.master.write_gate``), and keeps one outbox a stream. A crash loses whatever
+was not durable, with everything that would have left after it; the next master begins with the
+store, a higher epoch, and nothing else. While the disk is full its writes wait, and callers of what
+would have to be written are refused, by the same rule.
 """
 
 from __future__ import annotations
@@ -14,18 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.master import MasterCore
-from hrm.core.model import ApplicationId, NodeName
-from hrm.core.records import ApplicationRecord
-from hrm.core.run_times import RunTime, RunTimeKey
-from hrm.core.submission_messages import (
-    ForgetSubmission,
-    PersistSubmission,
-    SubmissionRecord,
-)
-from hrm.core.write_gate import WRITES, Held, Write, WriteGate, needs_room
+from hrm.core.master.core import MasterCore
+from hrm.core.master.write_gate import WRITES, Held, Write, WriteGate, needs_room
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.submissions import ForgetSubmission, PersistSubmission, SubmissionRecord
+from hrm.core.vocabulary.model import ApplicationId, NodeName
+from hrm.core.vocabulary.records import ApplicationRecord
+from hrm.core.vocabulary.run_times import RunTime, RunTimeKey
 from hrm.errors import DiskFull
 from hrm.sim import words
 from hrm.sim.network import Stream

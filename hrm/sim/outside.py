@@ -11,14 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.bounds import Bounds
-from hrm.core.model import ApplicationId, Followed, WorkloadClass
-from hrm.core.negotiator import Proposal
-from hrm.core.remote import RemoteScheduler, StateChanged
-from hrm.core.replica import Replica
-from hrm.core.scheduler import Job, Scheduler
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.claims import Proposal
+from hrm.core.messages.state_changes import StateChanged
+from hrm.core.scheduling.remote_scheduler import RemoteScheduler
+from hrm.core.scheduling.replica import Replica
+from hrm.core.scheduling.scheduler import Job, Scheduler
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import ApplicationId, Followed, WorkloadClass
 from hrm.sim import words
 from hrm.sim.network import CALL_TIMEOUT_S, Stream
 from hrm.sim.plan import RemotePlan

@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from hrm.core import commands as c
-from hrm.core.model import ContainerId, WorkloadClass
-from hrm.core.node import NodeCore
-from hrm.core.resource_unit import Entry, UnitQueue
+from hrm.core.messages import commands as c
+from hrm.core.messages.claims import Entry
+from hrm.core.node.core import NodeCore
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.vocabulary.model import ContainerId, WorkloadClass
 from hrm.sim.room import room
 
 __all__ = ["Overtaking", "held_up"]

@@ -16,11 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from hrm.core.auto_binding import AutoBindingRules
-from hrm.core.binding import Binding, Hardware
-from hrm.core.bounds import Bounds
-from hrm.core.model import Resources, ResourceUnit, WorkloadClass
-from hrm.core.submission_messages import SubmissionBounds
+from hrm.core.messages.submissions import SubmissionBounds
+from hrm.core.node.auto_partitioning import AutoBindingRules
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import Resources, ResourceUnit, WorkloadClass
+from hrm.core.vocabulary.partitioning import Binding, Hardware
 
 __all__ = [
     "KINDS",

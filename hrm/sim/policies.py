@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hrm.core.scheduler import PlacementPolicy
+from hrm.core.scheduling.scheduler import PlacementPolicy
 from hrm.policies.best_fit import BestFit
 from hrm.policies.centralized_drf import CentralizedDrf
 from hrm.policies.fifo import Fifo

@@ -21,12 +21,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.binding import Binding, Core, Hardware, cut
-from hrm.core.bounds import Bounds
-from hrm.core.master import MasterCore
-from hrm.core.model import (
+from hrm.core.master.core import MasterCore
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.claims import Proposal
+from hrm.core.node.core import NodeCore
+from hrm.core.scheduling.scheduler import PlacementPolicy
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
     ContainerEnd,
@@ -39,9 +41,7 @@ from hrm.core.model import (
     NodeName,
     ResourceUnit,
 )
-from hrm.core.negotiator import Proposal
-from hrm.core.node import NodeCore
-from hrm.core.scheduler import PlacementPolicy
+from hrm.core.vocabulary.partitioning import Binding, Core, Hardware, cut
 from hrm.errors import LimitReached
 from hrm.sim.replay_measures import Distribution, Measures, distribution
 from hrm.sim.replay_plan import PARTS_PER_CORE, JobPlan, TaskPlan, median_request, offered_load

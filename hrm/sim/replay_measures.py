@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hrm.core.model import NodeName, Resources, ResourceUnit, ResourceUnitId
+from hrm.core.vocabulary.model import NodeName, Resources, ResourceUnit, ResourceUnitId
 
 __all__ = ["Distribution", "Measures", "distribution"]
 

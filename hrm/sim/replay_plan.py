@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hrm.core.model import Resources
+from hrm.core.vocabulary.model import Resources
 from hrm.errors import InvalidRequest
 from hrm.sim.traces.records import TraceJob, TraceNode, TraceTask
 

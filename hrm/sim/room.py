@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hrm.core.feasibility import Vector
-from hrm.core.model import Resources, ResourceUnit
+from hrm.core.vocabulary.feasibility import Vector
+from hrm.core.vocabulary.model import Resources, ResourceUnit
 
 __all__ = ["demand_of", "how_many", "room", "serves"]
 

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hrm.core import events as e
-from hrm.core import submission_messages as m
-from hrm.core.model import ApplicationId, ContainerSpec, Resources
-from hrm.core.wakefulness import Patience
+from hrm.core.messages import events as e
+from hrm.core.messages import submissions as m
+from hrm.core.vocabulary.model import ApplicationId, ContainerSpec, Resources
+from hrm.core.vocabulary.wakefulness import Patience
 from hrm.errors import NotFound, StaleEpoch
 from hrm.sim.driver import Driver
 from hrm.sim.plan import ApplicationPlan, SubmissionPlan

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.master import MasterCore
-from hrm.core.model import ApplicationId, NodeName, NodeState
-from hrm.core.remote import RemoteScheduler
+from hrm.core.master.core import MasterCore
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.scheduling.remote_scheduler import RemoteScheduler
+from hrm.core.vocabulary.model import ApplicationId, NodeName, NodeState
 from hrm.sim.sleepers import MASTER, Sleepers
 
 __all__ = ["Silences"]

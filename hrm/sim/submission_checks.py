@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
-from hrm.core import submission_messages as m
-from hrm.core.submission_messages import SubmissionRecord
-from hrm.core.submission_messages import SubmissionState as S
-from hrm.core.submissions import SubmissionsCore
+from hrm.core.messages import submissions as m
+from hrm.core.messages.submissions import SubmissionRecord
+from hrm.core.messages.submissions import SubmissionState as S
+from hrm.core.submission.submissions import SubmissionsCore
 
 __all__ = ["SubmissionChecks"]
 

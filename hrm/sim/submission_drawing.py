@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from hrm.core.bounds import Bounds
-from hrm.core.model import Resources
-from hrm.core.submission_messages import SubmissionBounds
+from hrm.core.messages.submissions import SubmissionBounds
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import Resources
 from hrm.sim.plan import SubmissionPlan, source
 
 __all__ = ["draw_submission_bounds", "draw_submissions"]

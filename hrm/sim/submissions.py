@@ -13,22 +13,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core import submission_messages as m
-from hrm.core.model import (
-    ApplicationId,
-    LaunchContext,
-)
-from hrm.core.ownership import MASTER
-from hrm.core.submission_notices import (
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages import submissions as m
+from hrm.core.submission.notices import (
     application_end,
     driver_event,
     driver_release,
     driver_request,
     holder_registration,
 )
-from hrm.core.submissions import SubmissionsCore
+from hrm.core.submission.submissions import SubmissionsCore
+from hrm.core.vocabulary.model import ApplicationId, LaunchContext
+from hrm.core.vocabulary.ownership import MASTER
 from hrm.errors import HrmError, LimitReached, NotFound
 from hrm.sim import words
 from hrm.sim.plan import SubmissionPlan

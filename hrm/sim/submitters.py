@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core import submission_messages as m
-from hrm.core.model import ApplicationId, ResourceUnit, is_driver
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages import submissions as m
+from hrm.core.vocabulary.model import ApplicationId, ResourceUnit, is_driver
 from hrm.errors import HrmError
 from hrm.sim.plan import SubmissionPlan, TimedFault, source
 from hrm.sim.room import demand_of, serves

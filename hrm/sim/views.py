@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from hrm.core import commands as c
-from hrm.core.cluster_view import ClusterView
-from hrm.core.master import MasterCore
-from hrm.core.model import ContainerId, WorkloadClass
-from hrm.core.resource_unit import Entry
+from hrm.core.master.core import MasterCore
+from hrm.core.messages import commands as c
+from hrm.core.messages.claims import Entry
+from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.vocabulary.model import ContainerId, WorkloadClass
 
 __all__ = ["Views"]
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core import submission_messages as m
-from hrm.core.model import ContainerStatus
-from hrm.core.negotiator import Proposal
-from hrm.core.remote import StateChanged
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages import submissions as m
+from hrm.core.messages.claims import Proposal
+from hrm.core.messages.state_changes import StateChanged
+from hrm.core.vocabulary.model import ContainerStatus
 
 __all__ = ["of_change", "of_command", "of_commands", "of_event"]
 

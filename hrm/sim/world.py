@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.binding import BindingMode
-from hrm.core.master import MasterCore
-from hrm.core.model import NodeName, NodeState, ResourceUnit
+from hrm.core.master.core import MasterCore
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.model import NodeName, NodeState, ResourceUnit
+from hrm.core.vocabulary.partitioning import BindingMode
 from hrm.sim import impostor
 from hrm.sim.checks import Oracle
 from hrm.sim.clock import Clock, EventLog

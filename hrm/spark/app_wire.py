@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hrm import request_bounds
-from hrm.core import application_messages as messages
+from hrm.core.messages import appmaster as messages
 from hrm.text import shortened
 from hrm.v1 import application_pb2, common_pb2
 

@@ -1,9 +1,9 @@
 """The AppMaster: one process per application, beside its driver.
 
 It stands between Spark, reached through ``bridge`` (py4j), and the master (gRPC), and decides
-nothing itself: what either says becomes an event of ``hrm.core.application_master``, and the
-commands that come back are carried out here. The plugin in the driver starts it, with all that it
-must know as one JSON line on standard input; secrets stand neither in arguments nor in the
+nothing itself: what either says becomes an event of ``hrm.core.appmaster.application_master``, and
+the commands that come back are carried out here. The plugin in the driver starts it, with all that
+it must know as one JSON line on standard input; secrets stand neither in arguments nor in the
 environment. That input stays open: its end is the end of the driver, by whatever death.
 
 Stages of its life::
@@ -38,9 +38,9 @@ from typing import Any
 import grpc
 
 from hrm import clear_text, errors, rpc, tls
-from hrm.core import application_messages as messages
-from hrm.core.application_master import AppMasterCore, AppMasterLimits
-from hrm.core.wakefulness import Patience
+from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
+from hrm.core.messages import appmaster as messages
+from hrm.core.vocabulary.wakefulness import Patience
 from hrm.spark import app_wire
 from hrm.spark.bridge import DriverBridge
 from hrm.spark.outgoing import Outgoing

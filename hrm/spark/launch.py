@@ -25,7 +25,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hrm.core.model import ContainerSpec, Gpu
+from hrm.core.vocabulary.model import ContainerSpec, Gpu
 from hrm.errors import InvalidConfig, LaunchFailed
 from hrm.spark import archive as archives
 

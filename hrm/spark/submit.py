@@ -31,7 +31,7 @@ from urllib.parse import unquote, urlparse
 import grpc
 
 from hrm import ownership, rpc, tls
-from hrm.core.wakefulness import Patience
+from hrm.core.vocabulary.wakefulness import Patience
 from hrm.errors import InvalidRequest, NotFound, StaleEpoch, TlsFailed, Unavailable
 from hrm.spark.submit_options import Options, memory_mib
 from hrm.text import shown

@@ -10,12 +10,12 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.model import WorkloadClass
-from hrm.core.remote import StateChanged
-from hrm.core.replica import Replica
-from hrm.core.scheduler import Job, PlacementPolicy, Scheduler
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.state_changes import StateChanged
+from hrm.core.scheduling.replica import Replica
+from hrm.core.scheduling.scheduler import Job, PlacementPolicy, Scheduler
+from hrm.core.vocabulary.model import WorkloadClass
 from hrm.policies.min_wait import MinWait
 from hrm.testing.virtual import VirtualCluster
 

@@ -14,14 +14,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.binding import Binding, Hardware, cut
-from hrm.core.bounds import Bounds
 from hrm.core.invariants import master_violations, node_violations
-from hrm.core.ledger import Application, Container
-from hrm.core.master import MasterCore
-from hrm.core.model import (
+from hrm.core.master.core import MasterCore
+from hrm.core.master.state import Application, Container
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.state_changes import StateChanged
+from hrm.core.node.core import NodeCore
+from hrm.core.scheduling.scheduler import PlacementPolicy
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
     ContainerEnd,
@@ -35,11 +37,9 @@ from hrm.core.model import (
     WorkloadClass,
     container_id_of,
 )
-from hrm.core.node import NodeCore
-from hrm.core.records import ApplicationRecord
-from hrm.core.remote import StateChanged
-from hrm.core.run_times import RunTime, RunTimeKey
-from hrm.core.scheduler import PlacementPolicy
+from hrm.core.vocabulary.partitioning import Binding, Hardware, cut
+from hrm.core.vocabulary.records import ApplicationRecord
+from hrm.core.vocabulary.run_times import RunTime, RunTimeKey
 from hrm.policies.min_wait import MinWait
 
 __all__ = ["VirtualCluster", "VirtualNode", "unit"]

@@ -16,7 +16,7 @@ import grpc.aio
 import pytest
 
 from hrm import rpc_server
-from hrm.core.model import ContainerId
+from hrm.core.vocabulary.model import ContainerId
 from hrm.tls_server import ServerTls, listen
 from hrm.v1 import common_pb2, node_pb2, node_pb2_grpc
 

@@ -16,7 +16,7 @@ import pytest
 
 from hrm.agent.archives import ArchiveKeeper
 from hrm.config import AgentSettings
-from hrm.core.model import LaunchContext, Shortcut
+from hrm.core.vocabulary.model import LaunchContext, Shortcut
 from hrm.spark import build
 from hrm.spark.archive import KINDS, Archives, write_json
 from hrm.spark.launch import Java, Spark

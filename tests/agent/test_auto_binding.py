@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from hrm.agent.machine import Machine, auto_binding
 from hrm.config import AgentSettings, load
-from hrm.core.auto_binding import AutoBindingRules
+from hrm.core.node.auto_partitioning import AutoBindingRules
 from hrm.errors import InvalidConfig
 from tests.agent.conftest import RUNNING, Master, StartAgent
 from tests.agent.test_gpus import GPUS, units

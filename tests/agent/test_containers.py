@@ -22,7 +22,7 @@ from hrm.agent.containers import Adopted, Containers, Ended, StopOrder
 from hrm.agent.driver import files_of
 from hrm.agent.isolation import Isolation, Limits, NoIsolation, detect
 from hrm.agent.machine import ending
-from hrm.core.model import ContainerId, ContainerSpec, EndCause, LaunchContext
+from hrm.core.vocabulary.model import ContainerId, ContainerSpec, EndCause, LaunchContext
 from hrm.errors import LaunchFailed
 from hrm.spark.launch import Launch
 from tests.agent.test_launch import SPEC

@@ -11,7 +11,7 @@ import pynvml
 import pytest
 
 from hrm.agent.device_memory import NvmlDeviceMemory, device_memory_message
-from hrm.core.model import Gpu
+from hrm.core.vocabulary.model import Gpu
 from hrm.v1 import common_pb2
 from tests.agent import fake_nvml
 from tests.agent.conftest import ENDED, RUNNING, AgentProcess, Master, StartAgent

@@ -13,7 +13,7 @@ import pytest
 
 from hrm.agent import disk
 from hrm.agent.disk import DiskUse, DiskWatch, Measured, measure
-from hrm.core.model import EndCause
+from hrm.core.vocabulary.model import EndCause
 from hrm.v1 import common_pb2
 from tests.agent.conftest import ENDED, RUNNING, Master, StartAgent
 

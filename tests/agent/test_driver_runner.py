@@ -27,7 +27,7 @@ from hrm.agent.driver import driver_launch, files_of, without_secrets
 from hrm.agent.driver_files import bring
 from hrm.agent.driver_runner import spark_submit_arguments
 from hrm.config import AgentSettings
-from hrm.core.model import (
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
     ContainerSpec,

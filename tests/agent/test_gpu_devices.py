@@ -10,7 +10,7 @@ import pytest
 from hrm.agent.gpu_devices import GpuDevices, find_gpu_devices
 from hrm.agent.isolation import Cgroup1, Cgroup2, Device, NoIsolation
 from hrm.config import DeclaredGpu
-from hrm.core.model import Gpu
+from hrm.core.vocabulary.model import Gpu
 from hrm.errors import InvalidConfig
 
 GPUS = tuple(Gpu(index=index, memory_mib=1000) for index in range(2))

@@ -12,8 +12,8 @@ import pytest
 from hrm.agent.hardware import cores, find_gpus, numa_distances
 from hrm.agent.machine import Machine, keep_binding, load_binding
 from hrm.config import AgentSettings, DeclaredGpu, load
-from hrm.core.binding import Binding, BindingMode, Core
-from hrm.core.model import Gpu, Resources
+from hrm.core.vocabulary.model import Gpu, Resources
+from hrm.core.vocabulary.partitioning import Binding, BindingMode, Core
 from hrm.errors import InvalidConfig, InvalidRequest
 
 MIB = 1024 * 1024

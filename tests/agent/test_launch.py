@@ -12,7 +12,7 @@ import pytest
 
 from hrm.agent.containers import Containers, Ended
 from hrm.agent.isolation import NoIsolation
-from hrm.core.model import (
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
     ContainerSpec,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hrm.agent.orders import to_event
-from hrm.core import events as e
-from hrm.core.model import ContainerId, EndCause, WorkloadClass
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.model import ContainerId, EndCause, WorkloadClass
 from hrm.errors import InvalidRequest
 from hrm.v1 import common_pb2, node_pb2
 

@@ -16,10 +16,10 @@ from hrm.agent.pipeline_share import PipelineShare
 from hrm.agent.pipeline_workers import RunResult, Workers
 from hrm.agent.run_as import RunAs
 from hrm.config import AgentSettings, load
-from hrm.core.model import WorkloadClass
 from hrm.core.pipeline import node_messages as m
 from hrm.core.pipeline.model import Device, TaskId
 from hrm.core.pipeline.node_messages import RunOutcome, TaskOutcome
+from hrm.core.vocabulary.model import WorkloadClass
 from hrm.errors import Unavailable
 from hrm.v1 import pipeline_pb2 as pb
 from tests.core.pipeline.building import capacity

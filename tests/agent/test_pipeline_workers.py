@@ -14,9 +14,9 @@ import pytest
 
 from hrm.agent.pipeline_share import PipelineShare
 from hrm.agent.pipeline_workers import RunResult, Workers
-from hrm.core.model import Gpu, NodeName
 from hrm.core.pipeline.model import Device
 from hrm.core.pipeline.node_messages import NodeCapacity, RunOutcome
+from hrm.core.vocabulary.model import Gpu, NodeName
 
 REPOSITORY = Path(__file__).parents[2]
 LIMIT_S = 30.0

@@ -16,7 +16,7 @@ import pytest
 
 from hrm.agent import shuffle
 from hrm.agent.shuffle import SECRET_VARIABLE, ShuffleService
-from hrm.core.model import (
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
     ContainerSpec,

@@ -26,7 +26,7 @@ from hrm.agent.machine import _offer
 from hrm.agent.warm import WarmJvm, WarmPool
 from hrm.agent.warm_profile import Profile, profile_of
 from hrm.config import AgentSettings
-from hrm.core.model import (
+from hrm.core.vocabulary.model import (
     ContainerId,
     ContainerSpec,
     EndCause,

@@ -13,7 +13,7 @@ import pytest
 from benchmarks import scheduler
 from benchmarks.scheduling import decisions, durable, streams
 from benchmarks.scheduling.cells import BATCH, NODE_SLOTS, STREAM, Cell, matrix, percentile
-from hrm.core.model import WorkloadClass
+from hrm.core.vocabulary.model import WorkloadClass
 
 SMALL = Cell(50, 10)
 

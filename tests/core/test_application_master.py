@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from hrm.core.application_master import AppMasterCore, AppMasterLimits
-from hrm.core.application_messages import (
+from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
+from hrm.core.messages.appmaster import (
     Blame,
     ClassObserved,
     Command,

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.auto_binding import (
+from hrm.core.invariants import node_violations
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.claims import Entry
+from hrm.core.node.auto_partitioning import (
     PAUSE_GROWTH_MAX,
     AutoBinding,
     AutoBindingRules,
@@ -21,10 +23,10 @@ from hrm.core.auto_binding import (
     StayBound,
     look_at,
 )
-from hrm.core.binding import Binding, BindingMode, Core, Hardware, cut
-from hrm.core.feasibility import demand_vector
-from hrm.core.invariants import node_violations
-from hrm.core.model import (
+from hrm.core.node.core import NodeCore
+from hrm.core.queue.resource_unit import queues_of
+from hrm.core.vocabulary.feasibility import demand_vector
+from hrm.core.vocabulary.model import (
     NOTHING,
     ApplicationId,
     ContainerEnd,
@@ -39,8 +41,7 @@ from hrm.core.model import (
     ResourceUnitId,
     WorkloadClass,
 )
-from hrm.core.node import NodeCore
-from hrm.core.resource_unit import Entry, queues_of
+from hrm.core.vocabulary.partitioning import Binding, BindingMode, Core, Hardware, cut
 from hrm.testing.virtual import VirtualCluster
 
 NAME = NodeName("n1")

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.model import (
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.claims import Claim, Decision, Entry, Proposal
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerEnd,
     ContainerId,
@@ -22,8 +23,6 @@ from hrm.core.model import (
     ResourceUnitId,
     WorkloadClass,
 )
-from hrm.core.negotiator import Claim, Decision, Proposal
-from hrm.core.resource_unit import Entry
 from hrm.errors import InvalidRequest, NotFound, StaleEpoch
 from hrm.testing.remote import VirtualScheduler
 from hrm.testing.virtual import SMALL, VirtualCluster, unit

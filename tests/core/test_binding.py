@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hrm.core.binding import Binding, BindingMode, Core, Hardware, concerned, cut
-from hrm.core.model import NOTHING, Gpu, NodeName, Resources
+from hrm.core.vocabulary.model import NOTHING, Gpu, NodeName, Resources
+from hrm.core.vocabulary.partitioning import Binding, BindingMode, Core, Hardware, concerned, cut
 from hrm.errors import InvalidRequest
 
 NAME = NodeName("n1")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.binding import Binding, BindingMode, Core, Hardware, cut
-from hrm.core.explain import explain
 from hrm.core.invariants import master_violations, node_violations
-from hrm.core.model import (
+from hrm.core.master.explain import explain
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.node.core import NodeCore
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerEnd,
     ContainerId,
@@ -22,7 +22,7 @@ from hrm.core.model import (
     ResourceUnitId,
     WorkloadClass,
 )
-from hrm.core.node import NodeCore
+from hrm.core.vocabulary.partitioning import Binding, BindingMode, Core, Hardware, cut
 from hrm.testing.virtual import VirtualCluster, unit
 
 N1 = NodeName("n1")

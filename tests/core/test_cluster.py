@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.bounds import Bounds
-from hrm.core.explain import explain
-from hrm.core.model import (
+from hrm.core.master.explain import explain
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
     EndCause,

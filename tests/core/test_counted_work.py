@@ -22,11 +22,11 @@ from typing import Any
 import pytest
 
 from hrm import policies
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.bounds import Bounds
-from hrm.core.master import MasterCore
-from hrm.core.model import (
+from hrm.core.master.core import MasterCore
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerEnd,
     ContainerId,

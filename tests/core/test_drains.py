@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.bounds import Bounds
-from hrm.core.model import ApplicationId, ContainerState, EndCause, NodeName, NodeState
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import ApplicationId, ContainerState, EndCause, NodeName, NodeState
 from hrm.errors import NotFound
 from hrm.testing.virtual import VirtualCluster, unit
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.bounds import Bounds
-from hrm.core.epochs import EPOCH_STEP_MAX
-from hrm.core.explain import explain
-from hrm.core.master import MasterCore
-from hrm.core.model import (
+from hrm.core.master.core import MasterCore
+from hrm.core.master.epochs import EPOCH_STEP_MAX
+from hrm.core.master.explain import explain
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
     ContainerRequest,

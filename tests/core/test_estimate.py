@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hrm.core.estimate import estimate, simulate
-from hrm.core.feasibility import Vector, fits, minus
-from hrm.core.model import ContainerId, WorkloadClass
-from hrm.core.resource_unit import Entry, UnitImage
+from hrm.core.messages.claims import Entry
+from hrm.core.queue.estimate import estimate, simulate
+from hrm.core.queue.resource_unit import UnitImage
+from hrm.core.vocabulary.feasibility import Vector, fits, minus
+from hrm.core.vocabulary.model import ContainerId, WorkloadClass
 
 BATCH, STREAM = WorkloadClass.BATCH, WorkloadClass.STREAM
 NOW = 500.0

@@ -8,13 +8,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.bounds import Bounds
-from hrm.core.exclusion import CONFIRM_S, Exclusions
-from hrm.core.explain import explain
-from hrm.core.history import Barred
-from hrm.core.model import (
+from hrm.core.master.exclusion import CONFIRM_S, Exclusions
+from hrm.core.master.explain import explain
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.history import Barred
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerEnd,
     ContainerState,

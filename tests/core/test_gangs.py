@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hrm import policies
-from hrm.core import commands as c
-from hrm.core.explain import explain
-from hrm.core.model import ApplicationId, Resources, WorkloadClass
-from hrm.core.negotiator import Claim, Decision, Negotiator, Proposal
+from hrm.core.master.explain import explain
+from hrm.core.messages import commands as c
+from hrm.core.messages.claims import Claim, Decision, Proposal
+from hrm.core.scheduling.negotiator import Negotiator
+from hrm.core.vocabulary.model import ApplicationId, Resources, WorkloadClass
 from hrm.testing.virtual import VirtualCluster, unit
 from tests.core.test_negotiator import NOW, claim, decisions, negotiator, propose
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hrm.core.gpu_share import gpu_share
-from hrm.core.model import ApplicationId, Resources, ResourceUnit, ResourceUnitId
+from hrm.core.scheduling.gpu_share import gpu_share
+from hrm.core.vocabulary.model import ApplicationId, Resources, ResourceUnit, ResourceUnitId
 from hrm.testing.virtual import VirtualCluster
 
 WISHES = st.lists(st.integers(0, 20), max_size=8)

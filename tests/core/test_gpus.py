@@ -9,14 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.binding import Binding, BindingMode, Core, Hardware, cut
-from hrm.core.estimate import simulate
-from hrm.core.explain import explain
-from hrm.core.feasibility import could_hold, demand_vector, fits
 from hrm.core.invariants import unit_violations
-from hrm.core.model import (
+from hrm.core.master.explain import explain
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.claims import Entry
+from hrm.core.queue.estimate import simulate
+from hrm.core.queue.resource_unit import queues_of
+from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.vocabulary.feasibility import could_hold, demand_vector, fits
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
     ContainerRequest,
@@ -27,8 +29,7 @@ from hrm.core.model import (
     Resources,
     WorkloadClass,
 )
-from hrm.core.resource_unit import Entry, queues_of
-from hrm.core.shared_state import SharedState
+from hrm.core.vocabulary.partitioning import Binding, BindingMode, Core, Hardware, cut
 from hrm.testing.virtual import VirtualCluster
 
 MACHINE = Hardware(

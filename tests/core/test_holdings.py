@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.bounds import Bounds
-from hrm.core.holdings import Holdings, launch_bytes
 from hrm.core.invariants import master_violations
-from hrm.core.master import MasterCore
-from hrm.core.model import (
+from hrm.core.master.core import MasterCore
+from hrm.core.master.holdings import Holdings, launch_bytes
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.submissions import SubmissionState
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import (
     NO_LAUNCH,
     ApplicationId,
     ApplicationState,
@@ -25,8 +26,7 @@ from hrm.core.model import (
     ResourceUnitId,
     StageProgress,
 )
-from hrm.core.records import ApplicationRecord
-from hrm.core.submission_messages import SubmissionState
+from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.errors import LimitReached
 from hrm.policies import load
 from tests.core.test_submissions import ID, Master

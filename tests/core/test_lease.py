@@ -6,14 +6,21 @@ from typing import Literal
 
 import pytest
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.bounds import Bounds
-from hrm.core.feasibility import Vector
-from hrm.core.model import ApplicationId, ContainerId, NodeName, ResourceUnitId, WorkloadClass
-from hrm.core.negotiator import Claim, Decision, Negotiator, Outcome, Proposal
-from hrm.core.resource_unit import Entry, UnitQueue
-from hrm.core.shared_state import SharedState
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.claims import Claim, Decision, Entry, Outcome, Proposal
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.scheduling.negotiator import Negotiator
+from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.feasibility import Vector
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ContainerId,
+    NodeName,
+    ResourceUnitId,
+    WorkloadClass,
+)
 from hrm.testing.virtual import VirtualCluster, unit
 
 BATCH, STREAM = WorkloadClass.BATCH, WorkloadClass.STREAM

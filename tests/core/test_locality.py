@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hrm.core import events as e
-from hrm.core.application_master import AppMasterCore, AppMasterLimits
-from hrm.core.application_messages import (
+from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
+from hrm.core.master.explain import explain
+from hrm.core.messages import events as e
+from hrm.core.messages.appmaster import (
     Blame,
     Command,
     ContainerChanged,
@@ -17,9 +18,8 @@ from hrm.core.application_messages import (
     SessionOpened,
     TargetsChanged,
 )
-from hrm.core.bounds import Bounds
-from hrm.core.explain import explain
-from hrm.core.model import (
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerEnd,
     EndCause,

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from hrm.core import application_messages as m
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.application_master import AppMasterCore
-from hrm.core.binding import Binding, BindingMode, Core, Hardware, cut
-from hrm.core.model import (
+from hrm.core.appmaster.application_master import AppMasterCore
+from hrm.core.messages import appmaster as m
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.node.core import NodeCore
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerEnd,
     ContainerId,
@@ -25,7 +25,7 @@ from hrm.core.model import (
     WorkloadClass,
     container_id_of,
 )
-from hrm.core.node import NodeCore
+from hrm.core.vocabulary.partitioning import Binding, BindingMode, Core, Hardware, cut
 from hrm.testing.virtual import VirtualCluster, VirtualNode, unit
 
 BATCH, STREAM = WorkloadClass.BATCH, WorkloadClass.STREAM

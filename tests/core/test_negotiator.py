@@ -9,19 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hrm.core.bounds import Bounds
-from hrm.core.feasibility import Vector
 from hrm.core.invariants import unit_violations
-from hrm.core.model import (
+from hrm.core.messages.claims import Claim, Decision, Entry, Outcome, Proposal
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.scheduling.negotiator import Negotiator
+from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.feasibility import Vector
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
     NodeName,
     ResourceUnitId,
     WorkloadClass,
 )
-from hrm.core.negotiator import Claim, Decision, Negotiator, Outcome, Proposal
-from hrm.core.resource_unit import Entry, UnitQueue
-from hrm.core.shared_state import SharedState
 from hrm.testing.virtual import unit
 
 BATCH, STREAM = WorkloadClass.BATCH, WorkloadClass.STREAM

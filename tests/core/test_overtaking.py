@@ -9,15 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hrm.core import promise, resource_unit, waits
-from hrm.core.binding import Binding, BindingMode, Core, Hardware, cut
-from hrm.core.estimate import simulate
-from hrm.core.feasibility import Vector, fits, minus
 from hrm.core.invariants import unit_violations
-from hrm.core.model import ContainerId, ContainerSpec, Gpu, NodeName, WorkloadClass
-from hrm.core.promise import Promise
-from hrm.core.resource_unit import Entry, UnitQueue, end_s, pooled_part, queues_of
-from hrm.core.shared_state import SharedState
+from hrm.core.messages.claims import Entry
+from hrm.core.queue import reservation as promise
+from hrm.core.queue import resource_unit
+from hrm.core.queue import wait_table as waits
+from hrm.core.queue.estimate import simulate
+from hrm.core.queue.reservation import Promise
+from hrm.core.queue.resource_unit import UnitQueue, end_s, queues_of
+from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.vocabulary.feasibility import Vector, fits, minus, pooled_part
+from hrm.core.vocabulary.model import ContainerId, ContainerSpec, Gpu, NodeName, WorkloadClass
+from hrm.core.vocabulary.partitioning import Binding, BindingMode, Core, Hardware, cut
 from hrm.testing.virtual import unit
 from tests.core.test_making_way import Node, spec
 

@@ -7,12 +7,18 @@ from typing import Any
 
 import pytest
 
-from hrm.core import events as e
-from hrm.core import submission_messages as m
-from hrm.core.model import ApplicationId, ApplicationState, LaunchContext, NodeName, Resources
-from hrm.core.ownership import MASTER, is_owner
-from hrm.core.submission_notices import holder_registration
-from hrm.core.submissions import SubmissionsCore
+from hrm.core.messages import events as e
+from hrm.core.messages import submissions as m
+from hrm.core.submission.notices import holder_registration
+from hrm.core.submission.submissions import SubmissionsCore
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ApplicationState,
+    LaunchContext,
+    NodeName,
+    Resources,
+)
+from hrm.core.vocabulary.ownership import MASTER, is_owner
 from hrm.errors import AlreadyExists, HrmError, NotOwner, Unavailable
 from hrm.testing.virtual import VirtualCluster, VirtualNode, unit
 

@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.binding import Binding, BindingMode, Core, Hardware, cut
-from hrm.core.feasibility import fits, plus
-from hrm.core.model import (
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.claims import Entry
+from hrm.core.node.core import NodeCore
+from hrm.core.node.preemption import evictions
+from hrm.core.queue.resource_unit import UnitQueue, queues_of
+from hrm.core.vocabulary.feasibility import fits, plus
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerEnd,
     ContainerId,
@@ -24,9 +27,7 @@ from hrm.core.model import (
     Resources,
     WorkloadClass,
 )
-from hrm.core.node import NodeCore
-from hrm.core.preemption import evictions
-from hrm.core.resource_unit import Entry, UnitQueue, queues_of
+from hrm.core.vocabulary.partitioning import Binding, BindingMode, Core, Hardware, cut
 from hrm.testing.virtual import VirtualCluster, unit
 
 BATCH, STREAM = WorkloadClass.BATCH, WorkloadClass.STREAM

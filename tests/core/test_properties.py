@@ -8,22 +8,17 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hrm.core import events as e
-from hrm.core.bounds import Bounds
-from hrm.core.cluster_view import ClusterView
-from hrm.core.estimate import estimate
-from hrm.core.feasibility import Vector, demand_vector, fits, fitting_rows, minus
 from hrm.core.invariants import unit_violations
-from hrm.core.model import (
-    ApplicationId,
-    ContainerId,
-    NodeName,
-    Resources,
-    WorkloadClass,
-)
-from hrm.core.resource_unit import Entry, UnitImage, UnitQueue
-from hrm.core.scheduler import Placement
-from hrm.core.shared_state import SharedState
+from hrm.core.messages import events as e
+from hrm.core.messages.claims import Entry
+from hrm.core.queue.estimate import estimate
+from hrm.core.queue.resource_unit import UnitImage, UnitQueue
+from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.scheduler import Placement
+from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.feasibility import Vector, demand_vector, fits, fitting_rows, minus
+from hrm.core.vocabulary.model import ApplicationId, ContainerId, NodeName, Resources, WorkloadClass
 from hrm.policies.min_wait import MinWait
 from hrm.policies.spending import first_row
 from hrm.testing.virtual import VirtualCluster, unit

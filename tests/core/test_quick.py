@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from hrm.core.quick import quick
+from hrm.core.vocabulary.quick import quick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hrm.core import events as e
-from hrm.core.application_master import AppMasterCore
-from hrm.core.application_messages import (
+from hrm.core.appmaster.application_master import AppMasterCore
+from hrm.core.messages import events as e
+from hrm.core.messages.appmaster import (
     Blame,
     Command,
     ContainerChanged,
@@ -18,7 +18,7 @@ from hrm.core.application_messages import (
     TargetsChanged,
     Ticked,
 )
-from hrm.core.model import (
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerRequest,
     ContainerState,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hrm.core import relocation
-from hrm.core.bounds import Bounds
-from hrm.core.model import (
+from hrm.core.master import relocation
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerState,
     EndCause,

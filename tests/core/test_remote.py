@@ -10,13 +10,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core import remote
-from hrm.core.binding import Binding, BindingMode, Core, Hardware
-from hrm.core.bounds import Bounds
-from hrm.core.feasibility import Vector
-from hrm.core.model import (
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.claims import Claim, Entry, Proposal
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.scheduling import remote_scheduler as remote
+from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.feasibility import Vector
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
     Gpu,
@@ -24,9 +26,7 @@ from hrm.core.model import (
     ResourceUnitId,
     WorkloadClass,
 )
-from hrm.core.negotiator import Claim, Proposal
-from hrm.core.resource_unit import Entry, UnitQueue
-from hrm.core.shared_state import SharedState
+from hrm.core.vocabulary.partitioning import Binding, BindingMode, Core, Hardware
 from hrm.errors import AlreadyExists, InvalidRequest, NotFound
 from hrm.testing.remote import VirtualScheduler
 from hrm.testing.virtual import SMALL, VirtualCluster, unit

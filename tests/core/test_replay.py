@@ -11,8 +11,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hrm.core import events as e
-from hrm.core.model import (
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
     ContainerState,
@@ -20,7 +20,7 @@ from hrm.core.model import (
     NodeState,
     WorkloadClass,
 )
-from hrm.core.records import ApplicationRecord
+from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.testing.virtual import VirtualCluster, unit
 
 STEPS = st.lists(

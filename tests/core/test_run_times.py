@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hrm.core.bounds import Bounds
-from hrm.core.feasibility import Vector
-from hrm.core.model import (
+from hrm.core.messages.claims import Claim, Decision, Entry, Proposal
+from hrm.core.scheduling.negotiator import Negotiator
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.feasibility import Vector
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
     ContainerId,
     ResourceUnitId,
     WorkloadClass,
 )
-from hrm.core.negotiator import Claim, Decision, Negotiator, Proposal
-from hrm.core.resource_unit import Entry
-from hrm.core.run_times import FinishTimes, RunTime, RunTimes, length_bound
+from hrm.core.vocabulary.run_times import FinishTimes, RunTime, RunTimes, length_bound
 from hrm.testing.virtual import VirtualCluster, unit
 
 FEEDBACK = Bounds(waiting_bound="feedback", default_duration_s=0.25, heartbeat_interval_s=1.0)

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hrm.core import events as e
-from hrm.core.bounds import Bounds
-from hrm.core.cluster_view import ClusterView
-from hrm.core.explain import explain
-from hrm.core.model import ApplicationId, NodeName, Resources, WorkloadClass
-from hrm.core.scheduler import Placement
+from hrm.core.master.explain import explain
+from hrm.core.messages import events as e
+from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.scheduler import Placement
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import ApplicationId, NodeName, Resources, WorkloadClass
 from hrm.policies.fifo import Fifo
 from hrm.policies.min_wait import MinWait
 from hrm.testing.virtual import VirtualCluster, unit

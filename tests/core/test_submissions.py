@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core import submission_messages as m
-from hrm.core.model import (
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages import submissions as m
+from hrm.core.messages.submissions import SubmissionState as S
+from hrm.core.submission.notices import driver_event
+from hrm.core.submission.submissions import SubmissionsCore
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerEnd,
     ContainerId,
@@ -24,9 +27,6 @@ from hrm.core.model import (
     Resources,
     WorkloadClass,
 )
-from hrm.core.submission_messages import SubmissionState as S
-from hrm.core.submission_notices import driver_event
-from hrm.core.submissions import SubmissionsCore
 from hrm.errors import InvalidTransition, LimitReached, NotFound, StaleEpoch
 from hrm.testing.virtual import VirtualCluster, unit
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hrm.core.model import ApplicationState, ContainerState
-from hrm.core.transitions import APPLICATION, CONTAINER, NODE, Lifecycle, Move
+from hrm.core.vocabulary.model import ApplicationState, ContainerState
+from hrm.core.vocabulary.transitions import APPLICATION, CONTAINER, NODE, Lifecycle, Move
 from hrm.errors import InvalidTransition
 
 TABLES: list[dict[Any, frozenset[Any]]] = [APPLICATION, CONTAINER, NODE]

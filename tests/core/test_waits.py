@@ -8,11 +8,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hrm.core.estimate import simulate
-from hrm.core.feasibility import Vector
-from hrm.core.model import ContainerId, NodeName, WorkloadClass
-from hrm.core.resource_unit import Entry, UnitQueue
-from hrm.core.shared_state import SharedState
+from hrm.core.messages.claims import Entry
+from hrm.core.queue.estimate import simulate
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.vocabulary.feasibility import Vector
+from hrm.core.vocabulary.model import ContainerId, NodeName, WorkloadClass
 from hrm.testing.virtual import unit
 from tests.policies.states import CLASSES, DEMANDS, NOW, queues, states
 

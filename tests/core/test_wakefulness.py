@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.model import NodeState
-from hrm.core.wakefulness import Patience, Wakefulness, excused
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.model import NodeState
+from hrm.core.vocabulary.wakefulness import Patience, Wakefulness, excused
 from hrm.testing.virtual import VirtualCluster, unit
 
 TICK_S = 0.25

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core import write_gate
-from hrm.core.model import (
+from hrm.core.master import write_gate
+from hrm.core.master.write_gate import WriteGate
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
     ContainerId,
     EndCause,
     NodeName,
 )
-from hrm.core.records import ApplicationRecord
-from hrm.core.write_gate import WriteGate
+from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.errors import Unavailable
 
 APP, OTHER = ApplicationId("app-1"), ApplicationId("app-2")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hrm.agent.daemon import run
 from hrm.config import AgentSettings
-from hrm.core.model import ContainerSpec, Gpu
+from hrm.core.vocabulary.model import ContainerSpec, Gpu
 from hrm.spark.launch import Launch
 
 

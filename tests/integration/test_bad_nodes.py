@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hrm.core.exclusion import CONFIRM_S
+from hrm.core.master.exclusion import CONFIRM_S
 from tests.integration.conftest import APPS, Cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

@@ -21,7 +21,7 @@ import grpc
 import pytest
 
 from hrm import rpc
-from hrm.core.bounds import Bounds
+from hrm.core.vocabulary.bounds import Bounds
 from hrm.v1 import (
     admin_pb2,
     admin_pb2_grpc,

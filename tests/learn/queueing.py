@@ -11,8 +11,8 @@ import heapq
 
 import numpy as np
 
-from hrm.core.model import NodeName
 from hrm.core.pipeline.model import ClusterView, TaskSpec
+from hrm.core.vocabulary.model import NodeName
 from hrm.learn.environment import Decision, Ended, Step
 from hrm.policies.cluster.features import TYPES
 from tests.policies.cluster.views import PLATFORMS, task_of, view_of

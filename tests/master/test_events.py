@@ -13,11 +13,11 @@ from typing import Any
 import grpc
 import pytest
 
-from hrm.core import events as e
-from hrm.core.ledger import Ledger
-from hrm.core.master import MasterCore
-from hrm.core.model import ApplicationId, ApplicationState, NodeState
-from hrm.core.transitions import APPLICATION, NODE, Lifecycle
+from hrm.core.master.core import MasterCore
+from hrm.core.master.state import Ledger
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.model import ApplicationId, ApplicationState, NodeState
+from hrm.core.vocabulary.transitions import APPLICATION, NODE, Lifecycle
 from hrm.errors import InvalidConfig
 from hrm.master import events, events_service, journal_file
 from hrm.master.events import EPOCH_BITS, Journal, Wish

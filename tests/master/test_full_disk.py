@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.model import ApplicationId, NodeName, NodeState, WorkloadClass
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.model import ApplicationId, NodeName, NodeState, WorkloadClass
 from hrm.errors import DiskFull
 from hrm.master import write_queue
 from hrm.master.store import SqliteStore

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hrm.core.model import NodeState
-from hrm.core.transitions import NODE, Lifecycle
+from hrm.core.vocabulary.model import NodeState
+from hrm.core.vocabulary.transitions import NODE, Lifecycle
 from hrm.master.events import EPOCH_BITS, Journal, Wish
 from hrm.master.journal_file import ASIDE_KEPT
 

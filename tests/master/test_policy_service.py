@@ -15,7 +15,7 @@ import structlog
 
 from hrm import pipeline_wire as pw
 from hrm import rpc
-from hrm.core.model import NodeName
+from hrm.core.vocabulary.model import NodeName
 from hrm.errors import InvalidConfig, InvalidRequest
 from hrm.master import daemon
 from hrm.master.node_policies import NODE_MODES_FILE, NodePolicies

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.master import MasterCore
-from hrm.core.model import (
+from hrm.core.master.core import MasterCore
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerRequest,
     NodeName,

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hrm.core.model import ApplicationId, ApplicationState, NodeName, WorkloadClass
-from hrm.core.records import ApplicationRecord
-from hrm.core.run_times import RunTime
+from hrm.core.vocabulary.model import ApplicationId, ApplicationState, NodeName, WorkloadClass
+from hrm.core.vocabulary.records import ApplicationRecord
+from hrm.core.vocabulary.run_times import RunTime
 from hrm.errors import InvalidConfig
 from hrm.master.record_json import decode, encode
 from hrm.master.store import SqliteStore

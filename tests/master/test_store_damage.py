@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from hrm.core.model import ApplicationId, NodeName
-from hrm.core.run_times import RunTime
+from hrm.core.vocabulary.model import ApplicationId, NodeName
+from hrm.core.vocabulary.run_times import RunTime
 from hrm.errors import HrmError, InvalidConfig
 from hrm.master import store_repair
 from hrm.master.daemon import known_to

@@ -13,8 +13,8 @@ import grpc
 import pytest
 
 from hrm import rpc
-from hrm.core import events as e
-from hrm.core.model import ApplicationId
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.model import ApplicationId
 from hrm.errors import HrmError, InvalidRequest, LimitReached, NotFound
 from hrm.master.log_sources import LogSources
 from hrm.master.submissions import Submissions

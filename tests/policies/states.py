@@ -6,13 +6,14 @@ import math
 
 from hypothesis import strategies as st
 
-from hrm.core.cluster_view import ClusterView
-from hrm.core.estimate import simulate
-from hrm.core.feasibility import Vector, fits
-from hrm.core.model import ContainerId, NodeName, WorkloadClass
-from hrm.core.resource_unit import Entry, UnitQueue
-from hrm.core.scheduler import Placement
-from hrm.core.shared_state import SharedState
+from hrm.core.messages.claims import Entry
+from hrm.core.queue.estimate import simulate
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.scheduler import Placement
+from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.vocabulary.feasibility import Vector, fits
+from hrm.core.vocabulary.model import ContainerId, NodeName, WorkloadClass
 from hrm.testing.virtual import unit
 
 __all__ = ["CLASSES", "DEMANDS", "NOW", "PLACEMENTS", "bound_broken", "entries", "queues", "states"]

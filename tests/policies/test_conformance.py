@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hrm import policies
-from hrm.core.cluster_view import ClusterView
-from hrm.core.model import ApplicationId, NodeName, Resources, WorkloadClass
-from hrm.core.resource_unit import UnitQueue
-from hrm.core.scheduler import Placement, PlacementPolicy
-from hrm.core.shared_state import SharedState
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.scheduler import Placement, PlacementPolicy
+from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.vocabulary.model import ApplicationId, NodeName, Resources, WorkloadClass
 from hrm.testing.virtual import VirtualCluster, unit
 from tests.policies.states import NOW, PLACEMENTS, bound_broken, entries, states
 

@@ -8,12 +8,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hrm.core.cluster_view import ClusterView
-from hrm.core.feasibility import Vector
-from hrm.core.model import NodeName, Resources, WorkloadClass
-from hrm.core.resource_unit import Entry, UnitQueue
-from hrm.core.scheduler import Placement, PlacementPolicy
-from hrm.core.shared_state import SharedState
+from hrm.core.messages.claims import Entry
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.scheduler import Placement, PlacementPolicy
+from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.vocabulary.feasibility import Vector
+from hrm.core.vocabulary.model import NodeName, Resources, WorkloadClass
 from hrm.policies.best_fit import BestFit
 from hrm.policies.centralized_drf import TURN_SHARE, CentralizedDrf
 from hrm.policies.fifo import Fifo

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from hrm.core import events as e
-from hrm.core.model import ContainerId, ContainerSpec, NodeName, WorkloadClass
-from hrm.core.node import NodeCore
-from hrm.core.promise import Promise
+from hrm.core.messages import events as e
+from hrm.core.node.core import NodeCore
+from hrm.core.queue.reservation import Promise
+from hrm.core.vocabulary.model import ContainerId, ContainerSpec, NodeName, WorkloadClass
 from hrm.sim.overtaking import Overtaking, held_up
 from hrm.testing.virtual import unit
 from tests.core.test_making_way import spec

@@ -11,28 +11,38 @@ from typing import Any
 
 import pytest
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core import (
-    feasibility,
-    gangs,
-    node,
-    nodes,
-    ownership,
-    preemption,
-    resource_unit,
-    submissions,
-)
-from hrm.core import submission_messages as m
-from hrm.core.applications import Applications
-from hrm.core.auto_binding import Look, look_at
-from hrm.core.binding import Binding, Hardware, cut
-from hrm.core.cluster_view import ClusterView
-from hrm.core.epochs import Epochs
-from hrm.core.ledger import Application, Container, Ledger, Node
-from hrm.core.master import MasterCore
-from hrm.core.mirror import Mirror
-from hrm.core.model import (
+from hrm.core.master import gangs, nodes
+from hrm.core.master.applications import Applications
+from hrm.core.master.core import MasterCore
+from hrm.core.master.epochs import Epochs
+from hrm.core.master.nodes import Nodes
+from hrm.core.master.placement import Placing
+from hrm.core.master.reconciliation import Mirror
+from hrm.core.master.remote_sessions import Remotes
+from hrm.core.master.repartitioning import Rebinding
+from hrm.core.master.state import Application, Container, Ledger, Node
+from hrm.core.master.write_gate import WriteGate
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages import submissions as m
+from hrm.core.messages.claims import Claim, Entry, Outcome, Proposal
+from hrm.core.messages.state_changes import UnitState
+from hrm.core.node import core as node
+from hrm.core.node import preemption
+from hrm.core.node.auto_partitioning import Look, look_at
+from hrm.core.node.core import NodeCore
+from hrm.core.node.preemption import Eviction
+from hrm.core.queue import resource_unit
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.negotiator import Negotiator, StreamLease
+from hrm.core.scheduling.replica import Replica
+from hrm.core.scheduling.scheduler import Job, Placement, Scheduler
+from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.submission import submissions
+from hrm.core.submission.submissions import SubmissionsCore
+from hrm.core.vocabulary import feasibility, ownership
+from hrm.core.vocabulary.model import (
     ContainerState,
     ContainerStatus,
     EndCause,
@@ -40,21 +50,8 @@ from hrm.core.model import (
     ResourceUnit,
     WorkloadClass,
 )
-from hrm.core.negotiator import Claim, Negotiator, Outcome, Proposal, StreamLease
-from hrm.core.node import NodeCore
-from hrm.core.nodes import Nodes
-from hrm.core.placing import Placing
-from hrm.core.preemption import Eviction
-from hrm.core.rebinding import Rebinding
-from hrm.core.remote import UnitState
-from hrm.core.remotes import Remotes
-from hrm.core.replica import Replica
-from hrm.core.resource_unit import Entry, UnitQueue
-from hrm.core.scheduler import Job, Placement, Scheduler
-from hrm.core.shared_state import SharedState
-from hrm.core.submissions import SubmissionsCore
-from hrm.core.wakefulness import Wakefulness
-from hrm.core.write_gate import WriteGate
+from hrm.core.vocabulary.partitioning import Binding, Hardware, cut
+from hrm.core.vocabulary.wakefulness import Wakefulness
 from hrm.policies.min_wait import MinWait
 from hrm.sim.plan import Limits
 from hrm.sim.run import run_seed

@@ -9,10 +9,17 @@ from functools import partial
 import pytest
 
 from hrm import policies
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.master import MasterCore
-from hrm.core.model import Gpu, NodeName, Resources, ResourceUnit, ResourceUnitId, WorkloadClass
+from hrm.core.master.core import MasterCore
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.model import (
+    Gpu,
+    NodeName,
+    Resources,
+    ResourceUnit,
+    ResourceUnitId,
+    WorkloadClass,
+)
 from hrm.errors import InvalidRequest, LimitReached
 from hrm.sim.replay import Estimates, ReplayResult, Setup, replay
 from hrm.sim.replay_measures import Measures, distribution

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from hrm.cli.app import app
-from hrm.core.binding import BindingMode
-from hrm.core.nodes import Nodes
+from hrm.core.master.nodes import Nodes
+from hrm.core.vocabulary.partitioning import BindingMode
 from hrm.sim.drawing import draw
 from hrm.sim.plan import KINDS, TRAITS, Limits
 from hrm.sim.policies import POLICIES

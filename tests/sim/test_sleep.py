@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hrm.core.ledger import Container, Ledger
-from hrm.core.model import ContainerEnd, ContainerState, EndCause
-from hrm.core.nodes import Nodes
+from hrm.core.master.nodes import Nodes
+from hrm.core.master.state import Container, Ledger
+from hrm.core.vocabulary.model import ContainerEnd, ContainerState, EndCause
 from hrm.sim.drawing import draw
 from hrm.sim.plan import KINDS, Limits, TimedFault
 from hrm.sim.run import run_plan

@@ -19,8 +19,14 @@ from typing import Any
 import grpc
 
 from hrm import rpc, rpc_server, wire
-from hrm.core.model import ApplicationId, ContainerId, ContainerSpec, ResourceUnitId, WorkloadClass
-from hrm.core.model import Resources as CoreResources
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ContainerId,
+    ContainerSpec,
+    ResourceUnitId,
+    WorkloadClass,
+)
+from hrm.core.vocabulary.model import Resources as CoreResources
 from hrm.spark.launch import executor_launch, find_java, find_spark
 from hrm.v1 import application_pb2, application_pb2_grpc, common_pb2
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hrm.core import application_messages as messages
+from hrm.core.messages import appmaster as messages
 from hrm.spark import app_wire
 from hrm.v1 import common_pb2
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hrm.core.model import ContainerSpec, LaunchContext
+from hrm.core.vocabulary.model import ContainerSpec, LaunchContext
 from hrm.errors import LaunchFailed
 from hrm.spark.launch import Java, Spark, executor_launch
 from tests.agent.test_launch import SPEC

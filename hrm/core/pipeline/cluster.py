@@ -25,7 +25,6 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hrm.core.model import NodeName
 from hrm.core.pipeline import cluster_messages as m
 from hrm.core.pipeline.basic import LeastLoaded
 from hrm.core.pipeline.estimates import RunningMeans
@@ -43,7 +42,8 @@ from hrm.core.pipeline.model import (
 )
 from hrm.core.pipeline.node_messages import RunOutcome, SubtaskTiming, TaskOutcome
 from hrm.core.pipeline.table import Mask, NodeTable
-from hrm.core.wakefulness import Wakefulness, excused
+from hrm.core.vocabulary.model import NodeName
+from hrm.core.vocabulary.wakefulness import Wakefulness, excused
 from hrm.errors import AlreadyExists, LimitReached, NotFound
 
 __all__ = ["ClusterBounds", "PipelineCluster", "TaskRecord"]

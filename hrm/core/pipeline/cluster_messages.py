@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hrm.core.model import NodeName
 from hrm.core.pipeline.model import TaskId, TaskSpec
 from hrm.core.pipeline.node_messages import NodeCapacity, NodeLoad, SubtaskTiming, TaskOutcome
+from hrm.core.vocabulary.model import NodeName
 
 __all__ = [
     "CancelAsked",

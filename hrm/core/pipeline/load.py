@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from hrm.core.model import WorkloadClass
 from hrm.core.pipeline.model import Device
 from hrm.core.pipeline.node_messages import NodeLoad
 from hrm.core.pipeline.room import Room
 from hrm.core.pipeline.subtasks import PlacedTask
+from hrm.core.vocabulary.model import WorkloadClass
 
 __all__ = ["node_load", "shared_out_s"]
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, NewType, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hrm.core.model import NodeName, WorkloadClass
+from hrm.core.vocabulary.model import NodeName, WorkloadClass
 
 __all__ = [
     "CO_RUN_FEATURES",

@@ -11,8 +11,8 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hrm.core.model import NodeName, WorkloadClass
 from hrm.core.pipeline.model import Device, Row, SubtaskKey, TaskId, TaskSpec
+from hrm.core.vocabulary.model import NodeName, WorkloadClass
 
 __all__ = [
     "ClockTicked",

@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from hrm.core.model import WorkloadClass
 from hrm.core.pipeline.model import (
     Device,
     ReadySubtask,
@@ -20,7 +19,8 @@ from hrm.core.pipeline.model import (
     TaskSpec,
 )
 from hrm.core.pipeline.node_messages import RunOutcome, SubtaskTiming, TaskOutcome
-from hrm.core.transitions import Lifecycle
+from hrm.core.vocabulary.model import WorkloadClass
+from hrm.core.vocabulary.transitions import Lifecycle
 
 __all__ = ["SUBTASK", "PlacedSubtask", "PlacedTask", "Run", "SubtaskState"]
 

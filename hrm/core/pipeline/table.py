@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hrm.core.model import NodeName, WorkloadClass
 from hrm.core.pipeline.feasibility import CAPS, Caps
 from hrm.core.pipeline.model import (
     ClusterView,
@@ -25,6 +24,7 @@ from hrm.core.pipeline.model import (
     row_of,
 )
 from hrm.core.pipeline.node_messages import NodeCapacity, NodeLoad
+from hrm.core.vocabulary.model import NodeName, WorkloadClass
 
 __all__ = ["NodeRow", "NodeTable"]
 

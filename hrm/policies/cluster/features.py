@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hrm.core.model import NodeName, WorkloadClass
 from hrm.core.pipeline.model import ClusterView, TaskSpec, Vector
+from hrm.core.vocabulary.model import NodeName, WorkloadClass
 
 __all__ = [
     "CANDIDATES_MAX",

@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hrm.core.model import NodeName
 from hrm.core.pipeline.model import Choice, ClusterView, TaskId, TaskSpec, Vector
+from hrm.core.vocabulary.model import NodeName
 from hrm.policies.cluster.features import Bools, completion_s, usable
 
 __all__ = ["Demand", "Ect", "LeastLoaded", "MinMin", "MinWait", "Random", "min_min"]

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from hrm.core.model import NodeName
 from hrm.core.pipeline.model import Choice, ClusterView, TaskId, TaskSpec, Vector
+from hrm.core.vocabulary.model import NodeName
 from hrm.errors import InvalidConfig
 from hrm.policies.cluster.features import (
     NODE_FIELDS,

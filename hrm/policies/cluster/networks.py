@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hrm.core.model import NodeName
 from hrm.core.pipeline.model import Vector
+from hrm.core.vocabulary.model import NodeName
 from hrm.policies.cluster.features import NODE_FIELDS, TASK_FIELDS, Layout
 
 __all__ = ["HIDDEN", "WIDTH", "Weights", "mlp_q", "mlp_shapes", "set_q", "set_shapes", "transfer"]

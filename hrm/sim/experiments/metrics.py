@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hrm.core.model import WorkloadClass
+from hrm.core.vocabulary.model import WorkloadClass
 
 __all__ = ["Interval", "JobTimes", "RunResult", "interval", "summary"]
 

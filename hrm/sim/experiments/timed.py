@@ -25,11 +25,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, TypeAlias
 
-from hrm.core import commands as c
-from hrm.core import events as e
-from hrm.core.bounds import Bounds
-from hrm.core.master import MasterCore
-from hrm.core.model import (
+from hrm.core.master.core import MasterCore
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.claims import Proposal
+from hrm.core.node.core import NodeCore
+from hrm.core.scheduling.negotiator import StreamLease
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
     ContainerEnd,
@@ -42,8 +45,6 @@ from hrm.core.model import (
     ResourceUnit,
     ResourceUnitId,
 )
-from hrm.core.negotiator import Proposal, StreamLease
-from hrm.core.node import NodeCore
 from hrm.errors import HrmError
 from hrm.policies.min_wait import MinWait
 from hrm.sim.clock import Clock

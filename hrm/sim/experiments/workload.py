@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from hrm.core.model import Resources, WorkloadClass
+from hrm.core.vocabulary.model import Resources, WorkloadClass
 
 __all__ = ["TASKS_A_JOB", "JobPlan", "arrivals", "burst", "mixed"]
 

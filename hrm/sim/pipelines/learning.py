@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hrm.core.model import NodeName
 from hrm.core.pipeline import cluster_messages as cm
 from hrm.core.pipeline.model import Choice, ClusterView, TaskId, TaskSpec
 from hrm.core.pipeline.table import Mask
+from hrm.core.vocabulary.model import NodeName
 from hrm.errors import InvalidConfig
 from hrm.sim.pipelines import profiles as tables
 from hrm.sim.pipelines.interference import WORLDS

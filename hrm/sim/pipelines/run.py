@@ -26,7 +26,6 @@ from typing import Any
 
 import numpy as np
 
-from hrm.core.model import NodeName
 from hrm.core.pipeline import cluster_messages as cm
 from hrm.core.pipeline import node_messages as nm
 from hrm.core.pipeline.cluster import PipelineCluster
@@ -42,6 +41,7 @@ from hrm.core.pipeline.model import (
     TaskSpec,
 )
 from hrm.core.pipeline.node_messages import TaskOutcome
+from hrm.core.vocabulary.model import NodeName
 from hrm.sim.pipelines.beliefs import warm
 from hrm.sim.pipelines.machine import Totals
 from hrm.sim.pipelines.measures import WARM_UP, Result, Span, balance, load_of, node_use

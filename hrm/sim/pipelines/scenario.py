@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hrm.core.model import NodeName
 from hrm.core.pipeline.model import Device, PipelineSpec, SubtaskKey, TaskId, TaskSpec
+from hrm.core.vocabulary.model import NodeName
 from hrm.sim.pipelines.interference import Law, World, world
 from hrm.sim.pipelines.profiles import K80, P4, Profiles
 

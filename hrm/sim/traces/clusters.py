@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hrm.core.model import WorkloadClass
+from hrm.core.vocabulary.model import WorkloadClass
 from hrm.errors import InvalidRequest
 from hrm.sim.traces.reading import (
     BadRow,

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from hrm.core.model import WorkloadClass
+from hrm.core.vocabulary.model import WorkloadClass
 
 __all__ = [
     "InferenceInterference",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hrm.core.model import NodeName, WorkloadClass
 from hrm.core.pipeline import node_messages as m
 from hrm.core.pipeline.basic import FirstFit
 from hrm.core.pipeline.estimates import RunningMeans
@@ -17,6 +16,7 @@ from hrm.core.pipeline.model import (
 )
 from hrm.core.pipeline.node import NodeBounds, PipelineNode
 from hrm.core.pipeline.node_messages import RunOutcome
+from hrm.core.vocabulary.model import NodeName, WorkloadClass
 
 CPU = frozenset({Device.CPU})
 GPU = frozenset({Device.GPU})

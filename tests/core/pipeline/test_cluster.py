@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hrm.core.model import NodeName
 from hrm.core.pipeline import cluster_messages as m
 from hrm.core.pipeline.basic import LeastLoaded
 from hrm.core.pipeline.cluster import ClusterBounds, PipelineCluster
@@ -24,6 +23,7 @@ from hrm.core.pipeline.model import (
     TaskSpec,
 )
 from hrm.core.pipeline.node_messages import NodeCapacity, NodeLoad, TaskOutcome
+from hrm.core.vocabulary.model import NodeName
 from hrm.errors import AlreadyExists, LimitReached, NotFound
 from tests.core.pipeline.building import GPU, Node, capacity, pipeline, subtask, task
 

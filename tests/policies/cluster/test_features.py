@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hrm.core.model import NodeName, WorkloadClass
+from hrm.core.vocabulary.model import NodeName, WorkloadClass
 from hrm.policies.cluster.features import (
     CANDIDATES_MAX,
     NODE_FIELDS,

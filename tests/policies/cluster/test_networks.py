@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hrm.core.model import NodeName
 from hrm.core.pipeline.model import ClusterView
+from hrm.core.vocabulary.model import NodeName
 from hrm.policies.cluster.features import TYPES, Layout, observe_set
 from hrm.policies.cluster.ldwp import Ldwp, LdwpSet, Proposal
 from hrm.policies.cluster.networks import mlp_shapes, set_q, set_shapes, transfer

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hrm.core.model import NodeName
 from hrm.core.pipeline.model import ClusterView, Device, PipelineSpec, SubtaskSpec, TaskId, TaskSpec
+from hrm.core.vocabulary.model import NodeName
 from hrm.policies.cluster.features import (
     NODE_FIELDS,
     PAPER_NODE_FIELDS,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hrm.core.model import Resources, WorkloadClass
+from hrm.core.vocabulary.model import Resources, WorkloadClass
 from hrm.errors import HrmError
 from hrm.sim.experiments.costs import REFERENCE, Cost, Fixed, Kind, Measured
 from hrm.sim.experiments.timed import Setup, TimedCluster, simulate

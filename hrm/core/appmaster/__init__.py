@@ -1,0 +1,1 @@
+"""What runs beside a driver: the AppMaster's state machine."""

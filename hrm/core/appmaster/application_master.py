@@ -1,0 +1,516 @@
+"""The AppMaster's brain: from "Spark wants N executors" to containers, and back.
+
+Spark states totals: "of resource profile 0, four executors". The master knows containers, each
+named by the executor in it. This machine keeps the two together. Every event ends in one
+reconciliation per profile::
+
+    counted = containers asked for or running, that nobody has asked to stop
+    counted < target   ask for the difference, under new executor ids, unless the profile backs off
+    counted > target   cancel what does not run yet, the youngest first; running ones are Spark's
+
+A running executor is never stopped for a smaller target: Spark lowers the target first and then
+names the executors that it can spare. A dead one still counts in Spark's total, so it is replaced
+by itself.
+
+An executor that ends badly by its own doing (not by a lost node, not because it was asked to go) is
+a failure. Ends hold back the profile's next request, 100 ms doubling to 10 s while replacements end
+as well; executors that end together, none of them a replacement, are one setback, not many. Too
+many failures within a window end the application with the last one's exit code: a broken class path
+must not spin for ever.
+
+While the session with the master is down nothing is sent and nothing is forgotten. Opening it again
+compares the master's list with ours::
+
+    ours, not running, not listed   asked for again, under the same id
+    ours, listed as ended           it ended while nobody could tell us
+    ours, running, not listed       a master of the same epoch knows better: reported dead. A new
+                                    one may not have heard its nodes yet: it gets time to confirm
+    listed, given up by us          released: Spark has been told that it is dead
+    listed, not ours                adopted: the AppMaster before this one asked for it
+
+With each request it says whether it asks for the first time: what is surely new a master that has
+just started places at once, while what is asked for again may run on a node it has not heard yet.
+
+No IO, no clock, no protobuf: events carry ``now`` (seconds, monotonic), commands are data.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from hrm.core.messages.appmaster import (
+    Blame,
+    ClassObserved,
+    Command,
+    ContainerAsk,
+    ContainerChanged,
+    ContainerSeen,
+    DriverFinished,
+    EndOrdered,
+    Event,
+    ExecutorEnded,
+    ExecutorStarted,
+    FailApplication,
+    FinishApplication,
+    KillRequested,
+    Phase,
+    ProfileTarget,
+    ReleaseContainers,
+    ReportClass,
+    RequestContainers,
+    RequestsRefused,
+    SessionLost,
+    SessionOpened,
+    TargetsChanged,
+    Ticked,
+)
+from hrm.core.vocabulary.wakefulness import Wakefulness
+
+__all__ = ["AppMasterCore", "AppMasterLimits"]
+
+_LATE_S = 1.0
+_TICK_S = 0.5
+"""How often it wants a tick while it waits for a master's word, to notice that it slept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppMasterLimits:
+    """The bounds of failure handling.
+
+    Attributes:
+        failures_max: failures within the window that end the application
+            (``spark.hrm.executor.maxFailures``); 0: twice the highest target, at least 3.
+        failures_window_s: age at which a failure is forgotten
+            (``spark.hrm.executor.failures.validityInterval``).
+        backoff_s: first pause before executors that ended are replaced
+            (``spark.hrm.executor.retry.delay``).
+        backoff_max_s: the longest such pause (``spark.hrm.executor.retry.delayMax``).
+        locality_wait_s: how long an executor may wait for room near its data
+            (``spark.hrm.locality.wait``).
+        settled_s: an executor that ran this long shows that its profile can run: the back-off
+            begins anew.
+        confirm_s: time that a master has to find a running executor again, when it is of a new
+            epoch or the executor was adopted.
+    """
+
+    failures_max: int = 0
+    failures_window_s: float = 3600.0
+    backoff_s: float = 0.1
+    backoff_max_s: float = 10.0
+    locality_wait_s: float = 3.0
+    settled_s: float = 60.0
+    confirm_s: float = 30.0
+
+
+@dataclass(slots=True)
+class _Container:
+    executor_id: str
+    profile: int
+    phase: Phase
+    node: str = ""
+    asked_at_s: float = 0.0
+    started_at_s: float = 0.0
+    confirm_by_s: float | None = None
+    released: bool = False
+    local: bool = False
+
+
+@dataclass(slots=True)
+class _Profile:
+    target: ProfileTarget
+    has_run: bool = False
+    setbacks: int = 0
+    setback_at_s: float = float("-inf")
+    retry_at_s: float = 0.0
+
+
+@dataclass(slots=True)
+class AppMasterCore:
+    """See the module's text.
+
+    Attributes that hold after every event (``check`` asserts them):
+        containers: all and only the containers not known to have ended, by executor id, in the
+            order of their numbers.
+        profiles: every profile that was ever wanted; a target of 0 for those no longer wanted.
+        last_number: no container has a higher number; ids are never used twice.
+        failures: times of the failures within the window, oldest first, no more than the limit.
+        attached: commands to the master are issued only while this holds.
+        ended: set once, when the application has finished or failed; nothing is asked for after.
+        given_up: executors reported dead whose end the master has not confirmed; none is in
+            ``containers`` unless it is being stopped.
+        took_over: another AppMaster was there before, and may have asked for what this one does.
+        epoch: of the master that the latest session was with; None: there was none yet.
+    """
+
+    limits: AppMasterLimits = field(default_factory=AppMasterLimits)
+    containers: dict[str, _Container] = field(default_factory=dict)
+    profiles: dict[int, _Profile] = field(default_factory=dict)
+    last_number: int = 0
+    failures: deque[float] = field(default_factory=deque)
+    attached: bool = False
+    ended: bool = False
+    given_up: set[str] = field(default_factory=set)
+    took_over: bool = False
+    epoch: int | None = None
+    _workload: ReportClass | None = None
+    _finish: FinishApplication | None = None
+    _highest_target: int = 0
+    _commands: list[Command] = field(default_factory=list)
+    _awake: Wakefulness | None = None
+
+    def adopt(self, executors: Mapping[str, int]) -> None:
+        """Executors (id to profile) that Spark holds, told to an AppMaster that takes over."""
+        for executor_id in sorted(executors, key=_number):
+            self.containers[executor_id] = _Container(
+                executor_id, executors[executor_id], Phase.RUNNING
+            )
+            self.last_number = max(self.last_number, _number(executor_id))
+
+    def handle(self, event: Event) -> list[Command]:
+        """Takes one event; returns what must be done, in order."""
+        self._notice_sleep(event.now)
+        match event:
+            case TargetsChanged():
+                self._targets_changed(event)
+            case KillRequested():
+                self._release(
+                    [i for i in event.executor_ids if i in self.containers],
+                    "Spark no longer needs it",
+                )
+            case ClassObserved():
+                self._workload = ReportClass(
+                    workload_class=event.workload_class, evidence=event.evidence
+                )
+                if self.attached:
+                    self._commands.append(self._workload)
+            case DriverFinished():
+                self._end(event.succeeded, event.message)
+            case SessionOpened():
+                self._session_opened(event)
+            case SessionLost():
+                self.attached = False
+            case ContainerChanged():
+                self._container_changed(event.container, event.now)
+            case RequestsRefused():
+                self._refused(event)
+            case EndOrdered():
+                self._fail(event.message)
+            case Ticked():
+                pass
+        self._give_up_unconfirmed(event.now)
+        self._reconcile(event.now)
+        commands, self._commands = self._commands, []
+        return commands
+
+    def wake_at_s(self) -> float | None:
+        """When a back-off ends or a confirmation is overdue; None: nothing waits for time."""
+        if self.ended or not self.attached:
+            return None
+        due = [c.confirm_by_s for c in self.containers.values() if c.confirm_by_s is not None]
+        if due and self._awake is not None:
+            due.append(self._awake.seen_s + _TICK_S)
+        due += [
+            profile.retry_at_s
+            for number, profile in self.profiles.items()
+            if len(self._counted(number)) < profile.target.count
+        ]
+        return min(due, default=None)
+
+    def check(self) -> None:
+        """Asserts the invariants that the class documents."""
+        assert all(c.phase is not Phase.ENDED for c in self.containers.values())
+        assert all(_number(i) <= self.last_number for i in self.containers)
+        for executor_id in self.given_up & set(self.containers):
+            assert self.containers[executor_id].phase is Phase.STOPPING
+        assert self.ended == (self._finish is not None)
+        assert list(self.failures) == sorted(self.failures)
+        assert len(self.failures) <= max(1, self.failures_max)
+
+    @property
+    def failures_max(self) -> int:
+        return self.limits.failures_max or max(3, 2 * self._highest_target)
+
+    def _targets_changed(self, event: TargetsChanged) -> None:
+        wanted = {target.profile: target for target in event.targets}
+        for number, profile in self.profiles.items():
+            if number not in wanted:
+                profile.target = replace(profile.target, count=0)
+        for number, target in wanted.items():
+            if number in self.profiles:
+                self.profiles[number].target = target
+            else:
+                running = any(
+                    c.profile == number and c.phase is Phase.RUNNING
+                    for c in self.containers.values()
+                )
+                self.profiles[number] = _Profile(target, has_run=running)
+        total = sum(target.count for target in wanted.values())
+        self._highest_target = max(self._highest_target, total)
+        for target in wanted.values():
+            problem = _unservable(target)
+            if problem:
+                self._fail(problem)
+
+    def _session_opened(self, event: SessionOpened) -> None:
+        # An AppMaster that took over cannot know whether its executors' master has started again.
+        same_master = self.epoch == event.epoch
+        self.attached, self.epoch = True, event.epoch
+        self.last_number = max(self.last_number, event.last_executor_number)
+        if self._workload is not None:
+            self._commands.append(self._workload)
+        if self._finish is not None:
+            self._commands.append(self._finish)
+            return
+        listed = {c.executor_id for c in event.containers}
+        missing = sorted(set(self.containers) - listed, key=_number)
+        for seen in event.containers:
+            self._container_changed(seen, event.now)
+        again: list[ContainerAsk] = []
+        for executor_id in missing:
+            container = self.containers[executor_id]
+            if container.phase is Phase.REQUESTED and container.profile in self.profiles:
+                target = self.profiles[container.profile].target
+                again.append(self._ask(container, target))
+            elif container.phase is Phase.RUNNING and not same_master:
+                container.confirm_by_s = event.now + self.limits.confirm_s
+            elif container.phase is Phase.RUNNING and container.confirm_by_s is not None:
+                pass  # this master has had the time before, and has some of it left
+            else:
+                self._give_up(container, "the master no longer knows it")
+        if again:
+            self._request(again, again=True)
+        # Not those that their node decommissions: a release would cut that short.
+        released = [i for i, c in self.containers.items() if c.released]
+        self._say_release(released, "released before")
+
+    def _container_changed(self, seen: ContainerSeen, now: float) -> None:
+        container = self.containers.get(seen.executor_id)
+        if container is None:
+            self._unknown_container(seen, now)
+            return
+        if seen.phase is Phase.ENDED:
+            self._container_ended(container, seen, now)
+            return
+        container.node = seen.node or container.node
+        container.confirm_by_s = None
+        if seen.phase is Phase.RUNNING and container.phase is Phase.REQUESTED:
+            container.phase = Phase.RUNNING
+            container.started_at_s = now
+            self._commands.append(
+                ExecutorStarted(executor_id=container.executor_id, node=seen.node)
+            )
+        elif seen.phase is Phase.STOPPING:
+            container.phase = Phase.STOPPING
+        if seen.phase is Phase.RUNNING and container.profile in self.profiles:
+            self.profiles[container.profile].has_run = True
+
+    def _unknown_container(self, seen: ContainerSeen, now: float) -> None:
+        if seen.phase is Phase.ENDED:
+            self.given_up.discard(seen.executor_id)
+            return
+        self.last_number = max(self.last_number, _number(seen.executor_id))
+        self.containers[seen.executor_id] = _Container(
+            seen.executor_id, seen.profile, seen.phase, seen.node, now, now
+        )
+        if self.ended or seen.executor_id in self.given_up:
+            self._release([seen.executor_id], "it has been given up")
+        elif seen.phase is Phase.RUNNING and seen.profile in self.profiles:
+            self.profiles[seen.profile].has_run = True
+
+    def _container_ended(self, container: _Container, seen: ContainerSeen, now: float) -> None:
+        del self.containers[container.executor_id]
+        self.given_up.discard(container.executor_id)
+        was_asked = container.phase is Phase.STOPPING
+        failed = seen.blame is Blame.APPLICATION and not was_asked
+        self._commands.append(
+            ExecutorEnded(
+                executor_id=container.executor_id,
+                exit_code=seen.exit_code,
+                message=seen.message or f"it ended with exit code {seen.exit_code}",
+                caused_by_app=failed,
+                lost_node=(seen.node or container.node) if seen.blame is Blame.NODE else "",
+            )
+        )
+        if self.ended or was_asked or seen.blame is Blame.NODE:
+            return
+        if container.profile in self.profiles:
+            # Also after a clean exit that nobody asked for: what ends at once must not spin.
+            ran_s = now - container.started_at_s if container.phase is Phase.RUNNING else 0.0
+            settled = ran_s >= self.limits.settled_s
+            profile = self.profiles[container.profile]
+            replacement = container.asked_at_s >= profile.setback_at_s
+            self._back_off(profile, now, afresh=settled, again=replacement)
+        if failed:
+            self._count_failure(container, seen, now)
+
+    def _count_failure(self, container: _Container, seen: ContainerSeen, now: float) -> None:
+        while self.failures and self.failures[0] <= now - self.limits.failures_window_s:
+            self.failures.popleft()
+        self.failures.append(now)
+        if len(self.failures) >= self.failures_max:
+            where = f" on {seen.node}" if seen.node else ""
+            self._fail(
+                f"{len(self.failures)} executors failed within "
+                f"{self.limits.failures_window_s:.0f} s (spark.hrm.executor.maxFailures is "
+                f"{self.failures_max}); the last, executor {container.executor_id}{where}, ended "
+                f"with exit code {seen.exit_code}{': ' + seen.message if seen.message else ''}; "
+                f"see its log: hrm app logs APPLICATION --executor {container.executor_id}"
+            )
+
+    def _back_off(
+        self, profile: _Profile, now: float, *, afresh: bool = False, again: bool = True
+    ) -> None:
+        """Ask for no more for a while. ``afresh``: the pauses begin anew; ``again``: what failed
+        was asked for after the latest setback, so that the pause doubles."""
+        if afresh or again or not profile.setbacks:
+            profile.setbacks = 1 if afresh else profile.setbacks + 1
+            profile.setback_at_s = now
+        doubled = self.limits.backoff_s * 2.0 ** min(profile.setbacks - 1, 30)
+        profile.retry_at_s = now + min(doubled, self.limits.backoff_max_s)
+
+    def _refused(self, event: RequestsRefused) -> None:
+        for executor_id in event.executor_ids:
+            container = self.containers.get(executor_id)
+            if container is not None and container.phase is not Phase.RUNNING:
+                del self.containers[executor_id]
+                self.given_up.add(executor_id)
+        profile = self.profiles.get(event.profile)
+        if profile is None:
+            return
+        if profile.has_run:
+            # The cluster has shrunk: go on with the executors there are, and ask again later.
+            self._back_off(profile, event.now)
+        elif profile.target.count > 0:
+            self._fail(event.message)
+
+    def _fail(self, message: str) -> None:
+        if not self.ended:
+            self._commands.append(FailApplication(message=message))
+            self._end(False, message)
+
+    def _end(self, succeeded: bool, message: str) -> None:
+        if self._finish is not None:
+            return
+        self.ended = True
+        self._finish = FinishApplication(succeeded=succeeded, message=message)
+        if self.attached:
+            self._commands.append(self._finish)
+
+    def _give_up(self, container: _Container, message: str) -> None:
+        del self.containers[container.executor_id]
+        self.given_up.add(container.executor_id)
+        self._commands.append(
+            ExecutorEnded(
+                executor_id=container.executor_id,
+                exit_code=-1,
+                message=message,
+                caused_by_app=False,
+            )
+        )
+
+    def _notice_sleep(self, now: float) -> None:
+        """This process slept, and what a master may have confirmed has not been read yet. Only
+        while it waits for that is a long time between two events a sleep."""
+        unsure = [c for c in self.containers.values() if c.confirm_by_s is not None]
+        slept_s = self._awake.passed(now) if unsure and self._awake is not None else 0.0
+        self._awake = Wakefulness(_LATE_S, now)
+        for container in unsure if slept_s else ():
+            assert container.confirm_by_s is not None
+            container.confirm_by_s += slept_s
+
+    def _give_up_unconfirmed(self, now: float) -> None:
+        if not self.attached:
+            return
+        for container in list(self.containers.values()):
+            if container.confirm_by_s is not None and now >= container.confirm_by_s:
+                self._give_up(container, "no node has it since the master started again")
+
+    def _counted(self, profile: int) -> list[_Container]:
+        return [
+            c
+            for c in self.containers.values()
+            if c.profile == profile and c.phase is not Phase.STOPPING
+        ]
+
+    def _reconcile(self, now: float) -> None:
+        if self.ended or not self.attached:
+            return
+        if self.profiles:
+            stray = [c for c in self.containers.values() if c.profile not in self.profiles]
+            unwanted = [c.executor_id for c in stray if c.phase is not Phase.STOPPING]
+            self._release(unwanted, "its resource profile is not wanted")
+        asks: list[ContainerAsk] = []
+        for number in sorted(self.profiles):
+            profile = self.profiles[number]
+            counted = self._counted(number)
+            missing = profile.target.count - len(counted)
+            if missing < 0:
+                spare = [c.executor_id for c in counted if c.phase is Phase.REQUESTED]
+                spare.sort(key=_number)
+                self._release(spare[missing:], "Spark wants fewer executors")
+            elif missing > 0 and now >= profile.retry_at_s:
+                local = profile.target.local_executors - sum(c.local for c in counted)
+                asks.extend(
+                    self._new_ask(profile.target, now, local=index < local)
+                    for index in range(missing)
+                )
+        if asks:
+            self._request(asks, again=False)
+
+    def _request(self, asks: list[ContainerAsk], *, again: bool) -> None:
+        known = None if self.took_over else again
+        self._commands.append(RequestContainers(asks=tuple(asks), again=known))
+
+    def _new_ask(self, target: ProfileTarget, now: float, *, local: bool) -> ContainerAsk:
+        self.last_number += 1
+        executor_id = str(self.last_number)
+        container = self.containers[executor_id] = _Container(
+            executor_id, target.profile, Phase.REQUESTED, asked_at_s=now, local=local
+        )
+        return self._ask(container, target)
+
+    def _ask(self, container: _Container, target: ProfileTarget) -> ContainerAsk:
+        if not (container.local and target.hosts):
+            return ContainerAsk(executor_id=container.executor_id, target=target)
+        return ContainerAsk(
+            executor_id=container.executor_id,
+            target=target,
+            hosts=target.hosts,
+            locality_wait_s=self.limits.locality_wait_s,
+        )
+
+    def _release(self, executor_ids: Iterable[str], reason: str) -> None:
+        """Stops counting them; they stay known until the master reports their end."""
+        ids = list(executor_ids)
+        for executor_id in ids:
+            self.containers[executor_id].phase = Phase.STOPPING
+            self.containers[executor_id].released = True
+        if self.attached:
+            self._say_release(ids, reason)
+
+    def _say_release(self, executor_ids: list[str], reason: str) -> None:
+        if executor_ids:
+            self._commands.append(
+                ReleaseContainers(executor_ids=tuple(executor_ids), reason=reason)
+            )
+
+
+def _unservable(target: ProfileTarget) -> str:
+    """Why no cluster of HRM's could serve this profile; empty if one could."""
+    if target.unknown_resources:
+        return (
+            f"resource profile {target.profile} asks for {', '.join(target.unknown_resources)}; "
+            f"the only custom resource that HRM manages is gpu"
+        )
+    if target.gpus > 1:
+        return (
+            f"resource profile {target.profile} asks for {target.gpus} GPUs an executor, and HRM "
+            f"serves one; set spark.executor.resource.gpu.amount to 1 and ask for more executors"
+        )
+    return ""
+
+
+def _number(executor_id: str) -> int:
+    return int(executor_id) if executor_id.isdecimal() else 0

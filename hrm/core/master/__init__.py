@@ -1,0 +1,1 @@
+"""What runs in a master: applications, nodes, placement, recovery, the gate before its disk."""

@@ -1,0 +1,121 @@
+"""Could any node of this cluster ever serve this request? If not, what is there instead?
+
+A request that nothing will ever fulfil is refused at once, in words that name what the cluster has
+and which setting to change. One that merely finds no room now is admitted, and waits.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from hrm.core.master.state import Ledger, Node
+from hrm.core.vocabulary.feasibility import could_hold, demand_vector
+from hrm.core.vocabulary.model import ContainerRequest, Gpu, NodeState, Resources, ResourceUnit
+
+__all__ = ["gpu_refusal", "malformed", "refusal", "resolve", "size_settings"]
+
+_NODES_NAMED = 5
+
+
+def malformed(request: ContainerRequest) -> str:
+    """What is no quantity in this request; empty if all are."""
+    asks = request.resources
+    least = {"vcores": (asks.vcores, 1), "memory_mib": (asks.memory_mib, 1)}
+    least |= {"gpu_memory_mib": (asks.gpu_memory_mib, 0), "gpus": (request.gpus, 0)}
+    for name, (value, minimum) in least.items():
+        if type(value) is not int or value < minimum:
+            return f"{name} is {value}; it must be a whole number of at least {minimum}"
+    duration_s = request.expected_duration_s
+    if not math.isfinite(duration_s) or duration_s < 0:
+        return f"expected_duration_s is {duration_s}; it must be finite and not negative"
+    return ""
+
+
+def refusal(ledger: Ledger, resources: Resources, *, driver: bool = False) -> str:
+    """Why no node could ever serve this; empty if one could, or if one that could may be on its
+    way: while no node is known, or not all of an earlier master's are back. ``driver``: it is for
+    a driver, which has settings of its own."""
+    demand = demand_vector(resources)
+    if ledger.recovering or ledger.state.could_hold(demand):
+        return ""
+    units = [(unit, node) for node in ledger.nodes.values() for unit in node.units]
+    if not units or any(could_hold(demand, unit) for unit, _ in units):
+        return ""  # of a node that is lost, and may come back
+    asks = f"{'the driver' if driver else 'an executor'} asks for {resources}"
+    if resources.gpu_memory_mib:
+        gpus = _gpus(units)
+        if not gpus:
+            return f"{asks}, but {_no_gpu(ledger)}"
+        gpu, owner = max(gpus, key=lambda found: found[0].memory_mib)
+        if gpu.memory_mib < resources.gpu_memory_mib:
+            return (
+                f"{asks}, but the largest GPU, of {owner.name}, is {gpu}; lower "
+                f"spark.hrm.executor.gpu.memory"
+            )
+        units = [(unit, node) for unit, node in units if unit.gpu is not None]
+    else:
+        units = [(unit, node) for unit, node in units if not unit.gpu_only]
+        if not units:
+            return (
+                f"{asks} and no GPU, but every core of the cluster is bound to a GPU; keep some "
+                f"with hrm node bind --reserve, or ask for a GPU"
+            )
+    unit, node = max(units, key=lambda x: (x[0].capacity.vcores, x[0].capacity.memory_mib))
+    where = f" at {unit.unit_id}" if len(node.units) > 1 else ""
+    return (
+        f"{asks}, but the largest node, {node.name}, has {unit.capacity}{where}; "
+        f"lower {size_settings(driver=driver)} (with its overhead), or add a larger node; "
+        f"hrm nodes shows what there is"
+    )
+
+
+def size_settings(*, driver: bool) -> str:
+    """The settings that say how large a container is."""
+    kind = "driver" if driver else "executor"
+    return f"spark.{kind}.cores or spark.{kind}.memory"
+
+
+def resolve(ledger: Ledger, request: ContainerRequest) -> ContainerRequest:
+    """A whole GPU in numbers: as much device memory as the cluster's largest GPU has, so that the
+    container is alone on whichever it gets. Unchanged where no GPU is known."""
+    if not request.gpus or request.resources.gpu_memory_mib:
+        return request
+    units = [(unit, node) for node in ledger.nodes.values() for unit in node.units]
+    whole_mib = max((gpu.memory_mib for gpu, _ in _gpus(units)), default=0)
+    return replace(request, resources=replace(request.resources, gpu_memory_mib=whole_mib))
+
+
+def gpu_refusal(ledger: Ledger, request: ContainerRequest) -> str:
+    """Why a resolved request for GPUs cannot be served at all; empty if nothing speaks against it.
+
+    Device memory is what GPUs are counted in: a request whose GPU could not be turned into device
+    memory has none to wait for.
+    """
+    if request.gpus > 1:
+        return (
+            f"an executor asks for {request.gpus} GPUs, and HRM serves one an executor; set "
+            f"spark.executor.resource.gpu.amount to 1 and ask for more executors"
+        )
+    if request.gpus and not request.resources.gpu_memory_mib and not ledger.recovering:
+        return f"an executor asks for a GPU, but {_no_gpu(ledger)}"
+    return ""
+
+
+def _gpus(units: list[tuple[ResourceUnit, Node]]) -> list[tuple[Gpu, Node]]:
+    return [(unit.gpu, node) for unit, node in units if unit.gpu is not None]
+
+
+def _no_gpu(ledger: Ledger) -> str:
+    nodes = [node for node in ledger.nodes.values() if node.state is not NodeState.LOST]
+    if not nodes:
+        return "no node is alive, so no GPU is known; start an agent on a machine with one"
+    there = ", ".join(
+        f"{node.name} ({' and '.join(str(unit.capacity) for unit in node.units)})"
+        for node in nodes[:_NODES_NAMED]
+    )
+    more = f" and {len(nodes) - _NODES_NAMED} more" if len(nodes) > _NODES_NAMED else ""
+    return (
+        f"no node of the cluster has one; there are {there}{more}: start an agent on a machine "
+        f"with a GPU, or unset spark.executor.resource.gpu.amount"
+    )

@@ -1,0 +1,456 @@
+"""The master's side of the conversation with AppMasters.
+
+Registering and asking may be repeated without harm: a submission key names one try of one driver,
+and containers are named by the application. An application whose AppMaster is away keeps its
+containers until its grace period ends.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from hrm.core.master import gangs
+from hrm.core.master.admission import gpu_refusal, malformed, refusal, resolve
+from hrm.core.master.nodes import Nodes
+from hrm.core.master.placement import Placing
+from hrm.core.master.state import Application, Container, Ledger
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.vocabulary import ownership
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ApplicationState,
+    ContainerEnd,
+    ContainerRequest,
+    ContainerState,
+    EndCause,
+    NodeState,
+    Resources,
+    WorkloadClass,
+    container_id_of,
+    is_driver,
+)
+from hrm.core.vocabulary.records import ApplicationRecord
+from hrm.core.vocabulary.wakefulness import excused
+from hrm.errors import HrmError, LimitReached, NotFound, NotOwner, StaleEpoch
+
+__all__ = ["Applications"]
+
+
+class Applications:
+    """``count``: applications registered with this master, for their ids."""
+
+    def __init__(self, ledger: Ledger, placing: Placing, nodes: Nodes) -> None:
+        self.ledger = ledger
+        self.placing = placing
+        self.nodes = nodes
+        self.count = 0
+
+    def recover(self, record: ApplicationRecord, now: float) -> None:
+        """Take over an application from the store; its AppMaster has the grace period to come."""
+        if is_driver(record.application_id) and not record.owner:  # written by an older HRM
+            record = replace(record, owner=ownership.MASTER)
+        app = self.ledger.new_application(record, self.placing.choose_scheduler())
+        app.recovered = True
+        app.doubtful_until_s = None
+        if record.state.ended:
+            self.ledger.ended.append(record.application_id)
+            self.ledger.holdings.ended(app)
+            return
+        app.detached_at_s = now
+        if record.state is not ApplicationState.DETACHED:
+            app.life.move(ApplicationState.DETACHED, now, "the master restarted")
+
+    def registered(self, event: e.ApplicationRegistered) -> None:
+        if event.application_id:
+            self._register_again(event)
+            return
+        app = self.ledger.submitted_as(event.owner, event.submission_key)
+        why = self._full(event.user) if app is None else ""
+        why = why or self.ledger.holdings.refusal(app, event.launch)
+        if why:
+            self.ledger.out.append(c.Refuse(call_id=event.call_id, error=LimitReached(why)))
+            return
+        if app is None:
+            app = self._new(event)
+        self.ledger.holdings.took(app, event.launch)
+        self._admit(event.call_id, app)
+
+    def _full(self, user: str) -> str:
+        """Why no further application of ``user`` is admitted; empty if one is."""
+        bounds, live = self.ledger.bounds, self.ledger.live
+        if len(live) >= bounds.applications_limit:
+            return (
+                f"{bounds.applications_limit} applications are live already (applications_limit); "
+                f"wait for one to end, or raise it in hrm.toml [master]"
+            )
+        if len(live) < bounds.applications_per_user:
+            return ""
+        if sum(app.record.user == user for app in live.values()) < bounds.applications_per_user:
+            return ""
+        return (
+            f"{bounds.applications_per_user} applications of {user[:80]!r} are live already "
+            f"(applications_per_user); wait for one to end, or raise it in hrm.toml [master]"
+        )
+
+    def attach_refusal(self, event: e.ApplicationAttached) -> HrmError | None:
+        """Why this session may not be opened. To be asked before anything of the session that it
+        would replace is touched: a refused one must leave no trace."""
+        app = self.ledger.applications.get(event.application_id)
+        unknown = app is None and event.now < self.ledger.forgot_until_s
+        if app is not None and not ownership.is_owner(app.record.owner, event.owner):
+            return _denied(event.application_id)
+        if unknown or event.epoch != self.ledger.epoch:
+            message = "the master has restarted since this AppMaster registered; register again"
+            return StaleEpoch(message)
+        if app is None or app.life.state.ended:
+            return _gone(event.application_id, app)
+        return None
+
+    def attached(self, event: e.ApplicationAttached) -> None:
+        error = self.attach_refusal(event)
+        if error is not None:
+            self.ledger.out.append(c.Refuse(call_id=event.call_id, error=error))
+            return
+        app = self.ledger.applications[event.application_id]
+        app.session = event.session
+        app.detached_at_s = None
+        if app.doubtful_until_s is None:
+            # What it wants again it says at once; what it asks for later is new.
+            app.doubtful_until_s = event.now + self.ledger.bounds.recovery_window_s
+        if app.life.state is ApplicationState.DETACHED:
+            was = ApplicationState.SUBMITTED
+            if app.record.first_running_at_s or app.in_state(ContainerState.RUNNING):
+                was = ApplicationState.RUNNING
+            self.ledger.move_application(app, was, event.now, "its AppMaster is back")
+        self._admit(event.call_id, app)
+
+    def detached(self, event: e.ApplicationDetached) -> None:
+        app = self.ledger.applications.get(event.application_id)
+        if app is None or app.session != event.session or app.life.state.ended:
+            return
+        app.session = None
+        app.detached_at_s = event.now
+        if app.doubtful_until_s:
+            app.doubtful_until_s = None  # it has not said yet what it wants again
+        why = "its AppMaster's session broke"
+        self.ledger.move_application(app, ApplicationState.DETACHED, event.now, why)
+
+    def requested(self, event: e.ContainersRequested) -> None:
+        app = self._live(event.application_id)
+        if app is None:
+            return
+        doubtful = app.is_doubtful(event.now) if event.again is None else event.again
+        app.doubtful_until_s = 0.0
+        if self.nodes.absent and doubtful:
+            self._give_up(app, event)
+            return
+        refused: dict[tuple[int, str], list[str]] = defaultdict(list)
+        checks = _Checks(self.ledger, app)
+        for request in event.requests:
+            container_id = container_id_of(app.application_id, request.executor_id)
+            known = app.find(container_id)
+            if known is not None:
+                self.ledger.tell(known)
+                continue
+            request, why = checks.of(request)
+            if why:
+                refused[request.resource_profile_id, why].append(request.executor_id)
+            else:
+                self.placing.request(app, request, event.now, is_new=event.again is False)
+        for (profile_id, why), executor_ids in refused.items():
+            notice = c.RequestRefused(
+                executor_ids=tuple(executor_ids), resource_profile_id=profile_id, message=why
+            )
+            command = c.NotifyApplication(application_id=app.application_id, notice=notice)
+            self.ledger.out.append(command)
+
+    def _give_up(self, app: Application, event: e.ContainersRequested) -> None:
+        """Asked for from an earlier master, perhaps: may run on a node that has not come back. Its
+        AppMaster asks for others, under new ids."""
+        end = ContainerEnd(cause=EndCause.LOST, message="it may run on a node that is away")
+        for request in event.requests:
+            known = app.find(container_id_of(app.application_id, request.executor_id))
+            if known is None:
+                container = self.ledger.new_container(app, request, event.now)
+                self.ledger.end_container(container, end, event.now)
+            else:
+                self.ledger.tell(known)
+
+    def released(self, event: e.ContainersReleased) -> None:
+        app = self._live(event.application_id)
+        if app is None:
+            return
+        for executor_id in event.executor_ids:
+            container = app.containers.get(container_id_of(app.application_id, executor_id))
+            if container is not None:
+                self._stop(container, EndCause.RELEASED, event.reason or "released", event.now)
+        gangs.shrink(app)
+
+    def progressed(self, event: e.ProgressReported) -> None:
+        app = self._live(event.application_id)
+        if app is not None:
+            app.progress = event.progress
+
+    def class_observed(self, event: e.WorkloadClassObserved) -> None:
+        app = self._live(event.application_id)
+        if app is None or app.record.declared_class is not None:
+            return
+        if (app.record.workload_class, app.record.class_evidence) == (
+            event.workload_class,
+            event.evidence,
+        ):
+            return
+        changed = app.record.workload_class is not event.workload_class
+        self.ledger.update_record(
+            app, workload_class=event.workload_class, class_evidence=event.evidence
+        )
+        if not changed:
+            return
+        # Who runs first: a stream that waits must not take them for batch.
+        waiting = (ContainerState.ASSIGNED, ContainerState.WAITING)
+        for container in sorted(app.containers.values(), key=lambda x: x.state in waiting):
+            queue = self.ledger.state.find(container.unit_id)
+            if queue is not None and queue.reclassify(container.container_id, event.workload_class):
+                self.ledger.refresh(container.unit_id)
+            if container.node is not None:
+                message = c.SetContainerClass(
+                    container_id=container.container_id, workload_class=event.workload_class
+                )
+                self.ledger.send(self.ledger.nodes[container.node], message)
+        self.placing.reclassify(app, event.now)
+
+    def finished(self, event: e.ApplicationFinished) -> None:
+        app = self._live(event.application_id)
+        if app is not None:
+            self.end(app, event.state, event.message, event.now)
+
+    def kill(self, event: e.KillRequested) -> None:
+        app = self._live(event.application_id)
+        if app is None:
+            known = self.ledger.applications.get(event.application_id)
+            error = _gone(event.application_id, known)
+            self.ledger.out.append(c.Refuse(call_id=event.call_id, error=error))
+            return
+        message = event.reason or "killed by an administrator"
+        self.end(app, ApplicationState.KILLED, message, event.now)
+        self.ledger.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
+
+    def woke(self, now: float, slept_s: float) -> None:
+        """This master slept: each AppMaster that is away has its time to come back again."""
+        for app in self.ledger.live_applications():
+            if app.detached_at_s is not None:
+                app.excused_s = excused(app.detached_at_s, app.excused_s, now, slept_s)
+            if app.doubtful_until_s and app.doubtful_until_s + slept_s > now:
+                app.doubtful_until_s += slept_s
+
+    def tick(self, now: float) -> None:
+        grace_s = self.ledger.bounds.application_grace_s
+        for app in self.ledger.live_applications():
+            away_since_s = app.away_since_s
+            if away_since_s is not None and now - away_since_s > grace_s:
+                message = f"its AppMaster did not come back within {grace_s:.0f} s"
+                self.end(app, ApplicationState.FAILED, message, now)
+        self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        """The oldest ended ones, while they are too many or hold too much."""
+        ended, holdings = self.ledger.ended, self.ledger.holdings
+        kept = self.ledger.bounds.ended_applications_kept
+        while ended and (len(ended) > kept or holdings.too_many_ended):
+            app = self.ledger.applications[ended[0]]
+            if app.containers:
+                break
+            del self.ledger.applications[ended.popleft()]
+            holdings.forgotten(app)
+            self.ledger.out.append(c.ForgetApplication(application_id=app.application_id))
+
+    def end(self, app: Application, state: ApplicationState, message: str, now: float) -> None:
+        """End an application and stop all it has."""
+        self.ledger.move_application(app, state, now, message)
+        self.ledger.ended.append(app.application_id)
+        natural = state is ApplicationState.SUCCEEDED
+        if natural:
+            self.ledger.learn_run_times(app, now)
+        cause = EndCause.RELEASED if natural else EndCause.KILLED
+        for container in list(app.containers.values()):
+            self._stop(container, cause, f"application {state.value}", now)
+        if app.launch.shuffle_service:
+            for node in self.ledger.nodes.values():
+                if node.state is not NodeState.LOST:
+                    drop = c.DropShuffleFiles(application_id=app.application_id)
+                    self.ledger.send(node, drop)
+        self.ledger.holdings.ended(app)
+        app.session = None
+        app.detached_at_s = None
+        notice = c.EndApplication(state=state, message=message)
+        command = c.NotifyApplication(application_id=app.application_id, notice=notice)
+        self.ledger.out.append(command)
+
+    def _new(self, event: e.ApplicationRegistered) -> Application:
+        application_id = event.new_id
+        if application_id is None:
+            self.count += 1
+            # To the second: clusters that share a directory of event logs do not share names.
+            second = datetime.fromtimestamp(event.now, UTC).strftime("%Y%m%d%H%M%S")
+            application_id = ApplicationId(f"app-{second}-{self.ledger.epoch}-{self.count:04d}")
+        evidence = "declared by spark.hrm.class" if event.declared_class else ""
+        record = ApplicationRecord(
+            application_id=application_id,
+            submission_key=event.submission_key,
+            name=event.name,
+            user=event.user,
+            tenant=event.tenant,
+            workload_class=event.declared_class or WorkloadClass.BATCH,
+            declared_class=event.declared_class,
+            class_evidence=evidence,
+            spark_version=event.spark_version,
+            driver_host=event.driver_host,
+            web_url=event.web_url,
+            submitted_at_s=event.now,
+            gang_min=event.gang_min,
+            submission_id=event.submission_id,
+            submission_attempt=event.submission_attempt,
+            owner=event.owner,
+        )
+        app = self.ledger.new_application(record, self.placing.choose_scheduler())
+        app.detached_at_s = event.now
+        app.life.begin(event.now, f"submitted by {event.user} as {event.name}")
+        self.ledger.out.append(c.PersistApplication(record=record))
+        return app
+
+    def _register_again(self, event: e.ApplicationRegistered) -> None:
+        app = self.ledger.applications.get(event.application_id)
+        if app is None and self._may_be_forgotten(event):
+            app = self._take_back(event)
+        if app is None or app.life.state.ended:
+            error: HrmError = _gone(event.application_id, app)
+            self.ledger.out.append(c.Refuse(call_id=event.call_id, error=error))
+            return
+        if not ownership.is_owner(app.record.owner, event.owner):
+            error = _denied(event.application_id)
+            self.ledger.out.append(c.Refuse(call_id=event.call_id, error=error))
+            return
+        if why := self.ledger.holdings.refusal(app, event.launch):
+            self.ledger.out.append(c.Refuse(call_id=event.call_id, error=LimitReached(why)))
+            return
+        if event.owner and not app.record.owner:
+            self.ledger.claim(app, event.owner)
+        self.ledger.holdings.took(app, event.launch)
+        if app.session is None:
+            app.detached_at_s = event.now
+        self._admit(event.call_id, app)
+
+    def _may_be_forgotten(self, event: e.ApplicationRegistered) -> bool:
+        """Does it run by an earlier master's word, of which the store knows no more? Not so the
+        driver of a submission: without its submission it has no lease."""
+        if event.now >= self.ledger.forgot_until_s or event.submission_id:
+            return False
+        full = len(self.ledger.live) >= self.ledger.bounds.applications_limit
+        return not full and not is_driver(event.application_id)
+
+    def _take_back(self, event: e.ApplicationRegistered) -> Application:
+        """Under the id that it has: what runs for it on nodes is adopted as they tell of it."""
+        app = self._new(replace(event, new_id=event.application_id))
+        app.recovered = True
+        app.doubtful_until_s = None
+        self.nodes.forgot()
+        self.nodes.mirror.claim(app, event.now)
+        return app
+
+    def _admit(self, call_id: int, app: Application) -> None:
+        # Also what has ended: its AppMaster may have been away when that was told, and would wait
+        # for the node of an executor that is long gone.
+        known = (*app.ended, *app.containers.values())
+        statuses = tuple(self.ledger.status(x) for x in known)
+        answer = c.ApplicationAdmitted(
+            application_id=app.application_id,
+            epoch=self.ledger.epoch,
+            epoch_id=self.ledger.epoch_id,
+            containers=statuses,
+            last_executor_number=app.last_executor_number,
+        )
+        self.ledger.out.append(c.Reply(call_id=call_id, answer=answer))
+
+    def _stop(self, container: Container, cause: EndCause, reason: str, now: float) -> None:
+        state = container.state
+        if state is ContainerState.PENDING:
+            self.placing.withdraw(container)
+            self.ledger.end_container(container, ContainerEnd(cause=cause, message=reason), now)
+        else:
+            # One that is stopping may be making way for a stream, with time that it now needs not.
+            container.life.move(ContainerState.STOPPING, now, reason)
+            assert container.node is not None
+            node = self.ledger.nodes[container.node]
+            self.ledger.send_stop(node, container, cause, reason, now)
+
+    def _live(self, application_id: ApplicationId) -> Application | None:
+        app = self.ledger.applications.get(application_id)
+        return None if app is None or app.life.state.ended else app
+
+
+class _Checks:
+    """What speaks against requests of one application; most are like the one before."""
+
+    def __init__(self, ledger: Ledger, app: Application) -> None:
+        self.ledger = ledger
+        self.app = app
+        self._driver = is_driver(app.application_id)
+        self._latest: ContainerRequest | None = None
+        self._resources = Resources(0, 0)
+        self._why = ""
+
+    def of(self, request: ContainerRequest) -> tuple[ContainerRequest, str]:
+        """The request, a whole GPU turned into numbers, and why it is refused; empty if it is not.
+
+        Raises nothing: a refusal is news for the application.
+        """
+        limit = self.ledger.bounds.containers_limit
+        if len(self.app.containers) >= limit:
+            return request, (
+                f"the application has {limit} containers already (containers_limit); raise it in "
+                f"hrm.toml [master]"
+            )
+        if not self._is_like_the_latest(request):
+            self._latest = request
+            self._why = malformed(request)
+            if not self._why:
+                resolved = resolve(self.ledger, request)
+                self._resources = resolved.resources
+                self._why = (
+                    gpu_refusal(self.ledger, resolved)
+                    or refusal(self.ledger, resolved.resources, driver=self._driver)
+                    or gangs.refusal(self.ledger, self.app, resolved.resources)
+                )
+        if not self._why and request.resources is not self._resources and request.gpus:
+            request = replace(request, resources=self._resources)
+        return request, self._why
+
+    def _is_like_the_latest(self, request: ContainerRequest) -> bool:
+        latest = self._latest
+        if latest is None:
+            return False
+        if request.resources is not latest.resources and (
+            malformed(request) or request.resources != latest.resources
+        ):
+            return False
+        return (
+            request.gpus == latest.gpus
+            and request.expected_duration_s == latest.expected_duration_s
+        )
+
+
+def _gone(application_id: ApplicationId, app: Application | None) -> NotFound:
+    if app is None:
+        return NotFound(f"no such application: {application_id}; hrm apps --all lists them")
+    return NotFound(
+        f"{application_id} has ended: {app.life.state.value}"
+        + (f" ({app.record.message})" if app.record.message else "")
+    )
+
+
+def _denied(application_id: ApplicationId) -> NotOwner:
+    instead = "register without the id, for an application of your own"
+    return ownership.denied(application_id, instead)

@@ -1,0 +1,171 @@
+"""The master's brain: one event in, commands out.
+
+The work is in the parts: ``applications`` and ``nodes`` listen, ``placing`` schedules, ``ledger``
+keeps the books. This module routes events to them and lets time pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import TypeAlias
+
+from hrm.core.master.applications import Applications
+from hrm.core.master.epochs import Epochs
+from hrm.core.master.nodes import Nodes
+from hrm.core.master.placement import Placing
+from hrm.core.master.remote_sessions import Remotes
+from hrm.core.master.repartitioning import Rebinding
+from hrm.core.master.state import Ledger
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.scheduling.negotiator import Negotiator
+from hrm.core.scheduling.scheduler import PlacementPolicy, Scheduler
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import NodeName
+from hrm.core.vocabulary.records import ApplicationRecord
+from hrm.core.vocabulary.run_times import RunTime
+from hrm.core.vocabulary.transitions import Watch
+from hrm.core.vocabulary.wakefulness import Wakefulness, excused
+
+__all__ = ["MasterCore"]
+
+_Registration: TypeAlias = e.NodeRegistered | e.ApplicationRegistered | e.SchedulerConnected
+
+
+class MasterCore:
+    """One master.
+
+    Args:
+        epoch: rises with every master of this cluster; nodes refuse older ones.
+        policies: one placement policy a scheduler; as many schedulers as policies.
+        records: applications that the store knows.
+        known_nodes: nodes that the store knows, each with the digest of its ownership key. New
+            containers of recovered applications wait until these are back, or the recovery window
+            ends.
+        drained_nodes: nodes that the store says an administrator has drained.
+        run_times: mean run times that the store knows, the latest last.
+        watch: hears of every change of state, as it is made.
+        epoch_id: new with every process.
+    """
+
+    def __init__(
+        self,
+        epoch: int,
+        policies: Iterable[PlacementPolicy],
+        bounds: Bounds | None = None,
+        records: Iterable[ApplicationRecord] = (),
+        known_nodes: Mapping[NodeName, str] = MappingProxyType({}),
+        drained_nodes: Iterable[NodeName] = (),
+        run_times: Iterable[RunTime] = (),
+        now: float = 0.0,
+        watch: Watch | None = None,
+        epoch_id: str = "",
+    ) -> None:
+        bounds = bounds or Bounds()
+        self.ledger = Ledger(epoch, bounds, watch)
+        self.negotiator = Negotiator(self.ledger.state, bounds)
+        schedulers = [
+            Scheduler(f"scheduler-{index + 1}", policy, bounds)
+            for index, policy in enumerate(policies)
+        ]
+        self.placing = Placing(self.ledger, self.negotiator, schedulers)
+        self.remotes = Remotes(self.ledger, self.placing, self.negotiator)
+        self.nodes = Nodes(self.ledger, self.placing, known_nodes, drained_nodes)
+        self.rebinding = Rebinding(self.ledger)
+        self.epochs = Epochs(self.ledger, now)
+        self.ledger.epoch_id = epoch_id
+        self.applications = Applications(self.ledger, self.placing, self.nodes)
+        for row in run_times:
+            for key in self.ledger.run_times.put(row):
+                self.ledger.out.append(c.ForgetRunTime(key=key))
+        self._awake = Wakefulness(bounds.asleep_s, now)
+        self._began_s = now
+        self._excused_s = float("-inf")
+        self.slept_s = 0.0
+        """For how long it has slept and nobody has been told yet: whoever tells it sets it to 0."""
+        for record in records:
+            self.applications.recover(record, now)
+        self.ledger.recovering = bool(self.nodes.awaited)
+        self.ledger.forgot_until_s = now + bounds.application_grace_s
+        self._handlers: dict[type[e.Event], Callable[..., None]] = {
+            e.NodeRegistered: self.nodes.registered,
+            e.NodeReported: self.nodes.reported,
+            e.ContainerReported: self.nodes.container_reported,
+            e.NodeDisconnected: self.nodes.disconnected,
+            e.DrainRequested: self.nodes.drains.order,
+            e.RebindRequested: self.rebinding.requested,
+            e.RebindAnswered: self.rebinding.answered,
+            e.ApplicationRegistered: self.applications.registered,
+            e.ApplicationAttached: self.applications.attached,
+            e.ApplicationDetached: self.applications.detached,
+            e.ContainersRequested: self.applications.requested,
+            e.ContainersReleased: self.applications.released,
+            e.ProgressReported: self.applications.progressed,
+            e.WorkloadClassObserved: self.applications.class_observed,
+            e.ApplicationFinished: self.applications.finished,
+            e.KillRequested: self.applications.kill,
+            e.SchedulerWoken: lambda event: self.placing.woken(event.scheduler, event.now),
+            e.ClaimsProposed: self.remotes.proposed,
+            e.SchedulerConnected: self.remotes.connected,
+            e.SchedulerDisconnected: self.remotes.disconnected,
+            e.LeaseRequested: self.remotes.lease_requested,
+            e.LeaseReturned: self.remotes.lease_returned,
+            e.EpochRaised: self._epoch_raised,
+            e.Ticked: lambda event: self._tick(event.now),
+        }
+
+    @property
+    def epoch(self) -> int:
+        return self.ledger.epoch
+
+    def handle(self, event: e.MasterEvent) -> list[c.MasterCommand]:
+        """Take in one fact; answers what is to be done, in order."""
+        slept_s = self._awake.passed(event.now)
+        if slept_s:
+            self._woke(event.now, slept_s)
+        if not isinstance(event, _Registration) or self.epochs.admits(event):
+            self._handlers[type(event)](event)
+        self.remotes.flush(event.now)
+        out = self.ledger.out
+        self.ledger.out = []
+        return out
+
+    @property
+    def recovery_ends_at_s(self) -> float:
+        """How long the nodes that an earlier master knew have to come back."""
+        window_s = self.ledger.bounds.recovery_window_s
+        return max(self._began_s, self._excused_s) + window_s
+
+    def _woke(self, now: float, slept_s: float) -> None:
+        """This process slept: what others may have said meanwhile has not been heard yet."""
+        self.slept_s += slept_s
+        self._excused_s = excused(self._began_s, self._excused_s, now, slept_s)
+        if self.ledger.forgot_until_s + slept_s > now:
+            self.ledger.forgot_until_s += slept_s
+        self.nodes.woke(now, slept_s)
+        self.applications.woke(now, slept_s)
+        self.placing.woke(now, slept_s)
+        self.rebinding.woke(slept_s)
+
+    def _epoch_raised(self, event: e.EpochRaised) -> None:
+        """Everybody has time to come back, as after any start; the store may not know of all."""
+        before = self.epoch
+        self.epochs.raised(event)
+        if self.epoch > before:
+            self._began_s = event.now
+            self.ledger.forgot_until_s = event.now + self.ledger.bounds.application_grace_s
+            self.ledger.recovering = True
+            self.nodes.forgot()
+
+    def _tick(self, now: float) -> None:
+        slept_s = self._awake.ticked(now)
+        if slept_s:
+            self._woke(now, slept_s)
+        if self.ledger.recovering and now >= self.recovery_ends_at_s:
+            self.nodes.end_recovery(now)
+        self.nodes.tick(now)
+        self.rebinding.tick(now)
+        self.applications.tick(now)
+        self.remotes.tick(now)
+        self.placing.tick(now)

@@ -1,0 +1,118 @@
+"""Which epoch this master has, and what becomes of those that have followed a later one.
+
+Every master counts its epoch up in its store, and agents refuse an older one than the newest that
+they have followed. A store that was emptied, or restored from an older copy, begins too low: then
+no agent would ever take an order again. So agents, AppMasters and remote schedulers say which epoch
+they have followed, and a master that finds itself behind goes beyond it::
+
+    registers, has followed (7, a)           this master is (2, b)
+      refused, "come again"  ◄────────────── RaiseEpoch(8) is on the disk first
+      registers again        ──────────────► EpochRaised(8): from here on all goes as with any
+                                             master that has just started
+
+An epoch has an id as well, new with every process: of two masters that count alike, as a copy and
+its original do, none is taken for the other.
+
+Beyond goes only a master that has just started: within its recovery window, by real time and
+whether or not it slept, or as long as no node has followed it. One that has been replaced while it
+was stopped or cut off must not overtake its successor because an agent comes by: it refuses that
+agent, and says so in ``hrm app why``. What remains is the operator's: the lock of a state directory
+keeps two masters from one directory, but nothing keeps two copies of it, on two machines behind one
+address, from taking the nodes from each other as each is started.
+
+A master that goes beyond has forgotten something, and cannot know what. Nor does one always notice:
+a copy that is restored under the master that it was made of has the epoch that all have followed.
+So every master, for as long as an application may take to come back after its start, leaves alone
+what belongs to applications that it does not know, and takes these in under the ids that their
+AppMasters name (``Ledger.forgot_until_s``).
+"""
+
+from __future__ import annotations
+
+from hrm.core.master.state import Ledger
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.history import Reign
+from hrm.core.vocabulary.model import Followed
+from hrm.errors import HrmError, StaleEpoch, Unavailable
+
+__all__ = ["EPOCH_STEP_MAX", "Epochs"]
+
+EPOCH_STEP_MAX = 1_000_000
+"""How far a master goes at once: so many starts no cluster has seen that came to this one."""
+
+
+class Epochs:
+    """``_rising_to``: what is being written down; 0: nothing."""
+
+    def __init__(self, ledger: Ledger, now: float) -> None:
+        self.ledger = ledger
+        self._began_s = now
+        self._rising_to = 0
+        self._is_followed = False
+
+    def admits(
+        self, event: e.NodeRegistered | e.ApplicationRegistered | e.SchedulerConnected
+    ) -> bool:
+        """May it register? False: it has its answer."""
+        problem = self._problem(event.followed, event.now, _name(event))
+        if isinstance(event, e.SchedulerConnected) and isinstance(problem, StaleEpoch):
+            problem = None  # it decides nothing, and begins with what this master knows
+        self._remember(_name(event), problem)
+        if isinstance(event, e.NodeRegistered):
+            self._is_followed = self._is_followed or problem is None
+        if problem is not None:
+            self.ledger.out.append(c.Refuse(call_id=event.call_id, error=problem))
+        return problem is None
+
+    def raised(self, event: e.EpochRaised) -> None:
+        """It is written down."""
+        ledger, before = self.ledger, self.ledger.epoch
+        if event.epoch <= before:
+            return
+        ledger.epoch = event.epoch
+        why = f"from {before} to {event.epoch}: others have followed a later one than the store had"
+        if ledger.watch is not None:
+            ledger.watch(("master", str(event.epoch), None, None, Reign.RAISED, event.now, why))
+
+    def _problem(self, followed: Followed | None, now: float, name: str) -> HrmError | None:
+        mine = self.ledger.epoch
+        if followed is None or followed.epoch < mine:
+            return None
+        if followed.epoch == mine and followed.epoch_id in ("", self.ledger.epoch_id):
+            return None
+        other = f"{name} has followed epoch {followed.epoch}, and this master has {mine}"
+        if followed.epoch - mine > EPOCH_STEP_MAX:
+            return StaleEpoch(f"{other}: more than {EPOCH_STEP_MAX} before it; is it of another "
+                              f"cluster? If not, end it and start it again")  # fmt: skip
+        if not self._may_rise(now):
+            return StaleEpoch(
+                f"{other}: another master has taken over since. If that one is no more, restart "
+                f"this master, which then goes beyond; to make a node forget it, restart its agent"
+            )
+        if followed.epoch + 1 > self._rising_to:
+            self._rising_to = followed.epoch + 1
+            self.ledger.out.append(c.RaiseEpoch(epoch=self._rising_to))
+        return Unavailable(f"{other}; it goes beyond that now, register again")
+
+    def _may_rise(self, now: float) -> bool:
+        if now - self._began_s <= self.ledger.bounds.recovery_window_s:
+            return True
+        return not self._is_followed
+
+    def _remember(self, name: str, problem: HrmError | None) -> None:
+        ahead = self.ledger.ahead
+        ahead.pop(name, None)
+        if isinstance(problem, StaleEpoch):
+            ahead[name] = problem.message
+            while len(ahead) > self.ledger.bounds.lost_nodes_kept:
+                del ahead[next(iter(ahead))]
+
+
+def _name(event: e.NodeRegistered | e.ApplicationRegistered | e.SchedulerConnected) -> str:
+    match event:
+        case e.NodeRegistered():
+            return event.node
+        case e.SchedulerConnected():
+            return event.scheduler
+    return event.application_id or event.name

@@ -1,0 +1,281 @@
+"""Nodes that kill whatever starts there, and how long they get nothing more.
+
+A node with a full disk, a broken Java or a sick GPU is the emptiest node of a cluster: whatever it
+is given ends at once, so it is given the next. Each container that *fails quickly* (it ended badly,
+by itself, soon after its start, or could not be started) counts against its node, in two books:
+
+- of one application: after ``node_failures`` of them within ``node_failure_window_s`` the node is
+  excluded for that application;
+- of the cluster: after that has befallen ``node_failing_applications`` applications, it is excluded
+  for all.
+
+An exclusion ends by itself. If the node then fails once more, the next one follows at once and is
+twice as long, from ``node_exclusion_s`` to ``node_exclusion_max_s``; a node that kept out of
+trouble for that long begins anew.
+
+Not the node but the application may be at fault. One that fails on more than half of the nodes
+accuses none of them before the others; nor does one that has ended badly ``CONFIRM_S`` later,
+because executors whose driver died end like those of a bad node. Drivers accuse nobody: one that
+fails is its application's failure, and only its own next try goes elsewhere.
+
+Never is the last node excluded: where none of the others could ever hold a container, it goes to an
+excluded one all the same (``ClusterView.avoid``), and ``hrm app why`` says so. What waits in the
+queue of a node that gets excluded goes elsewhere.
+
+Who watches the core is told of each exclusion: that it begins, until when and why, and its end.
+
+Observation, not intent: the next master begins with empty books. Spark has an exclusion of its own
+(``spark.excludeOnFailure``), which looks at tasks and needs an executor that lives; this one looks
+at executors.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.history import Barred
+from hrm.core.vocabulary.model import ApplicationId, ContainerEnd, EndCause, NodeName
+from hrm.core.vocabulary.transitions import Watch
+
+__all__ = ["CONFIRM_S", "Exclusion", "Exclusions", "is_failure"]
+
+CONFIRM_S = 5.0
+"""How long an application must outlive its accusation of a node, for it to count."""
+NOBODY: frozenset[NodeName] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """One exclusion in force. ``why`` has the reason in words."""
+
+    node: NodeName
+    until_s: float
+    why: str
+
+
+@dataclass(slots=True)
+class _Standing:
+    """How a node stands with one application, or with all.
+
+    ``level``: exclusions in a row. ``strikes``: when it failed, of those that count still.
+    ``told``: that it is excluded, and not yet that this is over.
+    """
+
+    strikes: deque[float] = field(default_factory=deque)
+    level: int = 0
+    until_s: float = 0.0
+    why: str = ""
+    told: bool = False
+
+
+@dataclass(slots=True)
+class _Accusation:
+    """That an application has excluded a node. ``confirmed``: it counts, whatever comes."""
+
+    at_s: float
+    confirmed: bool = False
+
+
+class Exclusions:
+    """Both books.
+
+    Invariants: an exclusion is in force iff ``now < until_s``, which is never further away than
+    ``node_exclusion_max_s``. What no longer can matter is forgotten at the next ``tick``. ``watch``
+    hears of each exclusion once that it begins, and once, at a ``tick``, that it is over.
+    """
+
+    def __init__(self, bounds: Bounds, watch: Watch | None = None) -> None:
+        self._bounds = bounds
+        self._watch = watch
+        self._applications: dict[ApplicationId, dict[NodeName, _Standing]] = {}
+        self._nodes: dict[NodeName, _Standing] = {}
+        self._accusations: dict[NodeName, dict[ApplicationId, _Accusation]] = {}
+
+    @property
+    def open(self) -> bool:
+        """Is there anything to judge or to forget?"""
+        return bool(self._applications or self._nodes or self._accusations)
+
+    def failed(
+        self, application_id: ApplicationId, node: NodeName, end: ContainerEnd, now: float
+    ) -> bool:
+        """A container has failed quickly. True: the node is excluded for its application now."""
+        bounds = self._bounds
+        if not bounds.node_failures:
+            return False
+        standing = self._applications.setdefault(application_id, {}).setdefault(node, _Standing())
+        self._age(standing, now)
+        if now < standing.until_s:
+            return False
+        standing.strikes.append(now)
+        strikes = len(standing.strikes)
+        if strikes < (1 if standing.level else bounds.node_failures):
+            return False
+        how = end.message or f"exit code {end.exit_code}"
+        some = f"{strikes} of its containers" if strikes > 1 else "another of its containers"
+        why = f"{some} failed there at once, the last: {how}"
+        self._exclude(node, application_id, standing, now, why)
+        self._accusations.setdefault(node, {})[application_id] = _Accusation(now)
+        return True
+
+    def tick(
+        self, now: float, in_order: Callable[[ApplicationId], bool], nodes_alive: int
+    ) -> list[NodeName]:
+        """Judge the accusations, and forget what is old; answers nodes newly excluded for all.
+
+        ``in_order``: does nothing say that this application itself is at fault? It lives with an
+        AppMaster, or it succeeded.
+        """
+        for node, application_id, standing in self._standings():
+            if standing.told and now >= standing.until_s:
+                self._admit(node, application_id, standing, now, "its time is over")
+        found: list[NodeName] = []
+        for node, accusations in list(self._accusations.items()):
+            self._confirm(accusations, now, in_order, nodes_alive)
+            accusers = [x for x, accusation in accusations.items() if accusation.confirmed]
+            standing = self._nodes.setdefault(node, _Standing())
+            self._age(standing, now)
+            needed = 1 if standing.level else self._bounds.node_failing_applications
+            if len(accusers) >= needed and now >= standing.until_s:
+                shown = ", ".join(accusers[-3:])
+                many = f"executors of {len(accusers)} applications" if len(accusers) > 1 else ""
+                why = f"{many or 'executors'} failed there at once: {shown}"
+                self._exclude(node, "", standing, now, why)
+                found.append(node)
+                del self._accusations[node]
+            elif not accusations:
+                del self._accusations[node]
+        self._forget_old(now)
+        return found
+
+    def avoided(self, application_id: ApplicationId, now: float) -> frozenset[NodeName]:
+        """The nodes that are to get no container of this application."""
+        own = self._applications.get(application_id)
+        if not own and not self._nodes:
+            return NOBODY
+        found = [node for node, x in self._nodes.items() if now < x.until_s]
+        found += [node for node, x in (own or {}).items() if now < x.until_s]
+        return frozenset(found) if found else NOBODY
+
+    def of_application(self, application_id: ApplicationId, now: float) -> list[Exclusion]:
+        """Those in force for this application alone."""
+        return _in_force(self._applications.get(application_id, {}), now)
+
+    def of_all(self, now: float) -> list[Exclusion]:
+        """Those in force for every application."""
+        return _in_force(self._nodes, now)
+
+    def applications_without(
+        self, node: NodeName, now: float, among: Container[ApplicationId]
+    ) -> int:
+        """For how many of these applications alone this node is excluded."""
+        own = (x.get(node) for name, x in self._applications.items() if name in among)
+        return sum(now < standing.until_s for standing in own if standing is not None)
+
+    def pardon(self, node: NodeName, now: float, why: str) -> None:
+        """Forget all that speaks against a node: it is another machine, or somebody says so."""
+        for name, application_id, standing in self._standings():
+            if name == node and standing.told:
+                self._admit(node, application_id, standing, now, why)
+        self._nodes.pop(node, None)
+        self._accusations.pop(node, None)
+        for standings in self._applications.values():
+            standings.pop(node, None)
+
+    def _standings(self) -> Iterator[tuple[NodeName, str, _Standing]]:
+        """Of both books; the application is empty where it is how a node stands with all."""
+        for node, standing in self._nodes.items():
+            yield node, "", standing
+        for application_id, standings in self._applications.items():
+            for node, standing in standings.items():
+                yield node, application_id, standing
+
+    def _exclude(
+        self, node: NodeName, application_id: str, standing: _Standing, now: float, why: str
+    ) -> None:
+        if standing.told:  # it was over, but no tick has come since
+            self._admit(node, application_id, standing, now, "its time is over")
+        bounds = self._bounds
+        doubled_s = bounds.node_exclusion_s * 2.0 ** min(standing.level, 30)
+        length_s = min(doubled_s, bounds.node_exclusion_max_s)
+        standing.until_s = now + length_s
+        standing.level += 1
+        standing.why = why
+        standing.strikes.clear()
+        standing.told = True
+        if self._watch is not None:
+            until = datetime.fromtimestamp(standing.until_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
+            told = f"{_for(application_id)} for {length_s:g} s, until {until} UTC: {why}"
+            self._watch(("node", node, application_id, None, Barred.EXCLUDED, now, told))
+
+    def _admit(
+        self, node: NodeName, application_id: str, standing: _Standing, now: float, why: str
+    ) -> None:
+        standing.told = False
+        if self._watch is not None:
+            told = f"{_for(application_id)}: {why}"
+            move = ("node", node, application_id, Barred.EXCLUDED, Barred.ADMITTED, now, told)
+            self._watch(move)
+
+    def _age(self, standing: _Standing, now: float) -> None:
+        while standing.strikes and standing.strikes[0] <= now - self._bounds.node_failure_window_s:
+            standing.strikes.popleft()
+        if standing.level and now - standing.until_s > self._bounds.node_exclusion_max_s:
+            standing.level = 0
+
+    def _confirm(
+        self,
+        accusations: dict[ApplicationId, _Accusation],
+        now: float,
+        in_order: Callable[[ApplicationId], bool],
+        nodes_alive: int,
+    ) -> None:
+        for application_id, accusation in list(accusations.items()):
+            age_s = now - accusation.at_s
+            if accusation.confirmed:
+                if age_s > self._bounds.node_failure_window_s:
+                    del accusations[application_id]
+            elif age_s >= CONFIRM_S:
+                own = self._applications.get(application_id, {}).values()
+                accused = sum(standing.level > 0 for standing in own)
+                if in_order(application_id) and 2 * accused <= nodes_alive:
+                    accusation.confirmed = True
+                else:
+                    del accusations[application_id]
+
+    def _forget_old(self, now: float) -> None:
+        for application_id, standings in list(self._applications.items()):
+            self._forget(standings, now)
+            if not standings:
+                del self._applications[application_id]
+        self._forget(self._nodes, now)
+
+    def _forget(self, standings: dict[NodeName, _Standing], now: float) -> None:
+        for node, standing in list(standings.items()):
+            self._age(standing, now)
+            if not standing.strikes and not standing.level:
+                del standings[node]
+
+
+def is_failure(end: ContainerEnd) -> bool:
+    """Did it end badly, by its own doing or its node's? Who ran out of its memory did not: that is
+    as large everywhere."""
+    if end.cause is EndCause.EXITED:
+        return end.exit_code != 0
+    return end.cause is EndCause.LAUNCH_FAILED
+
+
+def _for(application_id: str) -> str:
+    return f"for {application_id or 'every application'}"
+
+
+def _in_force(standings: dict[NodeName, _Standing], now: float) -> list[Exclusion]:
+    return [
+        Exclusion(node, standing.until_s, standing.why)
+        for node, standing in standings.items()
+        if now < standing.until_s
+    ]

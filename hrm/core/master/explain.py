@@ -1,0 +1,227 @@
+"""Why is my application waiting? Why did it end? In words.
+
+Why it waits is in the books, for that is how things are now. How it ended, what it lost and what it
+was refused is in its history, which is kept longer than the books are: an application that the
+master has forgotten is still told from there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hrm.core.master import gangs, locality
+from hrm.core.master.admission import size_settings
+from hrm.core.master.state import Application, Container, Ledger
+from hrm.core.vocabulary.columns import Bools
+from hrm.core.vocabulary.feasibility import (
+    could_hold,
+    demand_vector,
+    fits,
+    fitting_rows,
+    minus,
+    pooled_part,
+)
+from hrm.core.vocabulary.history import Refused, StateEvent
+from hrm.core.vocabulary.model import (
+    ApplicationState,
+    ContainerState,
+    NodeState,
+    Resources,
+    is_driver,
+)
+
+__all__ = ["explain", "explain_past"]
+
+_DETAILS_MAX = 20
+_TROUBLES_MAX = 5
+
+
+def explain(
+    ledger: Ledger, app: Application, now: float, history: Sequence[StateEvent] = ()
+) -> tuple[str, list[str]]:
+    """One line, and the details behind it. ``history``: the application's, oldest first."""
+    details = [_class_line(app), *_trouble(history), *_excluded(ledger, app, now)]
+    if not app.life.state.ended:
+        details += list(ledger.ahead.values())[:_DETAILS_MAX]
+    state = app.life.state
+    if state.ended:
+        seconds = app.record.ended_at_s - app.record.submitted_at_s
+        message = f": {app.record.message}" if app.record.message else ""
+        return f"{state.value} after {seconds:.1f} s{message}", details
+    if state is ApplicationState.DETACHED:
+        left_s = ledger.bounds.application_grace_s - (now - (app.away_since_s or now))
+        return (
+            f"its AppMaster is away; it has {max(0.0, left_s):.0f} s to come back before the "
+            f"application fails",
+            details,
+        )
+    pending = app.in_state(ContainerState.PENDING)
+    placed = app.in_state(ContainerState.ASSIGNED, ContainerState.WAITING)
+    running = app.in_state(ContainerState.RUNNING)
+    details += [_waiting_line(ledger, container) for container in placed[:_DETAILS_MAX]]
+    if pending:
+        return _pending_line(ledger, app, pending, now), details
+    if placed:
+        return (
+            f"{len(running)} of {len(running) + len(placed)} containers run; the others wait in "
+            f"the queue of a resource unit",
+            details,
+        )
+    if not app.containers:
+        return "it asks for no executors now", details
+    return f"nothing keeps it waiting: {len(running)} containers run", details
+
+
+def _class_line(app: Application) -> str:
+    evidence = app.record.class_evidence or "no streaming query was seen"
+    return f"it is of class {app.record.workload_class.value}: {evidence}"
+
+
+def explain_past(history: Sequence[StateEvent]) -> tuple[str, list[str]]:
+    """The same of an application that is in no book any more; its history is not empty."""
+    ended = next((event for event in reversed(history) if event.ends_application), None)
+    if ended is None:
+        latest = history[-1]
+        return f"the master has forgotten it; it was last heard of as {latest.to_state}", []
+    began = next((event for event in history if event.kind == "application"), ended)
+    after = f" after {ended.at_s - began.at_s:.1f} s" if not began.from_state else ""
+    reason = f": {ended.reason}" if ended.reason else ""
+    details = [f"it was {began.reason}"] if not began.from_state and began.reason else []
+    return f"{ended.to_state}{after}{reason}", [*details, *_trouble(history)]
+
+
+def _trouble(history: Sequence[StateEvent]) -> list[str]:
+    counted = Counter((x.cause, x.reason) for x in history if x.ends_badly)
+    lines = [
+        f"{count} container{'s' if count > 1 else ''} ended badly ({cause}): {message}"
+        for (cause, message), count in counted.most_common(_TROUBLES_MAX)
+    ]
+    refused = Counter(x.reason for x in history if x.to_state == Refused.REFUSED.value)
+    return [
+        *lines,
+        *(f"refused {message}" for message, _ in refused.most_common(_TROUBLES_MAX)),
+    ]
+
+
+def _excluded(ledger: Ledger, app: Application, now: float) -> list[str]:
+    """The nodes that it is kept from, for how long and why."""
+    if app.life.state.ended:
+        return []
+    book = ledger.exclusions
+    lines = [
+        f"{x.node} is excluded for {whom} for {x.until_s - now:.0f} s more: {x.why}"
+        for whom, found in (
+            ("every application", book.of_all(now)),
+            ("this application", book.of_application(app.application_id, now)),
+        )
+        for x in found
+    ]
+    if len(lines) > _DETAILS_MAX:
+        lines[_DETAILS_MAX:] = [f"{len(lines) - _DETAILS_MAX} more nodes are excluded"]
+    avoided = book.avoided(app.application_id, now)
+    demands = {demand_vector(x.request.resources) for x in app.containers.values()}
+    if avoided and not all(ledger.state.has_room_beside(avoided, x) for x in demands):
+        names = ", ".join(sorted(avoided)[:_DETAILS_MAX])
+        verb = "is" if len(avoided) == 1 else "are"
+        lines.append(
+            f"{names} {verb} used all the same: no other node could hold its containers; add one, "
+            f"or look at the logs of those that failed"
+        )
+    return lines
+
+
+def _waiting_line(ledger: Ledger, container: Container) -> str:
+    who, asks = _who(container), container.request.resources
+    queue = ledger.state.find(container.unit_id)
+    if queue is None:
+        return f"{who} waits at {container.unit_id}"
+    before = 0
+    for waiting in (queue.stream_waiting, queue.batch_waiting):
+        for container_id in waiting:
+            if container_id == container.container_id:
+                return (
+                    f"{who} waits at {container.unit_id} with {before} before it; "
+                    f"{len(queue.running)} run there; it asks for {asks}, and "
+                    f"{Resources(*queue.free[:3])} of {queue.unit.capacity} are free"
+                )
+            before += 1
+    return f"{who} was sent to {container.unit_id}"
+
+
+def _who(container: Container) -> str:
+    if is_driver(container.application_id):
+        return "the driver"
+    return f"executor {container.request.executor_id}"
+
+
+def _pending_line(ledger: Ledger, app: Application, pending: list[Container], now: float) -> str:
+    request = pending[0].request.resources
+    driver = is_driver(app.application_id)
+    many = f"{len(pending)} executor{'s wait' if len(pending) > 1 else ' waits'}"
+    many, each = ("the driver waits", "") if driver else (many, " each")
+    oldest_s = now - min(x.requested_at_s for x in pending)
+    since = f"{many} for a place ({request}{each}) since {oldest_s:.1f} s"
+    alive = [n for n in ledger.nodes.values() if n.state is NodeState.ALIVE]
+    if not alive and ledger.ahead:
+        return f"{since}: no node is alive; {next(iter(ledger.ahead.values()))}"
+    if not alive:
+        return f"{since}: no node is alive; start one with hrm agent, or see hrm nodes"
+    if pending[0].held:
+        return f"{since}: the master has restarted and waits for its nodes to come back"
+    state = ledger.state
+    could = state.open & fitting_rows(demand_vector(request), state.total)
+    if not request.gpu_memory_mib:
+        could &= ~state.gpu_only
+    if not could.any():
+        return (
+            f"{since}: only nodes that are draining, closed or lost are large enough; hrm nodes, "
+            f"and hrm node show NAME, say which and why"
+        )
+    gang = gangs.missing(app)
+    if gang:
+        tried = f"; the last try: {app.refusal}" if app.refusal else ""
+        return f"{since}: {_gang_reason(ledger, app, pending, gang)}{tried}"
+    near = locality.waiting_line(pending[0].request, now - pending[0].requested_at_s)
+    if near:
+        return f"{since}: {near}"
+    if (could & fitting_rows(demand_vector(request), state.free)).any():
+        return f"{since}: {app.refusal or 'there is room, its scheduler has not come to it yet'}"
+    tried = f"; the last try: {app.refusal}" if app.refusal else ""
+    return (
+        f"{since}: no resource unit has that much free now; {_roomiest(ledger, could)} (hrm nodes "
+        f"shows all){tried}. It starts when something ends there, or sooner with less in "
+        f"{size_settings(driver=driver)}"
+    )
+
+
+def _roomiest(ledger: Ledger, rows: Bools) -> str:
+    """Of ``rows``, what the one with the most free vcores (of those, memory) has free."""
+    state = ledger.state
+    most = max(rows.nonzero()[0].tolist(), key=lambda row: tuple(state.free[row].tolist()))
+    *free, slots = state.free[most].tolist()
+    full = "" if slots else ", and runs as many containers as it may (run_limit)"
+    return f"the most, {state.ids[most]}, has {Resources(*free)}{full}"
+
+
+def _gang_reason(ledger: Ledger, app: Application, pending: list[Container], gang: int) -> str:
+    start = f"its first {app.gang_min} start together (spark.hrm.gang.min)"
+    if len(pending) < gang:
+        return f"{start}, and it has not asked for {gang - len(pending)} of them yet"
+    view = ledger.state.view()
+    rows = (view.open & (view.waiting_before(app.record.workload_class) == 0)).nonzero()[0].tolist()
+    queues = {row: ledger.state.queue(row) for row in rows}
+    offers = {row: queue.free for row, queue in queues.items()}
+    room = 0
+    for container in pending[:gang]:
+        demand = demand_vector(container.request.resources)
+        fitting = (row for row, free in offers.items() if fits(demand, free))
+        row = next((row for row in fitting if could_hold(demand, queues[row].unit)), None)
+        if row is not None:
+            offers[row] = minus(offers[row], demand)
+            for sibling in offers.keys() & set(view.siblings(row)):
+                offers[sibling] = minus(offers[sibling], pooled_part(demand))
+            room += 1
+    if room >= gang:
+        return f"{start}; there is room for all, its scheduler has not come to it yet"
+    return f"{start}, and there is room for {room} of the {gang} now"

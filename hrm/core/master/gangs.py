@@ -1,0 +1,103 @@
+"""Gangs: an application's first containers start together or wait together.
+
+Two applications that each need eight executors before they can do anything, on a cluster with room
+for twelve, would take six each and wait for ever. ``spark.hrm.gang.min`` states how many of an
+application's first containers are worth nothing alone: the negotiator grants that many at once, or
+none. As with a stream's proposal nothing is half granted, but no lease is taken: a gang that lost
+the race tries again.
+
+What is granted must *run* at once. A gang of which some wait in the queue of a unit has what it was
+to prevent: it holds room and does nothing. So the queue of a unit does not count, whatever its
+bounds.
+
+A gang protects the start and no more: later requests, and replacements of executors that ended, are
+placed one by one. Room is not collected for it either: while smaller applications keep taking what
+becomes free, a large gang waits, as ``hrm app why`` says. An application that wants fewer than its
+gang (its driver lowered its target before the master heard of it, or while another master came)
+gets those together, once it has asked for no more for as long as the longest back-off.
+
+Limits: one number an application, counted over all its resource profiles in order of request. Not
+in the HRM paper, which grants all or nothing to streams alone (its example in section 1).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from hrm.core.master.state import Application, Ledger
+from hrm.core.vocabulary.feasibility import (
+    Vector,
+    capacity_vector,
+    could_hold,
+    demand_vector,
+    pooled_part,
+)
+from hrm.core.vocabulary.model import ContainerState, Resources, ResourceUnit, ResourceUnitId
+
+__all__ = ["missing", "refusal", "settled", "shrink", "times"]
+
+
+def missing(app: Application) -> int:
+    """How many containers must be placed in one go before any other is; 0 where there is no gang,
+    or it has been admitted."""
+    if app.gang_min <= 1:
+        return 0
+    placed = sum(x.state is not ContainerState.PENDING for x in app.containers.values())
+    return max(0, app.gang_min - placed)
+
+
+def settled(app: Application) -> None:
+    """Forget the gang once it is placed: what ends later is replaced one by one."""
+    if not missing(app):
+        app.gang_min = 0
+
+
+def shrink(app: Application) -> None:
+    """What the application still wants is all there can be of its gang: it took requests back, or
+    has asked for fewer for so long that no more will come."""
+    if missing(app):
+        app.gang_min = min(app.gang_min, len(app.containers))
+
+
+def times(demand: Vector, offer: Vector) -> int:
+    """How many containers of ``demand`` fit into ``offer`` together."""
+    folds = [have // want for want, have in zip(demand, offer, strict=True) if want > 0]
+    return max(0, min(folds))
+
+
+def refusal(ledger: Ledger, app: Application, resources: Resources) -> str:
+    """Why a gang of such containers could never start; empty if it could, or if it is not known.
+
+    Counted as if all of it were alike and every node empty; lost nodes may come back, as they do
+    for single containers.
+    """
+    if not missing(app) or ledger.recovering:
+        return ""
+    nodes = list(ledger.nodes.values())
+    if not nodes:
+        return ""
+    demand = demand_vector(resources)
+    most = sum(_most(demand, node.units) for node in nodes)
+    if most >= app.gang_min:
+        return ""
+    return (
+        f"{app.gang_min} executors of {resources} are to start together (spark.hrm.gang.min), but "
+        f"the whole cluster holds {most} of them when it is empty ({len(nodes)} nodes); lower "
+        f"spark.hrm.gang.min or the size of executors, or add nodes"
+    )
+
+
+def _most(demand: Vector, units: Iterable[ResourceUnit]) -> int:
+    """How many of ``demand`` a node's units hold together when they are empty.
+
+    Units of a pool hold no more together than their cores and memory, which all of them show.
+    """
+    pools: dict[ResourceUnitId, list[ResourceUnit]] = defaultdict(list)
+    for unit in units:
+        pools[unit.pool or unit.unit_id].append(unit)
+    most = 0
+    for pool in pools.values():
+        alone = sum(times(demand, capacity_vector(x)) for x in pool if could_hold(demand, x))
+        most += min(alone, times(pooled_part(demand), capacity_vector(pool[0])))
+    return most

@@ -1,0 +1,116 @@
+"""What applications hold of the master's memory, counted in bytes, and bounded.
+
+A count of applications bounds nothing where each may be of any size. So two sums are kept: of what
+live applications brought to start their executors with (environment, options, a driver's document),
+and of what is kept of ended ones for ``hrm app show`` and ``hrm app logs``. An application that
+would exceed the first is not admitted; beyond the second the oldest are forgotten. What an ended
+application needs no longer is dropped when it ends.
+
+Sizes are estimates: the characters of texts, and a flat amount for each record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import NO_LAUNCH, LaunchContext
+
+if TYPE_CHECKING:
+    from hrm.core.master.state import Application, Container
+
+__all__ = ["Holdings", "kept_bytes", "launch_bytes"]
+
+_RECORD_BYTES = 2_048
+_CONTAINER_BYTES = 1_024
+_MIB = 1024 * 1024
+
+
+class Holdings:
+    """Invariants: ``live_bytes`` is the sum of ``launch_bytes`` over live applications,
+    ``ended_bytes`` that of ``kept_bytes`` over ended ones. ``dropped_bytes``: launches, so far."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self.live_bytes = 0
+        self.ended_bytes = 0
+        self.dropped_bytes = 0
+
+    def refusal(self, app: Application | None, launch: LaunchContext) -> str:
+        """Why ``launch`` is more than may be held; empty if it is not. ``app``: its application, if
+        there is one already."""
+        more = launch_bytes(launch) - (launch_bytes(app.launch) if app is not None else 0)
+        limit_mib = self._bounds.launches_held_mib
+        if more <= 0 or self.live_bytes + more <= limit_mib * _MIB:
+            return ""
+        return (
+            f"the environments and options of live applications may have {limit_mib} MiB together "
+            f"(launches_held_mib), and {self.live_bytes / _MIB:.1f} MiB are held; wait for one to "
+            f"end, send less, or raise it in hrm.toml [master]"
+        )
+
+    def took(self, app: Application, launch: LaunchContext) -> None:
+        """``launch`` is the one of a live application from now on."""
+        before = launch_bytes(app.launch)
+        self.live_bytes += launch_bytes(launch) - before
+        self.dropped_bytes += before
+        app.launch = launch
+
+    def ended(self, app: Application) -> None:
+        """It has ended: what only a live one needs is dropped, the rest is counted."""
+        self.took(app, NO_LAUNCH)
+        if app.progress is not None:
+            app.progress = replace(app.progress, streaming_queries=(), stages=())
+        app.refusal = ""
+        app.kept_bytes = kept_bytes(app)
+        self.ended_bytes += app.kept_bytes
+
+    def container_ended(self, app: Application, container: Container) -> None:
+        """One of an application that had ended before."""
+        if app.kept_bytes:
+            size = _container_bytes(container)
+            app.kept_bytes += size
+            self.ended_bytes += size
+
+    def container_forgotten(self, app: Application, container: Container) -> None:
+        if app.kept_bytes:
+            size = _container_bytes(container)
+            app.kept_bytes -= size
+            self.ended_bytes -= size
+
+    def forgotten(self, app: Application) -> None:
+        self.ended_bytes -= app.kept_bytes
+        app.kept_bytes = 0
+
+    @property
+    def too_many_ended(self) -> bool:
+        return self.ended_bytes > self._bounds.ended_applications_mib * _MIB
+
+
+def launch_bytes(launch: LaunchContext) -> int:
+    """What a launch context holds, in characters."""
+    if launch is NO_LAUNCH:
+        return 0
+    texts = (
+        launch.driver_url, launch.spark_version, launch.driver,
+        *launch.java_options, *launch.extra_class_path,
+    )  # fmt: skip
+    return sum(map(len, texts)) + sum(len(k) + len(v) for k, v in launch.environment)
+
+
+def kept_bytes(app: Application) -> int:
+    """What an ended application holds: its record and its latest containers."""
+    record = app.record
+    texts = (
+        record.name, record.user, record.tenant, record.class_evidence, record.spark_version,
+        record.driver_host, record.web_url, record.message,
+    )  # fmt: skip
+    return _RECORD_BYTES + sum(map(len, texts)) + sum(map(_container_bytes, app.ended))
+
+
+def _container_bytes(container: Container) -> int:
+    message = container.end.message if container.end is not None else ""
+    urls = len(container.stdout_url) + len(container.stderr_url)
+    hosts = sum(map(len, container.request.hosts))
+    return _CONTAINER_BYTES + len(message) + urls + hosts

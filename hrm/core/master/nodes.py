@@ -1,0 +1,371 @@
+"""Which nodes the master has: who registers, who is heard of, who is lost and comes back.
+
+Reports are taken in the order of their sequence numbers, older ones are dropped. What they say of
+containers is for ``mirror``; which nodes get nothing new, for ``drains``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from hrm.core.master.drains import Drains
+from hrm.core.master.placement import Placing
+from hrm.core.master.reconciliation import Mirror
+from hrm.core.master.relocation import Relocation
+from hrm.core.master.state import Ledger, Node
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.vocabulary.model import ContainerEnd, ContainerState, EndCause, NodeName, NodeState
+from hrm.core.vocabulary.ownership import denied, is_owner
+from hrm.core.vocabulary.wakefulness import excused
+from hrm.errors import AlreadyExists, HrmError, LimitReached, NotOwner, Unavailable
+
+__all__ = ["Nodes"]
+
+_FORGOTTEN = "one that the store has forgotten"
+"""In place of the names of nodes; no node is called so."""
+_HEARD_LATELY = 3.0
+"""Heartbeats; whose agent has missed so many may be dead, whatever its connection says."""
+INCARNATIONS_KEPT = 8
+"""Of one agent, to know its own streams by."""
+
+
+class Nodes:
+    """``awaited``: nodes that an earlier master knew and that have not come back to this one;
+    ``absent``: those for which it no longer waits. The store keeps them as long as an application
+    may ask again for what runs there: the next master must know of them, too. One that comes back
+    needs not be written down again. ``lost_s``: nodes that were lost, and when; the store keeps
+    them until each AppMaster has heard of what was lost with them, or its application has ended.
+    ``_written``: the nodes that the store keeps, with the digest of each one's ownership key.
+
+    A name belongs to the agent that has its key and identity for as long as that agent may come
+    back: until the node is lost, or is not awaited any more. Then another may have it.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        placing: Placing,
+        known: Mapping[NodeName, str],
+        drained: Iterable[NodeName] = (),
+    ) -> None:
+        self.ledger = ledger
+        self.placing = placing
+        self.drains = Drains(ledger, placing, drained)
+        self.mirror = Mirror(ledger, placing, self.drains)
+        self._relocation = Relocation(ledger)
+        self.awaited: set[str] = set(known)
+        self.absent: set[str] = set()
+        self._written = dict(known)
+        self.lost_s: dict[NodeName, float] = {}
+        self._look_at_s = 0.0
+
+    def refusal(self, event: e.NodeRegistered) -> HrmError | None:
+        """Why this agent may not be the node that it names. To be asked before anything of the
+        stream that it would replace is touched: a refused one must leave no trace."""
+        node = self.ledger.nodes.get(event.node)
+        if node is None or node.state is NodeState.LOST:
+            limit = self.ledger.bounds.nodes_limit
+            if sum(x.state is not NodeState.LOST for x in self._many(limit)) >= limit:
+                return LimitReached(
+                    f"{limit} nodes are in service already (nodes_limit); raise it in hrm.toml "
+                    f"[master]"
+                )
+            if event.node not in self.awaited:
+                return None
+            if is_owner(self._written.get(event.node, ""), event.owner):
+                return None
+            return Unavailable(
+                f"the master has restarted and waits for the agent that was {event.node} before; "
+                f"the name is free again when it has waited recovery_window_s "
+                f"({self.ledger.bounds.recovery_window_s:.0f} s) in vain"
+            )
+        if _is_same(node, event):
+            return None
+        if node.identity == event.identity:
+            return _denied(event.node)
+        silent_s = event.now - node.silent_since_s
+        if node.connected and silent_s <= _HEARD_LATELY * self.ledger.bounds.heartbeat_interval_s:
+            return AlreadyExists(
+                f"another agent is registered as {event.node} (at {node.endpoint}); give this "
+                f"one another name (--name), or stop the other"
+            )
+        left_s = max(0.0, self.ledger.bounds.node_timeout_s - silent_s)
+        return Unavailable(
+            f"the master holds the name {event.node} for another agent, last heard of "
+            f"{silent_s:.0f} s ago; unless that one comes back it is free in {left_s:.0f} s "
+            f"(node_timeout_s)"
+        )
+
+    def check_owner(self, name: NodeName, owner: str) -> None:
+        """May what has this key speak for the node, on another stream, if there is the node?
+
+        Raises:
+            NotOwner: no.
+        """
+        if not is_owner(self._written.get(name, ""), owner):
+            raise _denied(name)
+
+    def registered(self, event: e.NodeRegistered) -> None:
+        error = self.refusal(event)
+        if error is not None:
+            self.ledger.out.append(c.Refuse(call_id=event.call_id, error=error))
+            return
+        node = self.ledger.nodes.get(event.node)
+        if node is not None and not _is_same(node, event):
+            self.ledger.exclusions.pardon(event.node, event.now, "another agent has its name")
+        returns = is_owner(self._written.get(event.node, ""), event.owner)
+        self._remember(event.node, event.owner)
+        self.lost_s.pop(event.node, None)
+        node = self._book(event)
+        self.ledger.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
+        self.mirror.reconcile(node, event.containers, event.now, registration=True)
+        if self.ledger.has_forgotten and self.ledger.recovering:
+            self.forgot()
+        if node.state is NodeState.DRAINING:
+            self.drains.turn_away(node, event.now)
+        self.awaited.discard(event.node)
+        if event.node in self.absent:
+            self.absent.discard(event.node)
+            if not returns:  # what the agent before it ran may run still
+                self.absent.add(_FORGOTTEN)
+        if self.ledger.recovering and not self.awaited:
+            self.end_recovery(event.now)
+        self.placing.room_appeared(event.now)
+
+    def _many(self, limit: int) -> Iterable[Node]:
+        """All nodes, if they are as many as ``limit``: else none need be counted."""
+        nodes = self.ledger.nodes
+        return nodes.values() if len(nodes) >= limit else ()
+
+    def reported(self, event: e.NodeReported) -> None:
+        self._revive(event)
+        node = self._listen(event.node, event.incarnation, event.sequence, event.now)
+        if node is None:
+            return
+        node.usage = event.usage
+        node.shortcuts = event.shortcuts
+        self.mirror.reconcile(node, event.containers, event.now, registration=False)
+
+    def container_reported(self, event: e.ContainerReported) -> None:
+        node = self._listen(event.node, event.incarnation, event.sequence, event.now)
+        if node is not None:
+            self.mirror.apply(node, event.container, event.now)
+
+    def disconnected(self, event: e.NodeDisconnected) -> None:
+        node = self.ledger.nodes.get(event.node)
+        if node is not None and node.incarnation == event.incarnation:
+            node.connected = False
+
+    def woke(self, now: float, slept_s: float) -> None:
+        """This master slept: each node has its time to be heard of again."""
+        for node in self.ledger.nodes.values():
+            node.excused_s = excused(node.last_heard_s, node.excused_s, now, slept_s)
+        for name in self.lost_s:
+            self.lost_s[name] += slept_s
+
+    def tick(self, now: float) -> None:
+        if now > self._look_at_s:
+            self._look(now)
+        if self.ledger.exclusions.open:
+            self.drains.judge(now)
+        self._relocation.tick(now)
+        if self.absent and not any(app.is_doubtful(now) for app in self.ledger.live_applications()):
+            for name in sorted(self.absent):
+                self._forget(NodeName(name))
+            self.absent.clear()
+        grace_s = self.ledger.bounds.application_grace_s
+        for name in [x for x, lost_s in self.lost_s.items() if now - lost_s > grace_s]:
+            del self.lost_s[name]
+            self._forget(name)
+        self.drains.trim(self.awaited, now)
+
+    def _look(self, now: float) -> None:
+        """Lose the silent nodes, and forget the first of too many lost ones.
+
+        All nodes are looked at, but not at every tick: before ``_look_at_s`` none can have been
+        silent for too long, for a node's ``silent_since_s`` never goes back.
+        """
+        timeout_s = self.ledger.bounds.node_timeout_s
+        heard_s = [now]
+        for node in list(self.ledger.nodes.values()):
+            if node.life.state is NodeState.LOST:
+                continue
+            silent_s = now - node.silent_since_s
+            if silent_s > timeout_s:
+                self._lose(node, now, f"not heard of for {silent_s:.0f} s")
+            else:
+                heard_s.append(node.silent_since_s)
+        lost = [n for n in self.ledger.nodes.values() if n.life.state is NodeState.LOST]
+        for node in lost[: max(0, len(lost) - self.ledger.bounds.lost_nodes_kept)]:
+            del self.ledger.nodes[node.name]
+        self._look_at_s = min(heard_s) + timeout_s
+
+    def forgot(self) -> None:
+        """The store may lack nodes, too: what is asked for again may run where nobody looks."""
+        self.ledger.has_forgotten = True
+        if self.ledger.recovering:
+            self.awaited.add(_FORGOTTEN)
+        else:
+            self.absent.add(_FORGOTTEN)
+
+    def end_recovery(self, now: float) -> None:
+        """Every node is back, or had its time.
+
+        If all are back, what is still PENDING runs nowhere and may be placed. Otherwise a node that
+        nobody hears of may be running it: its end is told, and its AppMaster asks for another under
+        a new id, so that no id ever runs twice. An AppMaster that comes later hears it then.
+        """
+        self.ledger.recovering = False
+        absent = sorted(self.awaited)
+        self.absent = set(absent)
+        self.awaited.clear()
+        message = f"it may run on a node that has not come back: {', '.join(absent)}"
+        for app in self.ledger.live_applications():
+            if not app.recovered:
+                continue
+            for container in app.in_state(ContainerState.PENDING):
+                if not container.held:
+                    continue
+                container.held = False
+                if absent:
+                    self.mirror.end(
+                        container, ContainerEnd(cause=EndCause.LOST, message=message), now
+                    )
+                else:
+                    self.placing.hand_over(app, container, now)
+
+    def _book(self, event: e.NodeRegistered) -> Node:
+        old = self.ledger.nodes.get(event.node)
+        same = old is not None and _is_same(old, event)
+        known = old.incarnations if old is not None and same else ()
+        if old is not None and old.state is not NodeState.LOST:
+            self._close_rows(old)
+        node = Node(
+            name=event.node,
+            life=self.ledger.new_node_life(event.node) if old is None else old.life,
+            identity=event.identity,
+            owner=event.owner,
+            incarnation=event.incarnation,
+            host=event.host,
+            endpoint=event.endpoint,
+            units=event.units,
+            isolation=event.isolation,
+            spark_versions=event.spark_versions,
+            platform=event.platform,
+            remarks=event.remarks,
+            registered_at_s=event.now,
+            last_heard_s=event.now,
+            sequence=event.sequence,
+            containers=old.containers if old is not None and same else {},
+            incarnations=(*known, event.incarnation)[-INCARNATIONS_KEPT:],
+        )
+        self.ledger.nodes[event.node] = node
+        for unit in event.units:
+            self.ledger.state.add(event.node, UnitQueue(unit))
+            self.ledger.bound_waiting(unit.unit_id)
+        if old is None:
+            node.life.begin(event.now, "registered")
+        self._into_service(node, event.now, "registered")
+        return node
+
+    def _into_service(self, node: Node, now: float, why: str) -> None:
+        """Its rows are in the table: they are open unless it is under drain."""
+        if node.name in self.drains.drained:
+            node.life.move(NodeState.DRAINING, now, f"{why}, and under drain")
+            self.drains.set_open(node, False)
+        else:
+            node.life.move(NodeState.ALIVE, now, why)
+
+    def _listen(self, name: NodeName, incarnation: str, sequence: int, now: float) -> Node | None:
+        """The node, if this report of it is news."""
+        node = self.ledger.nodes.get(name)
+        if node is None or node.state is NodeState.LOST:
+            return None
+        if node.incarnation != incarnation or sequence <= node.sequence:
+            return None
+        node.sequence = sequence
+        node.last_heard_s = now
+        return node
+
+    def _revive(self, event: e.NodeReported) -> None:
+        """Take a node back that speaks on a stream that never broke: its agent has no reason to
+        register anew.
+
+        Either it was silent for too long and is LOST; what it ran has been given up. Or the
+        registration of an agent that is dead came late, after that of its successor, and has ended.
+        Then what stands here of the node, its units above all, is the dead one's: the successor
+        registers again.
+        """
+        node = self.ledger.nodes.get(event.node)
+        if node is None:
+            return
+        if node.incarnation != event.incarnation:
+            # Or it is the stream of another agent, which had the name in between.
+            if not node.connected and event.incarnation in node.incarnations:
+                self.ledger.out.append(c.DropNode(node=node.name, incarnation=event.incarnation))
+            return
+        if event.sequence <= node.sequence:
+            return
+        node.connected = True
+        if node.state is NodeState.LOST:
+            self._remember(node.name, node.owner)
+            self.lost_s.pop(node.name, None)
+            for unit in node.units:
+                self.ledger.state.add(node.name, UnitQueue(unit))
+            self._into_service(node, event.now, "heard of again")
+            self.placing.room_appeared(event.now)
+
+    def _lose(self, node: Node, now: float, why: str) -> None:
+        if node.state is NodeState.LOST:
+            return
+        node.life.move(NodeState.LOST, now, why)
+        self._look_at_s = 0.0  # there may be too many lost ones now
+        node.connected = False
+        message = f"{node.name} is lost: {why}"
+        for container in list(node.containers.values()):
+            end = ContainerEnd(cause=EndCause.NODE_LOST, message=message)
+            self.ledger.end_container(container, end, now)
+        self._close_rows(node)
+        for unit in node.units:
+            self.ledger.finish_times.forget(unit.unit_id)
+        self.lost_s[node.name] = now
+        self.placing.room_appeared(now)
+
+    def _close_rows(self, node: Node) -> None:
+        for unit in node.units:
+            if unit.unit_id in self.ledger.state.rows:
+                self.ledger.state.remove(unit.unit_id)
+
+    def is_lost(self, name: NodeName) -> bool:
+        """Would hearing of it be a write?"""
+        node = self.ledger.nodes.get(name)
+        return node is not None and node.state is NodeState.LOST
+
+    def needs_writing(self, name: NodeName, owner: str) -> bool:
+        """Would a registration with this owner's key be a write?"""
+        return self._written.get(name) != owner
+
+    def _remember(self, name: NodeName, owner: str) -> None:
+        if self.needs_writing(name, owner):
+            self._written[name] = owner
+            self.ledger.out.append(c.RememberNode(node=name, owner=owner))
+
+    def _forget(self, name: NodeName) -> None:
+        self._written.pop(name, None)
+        self.ledger.out.append(c.ForgetNode(node=name))
+
+
+def _denied(name: NodeName) -> NotOwner:
+    return denied(
+        name,
+        "put back the ownership-key that the work directory of the agent had, give it another "
+        "name (--name), or wait until the master has lost the node (node_timeout_s)",
+    )
+
+
+def _is_same(node: Node, event: e.NodeRegistered) -> bool:
+    """Is this the agent that the node was? Its identity stands in the names of control groups, so
+    only the key proves it."""
+    return node.identity == event.identity and is_owner(node.owner, event.owner)

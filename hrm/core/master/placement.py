@@ -1,0 +1,371 @@
+"""From a request to a grant: the master's schedulers, the negotiator, and what happens between.
+
+A scheduler is woken, reads a snapshot, and proposes (``ProposeClaims``); the proposal comes back as
+``ClaimsProposed`` and is committed in order of arrival. Between the two others may commit: that is
+the optimism. A stream's scheduler first takes the lease, which parks the commits of batch.
+
+Source: HRM paper, sections 4.3.1 (stream), 4.3.2 (batch), 4.3.3 (algorithms 2 and 3).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from hrm.core.master import admission, gangs, locality
+from hrm.core.master.state import Application, Container, Ledger
+from hrm.core.messages import commands as c
+from hrm.core.messages.claims import Claim, Decision, Outcome, Proposal
+from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.negotiator import Negotiator
+from hrm.core.scheduling.remote_scheduler import RemoteScheduler
+from hrm.core.scheduling.scheduler import Job, Scheduler
+from hrm.core.vocabulary.feasibility import demand_vector
+from hrm.core.vocabulary.model import (
+    ContainerEnd,
+    ContainerRequest,
+    ContainerState,
+    EndCause,
+    ResourceUnitId,
+    WorkloadClass,
+    is_driver,
+)
+from hrm.errors import NotFound, Unavailable
+
+__all__ = ["Placing"]
+
+
+class Placing:
+    """Invariant: a scheduler with jobs has been woken, waits for the lease, or is in flight."""
+
+    def __init__(self, ledger: Ledger, negotiator: Negotiator, schedulers: list[Scheduler]) -> None:
+        self.ledger = ledger
+        self.negotiator = negotiator
+        self.schedulers = {scheduler.name: scheduler for scheduler in schedulers}
+        self._next = 0
+        self._views: dict[str, ClusterView] = {}
+
+    def choose_scheduler(self) -> str:
+        """The next scheduler in turn: applications stay with theirs."""
+        names = list(self.schedulers)
+        name = names[self._next % len(names)]
+        self._next += 1
+        return name
+
+    def request(
+        self, app: Application, request: ContainerRequest, now: float, *, is_new: bool = False
+    ) -> None:
+        """Book a new container and give it to the application's scheduler.
+
+        ``is_new``: no earlier master was asked for it. Then it needs not wait until all nodes are
+        back, unless they decide where it may go.
+        """
+        request = self.ledger.expected(app, request)
+        container = self.ledger.new_container(app, request, now)
+        if self.ledger.recovering and app.recovered:
+            container.held = not is_new or bool(request.gpus) or gangs.missing(app) > 0
+        if not container.held:
+            self.hand_over(app, container, now)
+
+    def hand_over(self, app: Application, container: Container, now: float) -> None:
+        """Let a PENDING container be scheduled."""
+        if container.request.gpus:
+            container.request = admission.resolve(self.ledger, container.request)
+            if not container.request.resources.gpu_memory_mib:
+                # Asked for while nodes were still coming back. The next request hears the refusal.
+                message = "no GPU came back to this master"
+                end = ContainerEnd(cause=EndCause.PREEMPTED, message=message)
+                self.ledger.end_container(container, end, now)
+                return
+        if container.request.hosts:
+            container.request = locality.resolve(self.ledger, container.request)
+        scheduler = self.schedulers[app.scheduler]
+        record = app.record
+        scheduler.add(
+            record.application_id,
+            record.workload_class,
+            container.container_id,
+            container.request,
+            now,
+        )
+        self.wake(scheduler, now)
+
+    def withdraw(self, container: Container) -> None:
+        app = self.ledger.applications[container.application_id]
+        self.schedulers[app.scheduler].withdraw(app.application_id, container.container_id)
+
+    def reclassify(self, app: Application, now: float) -> None:
+        job = self.schedulers[app.scheduler].jobs.get(app.application_id)
+        if job is not None:
+            job.workload_class = app.record.workload_class
+            job.not_before_s = now
+            scheduler = self.schedulers[app.scheduler]
+            if isinstance(scheduler, RemoteScheduler):
+                scheduler.changed_jobs[app.application_id] = None
+            self.wake(scheduler, now)
+
+    def room_appeared(self, now: float) -> None:
+        """Something ended or came: whoever waits for room may try at once."""
+        for scheduler in self.schedulers.values():
+            if scheduler.jobs:
+                scheduler.room_appeared()
+                self.wake(scheduler, now)
+
+    def wake(self, scheduler: Scheduler, at_s: float) -> None:
+        """See to it that the scheduler is woken at ``at_s`` or before; remote ones wake alone."""
+        if scheduler.wake_at_s is not None and scheduler.wake_at_s <= at_s:
+            return
+        if scheduler.in_flight is None and not isinstance(scheduler, RemoteScheduler):
+            scheduler.wake_at_s = at_s
+            self.ledger.out.append(c.WakeScheduler(scheduler=scheduler.name, at_s=at_s))
+
+    def has_stream(self, name: str, now: float) -> bool:
+        """Would the scheduler, were it woken now, place a stream?"""
+        scheduler = self.schedulers.get(name)
+        if scheduler is None or isinstance(scheduler, RemoteScheduler) or scheduler.in_flight:
+            return False
+        job = scheduler.next_job(now)
+        return job is not None and job.workload_class is WorkloadClass.STREAM
+
+    def woken(self, name: str, now: float) -> None:
+        """One round of one scheduler, up to its proposal."""
+        scheduler = self.schedulers.get(name)
+        if scheduler is None or scheduler.in_flight is not None:
+            return
+        if isinstance(scheduler, RemoteScheduler):
+            return
+        scheduler.wake_at_s = None
+        job = scheduler.next_job(now)
+        if job is None or job.workload_class is WorkloadClass.BATCH:
+            self.negotiator.lease.withdraw(scheduler.name)
+        if job is None:
+            self._sleep(scheduler)
+            return
+        job.gang = gangs.missing(self.ledger.applications[job.application_id])
+        job.avoid = self.ledger.exclusions.avoided(job.application_id, now)
+        view = self._view_of(scheduler)
+        token = 0
+        if job.workload_class is WorkloadClass.STREAM:
+            lease = self.negotiator.lease
+            granted = lease.acquire(scheduler.name, now, self._to_lock(job))
+            if granted is None:
+                if lease.holder is None:
+                    self.lease_free(now)  # it has just expired: the first in line may be elsewhere
+                pause_s = self.ledger.bounds.retry_delay_s
+                self.wake(scheduler, max(lease.expires_at_s, now + pause_s))
+                return
+            token = granted
+            view.keep_open(lease.units)
+        scheduler.in_flight = (job.application_id, now)
+        proposal = scheduler.choose(job, view, token, now)
+        self.ledger.out.append(c.ProposeClaims(proposal=proposal))
+
+    def _view_of(self, scheduler: Scheduler) -> ClusterView:
+        """The scheduler's own view, which costs no more than what has changed since its last."""
+        view = self._views.get(scheduler.name)
+        if view is None:
+            view = self._views[scheduler.name] = self.ledger.state.view()
+        else:
+            view.renew()
+        return view
+
+    def proposed(self, proposal: Proposal, now: float) -> None:
+        """Commit a proposal, or park it behind a stream's lease."""
+        scheduler = self.schedulers.get(proposal.scheduler)
+        if scheduler is None or scheduler.in_flight is None:
+            return
+        job = scheduler.jobs.get(proposal.application_id)
+        pending = {} if job is None else job.pending
+        wanted = tuple(x for x in proposal.claims if x.entry.container_id in pending)
+        app = self.ledger.applications.get(proposal.application_id)
+        gang = 0 if app is None else gangs.missing(app)
+        wanted = self._spared(proposal, wanted, gang, now)
+        proposal = replace(proposal, claims=wanted, gang=gang)
+        outcomes = self.negotiator.commit(proposal, now)
+        if outcomes is None:
+            return
+        scheduler.in_flight = None
+        if job is not None:
+            self._settle(scheduler, job, outcomes, now)
+        if proposal.workload_class is WorkloadClass.STREAM:
+            self.negotiator.lease.release(scheduler.name, proposal.lease_token)
+            self.lease_free(now)
+        if isinstance(scheduler, RemoteScheduler):
+            self.send_changes(scheduler, now)
+            answer = c.ClaimsSettled(outcomes=tuple(outcomes), sequence=scheduler.sequence)
+            self.ledger.out.append(c.Reply(call_id=scheduler.call_id, answer=answer))
+            scheduler.call_id = 0
+        self._sleep(scheduler)
+
+    def _spared(
+        self, proposal: Proposal, claims: tuple[Claim, ...], gang: int, now: float
+    ) -> tuple[Claim, ...]:
+        """The claims without those on nodes that were excluded while they were on their way."""
+        avoided = self.ledger.exclusions.avoided(proposal.application_id, now)
+        if not avoided:
+            return claims
+        state = self.ledger.state
+        kept = tuple(
+            claim
+            for claim in claims
+            if (row := state.rows.get(claim.unit_id)) is None
+            or state.node(row) not in avoided
+            or not state.has_room_beside(avoided, claim.entry.demand)
+        )
+        together = gang or proposal.workload_class is WorkloadClass.STREAM
+        return () if together and len(kept) < len(claims) else kept
+
+    def woke(self, now: float, slept_s: float) -> None:
+        """This master slept: proposals and calls of schedulers may be here, and not read yet. Not
+        so a stream's lease: it is a right, and ends when its time is over."""
+        for scheduler in self.schedulers.values():
+            if scheduler.in_flight is not None:
+                application_id, since_s = scheduler.in_flight
+                scheduler.in_flight = (application_id, since_s + slept_s)
+            if isinstance(scheduler, RemoteScheduler):
+                scheduler.woke(now, slept_s)
+
+    def tick(self, now: float) -> None:
+        """End leases and proposals whose time is over."""
+        if self.negotiator.lease.expire(now) or self.negotiator.lease.holder is None:
+            self.lease_free(now)
+        for scheduler in self.schedulers.values():
+            if scheduler.in_flight is None:
+                if scheduler.jobs and scheduler.wake_at_s is None:
+                    self.wake(scheduler, now)
+            elif now - scheduler.in_flight[1] > self.ledger.bounds.proposal_timeout_s:
+                scheduler.in_flight = None
+                self._give_up(scheduler)
+                self.wake(scheduler, now)
+
+    def _give_up(self, scheduler: Scheduler) -> None:
+        """Forget the claims of a scheduler that have waited too long, lest they be taken for what
+        it proposes next; a remote one is told."""
+        parked = [x for x in self.negotiator.parked if x.scheduler != scheduler.name]
+        self.negotiator.parked.clear()
+        self.negotiator.parked.extend(parked)
+        if not isinstance(scheduler, RemoteScheduler) or not scheduler.call_id:
+            return
+        limit_s = self.ledger.bounds.proposal_timeout_s
+        error = Unavailable(
+            f"the claims have waited {limit_s:g} s for the end of a stream's lease; choose anew"
+        )
+        self.ledger.out.append(c.Refuse(call_id=scheduler.call_id, error=error))
+        scheduler.call_id = 0
+
+    def _to_lock(self, job: Job) -> frozenset[ResourceUnitId] | None:
+        """The units that a stream's lease is to lock; None for all."""
+        if self.ledger.bounds.lease_scope == "global":
+            return None
+        demands = Counter(demand_vector(request.resources) for request in job.pending.values())
+        view = self.ledger.state.view()
+        if job.avoid:
+            view.avoid(job.avoid)
+        return view.candidates(demands)
+
+    def _settle(self, scheduler: Scheduler, job: Job, outcomes: list[Outcome], now: float) -> None:
+        ledger, state = self.ledger, self.ledger.state
+        app = ledger.applications[job.application_id]
+        granted = scheduler.settle(job, outcomes, now)
+        app.refusal = job.last_refusal
+        for (entry, unit_id, _), decision, _ in granted:
+            container = app.containers[entry.container_id]
+            node = ledger.nodes[state.node(state.rows[unit_id])]
+            container.unit_id = unit_id
+            container.node = node.name
+            container.assigned_at_s = container.sent_at_s = now
+            how = "room at once" if decision is Decision.RUN else "queued at the unit"
+            container.life.move(ContainerState.ASSIGNED, now, how)
+            node.containers[entry.container_id] = container
+            # The application hears from its node, which knows whether the container runs or waits.
+            ledger.send(node, c.AssignContainer(spec=ledger.spec(container, app)))
+        if granted:
+            gangs.settled(app)
+        patience_s = self.ledger.bounds.retry_delay_max_s
+        if not outcomes and job.delay_s >= patience_s:
+            if job.pending and now - max(job.requested_at_s.values()) >= patience_s:
+                gangs.shrink(app)
+            self._refuse_hopeless(app, job, now)
+
+    def _refuse_hopeless(self, app: Application, job: Job, now: float) -> None:
+        """Asked for when nobody could know that no node would ever serve it; now one can."""
+        driver = is_driver(app.application_id)
+        refusals = {
+            resources: admission.refusal(self.ledger, resources, driver=driver)
+            or gangs.refusal(self.ledger, app, resources)
+            for resources in dict.fromkeys(request.resources for request in job.pending.values())
+        }
+        for container_id in list(job.pending):
+            container = app.containers[container_id]
+            why = refusals[container.request.resources]
+            if why:
+                self.withdraw(container)
+                notice = c.RequestRefused(
+                    executor_ids=(container.request.executor_id,),
+                    resource_profile_id=container.request.resource_profile_id,
+                    message=why,
+                )
+                self.ledger.out.append(
+                    c.NotifyApplication(application_id=app.application_id, notice=notice)
+                )
+                end = ContainerEnd(cause=EndCause.KILLED, message=why)
+                self.ledger.end_container(container, end, now)
+
+    def lease_free(self, now: float) -> None:
+        """First the batch commits that waited, then the next stream."""
+        for proposal in self.negotiator.unpark():
+            self.proposed(proposal, now)
+        waiting = self.negotiator.lease.waiting
+        if not waiting:
+            return
+        scheduler = self.schedulers[waiting[0]]
+        if isinstance(scheduler, RemoteScheduler):
+            self.grant_lease(scheduler, now)
+        else:
+            self.wake(scheduler, now)
+
+    def grant_lease(self, scheduler: RemoteScheduler, now: float) -> None:
+        """Answer a remote scheduler's call for the lease, if it is its turn; else it is queued."""
+        lease = self.negotiator.lease
+        job = scheduler.jobs.get(scheduler.lease_for)
+        if job is None or not scheduler.lease_call_id:
+            lease.withdraw(scheduler.name)
+            if scheduler.lease_call_id:
+                error = NotFound("the job waits for nothing more")
+                self.ledger.out.append(c.Refuse(call_id=scheduler.lease_call_id, error=error))
+            scheduler.lease_call_id = 0
+            return
+        token = lease.acquire(scheduler.name, now, self._to_lock(job))
+        if token is None:
+            return
+        self.send_changes(scheduler, now)
+        answer = c.LeaseGranted(
+            token=token,
+            expires_in_s=lease.expires_at_s - now,
+            sequence=scheduler.sequence,
+            units=lease.units,
+        )
+        self.ledger.out.append(c.Reply(call_id=scheduler.lease_call_id, answer=answer))
+        scheduler.lease_call_id = 0
+
+    def send_changes(
+        self, scheduler: RemoteScheduler, now: float, *, all_of_them: bool = True
+    ) -> None:
+        """Tell a remote scheduler what has changed since the last time."""
+        for application_id, job in scheduler.jobs.items():
+            gang = gangs.missing(self.ledger.applications[application_id])
+            avoid = self.ledger.exclusions.avoided(application_id, now)
+            if gang != job.gang or avoid != job.avoid:
+                job.gang, job.avoid = gang, avoid
+                scheduler.changed_jobs[application_id] = None
+        for message in scheduler.changes(now, all_of_them=all_of_them):
+            self.ledger.out.append(
+                c.SendToScheduler(
+                    scheduler=scheduler.name, session=scheduler.session, message=message
+                )
+            )
+
+    def _sleep(self, scheduler: Scheduler) -> None:
+        at_s = scheduler.next_time_s()
+        if at_s is not None:
+            self.wake(scheduler, at_s)

@@ -1,0 +1,312 @@
+"""The master's table as a mirror of its nodes: how their reports correct the books.
+
+The node decides who starts; the table says what the node has said. Each heartbeat lists every
+container the node knows, so a lost message costs a heartbeat, not a container:
+
+- known here, absent there: sent again if the node never answered, else lost; given up if the node
+  is being drained;
+- running there, ended or unknown here: stopped;
+- to be stopped here, still running there: told again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from hrm.core.master.drains import Drains
+from hrm.core.master.exclusion import is_failure
+from hrm.core.master.placement import Placing
+from hrm.core.master.state import Application, Container, Ledger, Node
+from hrm.core.messages import commands as c
+from hrm.core.messages.claims import Entry
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.vocabulary.feasibility import demand_vector, fits
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ApplicationState,
+    ContainerEnd,
+    ContainerId,
+    ContainerRequest,
+    ContainerState,
+    ContainerStatus,
+    EndCause,
+    NodeName,
+    NodeState,
+    is_driver,
+)
+
+__all__ = ["Mirror"]
+
+
+class Mirror:
+    """``unclaimed``: by application and container, what nodes have said last of containers that
+    belong to none that this master knows. While such a one may yet be taken back
+    (``Ledger.forgot_until_s``), they are left alone; a node that has fallen silent since may run
+    them still. ``_told_by`` has all of these by node, and some that were claimed meanwhile: what a
+    node says anew must not cost a look at those of all others. The other books are the ledger's.
+    """
+
+    def __init__(self, ledger: Ledger, placing: Placing, drains: Drains) -> None:
+        self.ledger = ledger
+        self.placing = placing
+        self.drains = drains
+        self.unclaimed: dict[
+            ApplicationId, dict[ContainerId, tuple[NodeName, ContainerStatus]]
+        ] = {}
+        self._told_by: defaultdict[NodeName, set[tuple[ApplicationId, ContainerId]]]
+        self._told_by = defaultdict(set)
+
+    def claim(self, app: Application, now: float) -> None:
+        """An application is taken back: with all that nodes have said of it."""
+        for name, status in self.unclaimed.pop(app.application_id, {}).values():
+            node = self.ledger.nodes.get(name)
+            if node is not None and node.state is not NodeState.LOST:
+                self.apply(node, status, now)
+            elif status.state is not ContainerState.ENDED:
+                end = ContainerEnd(cause=EndCause.NODE_LOST, message=f"{name} is lost")
+                self.ledger.end_container(self._adopt(app, status, now), end, now)
+
+    def reconcile(
+        self, node: Node, statuses: tuple[ContainerStatus, ...], now: float, *, registration: bool
+    ) -> None:
+        """Make the books agree with the full list of a node."""
+        if self.unclaimed:
+            self._forget_unclaimed(node, now)
+        listed = {status.container_id for status in statuses}
+        absent = [x for name, x in node.containers.items() if name not in listed]
+        absent = [x for x in absent if not self._given_up(node, x, now)]
+        ended, waiting = ContainerState.ENDED, ContainerState.WAITING
+        for status in statuses:
+            if status.state is ended:
+                self.apply(node, status, now)
+        for status in statuses:
+            if status.state is not ended and status.state is not waiting:
+                self.apply(node, status, now)
+        for status in statuses:
+            if status.state is waiting:
+                self.apply(node, status, now)
+        # Only now that the node has been told the classes of those that it runs.
+        for container in absent:
+            self._send_again(node, container, now, registration=registration)
+
+    def _forget_unclaimed(self, node: Node, now: float) -> None:
+        """The node says anew what it has; or nobody has claimed anything in time."""
+        if now >= self.ledger.forgot_until_s:
+            self.unclaimed.clear()
+            self._told_by.clear()
+        for application_id, container_id in self._told_by.pop(node.name, ()):
+            found = self.unclaimed.get(application_id, {})
+            if container_id in found and found[container_id][0] == node.name:
+                del found[container_id]
+                if not found:
+                    del self.unclaimed[application_id]
+
+    def _given_up(self, node: Node, container: Container, now: float) -> bool:
+        """End a container that its node does not know, unless it may be on its way there."""
+        if container.state is not ContainerState.ASSIGNED:
+            message = f"{node.name} no longer knows it"
+            self.end(container, ContainerEnd(cause=EndCause.LOST, message=message), now)
+            return True
+        if node.state is NodeState.DRAINING:
+            message = f"{node.name} was drained before it arrived there"
+            # Or it arrived after this list had left: then it is stopped as a stranger. A driver may
+            # have a lease by then, and the next one waits for its end.
+            is_lost = is_driver(container.application_id)
+            cause = EndCause.LOST if is_lost else EndCause.PREEMPTED
+            self.end(container, ContainerEnd(cause=cause, message=message), now)
+            return True
+        return False
+
+    def _send_again(
+        self, node: Node, container: Container, now: float, *, registration: bool
+    ) -> None:
+        if container.state is not ContainerState.ASSIGNED:
+            return
+        if registration:
+            self._mirror(node, container, now, running=False)
+        if registration or now - container.sent_at_s >= self.ledger.bounds.resend_delay_s:
+            container.sent_at_s = now
+            self.ledger.send(node, c.AssignContainer(spec=self.ledger.spec(container)))
+
+    def apply(self, node: Node, status: ContainerStatus, now: float) -> None:
+        """Take in what a node says of one container."""
+        app = self.ledger.applications.get(status.application_id)
+        container = None if app is None else app.containers.get(status.container_id)
+        if app is None and now < self.ledger.forgot_until_s:
+            self.ledger.has_forgotten = True
+            found = self.unclaimed.setdefault(status.application_id, {})
+            found[status.container_id] = (node.name, status)
+            self._told_by[node.name].add((status.application_id, status.container_id))
+            return
+        if container is None and app is not None and self._may_adopt(app, status):
+            container = self._adopt(app, status, now)
+        if status.state is ContainerState.ENDED:
+            self._apply_ended(node, container, status, now)
+            return
+        if container is None or container.node not in (None, node.name):
+            # One that is being stopped answers every order with a report: asking again for each
+            # of them would never end.
+            if status.state is not ContainerState.STOPPING:
+                self._stop_stranger(node, status.container_id)
+            return
+        self._update(node, container, status, now)
+
+    def _apply_ended(
+        self, node: Node, container: Container | None, status: ContainerStatus, now: float
+    ) -> None:
+        """What has ended is not started again, not even one that an earlier master granted and
+        that its AppMaster has asked this one for meanwhile."""
+        if container is not None and container.node in (None, node.name):
+            if container.state is ContainerState.PENDING:
+                self.placing.withdraw(container)
+            end = status.end or ContainerEnd(cause=EndCause.LOST)
+            is_excluded = self._failed_quickly(node, container, end, now)
+            self.end(container, end, now)
+            if is_excluded:
+                self.drains.turn_away(node, now, container.application_id)
+        self.ledger.send(node, c.AcknowledgeEnded(container_ids=(status.container_id,)))
+
+    def _failed_quickly(
+        self, node: Node, container: Container, end: ContainerEnd, now: float
+    ) -> bool:
+        """Count it against the node if it did; true: that excludes it for the application."""
+        if container.state is ContainerState.STOPPING or not is_failure(end):
+            return False
+        ran_s = now - container.started_at_s if container.started_at_s else 0.0
+        if ran_s >= self.ledger.bounds.node_failure_run_s:
+            return False
+        return self.ledger.exclusions.failed(container.application_id, node.name, end, now)
+
+    def _may_adopt(self, app: Application, status: ContainerStatus) -> bool:
+        """Unknown containers of a live application belong to an earlier master's grants."""
+        if app.life.state.ended or not app.recovered:
+            return False
+        return app.find(status.container_id) is None
+
+    def _adopt(self, app: Application, status: ContainerStatus, now: float) -> Container:
+        request = ContainerRequest(
+            executor_id=status.executor_id,
+            resource_profile_id=status.resource_profile_id,
+            resources=status.resources,
+            expected_duration_s=status.expected_duration_s,
+        )
+        return self.ledger.new_container(app, request, status.assigned_at_s or now)
+
+    def _update(
+        self, node: Node, container: Container, status: ContainerStatus, now: float
+    ) -> None:
+        app = self.ledger.applications[container.application_id]
+        if container.state is ContainerState.PENDING:
+            self.placing.withdraw(container)
+        if container.node is None:
+            container.node = node.name
+            row = self.ledger.state.rows.get(status.unit_id)
+            container.unit_id = status.unit_id if row is None else self.ledger.state.ids[row]
+            container.assigned_at_s = status.assigned_at_s
+            node.containers[container.container_id] = container
+        container.stdout_url, container.stderr_url = status.stdout_url, status.stderr_url
+        container.usage = status.usage
+        running = status.state is not ContainerState.WAITING
+        self._mirror(node, container, now, running=running)
+        if container.state is ContainerState.STOPPING:
+            self._stop_again(node, container, status, now)
+            return
+        before = container.state
+        if status.state is ContainerState.STOPPING:
+            container.life.move(ContainerState.STOPPING, now, "the node stops it")
+        elif running:
+            self._started(app, container, status, now)
+        else:
+            container.life.move(ContainerState.WAITING, now, "in the unit's queue")
+        if status.workload_class is not app.record.workload_class:
+            message = c.SetContainerClass(
+                container_id=container.container_id, workload_class=app.record.workload_class
+            )
+            self.ledger.send(node, message)
+        if container.state is not before:
+            self.ledger.tell(container)
+        overdue = now - container.sent_at_s >= self.ledger.bounds.resend_delay_s
+        if (
+            overdue
+            and node.name in self.drains.moving
+            and container.state is ContainerState.RUNNING
+        ):
+            self.drains.decommission(node, container, now)
+
+    def _started(
+        self, app: Application, container: Container, status: ContainerStatus, now: float
+    ) -> None:
+        if not container.life.move(ContainerState.RUNNING, now, "started by its node"):
+            return
+        first = container.started_at_s == 0.0
+        container.started_at_s = min(now, status.started_at_s or now)
+        if first:
+            app.waits += 1
+            app.waited_s += max(0.0, container.started_at_s - container.requested_at_s)
+        if app.life.state is ApplicationState.SUBMITTED:
+            self.ledger.move_application(
+                app, ApplicationState.RUNNING, now, "its first container runs"
+            )
+
+    def _stop_again(
+        self, node: Node, container: Container, status: ContainerStatus, now: float
+    ) -> None:
+        overdue = now - container.sent_at_s >= self.ledger.bounds.resend_delay_s
+        if status.state is not ContainerState.STOPPING and overdue:
+            # Where its node wanted it to end, and has forgotten, it has not done its work.
+            cause = EndCause.RELEASED if container.told_to_stop else EndCause.PREEMPTED
+            self.ledger.send_stop(node, container, cause, "told again", now)
+
+    def _stop_stranger(self, node: Node, container_id: ContainerId) -> None:
+        message = c.StopContainer(
+            container_id=container_id,
+            cause=EndCause.RELEASED,
+            reason="its application has ended, or has let go of it",
+            grace_s=self.ledger.bounds.stop_grace_s,
+        )
+        self.ledger.send(node, message)
+
+    def _mirror(self, node: Node, container: Container, now: float, *, running: bool) -> None:
+        """Make the table's queue of the container's unit say what the node says."""
+        queue = self.ledger.state.find(container.unit_id)
+        if queue is None:
+            return
+        container_id, before = container.container_id, queue.version
+        if running:
+            if container_id not in queue.running:
+                entry = queue.get(container_id) or self._entry(container)
+                if self._make_room(node, queue, entry):
+                    queue.run(entry, now)
+                elif container_id not in queue:
+                    queue.enqueue(entry)
+        elif container_id in queue.running:
+            queue.unrun(container_id)
+        elif container_id not in queue:
+            queue.enqueue(self._entry(container))
+        if queue.version != before:
+            self.ledger.refresh(container.unit_id)
+
+    def _make_room(self, node: Node, queue: UnitQueue, entry: Entry) -> bool:
+        """The node runs ``entry``: whatever was reserved but never confirmed must be waiting.
+
+        False: there is still no room, because the report of an end was lost. The next heartbeat
+        tells of that end, and then of ``entry``.
+        """
+        for each in (queue, *(sibling for sibling in queue.pool if sibling is not queue)):
+            for container_id in reversed(list(each.running)):
+                if fits(entry.demand, queue.free):
+                    return True
+                container = node.containers.get(container_id)
+                if container is None or container.state is ContainerState.ASSIGNED:
+                    each.unrun(container_id)
+        return fits(entry.demand, queue.free)
+
+    def _entry(self, container: Container) -> Entry:
+        app = self.ledger.applications[container.application_id]
+        duration_s = container.request.expected_duration_s or self.ledger.bounds.default_duration_s
+        demand = demand_vector(container.request.resources)
+        return Entry(container.container_id, app.record.workload_class, demand, duration_s)
+
+    def end(self, container: Container, end: ContainerEnd, now: float) -> None:
+        self.ledger.end_container(container, end, now)
+        self.placing.room_appeared(now)

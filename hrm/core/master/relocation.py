@@ -1,0 +1,134 @@
+"""Waiting containers that go where there is room now.
+
+A container waits at the unit that was to have room for it first. That was a guess: what runs there
+may run on, and units elsewhere become free meanwhile. Whoever asks next starts there at once, while
+the one that came before waits on. So, from time to time, those that have waited for long are looked
+for, and for each there is room for elsewhere its node is told to give it back, if it waits still.
+It ends there, its application asks again, as after a drain, and the request goes to the room.
+
+There must be room now: a place in a line is given up for nothing less. A container stays where it
+is if it belongs to a gang that is not complete, and so does a driver, whose end would count as one
+of its attempts. One container is moved to a unit at a time, and the next no sooner than
+``relocation_wait_s`` later: it takes its application a while to ask again.
+
+Source: not in the HRM paper, whose containers stay with their unit (sections 3.3 and 3.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from hrm.core.master import gangs
+from hrm.core.master.state import Container, Ledger
+from hrm.core.vocabulary.columns import Ints
+from hrm.core.vocabulary.feasibility import Vector, fits
+from hrm.core.vocabulary.model import ContainerState, EndCause, NodeName, ResourceUnitId, is_driver
+
+__all__ = ["ROWS_MAX", "Relocation"]
+
+ROWS_MAX = 256
+"""Units with waiters, and units with room, that are looked at in one go; others come next time."""
+
+
+class Relocation:
+    """Looks at all units, some at a time."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._from = self._room_from = 0
+        self._offered: dict[ResourceUnitId, float] = {}
+        self._look_at_s = 0.0
+
+    def tick(self, now: float) -> None:
+        """Once in a while, all that may be better off elsewhere."""
+        ledger = self._ledger
+        if now < self._look_at_s or ledger.recovering:
+            return
+        self._look_at_s = now + ledger.bounds.relocation_period_s
+        state = ledger.state
+        waiting = state.waiting_batch + state.waiting_stream
+        rows = np.flatnonzero(waiting)
+        if not len(rows) or not (room := self._room(waiting, now)):
+            return
+        hopeless: set[tuple[Vector, frozenset[NodeName]]] = set()
+        for container, demand in sorted(self._waiting(rows, now), key=_age):
+            avoided = ledger.exclusions.avoided(container.application_id, now)
+            if (demand, avoided) in hopeless:
+                continue
+            places = self._places(demand, room, avoided)
+            row = next((x for x in places if state.node(x) != container.node), None)
+            if row is not None:
+                del room[row]
+                self._offered[state.ids[row]] = now
+                self._give_back(container, f"{state.node(row)} has room now", now)
+            elif not places:
+                hopeless.add((demand, avoided))
+
+    def _give_back(self, container: Container, reason: str, now: float) -> None:
+        assert container.node is not None
+        node, cause = self._ledger.nodes[container.node], EndCause.PREEMPTED
+        self._ledger.send_stop(node, container, cause, reason, now, only_if_waiting=True)
+
+    def _places(
+        self, demand: Vector, room: dict[int, Vector], avoided: frozenset[NodeName]
+    ) -> list[int]:
+        """Rows that could start such a container at once; the first two nodes' are enough."""
+        state, found = self._ledger.state, list[int]()
+        for row, free in room.items():
+            if state.node(row) in avoided or not fits(demand, free):
+                continue
+            if demand[2] or not state.gpu_only[row]:
+                found.append(row)
+                if state.node(row) != state.node(found[0]):
+                    break
+        return found
+
+    def _room(self, waiting: Ints, now: float) -> dict[int, Vector]:
+        """Rows at which nobody waits and something is free, with what is free. Where somebody is on
+        the way, there is none."""
+        state, wait_s = self._ledger.state, self._ledger.bounds.relocation_wait_s
+        self._offered = {unit: at for unit, at in self._offered.items() if now - at < wait_s}
+        free = state.free
+        rows = np.flatnonzero(state.open & (free[:, 0] > 0) & (free[:, 3] > 0) & (waiting == 0))
+        some, self._room_from = _some(rows, self._room_from)
+        numbers = free[some].tolist()
+        return {
+            int(row): (a, b, c, d)
+            for row, (a, b, c, d) in zip(some, numbers, strict=True)
+            if state.ids[row] not in self._offered
+        }
+
+    def _waiting(self, rows: Ints, now: float) -> Iterator[tuple[Container, Vector]]:
+        """Those that may move, with what they ask for; at some units now, at others next time."""
+        ledger, state = self._ledger, self._ledger.state
+        some, self._from = _some(rows, self._from)
+        for row in some:
+            queue = state.queue(int(row))
+            node = ledger.nodes[state.node(int(row))]
+            for entry in (*queue.stream_waiting.values(), *queue.batch_waiting.values()):
+                container = node.containers.get(entry.container_id)
+                if container is not None and self._may_move(container, now):
+                    yield container, entry.demand
+
+    def _may_move(self, container: Container, now: float) -> bool:
+        bounds = self._ledger.bounds
+        return (
+            container.state is ContainerState.WAITING
+            and not container.told_to_stop
+            and now - container.assigned_at_s >= bounds.relocation_wait_s
+            and now - container.sent_at_s >= bounds.resend_delay_s
+            and not is_driver(container.application_id)
+            and not gangs.missing(self._ledger.applications[container.application_id])
+        )
+
+
+def _some(rows: Ints, start: int) -> tuple[Ints, int]:
+    """Some of these rows, in order from ``start`` on and then from the first; where to go on."""
+    some = np.roll(rows, -int(np.searchsorted(rows, start)))[:ROWS_MAX]
+    return some, int(some[-1]) + 1 if len(rows) > ROWS_MAX else 0
+
+
+def _age(found: tuple[Container, Vector]) -> tuple[float, str]:
+    return found[0].assigned_at_s, found[0].container_id

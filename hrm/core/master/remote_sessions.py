@@ -1,0 +1,173 @@
+"""The master's conversation with schedulers of other processes;
+``core.scheduling.remote_scheduler`` has the idea.
+
+Nothing that they say is believed: claims are for containers that wait in their own jobs, once each,
+with the demand that the application asked for, under the job's own class.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hrm.core.master.placement import Placing
+from hrm.core.master.state import Ledger
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.claims import Claim
+from hrm.core.scheduling.negotiator import Negotiator
+from hrm.core.scheduling.remote_scheduler import RemoteScheduler
+from hrm.core.scheduling.scheduler import Job
+from hrm.errors import AlreadyExists, HrmError, InvalidRequest, NotFound
+
+__all__ = ["Remotes"]
+
+
+class Remotes:
+    """Invariant: a scheduler of ``placing.schedulers`` is remote iff it has a live session."""
+
+    def __init__(self, ledger: Ledger, placing: Placing, negotiator: Negotiator) -> None:
+        self.ledger = ledger
+        self.placing = placing
+        self.negotiator = negotiator
+
+    def connected(self, event: e.SchedulerConnected) -> None:
+        if event.scheduler in self.placing.schedulers:
+            message = (
+                f"another scheduler is called {event.scheduler}; give this one another name "
+                f"(--name), or stop the other"
+            )
+            self._refuse(event.call_id, AlreadyExists(message))
+            return
+        scheduler = RemoteScheduler(
+            event.scheduler, event.session, self.ledger.state, self.ledger.bounds, event.now
+        )
+        self.placing.schedulers[scheduler.name] = scheduler
+        self.ledger.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
+        self._send(scheduler, event.now)
+
+    def disconnected(self, event: e.SchedulerDisconnected) -> None:
+        scheduler = self._find(event.scheduler, event.session)
+        if scheduler is not None:
+            self._lose(scheduler, event.now)
+
+    def proposed(self, event: e.ClaimsProposed) -> None:
+        """Claims of a remote scheduler; those of the others go to ``placing`` straight away."""
+        name = event.proposal.scheduler
+        if not event.call_id:
+            if not isinstance(self.placing.schedulers.get(name), RemoteScheduler):
+                self.placing.proposed(event.proposal, event.now)
+            return
+        scheduler = self._find(name, event.session)
+        if scheduler is None:
+            self._refuse(event.call_id, _over(name))
+            return
+        if scheduler.in_flight is not None:
+            message = f"a proposal of {name} waits for a stream's lease; wait for its outcome"
+            self._refuse(event.call_id, InvalidRequest(message))
+            return
+        scheduler.heard_at_s = event.now
+        scheduler.rounds += 1
+        scheduler.call_id = event.call_id
+        scheduler.in_flight = (event.proposal.application_id, event.now)
+        proposal = event.proposal
+        job = scheduler.jobs.get(proposal.application_id)
+        if job is not None:
+            job.policy_fault = event.problem
+            claims = _checked(scheduler, job, proposal.claims)
+            proposal = replace(proposal, claims=claims, workload_class=job.workload_class)
+        self.placing.proposed(proposal, event.now)
+
+    def lease_requested(self, event: e.LeaseRequested) -> None:
+        scheduler = self._find(event.scheduler, event.session)
+        if scheduler is None:
+            self._refuse(event.call_id, _over(event.scheduler))
+            return
+        scheduler.heard_at_s = event.now
+        job = scheduler.jobs.get(event.application_id)
+        if job is None:
+            message = f"{event.application_id} waits for nothing at {event.scheduler}"
+            self._refuse(event.call_id, NotFound(message))
+            return
+        if scheduler.lease_call_id:
+            self._refuse(scheduler.lease_call_id, InvalidRequest("a later call asks for the lease"))
+        scheduler.lease_call_id = event.call_id
+        scheduler.lease_for = event.application_id
+        self.placing.grant_lease(scheduler, event.now)
+
+    def lease_returned(self, event: e.LeaseReturned) -> None:
+        scheduler = self._find(event.scheduler, event.session)
+        if scheduler is None:
+            self._refuse(event.call_id, _over(event.scheduler))
+            return
+        self.negotiator.lease.expire(event.now)
+        if not self.negotiator.lease.release(event.scheduler, event.token):
+            message = (
+                f"{event.scheduler} does not hold the lease under token {event.token}: it has "
+                f"been given back, or its time was over"
+            )
+            self._refuse(event.call_id, InvalidRequest(message))
+            return
+        self.placing.lease_free(event.now)
+        self.ledger.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
+
+    def tick(self, now: float) -> None:
+        for scheduler in list(self.placing.schedulers.values()):
+            if isinstance(scheduler, RemoteScheduler) and scheduler.silent(now):
+                drop = c.DropScheduler(scheduler=scheduler.name, session=scheduler.session)
+                self.ledger.out.append(drop)
+                self._lose(scheduler, now)
+
+    def flush(self, now: float) -> None:
+        """Send what has changed to whom it concerns; after every event."""
+        for scheduler in self.placing.schedulers.values():
+            if isinstance(scheduler, RemoteScheduler):
+                self._send(scheduler, now, all_of_them=False)
+
+    def _send(self, scheduler: RemoteScheduler, now: float, *, all_of_them: bool = True) -> None:
+        self.placing.send_changes(scheduler, now, all_of_them=all_of_them)
+
+    def _lose(self, scheduler: RemoteScheduler, now: float) -> None:
+        """Give its jobs to others, and back what it held."""
+        del self.placing.schedulers[scheduler.name]
+        self.ledger.state.unwatch(scheduler.units)
+        parked = [x for x in self.negotiator.parked if x.scheduler != scheduler.name]
+        self.negotiator.parked.clear()
+        self.negotiator.parked.extend(parked)
+        lease = self.negotiator.lease
+        lease.withdraw(scheduler.name)
+        if lease.holder == scheduler.name:
+            lease.release(scheduler.name, lease.token)
+        for call_id in (scheduler.call_id, scheduler.lease_call_id):
+            if call_id:
+                self._refuse(call_id, _over(scheduler.name))
+        for app in self.ledger.applications.values():
+            if app.scheduler == scheduler.name:
+                app.scheduler = self.placing.choose_scheduler()
+        for application_id, job in scheduler.jobs.items():
+            app = self.ledger.applications[application_id]
+            for container_id in job.pending:
+                self.placing.hand_over(app, app.containers[container_id], now)
+        self.placing.lease_free(now)
+
+    def _find(self, name: str, session: int) -> RemoteScheduler | None:
+        scheduler = self.placing.schedulers.get(name)
+        if isinstance(scheduler, RemoteScheduler) and scheduler.session == session:
+            return scheduler
+        return None
+
+    def _refuse(self, call_id: int, error: HrmError) -> None:
+        self.ledger.out.append(c.Refuse(call_id=call_id, error=error))
+
+
+def _checked(scheduler: RemoteScheduler, job: Job, claims: tuple[Claim, ...]) -> tuple[Claim, ...]:
+    """The claims for what the job waits for, each container once, with what it asked for."""
+    asked = {claim.entry.container_id: claim for claim in reversed(claims)}
+    wanted = {x: asked[x] for x in job.pending if x in asked}
+    entries = {
+        x: scheduler.entry(x, job.workload_class, request) for x, request in job.pending.items()
+    }
+    return tuple(claim._replace(entry=entries[x]) for x, claim in wanted.items())
+
+
+def _over(name: str) -> NotFound:
+    return NotFound(f"no scheduler {name} is subscribed in this session; subscribe again")

@@ -1,0 +1,66 @@
+"""A wish to cut a node anew, from the person who has it to the node and back.
+
+Only the node knows its cores and GPUs, so only the node can say whether a binding is possible; the
+master carries the wish there and the answer back. The new units come by another way: the node
+registers again, as it does after every break of its stream.
+"""
+
+from __future__ import annotations
+
+from hrm.core.master.state import Ledger
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.model import NodeName, NodeState
+from hrm.errors import InvalidRequest, NotFound, Unavailable
+
+__all__ = ["Rebinding"]
+
+
+class Rebinding:
+    """``pending``: callers that wait for a node's answer, with the time when they stop waiting."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.pending: dict[int, tuple[NodeName, float]] = {}
+
+    def requested(self, event: e.RebindRequested) -> None:
+        node = self.ledger.nodes.get(event.node)
+        if node is None or node.state is NodeState.LOST:
+            what = "no such node" if node is None else "that node is lost"
+            error = NotFound(f"{what}: {event.node}; hrm nodes lists them")
+            self.ledger.out.append(c.Refuse(call_id=event.call_id, error=error))
+            return
+        message = c.RebindUnits(
+            request_id=event.call_id,
+            mode=event.mode,
+            bound_cores=event.bound_cores,
+            reserve_cores=event.reserve_cores,
+        )
+        self.pending[event.call_id] = (node.name, event.now + self.ledger.bounds.rebind_timeout_s)
+        self.ledger.send(node, message)
+
+    def answered(self, event: e.RebindAnswered) -> None:
+        """A node's answer; one that nobody waits for any more is dropped."""
+        if self.pending.get(event.request_id, ("", 0.0))[0] != event.node:
+            return
+        del self.pending[event.request_id]
+        if event.accepted:
+            reply = c.Reply(call_id=event.request_id, answer=c.Rebound(message=event.message))
+            self.ledger.out.append(reply)
+        else:
+            error = InvalidRequest(event.message)
+            self.ledger.out.append(c.Refuse(call_id=event.request_id, error=error))
+
+    def woke(self, slept_s: float) -> None:
+        """This master slept: the answers may be here, and not read yet."""
+        for call_id, (name, until_s) in self.pending.items():
+            self.pending[call_id] = (name, until_s + slept_s)
+
+    def tick(self, now: float) -> None:
+        for call_id, (name, until_s) in list(self.pending.items()):
+            if now >= until_s:
+                del self.pending[call_id]
+                error = Unavailable(
+                    f"{name} has not answered; hrm nodes shows how it is cut, then try again"
+                )
+                self.ledger.out.append(c.Refuse(call_id=call_id, error=error))

@@ -1,0 +1,436 @@
+"""The master's books: applications, containers and nodes, and the outbox of commands.
+
+Everything that the parts of the master's core share is kept here, with the few moves that touch
+several books at once, so that no part can change one and forget the other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from hrm.core.master.exclusion import Exclusions
+from hrm.core.master.holdings import Holdings
+from hrm.core.messages import commands as c
+from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import (
+    NO_LAUNCH,
+    ApplicationId,
+    ApplicationState,
+    ContainerEnd,
+    ContainerId,
+    ContainerRequest,
+    ContainerSpec,
+    ContainerState,
+    ContainerStatus,
+    EndCause,
+    LaunchContext,
+    NodeName,
+    NodeState,
+    Progress,
+    ResourceUnit,
+    ResourceUnitId,
+    Shortcut,
+    Usage,
+    WorkloadClass,
+    container_id_of,
+)
+from hrm.core.vocabulary.records import ApplicationRecord
+from hrm.core.vocabulary.run_times import FinishTimes, RunTimes, length_bound
+from hrm.core.vocabulary.transitions import APPLICATION, CONTAINER, NODE, Lifecycle, Watch
+
+__all__ = ["Application", "Container", "Ledger", "Node"]
+
+
+NO_UNIT = ResourceUnitId("")
+
+
+@dataclass(slots=True)
+class Container:
+    """One container, from the request to the end. ``end`` is set iff it is ENDED; ``told_to_stop``:
+    by this master, not by its node. ``held``: a node that is not back yet may be running it."""
+
+    container_id: ContainerId
+    application_id: ApplicationId
+    request: ContainerRequest
+    life: Lifecycle[ContainerState]
+    requested_at_s: float
+    node: NodeName | None = None
+    unit_id: ResourceUnitId = NO_UNIT
+    assigned_at_s: float = 0.0
+    started_at_s: float = 0.0
+    ended_at_s: float = 0.0
+    sent_at_s: float = 0.0
+    told_to_stop: bool = False
+    held: bool = False
+    end: ContainerEnd | None = None
+    stdout_url: str = ""
+    stderr_url: str = ""
+    usage: Usage | None = None
+
+    @property
+    def state(self) -> ContainerState:
+        return self.life.state
+
+
+@dataclass(slots=True)
+class Application:
+    """One application. ``containers`` are the live ones, ``ended`` the latest of the others, with
+    their ids in ``ended_ids``.
+
+    ``doubtful_until_s``: known from an earlier master, and what it asks this one for until then may
+    be what it asked that one for; None before its AppMaster has come, 0 after its first requests.
+
+    ``excused_s``: until then its AppMaster's absence does not count
+    (``hrm.core.vocabulary.wakefulness``).
+
+    ``gang_min``: how many containers must be placed before the first of them may be, 0 once that is
+    so; see ``Placing.gang_of``. ``kept_bytes``: of an ended one, see ``core.master.holdings``.
+    """
+
+    record: ApplicationRecord
+    life: Lifecycle[ApplicationState]
+    scheduler: str
+    launch: LaunchContext = NO_LAUNCH
+    session: int | None = None
+    detached_at_s: float | None = None
+    containers: dict[ContainerId, Container] = field(default_factory=dict)
+    ended: deque[Container] = field(default_factory=deque)
+    ended_ids: set[ContainerId] = field(default_factory=set)
+    progress: Progress | None = None
+    last_executor_number: int = 0
+    waits: int = 0
+    waited_s: float = 0.0
+    refusal: str = ""
+    recovered: bool = False
+    doubtful_until_s: float | None = 0.0
+    gang_min: int = 0
+    kept_bytes: int = 0
+    excused_s: float = 0.0
+
+    @property
+    def application_id(self) -> ApplicationId:
+        return self.record.application_id
+
+    def find(self, container_id: ContainerId) -> Container | None:
+        live = self.containers.get(container_id)
+        if live is not None or container_id not in self.ended_ids:
+            return live
+        return next((x for x in self.ended if x.container_id == container_id), None)
+
+    @property
+    def away_since_s(self) -> float | None:
+        """Since when its AppMaster's absence counts; None: it is there."""
+        return None if self.detached_at_s is None else max(self.detached_at_s, self.excused_s)
+
+    def is_doubtful(self, now: float) -> bool:
+        """May it ask for what an earlier master granted?"""
+        return self.doubtful_until_s is None or now < self.doubtful_until_s
+
+    def in_state(self, *states: ContainerState) -> list[Container]:
+        return [x for x in self.containers.values() if x.state in states]
+
+
+@dataclass(slots=True)
+class Node:
+    """One node. ``containers`` are all and only the live containers assigned to it; ``owner`` is
+    the digest of its agent's ownership key, ``incarnations`` the latest to register with it.
+
+    ``excused_s``: until then its silence does not count (``hrm.core.vocabulary.wakefulness``).
+    """
+
+    name: NodeName
+    life: Lifecycle[NodeState]
+    identity: str
+    incarnation: str
+    host: str
+    endpoint: str
+    units: tuple[ResourceUnit, ...]
+    isolation: str
+    spark_versions: tuple[str, ...]
+    platform: str
+    registered_at_s: float
+    last_heard_s: float
+    sequence: int = 0
+    connected: bool = True
+    containers: dict[ContainerId, Container] = field(default_factory=dict)
+    usage: Usage | None = None
+    shortcuts: tuple[Shortcut, ...] = ()
+    remarks: tuple[str, ...] = ()
+    owner: str = ""
+    excused_s: float = 0.0
+    incarnations: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> NodeState:
+        return self.life.state
+
+    @property
+    def silent_since_s(self) -> float:
+        return max(self.last_heard_s, self.excused_s)
+
+
+class Ledger:
+    """All books of one master.
+
+    Invariants:
+        ``live`` has all and only those of ``applications`` that have not ended.
+        A container is in its application's ``containers`` iff it has not ended.
+        It is in its node's ``containers`` iff it has a node and has not ended.
+        A node that is not LOST has all and only its units in ``state``.
+        PENDING containers are with a scheduler iff they are not ``held``, which none is unless
+        ``recovering``: a node that has not come back yet may be running those.
+
+    ``forgot_until_s``: until then the store may lack applications that run; what is unknown is left
+    alone. ``has_forgotten``: it does; then it may lack nodes, too. ``ahead``: nodes and
+    applications that do not follow this master, and why (``hrm.core.master.epochs``).
+
+    ``watch`` hears of every move of an application, container or node, of new ones, and of nodes
+    that are excluded.
+    """
+
+    def __init__(self, epoch: int, bounds: Bounds, watch: Watch | None = None) -> None:
+        self.epoch = epoch
+        self.bounds = bounds
+        self.watch = watch
+        self.state = SharedState()
+        self.applications: dict[ApplicationId, Application] = {}
+        self.live: dict[ApplicationId, Application] = {}
+        self._by_key: dict[tuple[str, str], ApplicationId] = {}
+        self.ended: deque[ApplicationId] = deque()
+        self.nodes: dict[NodeName, Node] = {}
+        self.out: list[c.MasterCommand] = []
+        self.recovering = False
+        self.epoch_id = ""
+        self.has_forgotten = False
+        self.forgot_until_s = float("-inf")
+        self.ahead: dict[str, str] = {}
+        self.run_times = RunTimes(bounds.run_times_kept)
+        self.finish_times = FinishTimes(bounds.default_duration_s)
+        self.exclusions = Exclusions(bounds, watch)
+        self.holdings = Holdings(bounds)
+
+    def live_applications(self) -> list[Application]:
+        return list(self.live.values())
+
+    def submitted_as(self, owner: str, submission_key: str) -> Application | None:
+        """The live application of this try of this driver: another owner's has another key."""
+        return self.live.get(self._by_key.get((owner, submission_key), ApplicationId("")))
+
+    def claim(self, app: Application, owner: str) -> None:
+        """Enter the owner of an application that has none yet."""
+        self._by_key.pop(_key(app.record), None)
+        self.update_record(app, owner=owner)
+        self._by_key[_key(app.record)] = app.application_id
+
+    def new_container(self, app: Application, request: ContainerRequest, now: float) -> Container:
+        application_id, executor_id = app.record.application_id, request.executor_id
+        container_id = container_id_of(application_id, executor_id)
+        pending, watch = ContainerState.PENDING, self.watch
+        life = Lifecycle("container", container_id, CONTAINER, pending, watch)
+        container = Container(container_id, application_id, request, life, now)
+        app.containers[container_id] = container
+        if watch is not None:
+            life.owner = container
+            watch(("container", container_id, container, None, pending, now, "asked for"))
+        if executor_id.isdecimal() and (number := int(executor_id)) > app.last_executor_number:
+            app.last_executor_number = number
+        return container
+
+    def new_application(self, record: ApplicationRecord, scheduler: str) -> Application:
+        name = record.application_id
+        life = Lifecycle("application", name, APPLICATION, record.state, self.watch)
+        app = Application(
+            record,
+            life,
+            scheduler,
+            last_executor_number=record.last_executor_number,
+            gang_min=0 if record.first_running_at_s else record.gang_min,
+        )
+        self.applications[record.application_id] = app
+        if not record.state.ended:
+            self.live[record.application_id] = app
+            self._by_key[_key(record)] = record.application_id
+        return app
+
+    def new_node_life(self, name: NodeName) -> Lifecycle[NodeState]:
+        return Lifecycle("node", name, NODE, NodeState.ALIVE, self.watch)
+
+    def move_application(
+        self, app: Application, to: ApplicationState, now: float, why: str
+    ) -> None:
+        """Change an application's state and write it down."""
+        if not app.life.move(to, now, why):
+            return
+        changes: dict[str, object] = {"state": to}
+        if to is ApplicationState.RUNNING and not app.record.first_running_at_s:
+            changes["first_running_at_s"] = now
+        if to.ended:
+            del self.live[app.application_id]
+            self._by_key.pop(_key(app.record), None)
+            changes["ended_at_s"] = now
+            changes["message"] = why
+            if app.progress is not None:
+                for name in ("tasks_total", "tasks_completed", "tasks_failed"):
+                    changes[name] = getattr(app.progress, name)
+        self.update_record(app, **changes)
+
+    def update_record(self, app: Application, **changes: object) -> None:
+        record = replace(app.record, last_executor_number=app.last_executor_number)
+        app.record = replace(record, **changes)  # type: ignore[arg-type]
+        self.out.append(c.PersistApplication(record=app.record))
+
+    def end_container(self, container: Container, end: ContainerEnd, now: float) -> None:
+        """Take a container out of every book and tell its application."""
+        container.life.move(ContainerState.ENDED, now, end.message or end.cause.value)
+        container.life.owner = None
+        container.end = end
+        container.ended_at_s = now
+        container.usage = None
+        self._leave_unit(container)
+        if container.started_at_s and _ran_its_course(end):
+            self.finish_times.finished(container.unit_id, now - container.started_at_s)
+            self.bound_waiting(container.unit_id)
+        if container.node is not None:
+            node = self.nodes.get(container.node)
+            if node is not None:
+                node.containers.pop(container.container_id, None)
+        app = self.applications[container.application_id]
+        del app.containers[container.container_id]
+        app.ended.append(container)
+        app.ended_ids.add(container.container_id)
+        self.holdings.container_ended(app, container)
+        while len(app.ended) > self.bounds.ended_containers_kept:
+            oldest = app.ended.popleft()
+            app.ended_ids.remove(oldest.container_id)
+            self.holdings.container_forgotten(app, oldest)
+        self.tell(container)
+
+    def bound_waiting(self, unit_id: ResourceUnitId) -> None:
+        """Let as many wait at a unit as ``waiting_bound`` says."""
+        queue = self.state.find(unit_id)
+        if queue is not None and self.bounds.waiting_bound == "feedback":
+            rate_per_s = self.finish_times.rate_per_s(unit_id)
+            tau_s = self.bounds.heartbeat_interval_s
+            limit = length_bound(queue.unit.run_limit, rate_per_s, tau_s)
+            self.state.limit_waiting(unit_id, limit)
+
+    def expected(self, app: Application, request: ContainerRequest) -> ContainerRequest:
+        """The request with a run time: its own, or that of earlier runs of the application."""
+        if request.expected_duration_s or app.record.workload_class is WorkloadClass.STREAM:
+            return request
+        if not self.run_times.rows:
+            return request
+        known = self.run_times.find((app.record.name, app.record.user, request.resource_profile_id))
+        return replace(request, expected_duration_s=known.mean_s) if known else request
+
+    def learn_run_times(self, app: Application, now: float) -> None:
+        """A batch application has succeeded: remember how long its containers ran."""
+        if app.record.workload_class is not WorkloadClass.BATCH or not self.run_times.limit:
+            return
+        durations_s: dict[int, list[float]] = {}
+        for container in (*app.ended, *app.containers.values()):
+            if container.started_at_s and (not container.end or _ran_its_course(container.end)):
+                duration_s = max(0.0, (container.ended_at_s or now) - container.started_at_s)
+                profile = container.request.resource_profile_id
+                durations_s.setdefault(profile, []).append(duration_s)
+        for profile, times_s in durations_s.items():
+            row = self.run_times.learned((app.record.name, app.record.user, profile), times_s)
+            self.out.append(c.PersistRunTime(row=row))
+            for key in self.run_times.put(row):
+                self.out.append(c.ForgetRunTime(key=key))
+
+    def tell(self, container: Container) -> None:
+        """Tell the container's application how it is."""
+        self.out.append(
+            c.NotifyApplication(
+                application_id=container.application_id,
+                notice=c.ContainerChanged(status=self.status(container)),
+            )
+        )
+
+    def send(self, node: Node, message: c.NodeMessage) -> None:
+        self.out.append(c.SendToNode(node=node.name, incarnation=node.incarnation, message=message))
+
+    def send_stop(
+        self,
+        node: Node,
+        container: Container,
+        cause: EndCause,
+        reason: str,
+        now: float,
+        *,
+        only_if_waiting: bool = False,
+    ) -> None:
+        """Tell a node to stop a container; ``only_if_waiting``: unless it has started."""
+        container.sent_at_s = now
+        container.told_to_stop = container.told_to_stop or not only_if_waiting
+        message = c.StopContainer(
+            container_id=container.container_id,
+            cause=cause,
+            reason=reason,
+            grace_s=self.bounds.stop_grace_s,
+            only_if_waiting=only_if_waiting,
+        )
+        self.send(node, message)
+
+    def status(self, container: Container) -> ContainerStatus:
+        app, request = self.applications[container.application_id], container.request
+        return ContainerStatus(
+            container_id=container.container_id,
+            application_id=container.application_id,
+            executor_id=request.executor_id,
+            resource_profile_id=request.resource_profile_id,
+            workload_class=app.record.workload_class,
+            resources=request.resources,
+            state=container.state,
+            node=container.node or NodeName(""),
+            unit_id=container.unit_id,
+            requested_at_s=container.requested_at_s,
+            assigned_at_s=container.assigned_at_s,
+            started_at_s=container.started_at_s,
+            ended_at_s=container.ended_at_s,
+            end=container.end,
+            stdout_url=container.stdout_url,
+            stderr_url=container.stderr_url,
+            usage=container.usage,
+            expected_duration_s=request.expected_duration_s,
+        )
+
+    def spec(self, container: Container, app: Application | None = None) -> ContainerSpec:
+        """What a node is told. ``app``: the container's, if it is at hand."""
+        app = app or self.applications[container.application_id]
+        request = container.request
+        return ContainerSpec(
+            container_id=container.container_id,
+            application_id=container.application_id,
+            executor_id=request.executor_id,
+            resource_profile_id=request.resource_profile_id,
+            workload_class=app.record.workload_class,
+            resources=request.resources,
+            unit_id=container.unit_id,
+            heap_mib=request.heap_mib,
+            expected_duration_s=request.expected_duration_s,
+            launch=app.launch,
+            user=app.record.user,
+        )
+
+    def refresh(self, unit_id: ResourceUnitId) -> None:
+        row = self.state.rows.get(unit_id)
+        if row is not None:
+            self.state.refresh(row)
+
+    def _leave_unit(self, container: Container) -> None:
+        queue = self.state.find(container.unit_id)
+        if queue is not None and queue.remove(container.container_id) is not None:
+            self.refresh(container.unit_id)
+
+
+def _key(record: ApplicationRecord) -> tuple[str, str]:
+    return record.owner, record.submission_key
+
+
+def _ran_its_course(end: ContainerEnd) -> bool:
+    """Does it say how long such a container takes? Who was let go of had done its work."""
+    return end.cause is EndCause.RELEASED or (end.cause is EndCause.EXITED and end.exit_code == 0)

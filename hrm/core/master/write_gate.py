@@ -1,0 +1,204 @@
+"""What waits for the disk, and what does not: the rule for all that leaves a master.
+
+Nobody is ever told what a crash could forget. Intent is what a crash must not forget: that an
+application was admitted and that it has ended, which nodes belong to the cluster, which are
+drained. A batch of commands with a write of intent is held until that write is on the disk, and so
+is every later command that speaks of the same application or node, or goes to it: each hears of
+things in the order in which the core gave them. All else passes; so does what goes to schedulers,
+whose copies of the state end with the master's life.
+
+Other writes hold nobody. What they say is learned again from agents and AppMasters (that an
+application runs, that its AppMaster is away, its class), or may be lost (run times, what the store
+could forget). So while the disk is full, and every write waits, what is there goes on: sessions
+break and come back, containers start and end, nodes reconnect. What would have to be written before
+it is answered is refused at once (``needs_room``); it changes nothing, and may be tried again.
+
+Of a batch that is held, orders to nodes that nothing held speaks of pass all the same: containers
+of an application whose end is being written are ended at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from hrm.core.master.core import MasterCore
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.errors import Unavailable
+
+__all__ = ["WRITES", "Held", "Write", "WriteGate", "needs_room"]
+
+Write: TypeAlias = (
+    c.PersistApplication
+    | c.ForgetApplication
+    | c.RememberNode
+    | c.ForgetNode
+    | c.RememberDrain
+    | c.ForgetDrain
+    | c.PersistRunTime
+    | c.ForgetRunTime
+    | c.RaiseEpoch
+)
+WRITES = frozenset(
+    {
+        c.PersistApplication,
+        c.ForgetApplication,
+        c.RememberNode,
+        c.ForgetNode,
+        c.RememberDrain,
+        c.ForgetDrain,
+        c.PersistRunTime,
+        c.ForgetRunTime,
+        c.RaiseEpoch,
+    }
+)
+_OUTSIDE_BATCHES = frozenset({c.SendToNode, c.DropNode, c.SendToScheduler, c.DropScheduler})
+"""They wait for what they speak of alone."""
+HELD_MAX = 200_000
+"""Batches that wait for one disk."""
+_EVERYBODY = "*"
+"""In place of a name, of an answer of which nothing is known: it waits for all that is held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """``leaving`` once ``writes`` are on the disk, and all that was held before has left."""
+
+    writes: tuple[Write, ...]
+    leaving: tuple[c.MasterCommand, ...]
+    concerned: frozenset[str]
+
+
+class WriteGate:
+    """The gate of one master; ``admitted``: applications that the store knew at its start.
+
+    Invariant: ``_held_for`` counts for each application and node the batches in ``held`` that write
+    of it or go to it; while that is not zero nothing leaves for it.
+    """
+
+    def __init__(self, admitted: Iterable[str] = ()) -> None:
+        self.held: deque[Held] = deque()
+        self._held_for: Counter[str] = Counter()
+        self._admitted = set(admitted)
+
+    def take(
+        self, event: e.MasterEvent, writes: Sequence[Write], leaving: Sequence[c.MasterCommand]
+    ) -> tuple[Sequence[c.MasterCommand], Held | None]:
+        """What leaves at once of what ``event`` led to, and what is held, if anything is.
+
+        Raises:
+            Unavailable: ``HELD_MAX`` batches wait already: the disk takes nothing any more.
+        """
+        intent = tuple(write for write in writes if self._is_intent(write))
+        if not intent and not self.held:
+            return leaving, None
+        about = _about(event)
+        written = {name for write in intent for name in _concerned(write, about)}
+        passing: list[c.MasterCommand] = []
+        waiting: list[c.MasterCommand] = []
+        waits_for: set[str] = set(written)
+        for command in leaving:
+            names = _concerned(command, about)
+            may_leave = not intent or type(command) in _OUTSIDE_BATCHES
+            if may_leave and not self._is_held(names) and waits_for.isdisjoint(names):
+                passing.append(command)
+            else:
+                waiting.append(command)
+                waits_for.update(names)
+        if not intent and not waiting:
+            return passing, None
+        if len(self.held) >= HELD_MAX:
+            raise Unavailable(f"{HELD_MAX} answers wait for a disk that does not write")
+        held = Held(intent, tuple(waiting), frozenset(waits_for))
+        self.held.append(held)
+        self._held_for.update(held.concerned)
+        return passing, held
+
+    def release(self) -> Sequence[c.MasterCommand]:
+        """The writes of the oldest held batch are on the disk: it leaves."""
+        held = self.held.popleft()
+        held_for = self._held_for
+        for name in held.concerned:
+            if held_for[name] > 1:
+                held_for[name] -= 1
+            else:
+                del held_for[name]
+        return held.leaving
+
+    def _is_held(self, names: tuple[str, ...]) -> bool:
+        held_for = self._held_for
+        if not held_for:
+            return False
+        return any(name in held_for or name == _EVERYBODY for name in names)
+
+    def _is_intent(self, write: Write) -> bool:
+        match write:
+            case c.PersistApplication():
+                record = write.record
+                is_new = record.application_id not in self._admitted
+                self._admitted.add(record.application_id)
+                return is_new or record.state.ended
+            case c.ForgetApplication():
+                self._admitted.discard(write.application_id)
+                return False
+            case c.RememberNode() | c.RememberDrain() | c.ForgetDrain():
+                return True
+        return False
+
+
+def needs_room(core: MasterCore, event: e.MasterEvent) -> bool:
+    """Would somebody be answered, or a node be told anything, only once something of this is
+    written? While the disk is full, such an event does not reach the core: callers are refused, and
+    a lost node that is heard of again stays lost until it has room. In service at once, it would be
+    given containers that it does not hear of."""
+    match event:
+        case e.ApplicationRegistered(application_id=""):
+            return core.ledger.submitted_as(event.owner, event.submission_key) is None
+        case e.NodeRegistered():
+            return core.nodes.needs_writing(event.node, event.owner)
+        case e.NodeReported():
+            return core.nodes.is_lost(event.node)
+        case e.KillRequested() | e.DrainRequested():
+            return True
+    return False
+
+
+def _about(event: e.MasterEvent) -> tuple[str, ...]:
+    """Whom an answer to this event may speak of."""
+    match event:
+        case e.NodeRegistered() | e.RebindRequested() | e.RebindAnswered():
+            return (event.node,)
+        case e.ApplicationRegistered() | e.ApplicationAttached() | e.KillRequested():
+            return (event.application_id,) if event.application_id else ()
+        case e.DrainRequested():
+            return event.nodes
+        case e.SchedulerConnected() | e.LeaseRequested() | e.LeaseReturned() | e.ClaimsProposed():
+            return ()
+    return (_EVERYBODY,)
+
+
+def _concerned(command: c.MasterCommand, about: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of the applications and nodes that a command writes of or goes to. One name for two of
+    them would hold back more than it must, never less."""
+    if type(command) is c.SendToNode:  # most of them
+        message = command.message
+        if type(message) is c.AssignContainer:
+            return command.node, message.spec.application_id
+        return (command.node,)
+    match command:
+        case c.NotifyApplication():
+            return (command.application_id,)
+        case c.PersistApplication():
+            return (command.record.application_id,)
+        case c.RememberNode() | c.RememberDrain() | c.ForgetDrain() | c.DropNode():
+            return (command.node,)
+        case c.Reply(answer=c.ApplicationAdmitted(application_id=application_id)):
+            return (application_id,)
+        case c.Reply(answer=c.LeaseGranted() | c.ClaimsSettled()):
+            return ()  # of schedulers
+        case c.Reply() | c.Refuse():
+            return about
+    return ()

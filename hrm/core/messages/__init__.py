@@ -1,0 +1,1 @@
+"""Events, commands and what they carry. Importing them loads nothing that decides."""

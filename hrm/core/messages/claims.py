@@ -1,0 +1,96 @@
+"""Claims of schedulers on resource units, and what becomes of them.
+
+A scheduler proposes; the negotiator (``hrm.core.scheduling.negotiator``) decides.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hrm.core.vocabulary.feasibility import Vector, pooled_part
+from hrm.core.vocabulary.model import ApplicationId, ContainerId, ResourceUnitId, WorkloadClass
+from hrm.core.vocabulary.quick import quick
+
+__all__ = ["PASSES_MAX", "Claim", "Decision", "Entry", "Outcome", "Proposal"]
+
+_as_tuple = tuple.__new__  # makes a named tuple twice as fast as calling its class
+
+PASSES_MAX = 64
+"""How many later batch containers may start before a waiter. As many as may wait at a unit by
+default: more than pass anybody whose promise is kept, so it binds only where run times are not what
+they were taken for."""
+
+
+class Entry(NamedTuple):
+    """A container in a unit's queue.
+
+    ``duration_s`` is its estimated run time, infinite for streams; ``started_at_s`` counts only
+    while it runs; ``passed`` while it waits as batch: how many later ones have started before it,
+    ``PASSES_MAX`` standing for more as well.
+    """
+
+    container_id: ContainerId
+    workload_class: WorkloadClass
+    demand: Vector
+    duration_s: float
+    started_at_s: float = 0.0
+    passed: int = 0
+
+    def started(self, now: float) -> Entry:
+        """The same, running since ``now``."""
+        return _as_tuple(Entry, (*self[:4], now, 0))
+
+    def overtaken(self) -> Entry:
+        """The same, passed once more."""
+        return self._replace(passed=min(self.passed + 1, PASSES_MAX))
+
+    def pooled(self) -> Entry:
+        """As the siblings of its unit see it."""
+        return self._replace(demand=pooled_part(self.demand))
+
+    def remaining_s(self, now: float) -> float:
+        """Estimated seconds until it ends; never negative, infinite for a stream."""
+        if self.workload_class is WorkloadClass.STREAM:
+            return math.inf
+        return max(0.0, self.duration_s - (now - self.started_at_s))
+
+
+class Claim(NamedTuple):
+    """A scheduler's wish to put one container on one unit, made on ``version`` of its row."""
+
+    entry: Entry
+    unit_id: ResourceUnitId
+    version: int
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The claims of one scheduling round. ``lease_token``: 0 for batch. ``gang``: how many claims,
+    the first ones, must all run at once."""
+
+    scheduler: str
+    application_id: ApplicationId
+    workload_class: WorkloadClass
+    claims: tuple[Claim, ...]
+    lease_token: int = 0
+    gang: int = 0
+
+
+class Decision(enum.Enum):
+    __hash__ = object.__hash__
+
+    RUN = "run"
+    QUEUE = "queue"
+    ABORT = "abort"
+
+
+class Outcome(NamedTuple):
+    """What became of one claim, and why where it was aborted."""
+
+    claim: Claim
+    decision: Decision
+    reason: str = ""

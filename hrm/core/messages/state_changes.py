@@ -1,0 +1,59 @@
+"""What a master sends to a scheduler of another process: rows of the state, and jobs.
+
+``hrm.core.scheduling.remote_scheduler`` makes these, ``hrm.core.scheduling.replica`` takes them in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hrm.core.messages.claims import Entry
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ContainerId,
+    ContainerRequest,
+    NodeName,
+    ResourceUnit,
+    ResourceUnitId,
+    WorkloadClass,
+)
+
+__all__ = ["JobImage", "StateChanged", "UnitState"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitState:
+    """One row of the table with its queues. ``running`` tells when each started."""
+
+    unit: ResourceUnit
+    node: NodeName
+    is_open: bool
+    waiting_limit: int
+    running: tuple[Entry, ...] = ()
+    stream_waiting: tuple[Entry, ...] = ()
+    batch_waiting: tuple[Entry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobImage:
+    """A job as the master has it. Nothing pending: it is none of this scheduler's any more."""
+
+    application_id: ApplicationId
+    workload_class: WorkloadClass
+    gang: int = 0
+    pending: tuple[tuple[ContainerId, ContainerRequest, float], ...] = ()
+    """With the time of each request."""
+    avoid: tuple[NodeName, ...] = ()
+    """Nodes that are excluded for it, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateChanged:
+    """``room``: something ended; who backs off may try at once."""
+
+    sequence: int
+    now: float
+    units: tuple[UnitState, ...] = ()
+    gone: tuple[ResourceUnitId, ...] = ()
+    jobs: tuple[JobImage, ...] = ()
+    room: bool = False

@@ -1,0 +1,1 @@
+"""What runs in an agent: the node's state machine, its partitioning, preemption for streams."""

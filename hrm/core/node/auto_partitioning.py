@@ -1,0 +1,336 @@
+"""When a node binds more cores to its GPUs, or fewer, without being asked.
+
+GPU jobs differ in what they want of a CPU: some prepare and reduce data there and starve on the
+cores bound to their GPU, others do nothing but launch kernels and leave them idle. So the node
+watches what containers use of bound cores, and who waits for cores, and moves the border:
+
+* **up**, where the containers of a GPU used nearly all of its cores, by one core; or where all the
+  time somebody waited at a GPU for nothing but cores (and what a cut divides with them: memory,
+  slots), by as many as let it start;
+* **down**, by one core, where all the time a container waited for cores of the unit without a GPU,
+  and the GPUs are empty, or would use but a part of the cores that they would have left. With
+  nobody waiting, nothing is gained by taking cores from a GPU.
+
+One number holds for all GPUs of a node, so the busiest GPU decides upwards and downwards, and a
+change concerns every unit. A change must be worth what it costs:
+
+* It looks at a *window* of measurements, never at one. The window starts over with every change,
+  and the share that counts as busy is above the one that counts as idle, so that a steady load
+  never moves the border to and fro. Cores for which somebody waited are not given back before the
+  GPUs were empty for a whole window.
+* Between two changes lies a *pause*. Units in use are drained, for a limited time; a drain that
+  took longer is given up, and doubles the pause, up to ``PAUSE_GROWTH_MAX`` times.
+* No drain holds up a stream that is here: none begins while one runs or waits, and one that is
+  under way is given up when a container turns out to be a stream's. A stream that arrives in the
+  meantime goes to another node; without one, it waits as long as the drain may take.
+* Bounds: the reserve for CPU jobs stays without a GPU, and one core at least, or nobody could wait
+  there to have cores back; ``cores_min`` stay by each GPU; and no unit becomes too small for the
+  largest container of its kind since the agent started, or an application that was served
+  yesterday would be refused today.
+
+This module decides; ``node`` carries out. Only a partial binding moves.
+
+Source: HRM paper, section 3.1 (more cores for GPU tasks with much CPU work, idle ones back, some
+always kept). Thresholds, window, pause and limits are HRM's choice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hrm.core.messages.claims import Entry
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.vocabulary.feasibility import capacity_vector, fits, minus, plus
+from hrm.core.vocabulary.model import (
+    ContainerId,
+    NodeName,
+    ResourceUnit,
+    ResourceUnitId,
+    WorkloadClass,
+)
+from hrm.core.vocabulary.partitioning import Binding, Hardware, cut
+from hrm.errors import InvalidRequest
+
+__all__ = [
+    "PAUSE_GROWTH_MAX",
+    "AutoBinding",
+    "AutoBindingRules",
+    "BindAnew",
+    "Look",
+    "StayBound",
+    "look_at",
+]
+
+PAUSE_GROWTH_MAX = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoBindingRules:
+    """``window``: measurements, all of one binding. ``drain_s``: 0 drains nothing."""
+
+    window: int = 30
+    busy_percent: float = 90.0
+    idle_percent: float = 50.0
+    cores_min: int = 1
+    pause_s: float = 300.0
+    drain_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.idle_percent < self.busy_percent
+        assert min(self.window, self.cores_min) >= 1 and self.pause_s > 0 and self.drain_s >= 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One measurement of a node with a partial binding.
+
+    ``used``: cores in use at the unit of each GPU. ``needed``: bound cores with which somebody who
+    waits at ``needed_at`` for cores alone would start; 0: nobody does. ``cpu_short``: somebody
+    waits for cores of the unit without a GPU. ``gpu_largest``, ``cpu_largest``: most vcores and
+    most MiB of one container, waiting or running, at a unit of that kind; 0: none is there.
+    ``busy``: somebody runs; ``stream``: a stream's container runs or waits. ``cores``: all of the
+    node.
+    """
+
+    cores: int
+    used: Mapping[ResourceUnitId, float]
+    needed: int = 0
+    needed_at: str = ""
+    cpu_short: bool = False
+    gpu_largest: tuple[int, int] = (0, 0)
+    cpu_largest: tuple[int, int] = (0, 0)
+    busy: bool = False
+    stream: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindAnew:
+    """Change to this binding; units in use may be drained."""
+
+    binding: Binding
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StayBound:
+    """Give up a change that waits for units to become free."""
+
+    why: str
+
+
+class AutoBinding:
+    """What a node's measurements were, and what follows.
+
+    Invariants:
+        ``target`` is the binding last decided on while nobody knows what became of it, else None.
+        The window holds measurements under one binding alone, none of them while units drained.
+    """
+
+    def __init__(
+        self, rules: AutoBindingRules, cut_by: Callable[[Binding], Sequence[ResourceUnit]]
+    ) -> None:
+        """``cut_by``: the node's units under a binding; raises InvalidRequest if it cannot be."""
+        self.rules = rules
+        self._cut_by = cut_by
+        self.target: Binding | None = None
+        self._target_at_s = 0.0
+        self._seen: Binding | None = None
+        self._window: deque[Look] = deque(maxlen=rules.window)
+        self._rest_until_s = -math.inf
+        self._pause_s = rules.pause_s
+        self._gpu_largest = (0, 0)
+        self._cpu_largest = (0, 0)
+        self._wanted = 0
+
+    def owns(self, target: Binding | None) -> bool:
+        """Is ``target`` a decision of this object, and no person's?"""
+        return target is not None and target is self.target
+
+    def forget(self) -> None:
+        """The node is cut in a way that has no border to move."""
+        self._seen, self.target = None, None
+        self._window.clear()
+
+    def measured(
+        self, now: float, binding: Binding, target: Binding | None, look: Look, *, may_begin: bool
+    ) -> BindAnew | StayBound | None:
+        """Take in a measurement; answers what to do now, None for nothing.
+
+        ``binding`` is in force and is a partial one, ``target`` waits for units to become free.
+        Without ``may_begin`` nothing new is begun.
+        """
+        self._gpu_largest = _larger(self._gpu_largest, look.gpu_largest)
+        self._cpu_largest = _larger(self._cpu_largest, look.cpu_largest)
+        if binding != self._seen:
+            self._changed(now, binding)
+        if target is not None:
+            self._window.clear()
+            return self._draining(now, look) if self.owns(target) else None
+        if self.target is not None:  # a person took it back
+            self.target, self._rest_until_s = None, now + self.rules.pause_s
+        self._window.append(look)
+        if not may_begin or now < self._rest_until_s or len(self._window) < self.rules.window:
+            return None
+        decision = self._more(binding) or self._fewer(binding)
+        if decision is None or not self._serves_all(decision.binding):
+            return None
+        if look.busy and (look.stream or not self.rules.drain_s):
+            return None
+        self.target, self._target_at_s = decision.binding, now
+        return decision
+
+    def _changed(self, now: float, binding: Binding) -> None:
+        """Another binding is in force, by this object's will or a person's."""
+        if self._seen is not None:
+            self._rest_until_s = now + self.rules.pause_s
+        self._seen, self.target = binding, None
+        self._pause_s = self.rules.pause_s
+        self._window.clear()
+
+    def _draining(self, now: float, look: Look) -> StayBound | None:
+        if look.stream:
+            why = "a stream's container is here, which draining would hold up"
+        elif now - self._target_at_s >= self.rules.drain_s:
+            why = f"the units have not become free within {self.rules.drain_s:g} s"
+        else:
+            return None
+        self.target = None
+        self._rest_until_s = now + self._pause_s
+        why += f"; the next attempt in {self._pause_s:g} s at the earliest"
+        self._pause_s = min(2 * self._pause_s, PAUSE_GROWTH_MAX * self.rules.pause_s)
+        return StayBound(why=why)
+
+    def _more(self, binding: Binding) -> BindAnew | None:
+        last = self._window[-1]
+        most = (last.cores - max(1, binding.reserve_cores)) // len(last.used)
+        if all(look.needed for look in self._window) and last.needed <= most:
+            self._wanted = last.needed
+            why = f"a container at {last.needed_at} waits for nothing but cores"
+            return _bind(binding, last.needed, why)
+        unit_id, used = max(self._means().items(), key=lambda item: item[1])
+        full = self.rules.busy_percent / 100 * binding.bound_cores
+        if used <= full or binding.bound_cores >= most:
+            return None
+        why = f"containers at {unit_id} used {used:.1f} of its {binding.bound_cores} cores"
+        return _bind(binding, binding.bound_cores + 1, why)
+
+    def _fewer(self, binding: Binding) -> BindAnew | None:
+        fewer = binding.bound_cores - 1
+        empty = not any(look.gpu_largest[0] for look in self._window)
+        if empty:
+            self._wanted = 0
+        if fewer < max(self.rules.cores_min, self._wanted) or not all(
+            look.cpu_short for look in self._window
+        ):
+            return None
+        unit_id, used = max(self._means().items(), key=lambda item: item[1])
+        idle = used < self.rules.idle_percent / 100 * fewer
+        if not empty and (not idle or any(look.needed for look in self._window)):
+            return None
+        what = "no container was at a GPU"
+        if not empty:
+            what = f"containers at {unit_id} used {used:.1f} of its {binding.bound_cores} cores"
+        return _bind(binding, fewer, f"{what}, while others waited for cores")
+
+    def _serves_all(self, binding: Binding) -> bool:
+        """Could each unit hold the largest container that one of its kind has held?"""
+        try:
+            units = self._cut_by(binding)
+        except InvalidRequest:
+            return False
+        for unit in units:
+            vcores, memory_mib = self._cpu_largest if unit.gpu is None else self._gpu_largest
+            if unit.capacity.vcores < vcores or unit.capacity.memory_mib < memory_mib:
+                return False
+        return True
+
+    def _means(self) -> dict[ResourceUnitId, float]:
+        """Cores in use at each GPU's unit, on average of the window."""
+        many = len(self._window)
+        return {
+            unit_id: math.fsum(look.used.get(unit_id, 0.0) for look in self._window) / many
+            for unit_id in self._window[-1].used
+        }
+
+
+def look_at(
+    name: NodeName,
+    hardware: Hardware,
+    binding: Binding,
+    units: Iterable[UnitQueue],
+    cpu_percent: Mapping[ContainerId, float],
+) -> Look:
+    """What the units show now. ``cpu_percent``: of one CPU, by container; absent is 0."""
+    queues = list(units)
+    at_gpus = [queue for queue in queues if queue.unit.gpu is not None]
+    elsewhere = [queue for queue in queues if queue.unit.gpu is None]
+    needed, needed_at = _needed(name, hardware, binding, at_gpus)
+    return Look(
+        cores=len(hardware.cores),
+        used={
+            queue.unit.unit_id: math.fsum(cpu_percent.get(x, 0.0) for x in queue.running) / 100
+            for queue in at_gpus
+        },
+        needed=needed,
+        needed_at=needed_at,
+        cpu_short=any(_lack(queue, entry) for queue in elsewhere for entry in _waiting(queue)),
+        gpu_largest=_largest(at_gpus),
+        cpu_largest=_largest(elsewhere),
+        busy=any(queue.running for queue in queues),
+        stream=any(
+            entry.workload_class is WorkloadClass.STREAM
+            for queue in queues
+            for entry in (*queue.running.values(), *_waiting(queue))
+        ),
+    )
+
+
+def _bind(binding: Binding, bound_cores: int, why: str) -> BindAnew:
+    return BindAnew(binding=replace(binding, bound_cores=bound_cores), why=why)
+
+
+def _waiting(queue: UnitQueue) -> tuple[Entry, ...]:
+    return (*queue.stream_waiting.values(), *queue.batch_waiting.values())
+
+
+def _largest(queues: Iterable[UnitQueue]) -> tuple[int, int]:
+    largest = (0, 0)
+    for queue in queues:
+        for entry in (*queue.running.values(), *_waiting(queue)):
+            largest = _larger(largest, entry.demand[:2])
+    return largest
+
+
+def _larger(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+    return max(a[0], b[0]), max(a[1], b[1])
+
+
+def _lack(queue: UnitQueue, entry: Entry) -> int:
+    """Vcores that a waiter still lacks."""
+    return max(0, entry.demand[0] - queue.free[0])
+
+
+def _needed(
+    name: NodeName, hardware: Hardware, binding: Binding, at_gpus: Iterable[UnitQueue]
+) -> tuple[int, str]:
+    """The fewest bound cores with which a waiter at a GPU starts that now lacks cores, and where.
+
+    (0, "") where there is none, or no such cut is possible, or it would not be enough.
+    """
+    waiters = [(_lack(q, x), i, q, x) for i, q in enumerate(at_gpus) for x in _waiting(q)]
+    for lack, _, queue, entry in sorted(waiters, key=lambda waiter: waiter[:2]):
+        if not lack:
+            continue
+        bound_cores = binding.bound_cores + lack
+        try:
+            units = cut(name, hardware, replace(binding, bound_cores=bound_cores))
+        except InvalidRequest:
+            break  # the others lack more
+        new = next(unit for unit in units if unit.unit_id == queue.unit.unit_id)
+        more = minus(capacity_vector(new), queue.capacity)
+        if fits(entry.demand, plus(queue.free, more)):
+            return bound_cores, queue.unit.unit_id
+    return 0, ""

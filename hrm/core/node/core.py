@@ -1,0 +1,497 @@
+"""The node's brain: its resource units, their queues, and who runs.
+
+The units are cut from the hardware by a binding, which may change while the node runs: units that
+the new cut takes away or changes take no new containers, and once the last of their containers has
+ended, all are cut at once. The others run on untouched. Who asks for another binding is a person,
+or ``auto_binding``.
+
+The master commits and assigns; the node decides who starts, by the rules of ``resource_unit``, the
+moment room appears and without asking anybody. A container that ended is reported until the master
+acknowledges it. Orders of a master older than the newest one seen are ignored. Every order may
+arrive twice.
+
+A node may close for a while, because its machine lacks what every container needs: nobody starts,
+who waits goes elsewhere, who runs runs on, and its units are told to the master as draining.
+
+A stream that waits makes batch containers of its unit leave (``preemption``), without asking
+anybody either: the master hears of it as of every change, and the application asks for others.
+
+Source: HRM paper, sections 2.1 (queue system, resource tracker) and 3.3 (queue stacking).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.claims import Entry
+from hrm.core.node.auto_partitioning import AutoBinding, AutoBindingRules, StayBound, look_at
+from hrm.core.node.preemption import evictions
+from hrm.core.queue.resource_unit import UnitQueue, queues_of
+from hrm.core.vocabulary.feasibility import could_hold, demand_vector, fits
+from hrm.core.vocabulary.model import (
+    ContainerEnd,
+    ContainerId,
+    ContainerSpec,
+    ContainerState,
+    ContainerStatus,
+    EndCause,
+    NodeName,
+    ResourceUnit,
+    ResourceUnitId,
+)
+from hrm.core.vocabulary.partitioning import Binding, BindingMode, Hardware, concerned, cut
+from hrm.core.vocabulary.transitions import CONTAINER, Lifecycle
+from hrm.errors import InvalidRequest
+
+__all__ = ["NodeCore"]
+
+TOMBSTONES = 10_000
+
+
+@dataclass(slots=True)
+class _Container:
+    spec: ContainerSpec
+    life: Lifecycle[ContainerState]
+    assigned_at_s: float
+    started_at_s: float = 0.0
+    ended_at_s: float = 0.0
+    end: ContainerEnd | None = None
+    decommissioning: bool = False
+
+
+class NodeCore:
+    """One node.
+
+    Invariants:
+        ``containers`` holds all and only the containers assigned here whose end the master has not
+        acknowledged. Its WAITING ones are all and only those waiting in their unit's queue; its
+        RUNNING and STOPPING ones all and only those running there.
+        ``epoch`` is the newest master's.
+        ``target`` is the binding that waits for units to become free, None otherwise; those units,
+        and no others, are draining, and nobody waits at them.
+        ``closed`` says why the node takes no containers, empty: it does. Nobody waits while it is.
+    """
+
+    def __init__(
+        self,
+        name: NodeName,
+        units: tuple[ResourceUnit, ...],
+        default_duration_s: float = 60.0,
+        *,
+        hardware: Hardware | None = None,
+        binding: Binding | None = None,
+        auto_binding: AutoBindingRules | None = None,
+        preemption_grace_s: float | None = 15.0,
+    ) -> None:
+        """``units``: what ``binding`` cuts from ``hardware``; a node without it is never re-cut.
+
+        ``auto_binding``: by which rules the node changes a partial binding itself; None: never.
+        ``preemption_grace_s``: time that a batch container has to make way; None: none ever must.
+        """
+        self.name = name
+        self.hardware = hardware
+        self.binding = binding or Binding()
+        self.target: Binding | None = None
+        self._auto: AutoBinding | None = None
+        if auto_binding is not None and hardware is not None:
+            self._auto = AutoBinding(auto_binding, lambda b: cut(name, hardware, b))
+        self.closed = ""
+        self._why = ""
+        self._recut = False
+        self.units: dict[ResourceUnitId, UnitQueue] = queues_of(units)
+        self.containers: dict[ContainerId, _Container] = {}
+        self.epoch = 0
+        self.connected = False
+        self._default_duration_s = default_duration_s
+        self._preemption_grace_s = preemption_grace_s
+        self._tombstones: dict[ContainerId, None] = {}
+        self._out: deque[c.NodeCommand] = deque()
+
+    def handle(self, event: e.NodeEvent) -> list[c.NodeCommand]:
+        """Take in one fact; answers what is to be done, in order."""
+        match event:
+            case e.AssignReceived():
+                if self._accepts(event.epoch):
+                    self._assign(event)
+            case e.StopReceived():
+                if self._accepts(event.epoch):
+                    self._stop(event)
+            case e.EndsAcknowledged():
+                if self._accepts(event.epoch):
+                    self._forget(event)
+            case e.ContainerClassSet():
+                if self._accepts(event.epoch):
+                    self._set_class(event)
+            case e.RebindReceived():
+                if self._accepts(event.epoch):
+                    self._rebind(event)
+            case e.ProcessEnded():
+                self._process_ended(event)
+            case e.ContainerAdopted():
+                self._adopt(event)
+            case e.ContainerOverLimit():
+                self._over_limit(event)
+            case e.UsageMeasured():
+                self._measured(event)
+            case e.NodeClosed():
+                self._close(event)
+            case e.NodeOpened():
+                if self.closed:
+                    self.closed = ""
+                    self._out.append(c.RegisterAgain(binding=None))
+            case e.HeartbeatDue():
+                self._out.append(c.SendHeartbeat(statuses=self.statuses()))
+            case e.MasterConnected():
+                self.connected = True
+                self.epoch = max(self.epoch, event.epoch)
+            case e.MasterDisconnected():
+                self.connected = False
+        out = list(self._out)
+        self._out.clear()
+        return out
+
+    @property
+    def offers(self) -> tuple[ResourceUnit, ...]:
+        """The units as the master is to hear of them: those of a closed node take nothing new."""
+        units = (queue.unit for queue in self.units.values())
+        return tuple(replace(x, draining=True) if self.closed else x for x in units)
+
+    def statuses(self) -> tuple[ContainerStatus, ...]:
+        """Every container that the master has not yet let go, ended ones included."""
+        return tuple(self._status(container) for container in self.containers.values())
+
+    def _accepts(self, epoch: int) -> bool:
+        if epoch < self.epoch:
+            return False
+        self.epoch = epoch
+        return True
+
+    def _assign(self, event: e.AssignReceived) -> None:
+        spec = event.spec
+        known = self.containers.get(spec.container_id)
+        if known is not None:
+            self._report(known)
+            return
+        container = _Container(spec, _life(spec.container_id), event.now)
+        self.containers[spec.container_id] = container
+        if spec.container_id in self._tombstones:
+            message = f"it has ended on {self.name} before"
+            self._end(container, ContainerEnd(cause=EndCause.LOST, message=message), event.now)
+            return
+        unit = self.units.get(spec.unit_id)
+        if self.closed or (unit is not None and unit.unit.draining):
+            self._end(container, self._preempted(spec.unit_id), event.now)
+            return
+        if unit is None or not could_hold(demand_vector(spec.resources), unit.unit):
+            what = "has no such resource unit" if unit is None else "is too small for it"
+            message = f"{self.name} {what}: {spec.unit_id}"
+            # After a new cut it is nobody's fault: the grant was made on the old one.
+            cause = EndCause.PREEMPTED if self._recut else EndCause.LAUNCH_FAILED
+            self._end(container, ContainerEnd(cause=cause, message=message), event.now)
+            return
+        container.life.move(ContainerState.WAITING, event.now, "assigned")
+        unit.enqueue(self._entry(spec))
+        if spec.container_id not in self._start_all(unit, event.now):
+            self._report(container)
+
+    def _stop(self, event: e.StopReceived) -> None:
+        container = self.containers.get(event.container_id)
+        if container is None:
+            return
+        state = container.life.state
+        if state is ContainerState.WAITING:
+            end = ContainerEnd(cause=event.cause, message=event.reason)
+            self._end(container, end, event.now)
+        elif state is ContainerState.RUNNING and not event.only_if_waiting:
+            self._stop_running(
+                *(container, event.cause, event.reason, event.grace_s, event.now),
+                decommission=event.decommission,
+            )
+        elif container.decommissioning and not (event.only_if_waiting or event.decommission):
+            self._hurry(container, event.cause, event.reason, event.grace_s)
+        else:
+            self._report(container)
+
+    def _stop_running(
+        self,
+        container: _Container,
+        cause: EndCause,
+        reason: str,
+        grace_s: float,
+        now: float,
+        *,
+        decommission: bool = False,
+    ) -> None:
+        container.life.move(ContainerState.STOPPING, now, reason)
+        container.decommissioning = decommission
+        self._out.append(
+            c.StopProcess(
+                container_id=container.spec.container_id,
+                cause=cause,
+                reason=reason,
+                grace_s=grace_s,
+                decommission=decommission,
+            )
+        )
+        self._report(container)
+
+    def _hurry(self, container: _Container, cause: EndCause, reason: str, grace_s: float) -> None:
+        """Nobody needs what a container that makes way is still doing."""
+        container.decommissioning = False
+        self._out.append(
+            c.StopProcess(
+                container_id=container.spec.container_id,
+                cause=cause,
+                reason=reason,
+                grace_s=grace_s,
+            )
+        )
+
+    def _evict(self, queue: UnitQueue, now: float) -> None:
+        """Let batch containers make way for the streams that wait."""
+        if self._preemption_grace_s is None or not any(unit.stream_waiting for unit in queue.pool):
+            return
+        stopping = ContainerState.STOPPING
+        ending = {x for x, k in self.containers.items() if k.life.state is stopping}
+        owners = {x: k.spec.application_id for x, k in self.containers.items()}
+        for eviction in evictions(queue, ending, owners, now):
+            container = self.containers[eviction.victim]
+            reason = f"it makes way for the stream container {eviction.waiter}"
+            container.life.move(stopping, now, reason)
+            container.decommissioning = True
+            self._out.append(
+                c.StopProcess(
+                    container_id=eviction.victim,
+                    cause=EndCause.PREEMPTED,
+                    reason=reason,
+                    grace_s=self._preemption_grace_s,
+                    decommission=True,
+                )
+            )
+            self._report(container)
+
+    def _over_limit(self, event: e.ContainerOverLimit) -> None:
+        container = self.containers.get(event.container_id)
+        if container is None:
+            return
+        if container.life.state is ContainerState.RUNNING:
+            self._stop_running(container, event.cause, event.message, 0.0, event.now)
+        elif container.decommissioning:
+            self._hurry(container, event.cause, event.message, 0.0)
+
+    def _close(self, event: e.NodeClosed) -> None:
+        news, self.closed = not self.closed, event.why
+        for container in list(self.containers.values()):
+            if container.life.state is ContainerState.WAITING:
+                self._end(container, self._preempted(container.spec.unit_id), event.now)
+        if news:
+            self._out.append(c.RegisterAgain(binding=None))
+
+    def _forget(self, event: e.EndsAcknowledged) -> None:
+        for container_id in event.container_ids:
+            container = self.containers.get(container_id)
+            if container is not None and container.life.state is ContainerState.ENDED:
+                del self.containers[container_id]
+                self._tombstones[container_id] = None
+        while len(self._tombstones) > TOMBSTONES:
+            del self._tombstones[next(iter(self._tombstones))]
+
+    def _set_class(self, event: e.ContainerClassSet) -> None:
+        container = self.containers.get(event.container_id)
+        if container is None or container.life.state is ContainerState.ENDED:
+            return
+        container.spec = replace(container.spec, workload_class=event.workload_class)
+        unit = self.units[container.spec.unit_id]
+        if unit.reclassify(event.container_id, event.workload_class):
+            self._start_all(unit, event.now)
+
+    def _process_ended(self, event: e.ProcessEnded) -> None:
+        container = self.containers.get(event.container_id)
+        if container is not None and container.life.state is not ContainerState.ENDED:
+            self._end(container, event.end, event.now)
+
+    def _adopt(self, event: e.ContainerAdopted) -> None:
+        spec = event.spec
+        if spec.container_id in self.containers:
+            return
+        container = _Container(spec, _life(spec.container_id), event.started_at_s)
+        self.containers[spec.container_id] = container
+        unit = self.units.get(spec.unit_id)
+        if unit is None or not fits(demand_vector(spec.resources), unit.free):
+            message = f"{self.name} restarted without room for it at {spec.unit_id}"
+            self._out.append(
+                c.StopProcess(
+                    container_id=spec.container_id,
+                    cause=EndCause.KILLED,
+                    reason=message,
+                    grace_s=0.0,
+                )
+            )
+            self._end(container, ContainerEnd(cause=EndCause.KILLED, message=message), event.now)
+            return
+        container.life.move(ContainerState.RUNNING, event.started_at_s, "adopted")
+        container.started_at_s = event.started_at_s
+        unit.run(self._entry(spec), event.started_at_s)
+        if event.stopping:
+            container.life.move(ContainerState.STOPPING, event.now, event.stopping)
+            container.decommissioning = event.decommissioning
+        self._report(container)
+
+    def _end(self, container: _Container, end: ContainerEnd, now: float) -> None:
+        container.life.move(ContainerState.ENDED, now, end.message or end.cause.value)
+        container.ended_at_s = now
+        container.end = end
+        self._report(container)
+        unit = self.units.get(container.spec.unit_id)
+        if unit is not None and unit.remove(container.spec.container_id) is not None:
+            self._start_all(unit, now)
+            self._cut_if_free()
+
+    def _rebind(self, event: e.RebindReceived) -> None:
+        asked = {
+            "mode": event.mode,
+            "bound_cores": event.bound_cores,
+            "reserve_cores": event.reserve_cores,
+        }
+        changes = {name: value for name, value in asked.items() if value is not None}
+        own = self._auto is not None and self._auto.owns(self.target)
+        base = self.binding if own or self.target is None else self.target
+        binding = replace(base, **changes)  # type: ignore[arg-type]
+        try:
+            if self.hardware is None:
+                raise InvalidRequest(f"{self.name} does not know its hardware, and cannot be cut")
+            units = cut(self.name, self.hardware, binding)
+        except InvalidRequest as error:
+            self._answer(event, False, f"{self.name} cannot be bound so: {error.message}")
+            return
+        if self._aim_at(binding, units, event.now):
+            self._answer(event, True, f"{self.name} is bound: {binding}")
+            return
+        changed = {unit_id for unit_id, queue in self.units.items() if queue.unit.draining}
+        busy = {u: len(self.units[u].running) for u in sorted(changed) if self.units[u].running}
+        many = ", ".join(f"{count} at {unit_id}" for unit_id, count in busy.items())
+        self._answer(
+            event,
+            True,
+            f"{self.name} will be bound ({binding}) when its running containers have ended: "
+            f"{many}; until then {', '.join(sorted(changed))} take no new ones",
+        )
+        self._out.append(c.RegisterAgain(binding=None))
+
+    def _measured(self, event: e.UsageMeasured) -> None:
+        """Let the node change its own binding, or take back what takes too long."""
+        if self._auto is None or self.hardware is None:
+            return
+        no_gpu = all(queue.unit.gpu is None for queue in self.units.values())
+        if self.binding.mode is not BindingMode.PARTIAL or no_gpu:
+            self._auto.forget()
+            return
+        look = look_at(
+            self.name, self.hardware, self.binding, self.units.values(), dict(event.cpu_percent)
+        )
+        decision = self._auto.measured(
+            event.now, self.binding, self.target, look, may_begin=self.connected
+        )
+        if decision is None:
+            return
+        if isinstance(decision, StayBound):
+            self.target = None
+            for queue in self.units.values():
+                queue.unit = replace(queue.unit, draining=False)
+            why = f"stays bound ({self.binding}): {decision.why}"
+            self._out.append(c.RegisterAgain(binding=None, why=why))
+            return
+        units = cut(self.name, self.hardware, decision.binding)
+        why = f"({decision.binding}): {decision.why}"
+        if not self._aim_at(decision.binding, units, event.now, f"bound anew {why}"):
+            self._out.append(c.RegisterAgain(binding=None, why=f"drains, to be bound {why}"))
+
+    def _aim_at(
+        self, binding: Binding, units: tuple[ResourceUnit, ...], now: float, why: str = ""
+    ) -> bool:
+        """Cut ``units`` as soon as those concerned are free; is it done already?"""
+        changed = set(concerned([queue.unit for queue in self.units.values()], units))
+        for unit_id, queue in self.units.items():
+            queue.unit = replace(queue.unit, draining=unit_id in changed)
+        self.target, self._why = binding, why
+        for container in list(self.containers.values()):
+            waits = container.life.state is ContainerState.WAITING
+            if waits and container.spec.unit_id in changed:
+                self._end(container, self._preempted(container.spec.unit_id), now)
+        self._cut_if_free()
+        return self.target is None
+
+    def _answer(self, event: e.RebindReceived, accepted: bool, message: str) -> None:
+        self._out.append(
+            c.AnswerRebinding(request_id=event.request_id, accepted=accepted, message=message)
+        )
+
+    def _preempted(self, unit_id: ResourceUnitId) -> ContainerEnd:
+        message = f"{unit_id} is being cut anew, and takes no containers until then"
+        if self.closed:
+            message = f"{self.name} takes no containers: {self.closed}"
+        return ContainerEnd(cause=EndCause.PREEMPTED, message=message)
+
+    def _cut_if_free(self) -> bool:
+        """Cut the units anew if that was asked for and nobody runs at those concerned."""
+        draining = [queue for queue in self.units.values() if queue.unit.draining]
+        if self.target is None or any(queue.running for queue in draining):
+            return False
+        assert self.hardware is not None
+        old, self.units = self.units, {}
+        for unit in cut(self.name, self.hardware, self.target):
+            kept = old.get(unit.unit_id)
+            queue = kept if kept is not None and kept.unit == unit else UnitQueue(unit)
+            self.units[unit.unit_id] = queue
+            if queue is not kept and unit.pool in self.units:
+                queue.join(self.units[unit.pool])
+        self.binding, self.target, self._recut = self.target, None, True
+        self._out.append(c.RegisterAgain(binding=self.binding, why=self._why))
+        return True
+
+    def _start_all(self, unit: UnitQueue, now: float) -> list[ContainerId]:
+        if self.closed:
+            return []
+        started = [entry.container_id for entry in unit.start_all(now)]
+        for container_id in started:
+            container = self.containers[container_id]
+            container.life.move(ContainerState.RUNNING, now, "room at its unit")
+            container.started_at_s = now
+            self._out.append(c.StartProcess(spec=container.spec))
+            self._report(container)
+        self._evict(unit, now)
+        return started
+
+    def _entry(self, spec: ContainerSpec) -> Entry:
+        duration_s = spec.expected_duration_s or self._default_duration_s
+        demand = demand_vector(spec.resources)
+        return Entry(spec.container_id, spec.workload_class, demand, duration_s)
+
+    def _report(self, container: _Container) -> None:
+        self._out.append(c.ReportContainer(status=self._status(container)))
+
+    def _status(self, container: _Container) -> ContainerStatus:
+        spec = container.spec
+        return ContainerStatus(
+            container_id=spec.container_id,
+            application_id=spec.application_id,
+            executor_id=spec.executor_id,
+            resource_profile_id=spec.resource_profile_id,
+            workload_class=spec.workload_class,
+            resources=spec.resources,
+            state=container.life.state,
+            node=self.name,
+            unit_id=spec.unit_id,
+            assigned_at_s=container.assigned_at_s,
+            started_at_s=container.started_at_s,
+            ended_at_s=container.ended_at_s,
+            end=container.end,
+            expected_duration_s=spec.expected_duration_s,
+        )
+
+
+def _life(container_id: ContainerId) -> Lifecycle[ContainerState]:
+    return Lifecycle("container", container_id, CONTAINER, ContainerState.ASSIGNED)

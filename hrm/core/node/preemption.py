@@ -1,0 +1,132 @@
+"""Which batch containers make way for a stream that waits at their resource unit.
+
+Streams keep deadlines, batch does not: a stream that finds no room takes that of running batch
+containers, of its own unit and, where units share their cores, of its siblings. A batch container
+never takes anybody's room, nor does a stream take a stream's.
+
+The victims are those that lose the least work: the ones started last. No more go than are needed,
+none where all of them would not be enough, and what is ending already counts as room that comes.
+Drivers never go: with one, all that its application has done would be lost.
+
+Which end a victim comes to is the node's business: it is decommissioned, so that Spark can move its
+blocks to other executors, and killed when that takes too long.
+
+Source: HRM paper, sections 3.3 and 4.3.1 (streams take resources from batch, which queues again);
+the choice of victims is not in the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+
+from hrm.core.messages.claims import Entry
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.vocabulary.feasibility import Vector, fits, minus, plus, pooled_part
+from hrm.core.vocabulary.model import ApplicationId, ContainerId, WorkloadClass, is_driver
+
+__all__ = ["Eviction", "evictions"]
+
+NOBODY = ApplicationId("")
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """``victim`` makes way for the stream ``waiter``."""
+
+    victim: ContainerId
+    waiter: ContainerId
+
+
+def evictions(
+    queue: UnitQueue,
+    ending: Container[ContainerId],
+    owners: Mapping[ContainerId, ApplicationId],
+    now: float,
+) -> list[Eviction]:
+    """Who makes way for the streams that wait in the pool of ``queue``: unit by unit, those with a
+    GPU first, and at each in order of arrival.
+
+    ``ending``: running containers that have been told to end. ``owners``: the application of each
+    container; none takes its own, of which it may hear in parts that it is a stream.
+    """
+    room = _Room(queue, ending)
+    found: list[Eviction] = []
+    for unit in queue.pool:
+        for waiter in unit.stream_waiting.values() if not unit.unit.draining else ():
+            victims = _victims(room, unit, waiter, owners, now)
+            if victims is None:
+                continue
+            for owner, victim in victims:
+                room.comes(owner, victim)
+                found.append(Eviction(victim.container_id, waiter.container_id))
+            room.goes(unit, waiter)
+    return found
+
+
+class _Room:
+    """What is free in a pool, or will be when those that are ending have ended."""
+
+    def __init__(self, queue: UnitQueue, ending: Container[ContainerId]) -> None:
+        self.pool = queue.pool
+        self.free: list[Vector] = [unit.free for unit in queue.pool]
+        self.taken: set[ContainerId] = set()
+        for unit in queue.pool:
+            for entry in unit.running.values():
+                if entry.container_id in ending:
+                    self.comes(unit, entry)
+
+    def of(self, unit: UnitQueue) -> Vector:
+        return self.free[self.pool.index(unit)]
+
+    def comes(self, owner: UnitQueue, entry: Entry) -> None:
+        self.taken.add(entry.container_id)
+        self.free = [plus(x, _seen_from(u, owner, entry)) for u, x in self._units()]
+
+    def goes(self, owner: UnitQueue, entry: Entry) -> None:
+        self.free = [minus(x, _seen_from(u, owner, entry)) for u, x in self._units()]
+
+    def _units(self) -> zip[tuple[UnitQueue, Vector]]:
+        return zip(self.pool, self.free, strict=True)
+
+
+def _victims(
+    room: _Room,
+    unit: UnitQueue,
+    waiter: Entry,
+    owners: Mapping[ContainerId, ApplicationId],
+    now: float,
+) -> list[tuple[UnitQueue, Entry]] | None:
+    """Of those that lose least, none that is not needed; nobody if there is room; None if all of
+    them are not enough."""
+    own = owners.get(waiter.container_id)
+    candidates = [
+        (owner, entry)
+        for owner in room.pool
+        for entry in owner.running.values()
+        if entry.workload_class is WorkloadClass.BATCH
+        and entry.container_id not in room.taken
+        and (own is None or owners.get(entry.container_id) != own)
+        and not is_driver(owners.get(entry.container_id, NOBODY))
+    ]
+    candidates.sort(key=lambda each: (now - each[1].started_at_s, each[1].container_id))
+    free = room.of(unit)
+    chosen: list[tuple[UnitQueue, Entry]] = []
+    for owner, entry in candidates:
+        if fits(waiter.demand, free):
+            break
+        free = plus(free, _seen_from(unit, owner, entry))
+        chosen.append((owner, entry))
+    if not fits(waiter.demand, free):
+        return None
+    for each in reversed(list(chosen)):
+        without = minus(free, _seen_from(unit, *each))
+        if fits(waiter.demand, without):
+            free = without
+            chosen.remove(each)
+    return chosen
+
+
+def _seen_from(unit: UnitQueue, owner: UnitQueue, entry: Entry) -> Vector:
+    """What ``unit`` gains when ``entry`` leaves ``owner``."""
+    return entry.demand if unit is owner else pooled_part(entry.demand)

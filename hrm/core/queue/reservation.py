@@ -1,0 +1,64 @@
+"""What a batch waiter is promised, and who may still start before it.
+
+Of the batch containers that wait at a resource unit, the first that does not fit is promised the
+moment at which it will, by the estimated ends of those that run. A later one may start before it if
+it will have ended by then, or if there is room for both then.
+
+That is about time, because it is time that is lost: a dozen short containers before a large one
+cost it nothing, one that takes a month in the same place costs it the month. But run times are
+estimates, and who is always late could pass for ever. So passes are counted, too, and after
+``PASSES_MAX`` of them nobody passes: waiting is bounded, whatever the estimates are worth.
+
+Source: the backfilling of EASY (Lifka, The ANL/IBM SP Scheduling System, JSSPP 1995); the bound is
+HRM's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TypeAlias
+
+from hrm.core.messages.claims import PASSES_MAX
+from hrm.core.vocabulary.feasibility import Vector, fits, minus, plus
+
+__all__ = ["Held", "Promise"]
+
+Held: TypeAlias = Iterable[tuple[float, Vector]]
+"""What is held, and until when: never before now."""
+
+
+@dataclass(slots=True)
+class Promise:
+    """A waiter is to start at ``at_s``, which leaves ``spare``; ``passes`` may pass it until then.
+
+    ``at_s`` is infinite where nobody knows when it could start.
+    """
+
+    at_s: float
+    spare: Vector
+    passes: int
+
+    @classmethod
+    def to(cls, demand: Vector, passed: int, free: Vector, held: Held) -> Promise:
+        """To a waiter that ``passed`` have passed and for which ``free`` is too little."""
+        at_s = math.inf
+        for end_s, part in sorted(held, key=itemgetter(0)):
+            if end_s > at_s or math.isinf(end_s):
+                break
+            free = plus(free, part)
+            if fits(demand, free):
+                at_s = end_s
+        return cls(at_s, minus(free, demand), PASSES_MAX - passed)
+
+    def allows(self, part: Vector, until_s: float) -> bool:
+        """May somebody start now who takes ``part`` until then?"""
+        return self.passes > 0 and (until_s <= self.at_s or fits(part, self.spare))
+
+    def passed_by(self, part: Vector, until_s: float) -> None:
+        """Somebody has started who was allowed to."""
+        self.passes -= 1
+        if until_s > self.at_s:
+            self.spare = minus(self.spare, part)

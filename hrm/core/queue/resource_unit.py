@@ -1,0 +1,550 @@
+"""One resource unit with its stacked queues: a stream queue over a batch queue.
+
+Both queues share the unit's resources. A container *waits* or *runs*. Whenever room may have
+appeared, ``startable`` says who starts, in one discipline that the node, the master's mirror and
+the wait estimate share (an estimate made under another discipline than the node's is wrong):
+
+1. stream waiters in order of arrival, those that do not fit are skipped;
+2. while a stream waiter is left, no batch container starts: what the batch gives back collects
+   until the stream fits, so that small batch containers cannot starve it;
+3. then batch waiters in order of arrival, first fit, but for the promise to the first that does not
+   fit (``promise``): who comes later does not delay it. Nothing is promised to a waiter that could
+   not start even if all batch were gone, because of streams that run.
+
+A container starts iff the demands of all running ones and its own do not exceed the unit in any
+dimension, the number of running containers (``run_limit``) among them. That is the rule for units
+with a GPU as well: device memory is one of the dimensions, and the sums of vcores and memory are
+tested beside it.
+
+Units of one node may share vcores and memory (binding mode "shared"): they are *siblings* in a
+pool. What one of them starts is gone from all; each keeps its own queues, slots and device memory.
+Streams of all siblings go before batch of all: a stream for which the pool's cores and memory are
+to collect stands in the stream queue of each sibling's image, so the start rule, ``free``, the
+table and the estimate speak of one thing. That is every stream that waits, except one that lacks
+device memory or a slot which only other streams could give back. What siblings run is in the image
+too, with the part of it that comes back to the pool. Batch waiters of all siblings are served in
+one order of arrival (``line``). The first at each unit that does not fit has a promise, which binds
+who comes later: at its own unit, and at siblings while its unit has the rest and it wants cores or
+memory of the pool. For those these collect, so it is in the siblings' images. What other waiters of
+siblings may take before, an estimate does not count.
+
+Node and master hold to the same rule, each with its own clock and what it has seen. The master sees
+starts through reports, and one that has restarted counts passes from 0: its count may be behind the
+node's. Then an estimate is wrong, no more: the node alone decides, and its own count is exact.
+
+Source: HRM paper, sections 3.1 (shared cores), 3.3 (queue stacking) and 3.4.1 (start rule). Point
+2 and the discipline of pools are HRM's choice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from hrm.core.messages.claims import PASSES_MAX, Entry
+from hrm.core.queue.reservation import Held, Promise
+from hrm.core.vocabulary.feasibility import Vector, capacity_vector, fits, minus, plus, pooled_part
+from hrm.core.vocabulary.model import ContainerId, ResourceUnit, ResourceUnitId, WorkloadClass
+
+__all__ = [
+    "UnitImage",
+    "UnitQueue",
+    "duration_s",
+    "end_s",
+    "overtake",
+    "queues_of",
+    "startable",
+]
+
+
+_as_tuple = tuple.__new__  # makes a named tuple twice as fast as calling its class
+
+
+class UnitImage(NamedTuple):
+    """An immutable picture of a unit's queues, for estimates on a snapshot."""
+
+    capacity: Vector
+    free: Vector
+    running: tuple[Entry, ...]
+    stream_waiting: tuple[Entry, ...]
+    batch_waiting: tuple[Entry, ...]
+
+    @property
+    def waiting(self) -> int:
+        return len(self.stream_waiting) + len(self.batch_waiting)
+
+    @property
+    def room(self) -> Vector:
+        """What the running streams leave to batch."""
+        return _less_streams(self.capacity, self.running)
+
+    def runs_at_once(self, demand: Vector, workload_class: WorkloadClass) -> bool:
+        """Would a new container start without waiting? A stream passes batch waiters."""
+        ahead = self.stream_waiting if workload_class is WorkloadClass.STREAM else self.waiting
+        return not ahead and fits(demand, self.free)
+
+
+def startable(
+    stream_waiting: Iterable[Entry],
+    batch_waiting: Iterable[Entry],
+    free: Vector,
+    room: Vector,
+    held: Callable[[], Held],
+    now: float,
+) -> Iterator[Entry]:
+    """Who starts now, in order, when ``free`` is free and running streams leave ``room``.
+
+    ``held``: what those that run hold, and until when.
+    """
+    stream_left = False
+    for entry in stream_waiting:
+        if fits(entry.demand, free):
+            free, room = minus(free, entry.demand), minus(room, entry.demand)
+            yield entry
+        else:
+            stream_left = True
+    if stream_left:
+        return
+    first: Entry | None = None
+    promise: Promise | None = None
+    begun: list[tuple[float, Vector]] = []
+    for entry in batch_waiting:
+        if not fits(entry.demand, free):
+            if first is None and fits(entry.demand, room):
+                first = entry
+            continue
+        until_s = now + duration_s(entry)
+        if first is not None:
+            if promise is None:
+                promise = Promise.to(first.demand, first.passed, free, (*held(), *begun))
+            if not promise.allows(entry.demand, until_s):
+                continue
+            promise.passed_by(entry.demand, until_s)
+        free = minus(free, entry.demand)
+        begun.append((until_s, entry.demand))
+        yield entry
+
+
+def duration_s(entry: Entry) -> float:
+    """How long a waiting container will run once it has started; infinite for a stream."""
+    if entry.workload_class is WorkloadClass.STREAM:
+        return math.inf
+    return max(0.0, entry.duration_s)
+
+
+def end_s(entry: Entry) -> float:
+    """When a running container is due, whether or not that is past; infinite for a stream."""
+    return entry.started_at_s + duration_s(entry)
+
+
+def overtake(batch_waiting: list[Entry], entry: Entry) -> None:
+    """``entry`` starts: take it out, and count that for those who came before."""
+    place = batch_waiting.index(entry)
+    batch_waiting[: place + 1] = [waiter.overtaken() for waiter in batch_waiting[:place]]
+
+
+def _less_streams(room: Vector, running: Iterable[Entry]) -> Vector:
+    for entry in running:
+        if entry.workload_class is WorkloadClass.STREAM:
+            room = minus(room, entry.demand)
+    return room
+
+
+def _seen_from(unit: UnitQueue, owner: UnitQueue, entry: Entry) -> Vector:
+    """What ``entry``, which is at ``owner``, takes from ``unit``."""
+    return entry.demand if unit is owner else pooled_part(entry.demand)
+
+
+def queues_of(units: Iterable[ResourceUnit]) -> dict[ResourceUnitId, UnitQueue]:
+    """Empty queues of a node's units, those that share joined to one pool."""
+    queues: dict[ResourceUnitId, UnitQueue] = {}
+    for unit in units:
+        queue = queues[unit.unit_id] = UnitQueue(unit)
+        if unit.pool in queues:
+            queue.join(queues[unit.pool])
+    return queues
+
+
+class UnitQueue:
+    """The queues of one resource unit.
+
+    Invariants:
+        ``free`` is the capacity less the demands of all and only the running containers, and less
+        the pooled part of what the siblings run; no dimension is negative.
+        ``pool`` lists this queue and its siblings, those with a GPU first; all share one list.
+        ``line`` has all and only the batch waiters of the pool, in order of arrival, and whose
+        queue each is in; all share one.
+        A container is in exactly one of ``running``, ``stream_waiting``, ``batch_waiting``; the
+        waiting dictionaries are in order of arrival and hold only their own class.
+        ``stream_room`` is the capacity less the demands of all streams here, running or waiting,
+        and less the pooled part of the siblings': what one more stream could have if all batch
+        containers went. It may be negative.
+        ``version`` rises with every change.
+    """
+
+    __slots__ = (
+        "_image",
+        "batch_waiting",
+        "capacity",
+        "free",
+        "gpu_only",
+        "line",
+        "pool",
+        "running",
+        "stream_room",
+        "stream_waiting",
+        "unit",
+        "version",
+    )
+
+    def __init__(self, unit: ResourceUnit) -> None:
+        self.unit = unit
+        self.gpu_only = unit.gpu_only
+        self.capacity = capacity_vector(unit)
+        self.free = self.capacity
+        self.stream_room = self.capacity
+        self.running: dict[ContainerId, Entry] = {}
+        self.stream_waiting: dict[ContainerId, Entry] = {}
+        self.batch_waiting: dict[ContainerId, Entry] = {}
+        self.version = 0
+        self.pool: list[UnitQueue] = [self]
+        self.line: dict[ContainerId, UnitQueue] = {}
+        self._image: UnitImage | None = None
+
+    def join(self, owner: UnitQueue) -> None:
+        """Share vcores and memory with ``owner`` and its siblings from now on."""
+        assert len(self.pool) == 1, f"{self.unit.unit_id} shares already"
+        assert self.capacity[:2] == owner.capacity[:2], "a pool has one size"
+        for sibling in owner.pool:
+            for entry in sibling.running.values():
+                self.free = minus(self.free, pooled_part(entry.demand))
+            for entry in self.running.values():
+                sibling.free = minus(sibling.free, pooled_part(entry.demand))
+            for entry in sibling._streams():
+                self.stream_room = minus(self.stream_room, pooled_part(entry.demand))
+            for entry in self._streams():
+                sibling.stream_room = minus(sibling.stream_room, pooled_part(entry.demand))
+        owner.pool.append(self)
+        owner.pool.sort(key=lambda queue: queue.unit.gpu is None)
+        self.pool = owner.pool
+        owner.line.update(self.line)
+        self.line = owner.line
+        self._changed()
+
+    def __contains__(self, container_id: ContainerId) -> bool:
+        return (
+            container_id in self.running
+            or container_id in self.stream_waiting
+            or container_id in self.batch_waiting
+        )
+
+    def get(self, container_id: ContainerId) -> Entry | None:
+        return (
+            self.running.get(container_id)
+            or self.stream_waiting.get(container_id)
+            or self.batch_waiting.get(container_id)
+        )
+
+    def could_hold(self, demand: Vector) -> bool:
+        """See ``feasibility.could_hold``."""
+        return fits(demand, self.capacity) and (demand[2] > 0 or not self.gpu_only)
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self.stream_waiting) + len(self.batch_waiting)
+
+    def runs_at_once(self, demand: Vector, workload_class: WorkloadClass) -> bool:
+        """See ``UnitImage.runs_at_once``."""
+        if len(self.pool) > 1:
+            return self.image().runs_at_once(demand, workload_class)
+        if self.stream_waiting or (
+            self.batch_waiting and workload_class is not WorkloadClass.STREAM
+        ):
+            return False
+        return fits(demand, self.free)
+
+    def enqueue(self, entry: Entry) -> None:
+        """Put a new container at the end of its class's queue."""
+        assert entry.container_id not in self, f"{entry.container_id} is here already"
+        self._put(entry)
+        self._count_stream(entry, minus)
+        self._changed()
+
+    def run(self, entry: Entry, now: float) -> Entry:
+        """Let a container hold its resources from now on, whether it waited here or is new."""
+        assert entry.container_id not in self.running
+        assert fits(entry.demand, self.free), f"{entry.container_id} over-commits {self.unit}"
+        self._take(entry.demand)
+        if entry.workload_class is WorkloadClass.BATCH:
+            if entry.container_id in self.batch_waiting:
+                self._overtake(entry.container_id)
+                self._pull(entry.container_id)
+        elif self.stream_waiting.pop(entry.container_id, None) is None:
+            self._count_stream(entry, minus)
+        started = entry.started(now)
+        self.running[entry.container_id] = started
+        self._changed()
+        return started
+
+    def run_if_free(self, entry: Entry, now: float) -> bool:
+        """``run`` a new container if ``runs_at_once`` says so, and if it may be here at all.
+
+        The common case of a commit, in one step: units of a pool go the long way.
+        """
+        container_id, workload_class, demand, duration_s, _, _ = entry
+        vcores, memory_mib, device_mib, slots = self.free
+        wanted_vcores, wanted_memory_mib, wanted_device_mib, wanted_slots = demand
+        vcores -= wanted_vcores
+        memory_mib -= wanted_memory_mib
+        device_mib -= wanted_device_mib
+        slots -= wanted_slots
+        batch = workload_class is WorkloadClass.BATCH
+        if (
+            vcores < 0
+            or memory_mib < 0
+            or device_mib < 0
+            or slots < 0
+            or self.stream_waiting
+            or (self.batch_waiting and (batch or container_id in self.batch_waiting))
+            or (self.gpu_only and not wanted_device_mib)
+            or container_id in self.running
+        ):
+            return False
+        if not batch or len(self.pool) > 1:
+            if not self.runs_at_once(demand, workload_class):
+                return False
+            self.run(entry, now)
+            return True
+        started = (container_id, workload_class, demand, duration_s, now, 0)
+        self.running[container_id] = _as_tuple(Entry, started)
+        self.free = (vcores, memory_mib, device_mib, slots)
+        self.version += 1
+        self._image = None
+        return True
+
+    def unrun(self, container_id: ContainerId) -> None:
+        """Back from running to the head of its queue: the node has not started it after all."""
+        entry = self.running.pop(container_id)
+        self._give_back(entry.demand)
+        queue = self._queue_of(entry.workload_class)
+        rest, line = dict(queue), dict(self.line)
+        queue.clear()
+        self.line.clear()
+        self._put(entry)
+        queue.update(rest)
+        self.line.update(line)
+        self._changed()
+
+    def remove(self, container_id: ContainerId) -> Entry | None:
+        """Take a container out; what it held is free again. None if it is not here."""
+        entry = self.running.pop(container_id, None)
+        if entry is not None:
+            self._give_back(entry.demand)
+        else:
+            entry = self._pull(container_id)
+        if entry is not None:
+            self._count_stream(entry, plus)
+            self._changed()
+        return entry
+
+    def reclassify(self, container_id: ContainerId, workload_class: WorkloadClass) -> bool:
+        """Change a container's class; a waiting one goes to the end of the other queue."""
+        entry = self.get(container_id)
+        if entry is None or entry.workload_class is workload_class:
+            return False
+        changed = entry._replace(workload_class=workload_class, passed=0)
+        self._count_stream(entry, plus)
+        self._count_stream(changed, minus)
+        if container_id in self.running:
+            self.running[container_id] = changed
+        else:
+            self._pull(container_id)
+            self._put(changed)
+        self._changed()
+        return True
+
+    def start_all(self, now: float) -> list[Entry]:
+        """Start everybody whom the rules let start, here and at siblings; answers them in order."""
+        started = []
+        units = [queue for queue in self.pool if not queue.unit.draining]
+        for queue in units:
+            streams = queue.stream_waiting.values()
+            chosen = list(startable(streams, (), queue.free, queue.free, tuple, now))
+            started += [queue.run(entry, now) for entry in chosen]
+        # A stream that is left, here or at a sibling, is in the image and lets no batch start.
+        units = [queue for queue in units if queue.batch_waiting]
+        units = [queue for queue in units if not queue.image().stream_waiting]
+        if len(self.pool) > 1:
+            return started + self._start_batch(units, now)
+        for queue in units:
+            waiting, held = queue.batch_waiting.values(), partial(queue._held, now)
+            chosen = list(startable((), waiting, queue.free, queue._room(), held, now))
+            started += [queue.run(entry, now) for entry in chosen]
+        return started
+
+    def _start_batch(self, units: list[UnitQueue], now: float) -> list[Entry]:
+        """``startable`` for the batch of a pool that waits at ``units``."""
+        started: list[Entry] = []
+        left: list[tuple[UnitQueue, ContainerId]] = []
+        firsts: dict[UnitQueue, Entry] = {}
+        promises: dict[UnitQueue, Promise] = {}
+        for container_id, queue in list(self.line.items()):
+            if queue not in units:
+                continue
+            entry = queue.batch_waiting[container_id]
+            if fits(entry.demand, queue.free):
+                until_s = now + duration_s(entry)
+                bound = [x for x in firsts if x is queue or x._has_rest(firsts[x])]
+                for each in bound:
+                    if each not in promises:
+                        first, held = firsts[each], each._held(now)
+                        promises[each] = Promise.to(first.demand, first.passed, each.free, held)
+                parts = [(promises[x], _seen_from(x, queue, entry)) for x in bound]
+                if all(promise.allows(part, until_s) for promise, part in parts) and not any(
+                    owner.batch_waiting[waiter].passed >= PASSES_MAX
+                    and (owner is queue or owner._has_rest(owner.batch_waiting[waiter]))
+                    for owner, waiter in left
+                ):
+                    for promise, part in parts:
+                        promise.passed_by(part, until_s)
+                    started.append(queue.run(entry, now))
+                    continue
+            elif not fits(entry.demand, queue._room()):
+                continue
+            else:
+                firsts.setdefault(queue, entry)
+            left.append((queue, container_id))
+        return started
+
+    def _first(self) -> Entry | None:
+        """The batch waiter for which the cores and memory of the pool are to collect."""
+        if self.stream_waiting or self.unit.draining:
+            return None
+        for entry in self.batch_waiting.values():
+            if not fits(entry.demand, self.free) and fits(entry.demand, self._room()):
+                return entry if self._has_rest(entry) else None
+        return None
+
+    def _has_rest(self, entry: Entry) -> bool:
+        """Is there what ``entry`` wants beside the pool's cores and memory?"""
+        return entry.demand[2] <= self.free[2] and entry.demand[3] <= self.free[3]
+
+    def _room(self) -> Vector:
+        """See ``UnitImage.room``."""
+        if self.stream_room == self.capacity:
+            return self.capacity
+        room = _less_streams(self.capacity, self.running.values())
+        others = (x.pooled() for q in self.pool if q is not self for x in q.running.values())
+        return _less_streams(room, others)
+
+    def _held(self, now: float) -> list[tuple[float, Vector]]:
+        """What those that run here and at siblings hold of this unit, and until when."""
+        return [
+            (max(now, end_s(x)), _seen_from(self, queue, x))
+            for queue in self.pool
+            for x in queue.running.values()
+        ]
+
+    def collecting(self) -> Iterator[Entry]:
+        """Streams that wait here and would have what this unit alone offers, device memory and
+        slots, if its batch made way: for them the pool's cores and memory are to collect."""
+        device_mib, slots = self.capacity[2:]
+        for entry in self.running.values():
+            if entry.workload_class is WorkloadClass.STREAM:
+                device_mib, slots = device_mib - entry.demand[2], slots - entry.demand[3]
+        for entry in self.stream_waiting.values():
+            if entry.demand[2] <= device_mib and entry.demand[3] <= slots:
+                device_mib, slots = device_mib - entry.demand[2], slots - entry.demand[3]
+                yield entry
+
+    def image(self) -> UnitImage:
+        """The present state, immutable; made once per version."""
+        if self._image is None and len(self.pool) == 1:
+            self._image = UnitImage(
+                self.capacity,
+                self.free,
+                tuple(self.running.values()),
+                tuple(self.stream_waiting.values()),
+                tuple(self.batch_waiting.values()),
+            )
+        elif self._image is None:
+            siblings = [queue for queue in self.pool if queue is not self]
+            self._image = UnitImage(
+                self.capacity,
+                self.free,
+                (
+                    *self.running.values(),
+                    *(x.pooled() for queue in siblings for x in queue.running.values()),
+                ),
+                (
+                    *self.stream_waiting.values(),
+                    *(x.pooled() for queue in siblings for x in queue.collecting()),
+                ),
+                (
+                    *(x.pooled() for queue in siblings if (x := queue._first()) is not None),
+                    *self.batch_waiting.values(),
+                ),
+            )
+        return self._image
+
+    def _queue_of(self, workload_class: WorkloadClass) -> dict[ContainerId, Entry]:
+        if workload_class is WorkloadClass.STREAM:
+            return self.stream_waiting
+        return self.batch_waiting
+
+    def _put(self, entry: Entry) -> None:
+        """To the end of its queue."""
+        self._queue_of(entry.workload_class)[entry.container_id] = entry
+        if entry.workload_class is not WorkloadClass.STREAM:
+            self.line[entry.container_id] = self
+
+    def _pull(self, container_id: ContainerId) -> Entry | None:
+        """Out of the queue in which it waits."""
+        entry = self.stream_waiting.pop(container_id, None)
+        if entry is None and (entry := self.batch_waiting.pop(container_id, None)) is not None:
+            del self.line[container_id]
+        return entry
+
+    def _overtake(self, container_id: ContainerId) -> None:
+        """Count for who came before that this waiter has taken its room."""
+        for each, queue in self.line.items():
+            if each == container_id:
+                return
+            waiter = queue.batch_waiting[each]
+            if queue is self or (
+                queue._has_rest(waiter) and not fits(pooled_part(waiter.demand), queue.free)
+            ):
+                queue.batch_waiting[each] = waiter.overtaken()
+
+    def _streams(self) -> Iterator[Entry]:
+        yield from self.stream_waiting.values()
+        yield from (x for x in self.running.values() if x.workload_class is WorkloadClass.STREAM)
+
+    def _count_stream(self, entry: Entry, how: Callable[[Vector, Vector], Vector]) -> None:
+        """Keep ``stream_room`` when a stream comes (``minus``) or goes (``plus``)."""
+        if entry.workload_class is WorkloadClass.STREAM:
+            for queue in self.pool:
+                demand = entry.demand if queue is self else pooled_part(entry.demand)
+                queue.stream_room = how(queue.stream_room, demand)
+
+    def _take(self, demand: Vector) -> None:
+        if len(self.pool) == 1:
+            self.free = minus(self.free, demand)
+            return
+        for queue in self.pool:
+            queue.free = minus(queue.free, demand if queue is self else pooled_part(demand))
+
+    def _give_back(self, demand: Vector) -> None:
+        for queue in self.pool:
+            queue.free = plus(queue.free, demand if queue is self else pooled_part(demand))
+
+    def _changed(self) -> None:
+        if len(self.pool) == 1:
+            self.version += 1
+            self._image = None
+            return
+        for queue in self.pool:
+            queue.version += 1
+            queue._image = None

@@ -1,0 +1,344 @@
+"""Algorithm 1 for all resource units at once: the answers of ``estimate.simulate``, without a loop.
+
+The queues of all units stand in padded arrays, one column a unit. A unit's column is written anew
+only after its queue has changed, so a round costs the changes since the last one and a handful of
+vector operations; all units are played forward together, one ending container each a step.
+
+Answers are remembered as well. While none of a unit's running containers is overdue and none of its
+waiters could start at once, the *time* at which a new container would start does not depend on when
+one asks: it holds until the queue changes or the first running container is due. Then it is played
+again, because an overdue container counts as ending at the moment of asking.
+
+Every number is computed by the same operations in the same order as in ``estimate.simulate``, so
+both give the same bits, ties included; a property test holds them to it.
+
+Source: HRM paper, section 4.2, algorithm 1; the arrays and the memory are HRM's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hrm.core.messages.claims import PASSES_MAX
+from hrm.core.queue.resource_unit import UnitImage, duration_s, end_s
+from hrm.core.vocabulary.feasibility import Vector
+from hrm.core.vocabulary.model import WorkloadClass
+
+__all__ = ["WaitTable"]
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+_DIMENSIONS = 4
+_DEMANDS_KEPT = 16
+_NOBODY, _STREAM, _BATCH = 0, 1, 2
+
+
+class WaitTable:
+    """The queues of all units, and what was found out about them.
+
+    Invariants: a row that is not in ``stale`` has in its column what its queue says; ``known`` has
+    at most ``_DEMANDS_KEPT`` demands, and for each the rows' start times with the latest moment for
+    which they hold (-inf: never computed, or no longer true).
+    """
+
+    def __init__(self) -> None:
+        self.stale: set[int] = set()
+        self.known: dict[Vector, tuple[Floats, Floats]] = {}
+        self._ends: Floats = np.zeros((0, 0))
+        self._held: Ints = np.zeros((0, _DIMENSIONS, 0), np.int64)
+        self._durations: Floats = np.zeros((0, 0))
+        self._wanted: Ints = np.zeros((0, _DIMENSIONS, 0), np.int64)
+        self._kinds: Ints = np.zeros((0, 0), np.int64)
+        self._passed: Ints = np.zeros((0, 0), np.int64)
+        self._free: Ints = np.zeros((_DIMENSIONS, 0), np.int64)
+        self._room: Ints = np.zeros((_DIMENSIONS, 0), np.int64)
+        self._first_end: Floats = np.zeros(0)
+
+    def update(self, image: Callable[[int], UnitImage | None], rows: int) -> None:
+        """Write the stale columns anew. ``image``: of a row, None where it is not in use."""
+        self._widen(rows)
+        for row in self.stale:
+            self._write(row, image(row))
+        changed = list(self.stale)
+        for _, until in self.known.values():
+            until[changed] = -np.inf
+        self.stale.clear()
+
+    def waits_s(self, demand: Vector, rows: Ints, now: float) -> Floats:
+        """Seconds until a new batch container would start at each of ``rows``; the same shape.
+
+        Infinite where streams hold what it needs, and at rows that are not in use.
+        """
+        starts, until = self._memory(demand)
+        unknown = rows[until[rows] < now]
+        if len(unknown):
+            found, lasting = self._play(demand, unknown, now)
+            starts[unknown] = found
+            until[unknown] = np.where(lasting, self._first_end[unknown], -np.inf)
+        waits: Floats = starts[rows] - now
+        return waits
+
+    def _memory(self, demand: Vector) -> tuple[Floats, Floats]:
+        if demand not in self.known:
+            if len(self.known) >= _DEMANDS_KEPT:
+                del self.known[next(iter(self.known))]
+            rows = len(self._first_end)
+            self.known[demand] = (np.zeros(rows), np.full(rows, -np.inf))
+        return self.known[demand]
+
+    def _play(self, demand: Vector, rows: Ints, now: float) -> tuple[Floats, Bools]:
+        """When the container would start, and whether that holds until the first end."""
+        play = _Play(
+            np.maximum(self._ends[:, rows], now),
+            self._held[:, :, rows],
+            self._free[:, rows],
+            self._durations[:, rows],
+            self._wanted[:, :, rows],
+            self._kinds[:, rows],
+            self._passed[:, rows],
+            self._room[:, rows],
+            now,
+        )
+        starts, at_once = play.run(np.asarray(demand, np.int64)[:, np.newaxis])
+        return starts, ~at_once & (self._first_end[rows] >= now)
+
+    def _write(self, row: int, image: UnitImage | None) -> None:
+        self._ends[:, row] = np.inf
+        self._kinds[:, row] = _NOBODY
+        self._first_end[row] = np.inf
+        if image is None:
+            self._free[:, row] = -1
+            return
+        self._free[:, row] = image.free
+        running, waiting = image.running, (*image.stream_waiting, *image.batch_waiting)
+        self._deepen(len(running), len(waiting))
+        if running:
+            ends = [end_s(entry) for entry in running]
+            self._ends[: len(running), row] = ends
+            self._held[: len(running), :, row] = [entry.demand for entry in running]
+            self._first_end[row] = min(ends)
+        if image.batch_waiting:
+            self._room[:, row] = image.room
+        if waiting:
+            self._passed[: len(waiting), row] = [entry.passed for entry in waiting]
+            self._durations[: len(waiting), row] = [duration_s(entry) for entry in waiting]
+            self._wanted[: len(waiting), :, row] = [entry.demand for entry in waiting]
+            self._kinds[: len(waiting), row] = [
+                _STREAM if entry.workload_class is WorkloadClass.STREAM else _BATCH
+                for entry in waiting
+            ]
+
+    def _widen(self, rows: int) -> None:
+        """Make room for ``rows`` units."""
+        more = rows - len(self._first_end)
+        if more <= 0:
+            return
+        self._ends = _pad(self._ends, -1, more, np.inf)
+        self._held = _pad(self._held, -1, more, 0)
+        self._durations = _pad(self._durations, -1, more, 0)
+        self._wanted = _pad(self._wanted, -1, more, 0)
+        self._kinds = _pad(self._kinds, -1, more, _NOBODY)
+        self._passed = _pad(self._passed, -1, more, 0)
+        self._free = _pad(self._free, -1, more, -1)
+        self._room = _pad(self._room, -1, more, 0)
+        self._first_end = _pad(self._first_end, -1, more, np.inf)
+        self.known.clear()
+
+    def _deepen(self, running: int, waiting: int) -> None:
+        """Make room for that many containers a unit."""
+        more = running - len(self._ends)
+        if more > 0:
+            self._ends = _pad(self._ends, 0, more, np.inf)
+            self._held = _pad(self._held, 0, more, 0)
+        more = waiting - len(self._kinds)
+        if more > 0:
+            self._durations = _pad(self._durations, 0, more, 0)
+            self._wanted = _pad(self._wanted, 0, more, 0)
+            self._kinds = _pad(self._kinds, 0, more, _NOBODY)
+            self._passed = _pad(self._passed, 0, more, 0)
+
+
+class _Play:
+    """Some units, played forward in step. The last axis of every array is the unit.
+
+    A container that starts gets the next free place behind the running ones, so that of two that
+    end together the one that started first ends first, as in the heap of the literal form.
+    """
+
+    def __init__(
+        self,
+        ends: Floats,
+        held: Ints,
+        free: Ints,
+        durations: Floats,
+        wanted: Ints,
+        kinds: Ints,
+        passed: Ints,
+        room: Ints,
+        now: float,
+    ) -> None:
+        places, units = kinds.shape
+        self.ends = _pad(ends, 0, places, np.inf)
+        self.held = _pad(held, 0, places, 0)
+        self.free = free
+        self.durations = durations
+        self.wanted = wanted
+        self.stream: Bools = kinds == _STREAM
+        self.waiting: Bools = kinds != _NOBODY
+        self.batch: Bools = kinds == _BATCH
+        self.passes: Ints = PASSES_MAX - passed
+        self.room = room
+        self.promised: Bools = self.batch & _fit_each(wanted, room)
+        self.next_place: Ints = np.full(units, len(ends), np.int64)
+        self.at: Floats = np.full(units, now)
+        self.index: Ints = np.arange(units)
+        self.open: Bools = np.ones(units, np.bool_)
+
+    def run(self, demand: Ints) -> tuple[Floats, Bools]:
+        """When ``demand``, shape (4, 1), starts; and where somebody or it could start at once."""
+        starts_s: Floats = np.full(len(self.at), np.inf)
+        at_once: Bools = np.zeros(len(self.at), np.bool_)
+        for step in range(len(self.ends) + 1):
+            stream_left, begun, promises = self._start()
+            fitting = self.open & ~stream_left & _fit(demand, self.free)
+            parts = np.broadcast_to(demand, self.free.shape)
+            promises.hold_up(fitting, parts, np.full(len(self.at), np.inf))
+            starts_s[self.index[fitting]] = self.at[fitting]
+            if step == 0:
+                at_once = begun | fitting
+            if not len(self.ends):
+                break
+            first = self.ends.argmin(axis=0)
+            units = np.arange(len(first))
+            ends = self.ends[first, units]
+            self.open &= ~fitting & np.isfinite(ends)
+            if not self.open.any():
+                break
+            self.at = ends
+            self.free += self.held[first, :, units].T
+            self.ends[first, units] = np.inf
+            self._narrow()
+        return starts_s, at_once
+
+    def _start(self) -> tuple[Bools, Bools, _Promises]:
+        """Let start who may, as ``startable``; answers where a stream is left, where somebody did,
+        and what is promised to those who are left."""
+        stream_left: Bools = np.zeros(len(self.at), np.bool_)
+        begun: Bools = np.zeros(len(self.at), np.bool_)
+        promises = _Promises(self)
+        for place in np.flatnonzero(self.waiting.any(axis=1)).tolist():
+            here, stream, wanted = self.waiting[place], self.stream[place], self.wanted[place]
+            fitting = here & _fit(wanted, self.free)
+            starts = fitting & (stream | ~stream_left)
+            stream_left |= here & stream & ~starts
+            promises.hold_up(starts, wanted, self.durations[place])
+            promises.to(here & ~fitting & self.promised[place], place)
+            units = np.flatnonzero(starts)
+            if not len(units):
+                continue
+            demands, places = wanted[:, units], self.next_place[units]
+            self.ends[places, units] = self.at[units] + self.durations[place, units]
+            self.held[places, :, units] = demands.T
+            self.free[:, units] -= demands
+            self.next_place[units] += 1
+            here[units] = False
+            self.passes[:place, units] -= 1
+            if stream[units].any():
+                self._leave_less(units[stream[units]], place)
+            begun |= starts
+        return stream_left, begun, promises
+
+    def _leave_less(self, units: Ints, place: int) -> None:
+        """The streams that have started at ``place`` leave less to batch."""
+        self.room[:, units] -= self.wanted[place][:, units]
+        could = _fit_each(self.wanted[:, :, units], self.room[:, units])
+        self.promised[:, units] = self.batch[:, units] & could
+
+    def _narrow(self) -> None:
+        """Go on without the units that are answered, once they are half of all."""
+        left = np.flatnonzero(self.open)
+        if 2 * len(left) > len(self.open):
+            return
+        self.ends, self.held = self.ends[:, left], self.held[:, :, left]
+        self.free, self.durations = self.free[:, left], self.durations[:, left]
+        self.wanted, self.stream = self.wanted[:, :, left], self.stream[:, left]
+        self.waiting, self.next_place = self.waiting[:, left], self.next_place[left]
+        self.batch, self.promised = self.batch[:, left], self.promised[:, left]
+        self.passes, self.room = self.passes[:, left], self.room[:, left]
+        self.at, self.index, self.open = self.at[left], self.index[left], self.open[left]
+
+
+class _Promises:
+    """``promise.Promise`` to the first waiter of each unit, made when a later one could start."""
+
+    def __init__(self, play: _Play) -> None:
+        units = len(play.at)
+        self.play = play
+        self.place: Ints = np.full(units, -1)
+        self.made: Bools = np.zeros(units, np.bool_)
+        self.at: Floats = np.full(units, np.inf)
+        self.spare: Ints = np.zeros((_DIMENSIONS, units), np.int64)
+        self.passes: Ints = np.zeros(units, np.int64)
+
+    def to(self, left: Bools, place: int) -> None:
+        """The waiters at ``place`` are left; where they are the first, they are promised."""
+        self.place[left & (self.place < 0)] = place
+
+    def hold_up(self, starts: Bools, parts: Ints, durations: Floats) -> None:
+        """Take out of ``starts`` whom a promise does not allow; count the others."""
+        units = np.flatnonzero(starts & (self.place >= 0))
+        if not len(units):
+            return
+        self._make(units[~self.made[units]])
+        short = self.play.at[units] + durations[units] <= self.at[units]
+        fitting = _fit(parts[:, units], self.spare[:, units])
+        allowed = (self.passes[units] > 0) & (short | fitting)
+        starts[units[~allowed]] = False
+        self.passes[units[allowed]] -= 1
+        long = units[allowed & ~short]
+        self.spare[:, long] -= parts[:, long]
+
+    def _make(self, units: Ints) -> None:
+        if not len(units):
+            return
+        play, each, places = self.play, np.arange(len(units)), self.place[units]
+        wanted = play.wanted[places, :, units].T
+        order = play.ends[:, units].argsort(axis=0, kind="stable")
+        ends = np.take_along_axis(play.ends[:, units], order, 0)
+        held = np.take_along_axis(play.held[:, :, units], order[:, np.newaxis], 0)
+        free = held.cumsum(axis=0) + play.free[:, units]
+        enough: Bools = np.all(wanted <= free, axis=1)
+        enough &= np.isfinite(ends)
+        at = np.where(enough.any(axis=0), ends[enough.argmax(axis=0), each], np.inf)
+        last = np.maximum(0, (ends <= at).sum(axis=0) - 1)
+        self.at[units] = at
+        self.spare[:, units] = free[last, :, each].T - wanted
+        self.passes[units] = play.passes[places, units]
+        self.made[units] = True
+
+
+def _fit(demands: Ints, offers: Ints) -> Bools:
+    """``feasibility.fits``, dimension by dimension, shapes (4, units): faster than a reduction."""
+    fitting: Bools = demands[0] <= offers[0]
+    for dimension in range(1, _DIMENSIONS):
+        fitting &= demands[dimension] <= offers[dimension]
+    return fitting
+
+
+def _fit_each(demands: Ints, offers: Ints) -> Bools:
+    """The same for each of the first axis of ``demands``, shape (n, 4, units)."""
+    fitting: Bools = np.all(demands <= offers, axis=1)
+    return fitting
+
+
+def _pad(array: npt.NDArray[Any], axis: int, more: int, value: float) -> npt.NDArray[Any]:
+    """``array`` with ``more`` cells of ``value`` at the end of ``axis``."""
+    shape = list(array.shape)
+    shape[axis] = more
+    return np.concatenate([array, np.full(shape, value, array.dtype)], axis=axis)

@@ -1,0 +1,1 @@
+"""Schedulers and the state that they share: views, validation of claims, copies elsewhere."""

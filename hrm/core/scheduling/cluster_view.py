@@ -1,0 +1,362 @@
+"""What one scheduler sees of the shared state, and may spend while it places a job.
+
+A view is a copy, but not made anew for each round: ``renew`` copies the rows that have changed
+since the last one. Unit images are read when somebody asks for them, and then know of what the
+round has put there already.
+
+Source: HRM paper, section 4.3.2 (a scheduler matches on a copy of the state).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hrm.core.messages.claims import Entry
+from hrm.core.queue.estimate import simulate
+from hrm.core.queue.resource_unit import UnitImage
+from hrm.core.vocabulary.columns import Bools, Columns, Floats, Ints
+from hrm.core.vocabulary.feasibility import Vector, fits, fitting_rows, minus, pooled_part
+from hrm.core.vocabulary.model import NodeName, ResourceUnitId, WorkloadClass
+
+if TYPE_CHECKING:
+    from hrm.core.scheduling.shared_state import SharedState
+
+__all__ = ["ClusterView"]
+
+_SPAN = 512
+
+
+class ClusterView(Columns):
+    """One scheduler's copy of the state, which it may spend while it places a job.
+
+    ``apply`` takes a placement off the copy, so that the next container of the job sees it. The
+    state itself is untouched, and nobody can write into the columns: images are immutable, too. A
+    view is for one round: unit images are read when first asked for. ``renew`` makes it fit for the
+    next round, at the cost of what has changed.
+
+    Attributes, each with one row a unit: ``free``, ``total`` and ``stream_room`` (what the streams
+    of the unit leave to one more, see ``UnitQueue``), shape (rows, 4) in the order of
+    ``feasibility.DIMENSIONS``; ``waiting_stream``, ``waiting_batch``, ``waiting_limit``,
+    ``version``, ``gpu_only`` and ``open``, shape (rows,). Rows that are not open to the demand
+    being placed, or that the round may not use, are closed: see ``open_to`` and ``keep_open``.
+    """
+
+    def __init__(self, state: SharedState) -> None:
+        self._state = state
+        self._images: dict[int, UnitImage] = {}
+        self._added: dict[int, list[tuple[Entry, bool]]] = {}
+        self._together: list[tuple[list[int], Sequence[Entry], float]] = []
+        self._spent: set[int] = set()
+        self._copy()
+
+    def _copy(self) -> None:
+        state = self._state
+        self._table = state.table.copy()
+        self._sealed = _sealed(self._table.view())
+        self.total = _sealed(state.total.copy())
+        self.gpu_only = _sealed(state.gpu_only.copy())
+        self.open = self._open = _sealed(state.open.copy())
+        self._pool = state.pool.copy()
+        self._avoided: Bools | None = None
+        self._allowed = self._open
+        self._gpu_only_rows = bool(self.gpu_only.any())
+        self._shape = state.shape
+        self._position = state.log_start + len(state.log)
+
+    @property
+    def table(self) -> Ints:
+        return self._sealed
+
+    def renew(self) -> None:
+        """Bring the view up to date, and take back what was spent of it."""
+        state, table = self._state, self._state.table
+        self._images.clear()
+        self._added.clear()
+        self._together.clear()
+        behind = self._position - state.log_start
+        if self._shape != state.shape or behind < 0:
+            self._spent.clear()
+            self._copy()
+            return
+        self._spent.update(state.log[behind:])
+        if self._spent:
+            rows = list(self._spent)
+            self._table[rows] = table[rows]
+            self._spent.clear()
+        self._position = state.log_start + len(state.log)
+        self._avoided = None
+        self.open = self._allowed = self._open
+
+    def avoid(self, nodes: frozenset[NodeName]) -> None:
+        """Close the rows of these nodes to every demand that an open row of another could hold."""
+        self._avoided = self._state.rows_of(nodes)
+
+    def open_only(self, nodes: Iterable[NodeName], demand: Vector) -> bool:
+        """Close the rows of all other nodes; ``open_to`` opens them again. False: none of those
+        left could ever hold ``demand``."""
+        self.open = _sealed(self.open & self._state.rows_of(frozenset(nodes)))
+        return bool((self.open & self.could_ever_fit(demand)).any())
+
+    def open_to(self, demand: Vector) -> None:
+        """Close the rows that hold cores for a GPU to a demand without need of one, and those to be
+        avoided; open others."""
+        self.open = self._allowed
+        if self._gpu_only_rows or self._avoided is not None:
+            self.open = _sealed(self._allowed & self._useful(demand))
+
+    def _useful(self, demand: Vector) -> Bools:
+        """Rows that are not kept for containers of another kind than this, nor to be avoided."""
+        rows: Bools = np.ones_like(self.gpu_only) if demand[2] else ~self.gpu_only
+        if self._avoided is None:
+            return rows
+        rest = rows & ~self._avoided
+        others = rest & self._open & self.could_ever_fit(demand)
+        return rest if others.any() else rows
+
+    @property
+    def waiting(self) -> Ints:
+        return self.waiting_stream + self.waiting_batch
+
+    def waiting_at(self, row: int) -> int:
+        return int(self.waiting_stream[row] + self.waiting_batch[row])
+
+    def waits_s(self, demand: Vector, rows: Ints, now: float) -> Floats:
+        """Estimated seconds until a new batch container would start at each of ``rows``.
+
+        Algorithm 1 for all of them at once; the same shape as ``rows``.
+        """
+        waits = self._state.waits_s(demand, rows, now)
+        self._part()
+        changed = [*self._images, *self._added]
+        if changed:
+            for index in np.flatnonzero(np.isin(rows, changed)).tolist():
+                waits[index] = self.wait_s(demand, int(rows[index]), now)
+        return waits
+
+    def wait_s(self, demand: Vector, row: int, now: float) -> float:
+        """The same for one row."""
+        return simulate(demand, self.image(row), now)
+
+    def refusal(self, row: int, demand: Vector) -> str:
+        """See ``SharedState.refusal``; asks the state, whatever was written into this view."""
+        return self._state.refusal(row, demand)
+
+    def siblings(self, row: int) -> list[int]:
+        """Rows of the other units that share this row's vcores and memory."""
+        return self._state.siblings(row)
+
+    def unit_id(self, row: int) -> ResourceUnitId:
+        return self._state.queue(row).unit.unit_id
+
+    @property
+    def units(self) -> int:
+        """How many rows are in use."""
+        return len(self._state.rows)
+
+    @property
+    def shares_cores(self) -> bool:
+        """Are there units that share cores and memory?"""
+        return self._state.pools > 0
+
+    def unit_ids(self, rows: Iterable[int]) -> list[ResourceUnitId]:
+        """Of rows that are all in use."""
+        ids = self._state.ids
+        return [ids[row] for row in rows]
+
+    def may_propose(self, rows: Ints, demand: Vector) -> bool:
+        """Is ``refusal`` empty for every one of ``rows``?"""
+        state = self._state
+        if not len(rows):
+            return True
+        if rows.min() < 0 or rows.max() >= len(state.open) or not state.open[rows].all():
+            return False
+        if not demand[2] and state.gpu_only[rows].any():
+            return False
+        return bool(fitting_rows(demand, state.total[rows]).all())
+
+    def rows_with_room(
+        self, demand: Vector, workload_class: WorkloadClass, first: int, many: int
+    ) -> Ints:
+        """The first ``many`` rows, from row ``first`` on and round, at which one would start at
+        once.
+
+        Looks at a few rows, then at more: where there is room it is found soon.
+        """
+        found: list[Ints] = []
+        left = many
+        for start, stop in _spans(first, len(self.open)):
+            rows = np.flatnonzero(self._has_room(demand, workload_class, start, stop))[:left]
+            if len(rows):
+                found.append(rows + start)
+                left -= len(rows)
+            if left <= 0:
+                break
+        return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+    def _has_room(
+        self, demand: Vector, workload_class: WorkloadClass, start: int, stop: int
+    ) -> Bools:
+        part = self._table[start:stop]
+        room: Bools = self.open[start:stop] & (part[:, 8] == 0)
+        if workload_class is not WorkloadClass.STREAM:
+            room &= part[:, 9] == 0
+        for dimension, wanted in enumerate(demand):
+            if wanted:
+                room &= part[:, dimension] >= wanted
+        return room
+
+    def image(self, row: int) -> UnitImage:
+        """The unit's queues as this view has them."""
+        self._part()
+        image = self._images.get(row)
+        if image is None:
+            image = self._state.queue(row).image()
+        for entry, runs in self._added.pop(row, ()):
+            image = _with(image, entry, runs=runs)
+            self._images[row] = image
+        return image
+
+    def apply(self, row: int, entry: Entry, now: float) -> bool:
+        """Put a container on a unit of this view; True if it would run at once, False if wait."""
+        self._part()
+        numbers = self._table[row]
+        free, waiting_stream, waiting_batch = numbers[:4].tolist(), numbers[8], numbers[9]
+        stream = entry.workload_class is WorkloadClass.STREAM
+        demand = entry.demand
+        at_once = not waiting_stream and (stream or not waiting_batch) and fits(demand, tuple(free))
+        self._spent.add(row)
+        if stream:
+            self._take_stream_room(row, demand)
+        if at_once:
+            self._take(row, entry.started(now))
+        else:
+            self._added.setdefault(row, []).append((entry, False))
+            self._table[row, 8 if stream else 9] += 1
+        return at_once
+
+    def apply_all(self, rows: Ints, entries: Sequence[Entry], now: float) -> bool:
+        """Put one of ``entries``, all of one demand, on each of ``rows``, all of which have room,
+        none twice. False, and nothing is done, where units share cores: what one takes is gone from
+        others."""
+        if self._state.pools:
+            return False
+        demand = np.asarray(entries[0].demand, np.int64)
+        self._table[rows, :4] -= demand
+        if entries[0].workload_class is WorkloadClass.STREAM:
+            self._table[rows, 4:8] -= demand
+        numbers = rows.tolist()
+        self._spent.update(numbers)
+        self._together.append((numbers, entries, now))
+        return True
+
+    def _part(self) -> None:
+        """Tell row by row what came together: few rounds ask."""
+        for rows, entries, now in self._together:
+            for row, entry in zip(rows, entries, strict=True):
+                self._added.setdefault(row, []).append((entry.started(now), True))
+        self._together.clear()
+
+    def _take_stream_room(self, row: int, demand: Vector) -> None:
+        self._table[row, 4:8] -= np.asarray(demand, np.int64)
+        for sibling in self.siblings(row) if self._state.pools else ():
+            self._table[sibling, 4:8] -= np.asarray(pooled_part(demand), np.int64)
+            self._spent.add(sibling)
+
+    def _take(self, row: int, entry: Entry) -> None:
+        """What starts at ``row`` is gone from every unit that shares its cores."""
+        self._added.setdefault(row, []).append((entry, True))
+        self._table[row, :4] -= np.asarray(entry.demand, np.int64)
+        for sibling in self.siblings(row) if self._state.pools else ():
+            part = entry.pooled()
+            self._added.setdefault(sibling, []).append((part, True))
+            self._table[sibling, :4] -= np.asarray(part.demand, np.int64)
+            self._spent.add(sibling)
+
+    def waiting_before(self, workload_class: WorkloadClass) -> Ints:
+        """How many waiters a new container of this class would find before it; shape (rows,)."""
+        return self.waiting_stream if workload_class is WorkloadClass.STREAM else self.waiting
+
+    def candidates(self, demands: Mapping[Vector, int]) -> frozenset[ResourceUnitId]:
+        """Units that a stream of these demands has to consider (``demands``: how many of each).
+
+        Those with room for it at once; where they cannot take all of it, every open unit that is
+        large enough. With each come its siblings, whose containers could take its cores.
+        """
+        chosen = np.zeros_like(self.open)
+        for demand, many in demands.items():
+            usable = self._allowed & self._useful(demand)
+            room = usable & (self.waiting_stream == 0) & fitting_rows(demand, self.free)
+            enough = self._folds(demand, room) >= many
+            chosen |= room if enough else usable & self.could_ever_fit(demand)
+        chosen = self._allowed & np.isin(self._pool, self._pool[chosen])
+        return frozenset(self.unit_id(row) for row in np.flatnonzero(chosen).tolist())
+
+    def room_for(self, demand: Vector) -> int:
+        """How many batch containers of ``demand``, and nothing else, could start at once."""
+        usable = self._allowed & self._useful(demand)
+        room = usable & (self.waiting == 0) & fitting_rows(demand, self.free)
+        return self._folds(demand, room) if room.any() else 0
+
+    def _folds(self, demand: Vector, rows: Bools) -> int:
+        """How many of ``demand`` the free part of ``rows`` takes; cores that they share once."""
+        wanted = np.asarray(demand, np.int64)
+        asked, common = wanted > 0, wanted[:2] > 0
+        free = self.free[rows]
+        folds = (free[:, asked] // wanted[asked]).min(axis=1)
+        _, first, pool = np.unique(self._pool[rows], return_index=True, return_inverse=True)
+        shared = (free[first, :2][:, common] // wanted[:2][common]).min(
+            axis=1, initial=np.iinfo(np.int64).max
+        )
+        sums = np.zeros(len(first), np.int64)
+        np.add.at(sums, pool, folds)
+        return int(np.minimum(sums, shared).sum())
+
+    def keep_open(self, units: frozenset[ResourceUnitId] | None) -> None:
+        """Close every unit but these; None: leave all as they are."""
+        if units is not None:
+            rows = [self._state.rows[unit] for unit in units if unit in self._state.rows]
+            kept = np.zeros_like(self.open)
+            kept[rows] = True
+            self._allowed = _sealed(self._allowed & kept)
+            self.open = _sealed(self.open & kept)
+
+    def streams_leave(self, demand: Vector) -> Bools:
+        """Rows where a stream of ``demand`` would fit if batch made way; shape (rows,)."""
+        asked = np.flatnonzero(demand)
+        leaves: Bools = np.all(
+            self.stream_room[:, asked] >= np.asarray(demand, np.int64)[asked], axis=1
+        )
+        return leaves
+
+    def could_ever_fit(self, demand: Vector) -> Bools:
+        """Rows whose empty unit would hold ``demand``; shape (rows,)."""
+        return fitting_rows(demand, self.total)
+
+
+def _sealed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same array, which nobody can write through this name."""
+    array.flags.writeable = False
+    return array
+
+
+def _spans(first: int, rows: int) -> Iterator[tuple[int, int]]:
+    """All of ``rows`` from ``first`` on and round, in parts that grow."""
+    size = _SPAN
+    for start, end in ((first, rows), (0, min(first, rows))):
+        while start < end:
+            yield start, min(start + size, end)
+            start, size = start + size, 4 * size
+
+
+def _with(image: UnitImage, entry: Entry, *, runs: bool) -> UnitImage:
+    """The image after one more has come."""
+    capacity, free, running, streams, batch = image
+    if runs:
+        return UnitImage(capacity, minus(free, entry.demand), (*running, entry), streams, batch)
+    if entry.workload_class is WorkloadClass.STREAM:
+        return UnitImage(capacity, free, running, (*streams, entry), batch)
+    return UnitImage(capacity, free, running, streams, (*batch, entry))

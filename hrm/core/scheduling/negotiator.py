@@ -1,0 +1,275 @@
+"""The negotiator: the single place where claims become grants.
+
+Schedulers choose on snapshots, in parallel, and may choose the same room. Here each claim is held
+against the authoritative state, in order of arrival:
+
+======================================  ==========================================================
+the claim                               what becomes of it
+======================================  ==========================================================
+fits, and nobody waits before it        RUN: its resources are taken
+fits the unit but not what is free      QUEUE: it waits at that unit, no second round of choosing
+the same, but the queue is at a bound   ABORT: back to its scheduler, which tries a new snapshot
+unit gone, closed or too small          ABORT
+a batch claim on what a stream's lease  PARK until the lease ends, then as above
+locks
+a stream claim without the lease, or    ABORT, whole proposal: the fencing token is stale
+outside of what it locks
+======================================  ==========================================================
+
+Batch proposals are committed claim by claim. A stream's proposal is all or nothing: half a stream
+keeps no deadline and holds room from others. So is the gang of an application that starts
+(``hrm.core.master.gangs``), whose claims must moreover RUN: for them, to QUEUE is to ABORT.
+
+Source: HRM paper, section 4.3 (algorithms 2 and 3, table of conflicts).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from hrm.core.messages.claims import Claim, Decision, Entry, Outcome, Proposal
+from hrm.core.queue.estimate import simulate
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import ContainerId, ResourceUnitId, WorkloadClass
+
+__all__ = ["Negotiator", "StreamLease"]
+
+
+class StreamLease:
+    """The pessimistic lock of streams: one holder, a fencing token, a time limit.
+
+    It locks the whole state, as in the paper, or only the units that its holder considers
+    (``lease_scope``): then batch commits on other units pass.
+
+    Invariants: ``token`` rises with every grant and is the token of the latest grant; ``holder`` is
+    None iff nobody holds the lease; a holder whose time is over holds nothing. ``units`` is what
+    the latest grant locks, None for everything.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.holder: str | None = None
+        self.token = 0
+        self.expires_at_s = 0.0
+        self.units: frozenset[ResourceUnitId] | None = None
+        self.waiting: deque[str] = deque()
+
+    def acquire(
+        self, scheduler: str, now: float, units: frozenset[ResourceUnitId] | None = None
+    ) -> int | None:
+        """The token, or None: the scheduler is queued and will be told by ``release``.
+
+        ``units``: what to lock, None for everything. Who holds the lease already keeps what it has.
+        """
+        self.expire(now)
+        if self.holder == scheduler:
+            return self.token
+        if self.holder is not None or (self.waiting and self.waiting[0] != scheduler):
+            if scheduler not in self.waiting:
+                self.waiting.append(scheduler)
+            return None
+        if self.waiting:
+            self.waiting.popleft()
+        self.holder = scheduler
+        self.token += 1
+        self.expires_at_s = now + self.timeout_s
+        self.units = units
+        return self.token
+
+    def locks(self, unit_id: ResourceUnitId) -> bool:
+        """Is the unit the holder's alone? Ask ``expire`` first."""
+        return self.holder is not None and self.covers(unit_id)
+
+    def covers(self, unit_id: ResourceUnitId) -> bool:
+        """Is the unit of those that the latest grant locks, or locked?"""
+        return self.units is None or unit_id in self.units
+
+    def holds(self, scheduler: str, token: int, now: float) -> bool:
+        self.expire(now)
+        return self.holder == scheduler and token == self.token
+
+    def release(self, scheduler: str, token: int) -> bool:
+        """Give the lease back; False if it is not held under this token (any more)."""
+        if self.holder != scheduler or token != self.token:
+            return False
+        self.holder = None
+        return True
+
+    def withdraw(self, scheduler: str) -> None:
+        """The scheduler no longer waits for the lease."""
+        if scheduler in self.waiting:
+            self.waiting.remove(scheduler)
+
+    def expire(self, now: float) -> bool:
+        if self.holder is not None and now >= self.expires_at_s:
+            self.holder = None
+            return True
+        return False
+
+
+class Negotiator:
+    """Owns the state and the lease.
+
+    Invariant: every container in a unit's queue of ``state`` got there through ``commit`` or
+    through the report of its node.
+    """
+
+    def __init__(self, state: SharedState, bounds: Bounds) -> None:
+        self.state = state
+        self.bounds = bounds
+        self.lease = StreamLease(bounds.lease_timeout_s)
+        self.parked: deque[Proposal] = deque()
+        self.committed = 0
+        self.queued = 0
+        self.aborted = 0
+
+    def commit(self, proposal: Proposal, now: float) -> list[Outcome] | None:
+        """Outcomes in the order of the claims; None if the proposal was parked behind the lease."""
+        if proposal.workload_class is WorkloadClass.STREAM:
+            return self._commit_stream(proposal, now)
+        self.lease.expire(now)
+        if self.lease.holder is not None and any(
+            self.lease.locks(claim.unit_id) for claim in proposal.claims
+        ):
+            if len(self.parked) >= self.bounds.parked_proposals_limit:
+                return self._count(
+                    [
+                        _abort(c, "too many commits wait for a stream's lease")
+                        for c in proposal.claims
+                    ]
+                )
+            self.parked.append(proposal)
+            return None
+        gang = self._commit_together(proposal.claims[: proposal.gang], proposal, now)
+        if gang and gang[0].decision is Decision.ABORT:
+            return self._count([_abort(c, gang[0].reason) for c in proposal.claims])
+        rest = self._commit_each(proposal.claims[proposal.gang :], now)
+        return self._count(gang + rest)
+
+    def unpark(self) -> list[Proposal]:
+        """The proposals that waited for the lease, if it is free; the caller commits them anew."""
+        if self.lease.holder is not None:
+            return []
+        proposals = list(self.parked)
+        self.parked.clear()
+        return proposals
+
+    def may_wait(self, queue: UnitQueue, entry: Entry, now: float) -> str:
+        """Why ``entry`` may not wait at ``queue``; empty if it may (sections 3.4.2, 3.4.3)."""
+        if queue.waiting_count >= self.bounds.waiting_limit:
+            return f"{self.bounds.waiting_limit} containers wait there already (waiting_limit)"
+        row = self.state.rows.get(queue.unit.unit_id)
+        if row is not None and queue.waiting_count >= self.state.waiting_limit[row]:
+            limit = self.state.waiting_limit[row]
+            return f"{limit} may wait there, as many as it finishes meanwhile (waiting_bound)"
+        if entry.workload_class is WorkloadClass.BATCH:
+            wait_s = simulate(entry.demand, queue.image(), now)
+            if wait_s >= self.bounds.wait_max_s:
+                return f"the wait there would be {wait_s:.0f} s (wait_max_s)"
+        return ""
+
+    def _commit_stream(self, proposal: Proposal, now: float) -> list[Outcome]:
+        if not self.lease.holds(proposal.scheduler, proposal.lease_token, now):
+            return self._count([_abort(c, "the stream's lease has ended") for c in proposal.claims])
+        if not all(self.lease.covers(claim.unit_id) for claim in proposal.claims):
+            reason = "a claim is outside of what the stream's lease locks"
+            return self._count([_abort(c, reason) for c in proposal.claims])
+        return self._count(self._commit_together(proposal.claims, proposal, now))
+
+    def _commit_together(
+        self, claims: tuple[Claim, ...], proposal: Proposal, now: float
+    ) -> list[Outcome]:
+        """Grants for all of ``claims``, or none."""
+        if len(claims) < proposal.gang:
+            reason = f"all or nothing: {len(claims)} claims for a gang of {proposal.gang}"
+            return [_abort(c, reason) for c in claims]
+        outcomes: list[Outcome] = []
+        for index, claim in enumerate(claims):
+            outcome = self._commit_claim(claim, now, must_run=index < proposal.gang)
+            outcomes.append(outcome)
+            if outcome.decision is Decision.ABORT:
+                for done in outcomes[:-1]:
+                    self._undo(done.claim.unit_id, done.claim.entry.container_id)
+                reason = f"all or nothing: {outcome.reason}"
+                return [_abort(c, reason) for c in claims]
+        self._publish(outcomes)
+        return outcomes
+
+    def _commit_each(self, claims: tuple[Claim, ...], now: float) -> list[Outcome]:
+        """Claim by claim, and in one pass where all find their room: the common case."""
+        find, queues = self.state.rows.get, self.state.queues
+        rows = [row for _, unit_id, _ in claims if (row := find(unit_id)) is not None]
+        all_open = len(rows) == len(claims) and self.state.open[rows].all()
+        demand = claims[0].entry.demand if claims else None
+        alike = True
+        outcomes: list[Outcome] = []
+        if all_open:
+            for claim, row in zip(claims, rows, strict=True):
+                entry = claim.entry
+                queue = queues[row]
+                if queue is None or not queue.run_if_free(entry, now):
+                    break
+                alike = alike and entry.demand == demand
+                outcomes.append(_runs(claim))
+            if len(outcomes) == len(claims) and alike and demand is not None:
+                stream = claims[0].entry.workload_class is WorkloadClass.STREAM
+                self.state.taken(rows, demand, stream=stream)
+                return outcomes
+        outcomes += [self._commit_claim(claim, now) for claim in claims[len(outcomes) :]]
+        self._publish(outcomes)
+        return outcomes
+
+    def _commit_claim(self, claim: Claim, now: float, *, must_run: bool = False) -> Outcome:
+        """Change the queue, if the claim may have it; ``_publish`` tells the table."""
+        entry, unit_id, _ = claim
+        row = self.state.rows.get(unit_id)
+        if row is None:
+            return _abort(claim, "the resource unit is gone")
+        if not self.state.open[row]:
+            return _abort(claim, "the node takes no new containers")
+        queue = self.state.queue(row)
+        if queue.run_if_free(entry, now):
+            return _runs(claim)
+        if not queue.could_hold(entry.demand):
+            return _abort(claim, "the resource unit is too small, or kept for its GPU")
+        if entry.container_id in queue:
+            return _abort(claim, "the container is there already")
+        if must_run:
+            return _abort(claim, "somebody else has taken the room, and a gang must run at once")
+        refusal = self.may_wait(queue, entry, now)
+        if refusal:
+            return _abort(claim, refusal)
+        queue.enqueue(entry)
+        return Outcome(claim, Decision.QUEUE)
+
+    def _publish(self, outcomes: list[Outcome]) -> None:
+        rows, run = self.state.rows, Decision.RUN
+        if outcomes and all(x.decision is run for x in outcomes):
+            first = outcomes[0].claim.entry
+            demand, stream = first.demand, first.workload_class is WorkloadClass.STREAM
+            if all(x.claim.entry.demand == demand for x in outcomes):
+                changed = [rows[x.claim.unit_id] for x in outcomes]
+                self.state.taken(changed, demand, stream=stream)
+                return
+        abort = Decision.ABORT
+        self.state.refresh_all({rows[x.claim.unit_id] for x in outcomes if x.decision is not abort})
+
+    def _undo(self, unit_id: ResourceUnitId, container_id: ContainerId) -> None:
+        self.state.queue(self.state.rows[unit_id]).remove(container_id)
+
+    def _count(self, outcomes: list[Outcome]) -> list[Outcome]:
+        decisions = [decision for _, decision, _ in outcomes]
+        self.committed += decisions.count(Decision.RUN)
+        self.queued += decisions.count(Decision.QUEUE)
+        self.aborted += decisions.count(Decision.ABORT)
+        return outcomes
+
+
+def _runs(claim: Claim) -> Outcome:
+    return tuple.__new__(Outcome, (claim, Decision.RUN, ""))
+
+
+def _abort(claim: Claim, reason: str) -> Outcome:
+    return Outcome(claim, Decision.ABORT, reason)

@@ -1,0 +1,196 @@
+"""Schedulers in processes of their own: what the master keeps of each, and what it sends it.
+
+A remote scheduler chooses on a copy of the state and commits through the negotiator, as one inside
+the master does; only the way is longer. It subscribes, and gets one stream of ``StateChanged``: the
+first messages are everything (the snapshot), later ones what has changed since. A unit or job that
+changed is sent whole, so a change never depends on the one before it, and several become one. Units
+that share their cores travel together, because one cannot be put right without the others.
+
+Answers to its calls travel beside that stream. So each names the number of the latest message that
+was sent before it, and the scheduler takes the answer in once it has taken in that message: then it
+never believes pending what it was granted, nor free what a lease shows taken.
+
+The master keeps every job (``RemoteScheduler``), so when a subscription breaks, nothing is lost:
+another scheduler gets the jobs, the lease goes back, and what the old one still proposes is
+refused, because its session is over.
+
+Source: HRM paper, section 4.3.3 (several schedulers that synchronise copies); the messages are
+HRM's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hrm.core.messages.state_changes import JobImage, StateChanged, UnitState
+from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.scheduler import Job, Placement, Scheduler
+from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ContainerId,
+    ContainerRequest,
+    NodeName,
+    ResourceUnitId,
+    WorkloadClass,
+)
+from hrm.core.vocabulary.wakefulness import excused
+
+__all__ = ["RemoteScheduler"]
+
+UNITS_PER_MESSAGE = 500
+"""At most, but for a node that has more: its units go together."""
+SEND_INTERVAL_S = 0.02
+"""Changes of units alone are collected that long; jobs and answers take them along at once."""
+
+
+class _Elsewhere:
+    """In place of the policy, which the other process has."""
+
+    name = "elsewhere"
+
+    def place(self, view: ClusterView, placement: Placement, now: float) -> list[int | None]:
+        raise AssertionError("a remote scheduler chooses in its own process")
+
+
+class RemoteScheduler(Scheduler):
+    """The master's book of one remote scheduler.
+
+    Invariants: what is in neither ``units`` nor ``changed_jobs`` is at the other side as it is
+    here, once it has taken in message number ``sequence``. ``call_id`` is of the proposal that is
+    parked behind a lease, ``lease_call_id`` of the call that waits for it, 0 where none does;
+    ``lease_for`` is the application for which it wants or has it.
+    """
+
+    def __init__(
+        self, name: str, session: int, state: SharedState, bounds: Bounds, now: float
+    ) -> None:
+        super().__init__(name, _Elsewhere(), bounds)
+        self.session = session
+        self.state = state
+        self.units = state.watch()
+        self.changed_jobs: dict[ApplicationId, None] = {}
+        self.room = False
+        self.sequence = 0
+        self.sent_at_s = now
+        self.heard_at_s = now
+        self.excused_s = 0.0
+        self.call_id = 0
+        self.lease_call_id = 0
+        self.lease_for = ApplicationId("")
+
+    def add(
+        self,
+        application_id: ApplicationId,
+        workload_class: WorkloadClass,
+        container_id: ContainerId,
+        request: ContainerRequest,
+        now: float,
+    ) -> None:
+        if not self.jobs:
+            self.heard_at_s = now  # until now it had nothing to say
+        super().add(application_id, workload_class, container_id, request, now)
+        self.changed_jobs[application_id] = None
+
+    def withdraw(self, application_id: ApplicationId, container_id: ContainerId) -> None:
+        super().withdraw(application_id, container_id)
+        self.changed_jobs[application_id] = None
+
+    def _settled(self, job: Job, container_ids: Sequence[ContainerId]) -> None:
+        super()._settled(job, container_ids)
+        self.changed_jobs[job.application_id] = None
+
+    def room_appeared(self) -> None:
+        super().room_appeared()
+        self.room = True
+
+    def silent(self, now: float) -> bool:
+        """It has jobs and has not answered for too long: it hangs, whatever its connection says."""
+        since_s = max(self.heard_at_s, self.excused_s)
+        return bool(self.jobs) and now - since_s > self.bounds.scheduler_timeout_s
+
+    def woke(self, now: float, slept_s: float) -> None:
+        """The master slept, and has heard nothing of what this one may have said."""
+        self.excused_s = excused(self.heard_at_s, self.excused_s, now, slept_s)
+
+    def changes(self, now: float, *, all_of_them: bool) -> Iterator[StateChanged]:
+        """The messages that bring the other side up to date; none where that can wait."""
+        due = all_of_them or now - self.sent_at_s >= SEND_INTERVAL_S
+        if not (self.changed_jobs or self.room or (self.units and due)):
+            return
+        changed, gone = self._by_node()
+        self.units.clear()
+        batch: list[ResourceUnitId] = []
+        for units in changed:
+            if batch and len(batch) + len(units) > UNITS_PER_MESSAGE:
+                yield self._message(now, batch, gone)
+                batch, gone = [], []
+            batch += units
+        jobs = tuple(self._image(application_id) for application_id in self.changed_jobs)
+        yield self._message(now, batch, gone, jobs, self.room)
+        self.changed_jobs.clear()
+        self.room = False
+
+    def _by_node(self) -> tuple[list[list[ResourceUnitId]], list[ResourceUnitId]]:
+        """The units that have changed, each node's together, and those that are no more.
+
+        Units that share cores are one thing to the other side: with one come all, owner first.
+        """
+        state = self.state
+        nodes: dict[NodeName, dict[ResourceUnitId, None]] = {}
+        for unit_id in sorted(self.units & state.rows.keys()):
+            row = state.rows[unit_id]
+            units = nodes.setdefault(state.node(row), {})
+            pool = (queue.unit for queue in state.queue(row).pool)
+            for unit in sorted(pool, key=lambda unit: bool(unit.pool)):
+                if unit.unit_id in state.rows:
+                    units[unit.unit_id] = None
+        gone = sorted(self.units - state.rows.keys())
+        return [list(units) for units in nodes.values()], gone
+
+    def _message(
+        self,
+        now: float,
+        units: list[ResourceUnitId],
+        gone: list[ResourceUnitId],
+        jobs: tuple[JobImage, ...] = (),
+        room: bool = False,
+    ) -> StateChanged:
+        self.sequence += 1
+        self.sent_at_s = now
+        return StateChanged(
+            sequence=self.sequence,
+            now=now,
+            units=tuple(_unit_state(self.state, unit) for unit in units),
+            gone=tuple(gone),
+            jobs=jobs,
+            room=room,
+        )
+
+    def _image(self, application_id: ApplicationId) -> JobImage:
+        job = self.jobs.get(application_id) or Job(application_id, WorkloadClass.BATCH)
+        return JobImage(
+            application_id=application_id,
+            workload_class=job.workload_class,
+            gang=job.gang,
+            pending=tuple(
+                (container_id, request, job.requested_at_s.get(container_id, 0.0))
+                for container_id, request in job.pending.items()
+            ),
+            avoid=tuple(sorted(job.avoid)),
+        )
+
+
+def _unit_state(state: SharedState, unit_id: ResourceUnitId) -> UnitState:
+    row = state.rows[unit_id]
+    queue = state.queue(row)
+    return UnitState(
+        unit=queue.unit,
+        node=state.node(row),
+        is_open=bool(state.open[row]),
+        waiting_limit=int(state.waiting_limit[row]),
+        running=tuple(queue.running.values()),
+        stream_waiting=tuple(queue.stream_waiting.values()),
+        batch_waiting=tuple(queue.batch_waiting.values()),
+    )

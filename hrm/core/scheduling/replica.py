@@ -1,0 +1,100 @@
+"""The other end of ``core.scheduling.remote_scheduler``: a copy of the state, and the jobs to place
+on it.
+
+``apply`` takes the messages in order. What stands here afterwards is what the master had when it
+sent the latest one; a property test holds it to that. The scheduler on top is the same as inside
+the master.
+"""
+
+from __future__ import annotations
+
+from hrm.core.messages.state_changes import JobImage, StateChanged, UnitState
+from hrm.core.queue.resource_unit import UnitQueue, queues_of
+from hrm.core.scheduling.scheduler import Job, Scheduler
+from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.vocabulary.feasibility import demand_vector
+from hrm.core.vocabulary.model import ResourceUnitId
+
+__all__ = ["Replica"]
+
+
+class Replica:
+    """``sequence``: the number of the latest message taken in."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.state = SharedState()
+        self.sequence = 0
+
+    def apply(self, message: StateChanged) -> None:
+        for unit_id in message.gone:
+            if unit_id in self.state.rows:
+                self.state.remove(unit_id)
+        self._put(message.units)
+        for job in message.jobs:
+            self._update(job, message.now)
+        if message.room:
+            self.scheduler.room_appeared()
+        self.sequence = message.sequence
+
+    def _put(self, images: tuple[UnitState, ...]) -> None:
+        """Replace units; each keeps its row. All that share cores come together."""
+        queues = queues_of(image.unit for image in images)
+        for image in images:
+            queue = queues[image.unit.unit_id]
+            for entry in image.running:
+                queue.run(entry, entry.started_at_s)
+            for entry in (*image.stream_waiting, *image.batch_waiting):
+                queue.enqueue(entry)
+        known = [x for x in images if x.unit.unit_id in self.state.rows]
+        if all(self._is_cut_as(image) for image in known):
+            for image in known:
+                self.state.exchange(queues[image.unit.unit_id])
+            for image in known:
+                self._open(image)
+        else:
+            for image in reversed(known):
+                # The row that became unused last is the first to be used again.
+                self.state.remove(image.unit.unit_id)
+            for image in known:
+                self._add(image, queues)
+        here = {image.unit.unit_id for image in known}
+        for image in images:
+            if image.unit.unit_id not in here:
+                self._add(image, queues)
+
+    def _is_cut_as(self, image: UnitState) -> bool:
+        queue = self.state.find(image.unit.unit_id)
+        return queue is not None and queue.unit == image.unit
+
+    def _add(self, image: UnitState, queues: dict[ResourceUnitId, UnitQueue]) -> None:
+        self.state.add(image.node, queues[image.unit.unit_id])
+        self._open(image)
+
+    def _open(self, image: UnitState) -> None:
+        unit_id = image.unit.unit_id
+        if self.state.open[self.state.rows[unit_id]] != image.is_open:
+            self.state.set_open(unit_id, image.is_open)
+        self.state.limit_waiting(unit_id, image.waiting_limit)
+
+    def _update(self, image: JobImage, now: float) -> None:
+        """Make a job what the master says; its back-off goes on unless it asks for more."""
+        jobs = self.scheduler.jobs
+        if not image.pending:
+            jobs.pop(image.application_id, None)
+            return
+        job = jobs.get(image.application_id)
+        if job is None:
+            job = jobs[image.application_id] = Job(image.application_id, image.workload_class)
+        pending = {container_id: request for container_id, request, _ in image.pending}
+        changed_class = job.workload_class is not image.workload_class
+        changed = changed_class or job.avoid != frozenset(image.avoid)
+        if changed or job.gang != image.gang or not pending.keys() <= job.pending.keys():
+            job.not_before_s = min(job.not_before_s, now)
+        job.workload_class = image.workload_class
+        job.gang = image.gang
+        job.avoid = frozenset(image.avoid)
+        job.pending = pending
+        job.demands = {demand_vector(request.resources) for request in pending.values()}
+        job.near = any(request.near for request in pending.values())
+        job.requested_at_s = {container_id: at_s for container_id, _, at_s in image.pending}

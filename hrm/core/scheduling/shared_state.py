@@ -1,0 +1,330 @@
+"""The shared resource state: a table of numpy columns, one row a resource unit.
+
+All schedulers read it, each through a view of its own; only the negotiator writes it. The columns
+repeat what the units' queues say, so that a decision over ten thousand units is a handful of vector
+operations. Rows are reused; ``version`` of a row never goes back, so a claim made on an older
+version can be told.
+
+What changes with every container stands in one array, ``table``, of which the columns are parts: to
+bring a view up to date is to copy the rows that have changed since, in one operation. The table in
+turn takes in what has changed in the queues when somebody looks at it, all at once.
+
+Source: HRM paper, sections 2.2 (global resource state) and 4.1 (record RS).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from hrm.core.queue.resource_unit import UnitImage, UnitQueue
+from hrm.core.queue.wait_table import WaitTable
+from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.vocabulary.columns import CELLS, Bools, Columns, Floats, Ints
+from hrm.core.vocabulary.feasibility import Vector, could_hold, fitting_rows
+from hrm.core.vocabulary.model import NodeName, ResourceUnitId
+
+__all__ = ["SharedState"]
+
+_FIRST_ROWS = 16
+_NO_LIMIT = np.iinfo(np.int64).max
+_LOG_MIN = 4_096
+_DEMANDS_KEPT = 256
+_NODE_SETS_KEPT = 64
+
+
+class SharedState(Columns):
+    """The authoritative table.
+
+    Invariants:
+        For every row in use: ``free``, ``waiting_stream`` and ``waiting_batch`` equal what its
+        queue's image says; ``open`` is True iff its node takes new containers and the unit is not
+        draining; ``gpu_only`` is the unit's; ``pool`` is the same number for rows whose units share
+        vcores and memory, and for no others.
+        A row that is not in use is closed, with zeros in ``total`` and ``free``.
+        ``waiting_limit`` is how many may wait at a row; ``limit_waiting`` sets it.
+        ``rows`` maps all and only the unit ids in use to their rows, ``ids`` the rows to them;
+        ``queues`` and ``nodes`` hold each row's queue and its node, None where it is not in use.
+        ``log`` lists the rows that have changed, the latest last, from entry ``log_start`` on;
+        ``shape`` rises when rows come, go, open or close, which the log does not tell.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[ResourceUnitId, int] = {}
+        self.queues: list[UnitQueue | None] = [None] * _FIRST_ROWS
+        self.nodes: list[NodeName | None] = [None] * _FIRST_ROWS
+        self.ids: list[ResourceUnitId] = [ResourceUnitId("")] * _FIRST_ROWS
+        self._unused: list[int] = list(range(_FIRST_ROWS - 1, -1, -1))
+        self._waits = WaitTable()
+        self._table: Ints = np.zeros((_FIRST_ROWS, CELLS), dtype=np.int64)
+        self._table[:, 11] = _NO_LIMIT
+        self._dirty: set[int] = set()
+        self.total: Ints = np.zeros((_FIRST_ROWS, 4), dtype=np.int64)
+        self.open: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
+        self.gpu_only: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
+        self.pool: Ints = np.arange(_FIRST_ROWS, dtype=np.int64)
+        self.pools = 0
+        self.log: list[int] = []
+        self.log_start = 0
+        self.shape = 0
+        self._could_hold: dict[Vector, bool] = {}
+        self._could_hold_at = 0
+        self._rows_of: dict[frozenset[NodeName], Bools] = {}
+        self._rows_of_at = 0
+        self._watchers: list[set[ResourceUnitId]] = []
+        self._seen: dict[ResourceUnitId, int] = {}
+
+    def watch(self) -> set[ResourceUnitId]:
+        """A set that gets the id of every unit that changes, for its owner to empty; all at first.
+
+        ``unwatch`` ends it.
+        """
+        changed = set(self.rows)
+        self._watchers.append(changed)
+        return changed
+
+    def unwatch(self, changed: set[ResourceUnitId]) -> None:
+        self._watchers = [watcher for watcher in self._watchers if watcher is not changed]
+
+    def add(self, node: NodeName, queue: UnitQueue) -> int:
+        """Give a unit a row; answers it. The unit's id must be new."""
+        unit_id = queue.unit.unit_id
+        assert unit_id not in self.rows, f"{unit_id} has a row already"
+        if not self._unused:
+            self._grow()
+        row = self._unused.pop()
+        self.rows[unit_id] = row
+        self.queues[row] = queue
+        self.nodes[row] = node
+        self.ids[row] = unit_id
+        self.total[row] = queue.capacity
+        self.open[row] = not queue.unit.draining
+        self.gpu_only[row] = queue.unit.gpu_only
+        owner = self.find(queue.unit.pool)
+        if owner is not None and owner not in queue.pool:
+            queue.join(owner)
+        siblings = self.siblings(row)
+        self.pool[row] = self.pool[siblings[0]] if siblings else row
+        self.pools += bool(queue.unit.pool)
+        self.shape += 1
+        self.refresh(row)
+        return row
+
+    def exchange(self, queue: UnitQueue) -> None:
+        """Put another queue of the same unit into its row; units that share a pool go together."""
+        row = self.rows[queue.unit.unit_id]
+        assert self.queue(row).unit == queue.unit, f"{queue.unit.unit_id} is cut anew"
+        self.queues[row] = queue
+        self._seen.pop(queue.unit.unit_id, None)
+        self.refresh(row)
+
+    def remove(self, unit_id: ResourceUnitId) -> None:
+        """Take a unit's row out of use; units that share a pool go together."""
+        row = self.rows.pop(unit_id)
+        self._seen.pop(unit_id, None)
+        self._changed(unit_id)
+        self.pools -= bool(self.queue(row).unit.pool)
+        self.shape += 1
+        self.queues[row] = None
+        self.nodes[row] = None
+        self.ids[row] = ResourceUnitId("")
+        self.open[row] = False
+        self.gpu_only[row] = False
+        self.total[row] = 0
+        self._dirty.discard(row)
+        self._table[row] = (*[0] * 10, self._table[row, 10] + 1, _NO_LIMIT)
+        self._waits.stale.add(row)
+        self._unused.append(row)
+
+    def set_open(self, unit_id: ResourceUnitId, is_open: bool) -> None:
+        row = self.rows[unit_id]
+        self.open[row] = is_open
+        self.version[row] += 1
+        self.shape += 1
+        self._changed(unit_id)
+
+    def limit_waiting(self, unit_id: ResourceUnitId, limit: int) -> None:
+        """From now on at most ``limit`` containers may wait at this unit."""
+        row = self.rows.get(unit_id)
+        if row is not None and self.waiting_limit[row] != limit:
+            self.waiting_limit[row] = limit
+            self.version[row] += 1
+            self._write_down((row,))
+            self._changed(unit_id)
+
+    def queue(self, row: int) -> UnitQueue:
+        queue = self.queues[row]
+        assert queue is not None, f"row {row} is not in use"
+        return queue
+
+    def find(self, unit_id: ResourceUnitId) -> UnitQueue | None:
+        row = self.rows.get(unit_id)
+        return None if row is None else self.queue(row)
+
+    def siblings(self, row: int) -> list[int]:
+        """Rows of the other units that share this row's vcores and memory."""
+        pool = self.queue(row).pool
+        if len(pool) == 1:
+            return []
+        rows = (self.rows.get(queue.unit.unit_id) for queue in pool)
+        return [each for each in rows if each is not None and each != row]
+
+    def node(self, row: int) -> NodeName:
+        node = self.nodes[row]
+        assert node is not None, f"row {row} is not in use"
+        return node
+
+    @property
+    def table(self) -> Ints:
+        if self._dirty:
+            self._flush()
+        return self._table
+
+    def refresh(self, row: int) -> None:
+        """A queue has changed, and so have its siblings: their numbers are to be copied into their
+        rows, which happens when somebody looks."""
+        self.refresh_all((row,))
+
+    def refresh_all(self, rows: Iterable[int]) -> None:
+        """The same for several rows."""
+        each = rows if not self.pools else self._with_siblings(rows)
+        self._dirty.update(each)
+        if self._watchers:
+            for row in each:
+                queue = self.queue(row)
+                unit_id = queue.unit.unit_id
+                if self._seen.get(unit_id) != queue.version:
+                    self._seen[unit_id] = queue.version
+                    self._changed(unit_id)
+
+    def taken(self, rows: list[int], demand: Vector, *, stream: bool) -> None:
+        """``refresh_all`` after each of ``rows`` has let one container of ``demand`` run, and
+        nothing else happened: the common case, in a few vector operations."""
+        changed = set(rows)
+        if (
+            self.pools
+            or self._watchers
+            or len(changed) < len(rows)
+            or not self._dirty.isdisjoint(changed)
+        ):
+            self.refresh_all(changed)
+            return
+        held = tuple(-x for x in demand)
+        self._table[rows] += np.array(
+            (*held, *(held if stream else (0,) * 4), 0, 0, 1, 0), np.int64
+        )
+        self._waits.stale |= changed
+        self._write_down(rows)
+
+    def _flush(self) -> None:
+        each = list(self._dirty)
+        self._dirty.clear()
+        versions = self._table[each, 10].tolist()
+        limits = self._table[each, 11].tolist()
+        queues = self.queues
+        self._table[each] = [
+            _numbers(queues[row], version, limit)
+            for row, version, limit in zip(each, versions, limits, strict=True)
+        ]
+        self._waits.stale.update(each)
+        self._write_down(each)
+
+    def _with_siblings(self, rows: Iterable[int]) -> list[int]:
+        found: dict[int, None] = {}
+        for row in rows:
+            found[row] = None
+            found.update(dict.fromkeys(self.siblings(row)))
+        return list(found)
+
+    def _write_down(self, rows: Sequence[int]) -> None:
+        self.log.extend(rows)
+        if len(self.log) > max(_LOG_MIN, 2 * len(self.queues)):
+            self.log_start += len(self.log)
+            self.log.clear()
+
+    def waits_s(self, demand: Vector, rows: Ints, now: float) -> Floats:
+        """``estimate.simulate`` for each of ``rows``; infinite at rows that are not in use."""
+        if self._dirty:
+            self._flush()
+        self._waits.update(self._image, len(self.queues))
+        return self._waits.waits_s(demand, rows, now)
+
+    def refusal(self, row: int, demand: Vector) -> str:
+        """Why nobody may propose ``row`` for ``demand``, queue or no queue; empty if one may."""
+        if not 0 <= row < len(self.queues):
+            return f"there is no row {row}; rows are 0 to {len(self.queues) - 1}"
+        if self.queues[row] is None:
+            return f"row {row} is not in use"
+        if not self.open[row]:
+            return f"row {row} is closed: its node takes no new containers"
+        unit = self.queue(row).unit
+        if unit.gpu_only and not demand[2]:
+            return f"the unit of row {row} is for containers that use its GPU"
+        if not could_hold(demand, unit):
+            return f"the unit of row {row} is too small, even when it is empty"
+        return ""
+
+    def could_hold(self, demand: Vector) -> bool:
+        """Would any unit, closed or not, hold ``demand`` when it is empty?"""
+        if self._could_hold_at != self.shape or len(self._could_hold) > _DEMANDS_KEPT:
+            self._could_hold.clear()
+            self._could_hold_at = self.shape
+        if demand not in self._could_hold:
+            fitting = fitting_rows(demand, self.total)
+            if not demand[2]:
+                fitting &= ~self.gpu_only
+            self._could_hold[demand] = bool(fitting.any())
+        return self._could_hold[demand]
+
+    def rows_of(self, nodes: frozenset[NodeName]) -> Bools:
+        """True at the rows of these nodes; shape (rows,)."""
+        if self._rows_of_at != self.shape or len(self._rows_of) > _NODE_SETS_KEPT:
+            self._rows_of.clear()
+            self._rows_of_at = self.shape
+        if nodes not in self._rows_of:
+            self._rows_of[nodes] = np.fromiter(
+                (node in nodes for node in self.nodes), np.bool_, len(self.nodes)
+            )
+        return self._rows_of[nodes]
+
+    def has_room_beside(self, nodes: frozenset[NodeName], demand: Vector) -> bool:
+        """Could any open unit of another node hold ``demand`` when it is empty?"""
+        rows = self.open & ~self.rows_of(nodes) & fitting_rows(demand, self.total)
+        return bool((rows if demand[2] else rows & ~self.gpu_only).any())
+
+    def view(self) -> ClusterView:
+        """A snapshot for one scheduling round."""
+        return ClusterView(self)
+
+    def _changed(self, unit_id: ResourceUnitId) -> None:
+        for watcher in self._watchers:
+            watcher.add(unit_id)
+
+    def _image(self, row: int) -> UnitImage | None:
+        queue = self.queues[row]
+        return None if queue is None else queue.image()
+
+    def _grow(self) -> None:
+        old, pool = len(self.queues), self.pool
+        self.queues.extend([None] * old)
+        self.nodes.extend([None] * old)
+        self.ids.extend([ResourceUnitId("")] * old)
+        self._unused = list(range(2 * old - 1, old - 1, -1))
+        more = np.zeros_like(self._table)
+        more[:, -1] = _NO_LIMIT
+        self._table = np.concatenate([self._table, more])
+        self.total = np.concatenate([self.total, np.zeros_like(self.total)])
+        self.open = np.concatenate([self.open, np.zeros(old, np.bool_)])
+        self.gpu_only = np.concatenate([self.gpu_only, np.zeros(old, np.bool_)])
+        self.pool = np.arange(2 * old, dtype=np.int64)
+        self.pool[:old] = pool
+        self.shape += 1
+
+
+def _numbers(queue: UnitQueue | None, version: int, limit: int) -> tuple[int, ...]:
+    """The row of a queue that has changed."""
+    assert queue is not None
+    waiting = queue if len(queue.pool) == 1 else queue.image()
+    counts = (len(waiting.stream_waiting), len(waiting.batch_waiting), version + 1, limit)
+    return queue.free + queue.stream_room + counts

@@ -1,0 +1,1 @@
+"""Drivers that were submitted to run on nodes."""

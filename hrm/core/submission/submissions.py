@@ -1,0 +1,489 @@
+"""The life of submitted drivers: place, run, restart, end; never two of one submission at once.
+
+A submission is an application that runs by itself: its driver is a container on a node. Here is
+decided when a driver is asked for, what its end means, and when the next may start. Each driver has
+a number, its *attempt*; the attempt is the fence.
+
+How two drivers are kept from running at once, although a node that is lost may well be alive::
+
+    runner (on the node)                         this core
+    asks for a lease, for attempt k  ──────────► k is the current attempt, and not given up?
+    starts the driver once it has it  ◄───────── granted, written down before it is answered
+    asks again and again                         remembers when it granted last
+    kills the driver ``lease_s`` after it        gives k up: from here on no lease for k, and no
+    sent the last request that was granted       attempt k + 1 before ``lease_s`` and a margin
+                                                 have passed since it granted last
+
+The runner counts from the moment when it *asked*, the core from the moment when it *answered*,
+which is later; so the runner's time is over first, whatever the network does to messages. Neither
+compares its clock with the other's: both only measure a length of time. The margin is for clocks of
+unequal speed. The end of a container that its own node has reported, with all processes gone, needs
+no wait; nor does a runner's word that it has killed its driver itself. A master that has just
+started cannot know when the one before it granted last, and counts from its own start.
+
+Only a supervised driver has such a limit: one that is never restarted runs on however long the
+master is away. A driver that had no lease yet has never run: its container may be replaced at once,
+``driver_launches_max`` times in a row. One that only waited at a node that went away was never
+begun, so it is replaced as often as nodes go away, each time after a pause.
+
+Source: leases as of Gray and Cheriton, "Leases: an efficient fault-tolerant mechanism" (SOSP 1989),
+section 2; their use as a fence for restarts is ours.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from hrm.core.messages import submissions as m
+from hrm.core.messages.submissions import SUBMISSION, SubmissionRecord
+from hrm.core.messages.submissions import SubmissionState as S
+from hrm.core.vocabulary.model import DRIVER_PREFIX
+from hrm.core.vocabulary.ownership import denied, is_owner
+from hrm.core.vocabulary.transitions import Lifecycle
+from hrm.core.vocabulary.wakefulness import Wakefulness
+from hrm.errors import HrmError, LimitReached, NotFound, NotOwner, StaleEpoch
+
+__all__ = ["Entry", "SubmissionsCore"]
+
+APPLICATIONS_KEPT = 10
+_LAUNCHED = (S.LAUNCHING, S.RUNNING)
+
+
+@dataclass(slots=True)
+class Entry:
+    """One submission.
+
+    ``granted_at_s``: no lease was granted later; None: none ever was for this attempt.
+    ``confirm_by_s``: known from an earlier master alone, and given up then if nothing is heard.
+    """
+
+    record: SubmissionRecord
+    life: Lifecycle[S]
+    node: str = ""
+    granted_at_s: float | None = None
+    confirm_by_s: float | None = None
+
+
+class SubmissionsCore:
+    """See the module's text. ``now`` must never run backwards."""
+
+    def __init__(
+        self,
+        bounds: m.SubmissionBounds | None = None,
+        records: Iterable[SubmissionRecord] = (),
+        now: float = 0.0,
+    ) -> None:
+        self.bounds = bounds or m.SubmissionBounds()
+        self.entries: dict[str, Entry] = {}
+        self._ended: deque[str] = deque()
+        self._out: list[m.Command] = []
+        self._count = 0
+        self._awake = Wakefulness(self.bounds.tick_late_s, now)
+        for record in records:
+            self._recover(record, now)
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            m.Submitted: self._submitted,
+            m.DriverLaunched: self._launched,
+            m.DriverEnded: self._driver_ended,
+            m.DriverLinked: self._linked,
+            m.RefusedDriver: self._refused,
+            m.LeaseAsked: self._lease_asked,
+            m.KillAsked: self._kill_asked,
+            m.HolderEnded: self._holder_ended,
+            m.Ticked: self._ticked,
+        }
+
+    def handle(self, event: m.Event) -> list[m.Command]:
+        """Take in one fact; answers what is to be done, in order."""
+        self._woke(self._awake.passed(event.now))
+        self._handlers[type(event)](event)
+        out, self._out = list(dict.fromkeys(self._out)), []
+        return sorted(out, key=_who_hears_last)
+
+    def live(self) -> list[Entry]:
+        return [x for x in self.entries.values() if not x.record.state.ended]
+
+    def files(self) -> set[str]:
+        """Hashes of the files that live submissions need."""
+        return {name for entry in self.live() for name in entry.record.files}
+
+    def new_id(self, now: float) -> str:
+        """In the form of Spark Standalone."""
+        at = datetime.fromtimestamp(now, UTC).strftime("%Y%m%d%H%M%S")
+        while True:
+            self._count += 1
+            submission_id = f"{DRIVER_PREFIX}{at}-{self._count:04d}"
+            if submission_id not in self.entries:
+                return submission_id
+
+    def submitted_as(self, key: str) -> Entry | None:
+        """The submission of this try of this client."""
+        return next((x for x in self.entries.values() if x.record.key == key), None)
+
+    def check_owner(self, submission_id: str, ownership_key: str) -> None:
+        """Does this key speak for the submission, if there is one?
+
+        Raises:
+            NotOwner: no.
+        """
+        entry = self.entries.get(submission_id)
+        if entry is not None and not is_owner(entry.record.ownership_key, ownership_key):
+            raise denied(
+                submission_id, "only its client and the nodes of its drivers have it; submit again"
+            )
+
+    def admit(self) -> None:
+        """May one more submission come?
+
+        Raises:
+            LimitReached: no.
+        """
+        limit = self.bounds.submissions_limit
+        if len(self.live()) >= limit:
+            raise LimitReached(
+                f"{limit} submissions are live already (submissions_limit); wait for one to end, "
+                f"or raise it in hrm.toml [master]"
+            )
+
+    # --- events -------------------------------------------------------------------------------
+
+    def _recover(self, record: SubmissionRecord, now: float) -> None:
+        life = Lifecycle("submission", record.submission_id, SUBMISSION, record.state)
+        entry = self.entries[record.submission_id] = Entry(record, life)
+        if record.state.ended:
+            self._ended.append(record.submission_id)
+            return
+        if record.may_live:
+            # The last master may have granted a lease in the moment before its end.
+            entry.granted_at_s = now
+        if record.state is S.WAITING_TO_RESTART:
+            restart_at_s = max(record.restart_at_s, self._fence_ends_at_s(entry))
+            entry.record = replace(record, restart_at_s=restart_at_s)
+        else:
+            entry.confirm_by_s = max(now + self.bounds.recovery_s, self._fence_ends_at_s(entry))
+
+    def _submitted(self, event: m.Submitted) -> None:
+        record = event.record
+        known = self.submitted_as(record.key)
+        if known is not None:  # whoever asks again hears of it when it is written, not before
+            submission_id = known.record.submission_id
+            self._out.append(m.Committed(call_id=event.call_id, submission_id=submission_id))
+            return
+        life = Lifecycle("submission", record.submission_id, SUBMISSION, record.state)
+        self.entries[record.submission_id] = Entry(record, life)
+        self._out.append(m.PersistSubmission(record=record))
+        self._request(record)
+        self._out.append(m.Committed(call_id=event.call_id, submission_id=record.submission_id))
+
+    def _launched(self, event: m.DriverLaunched) -> None:
+        entry = self._current(event)
+        if entry is None:
+            return
+        entry.confirm_by_s = None
+        entry.node = event.node
+        if entry.record.state is S.SUBMITTED:
+            self._move(entry, S.LAUNCHING, event.now, f"its container runs on {event.node}")
+        else:
+            self._out.append(m.Changed(submission_id=event.submission_id))
+
+    def _lease_asked(self, event: m.LeaseAsked) -> None:
+        entry = self._current(event)
+        try:
+            self.check_owner(event.submission_id, event.ownership_key)
+        except NotOwner as error:
+            self._out.append(m.RefuseCall(call_id=event.call_id, error=error))
+            return
+        if event.gone:
+            self._gone(event)
+            return
+        if entry is None or not _may_run(entry.record):
+            stale = StaleEpoch(
+                f"driver {event.attempt} of {event.submission_id} may not run: "
+                f"{self._why_not(event.submission_id)}"
+            )
+            self._out.append(m.RefuseCall(call_id=event.call_id, error=stale))
+            return
+        entry.granted_at_s = event.now
+        if entry.confirm_by_s is not None:
+            # It lives, and its node has not said so yet: until then its leases are what we hear.
+            entry.confirm_by_s = self._fence_ends_at_s(entry)
+        if entry.record.state is not S.RUNNING:
+            changes = {"may_live": True, "started_at_s": event.now, "launches": 0, "message": ""}
+            self._move(entry, S.RUNNING, event.now, "its driver runs", **changes)
+        lease_s = self.bounds.driver_lease_s if entry.record.supervise else 0.0
+        renew_s = self.bounds.renew_s
+        self._out.append(m.GrantLease(call_id=event.call_id, lease_s=lease_s, renew_s=renew_s))
+
+    def _gone(self, event: m.LeaseAsked) -> None:
+        """The driver is dead: what only waits for that need not wait any longer."""
+        entry = self.entries.get(event.submission_id)
+        if entry is not None and entry.record.attempt == event.attempt and entry.record.may_live:
+            entry.granted_at_s = None
+            changes: dict[str, Any] = {"may_live": False}
+            if entry.record.state is S.WAITING_TO_RESTART:
+                delayed = event.now + self._delay_s(entry, event.now)
+                changes["restart_at_s"] = min(entry.record.restart_at_s, delayed)
+            self._update(entry, **changes)
+        done = m.Committed(call_id=event.call_id, submission_id=event.submission_id)
+        self._out.append(done)
+
+    def _driver_ended(self, event: m.DriverEnded) -> None:
+        entry = self._current(event)
+        if entry is None:
+            return
+        record, state = entry.record, entry.record.state
+        if state is S.WAITING_TO_RESTART:
+            if not event.lost:  # its node is back, and has seen its end
+                self._confirmed(entry, event.now)
+            return
+        entry.confirm_by_s = None
+        entry.node = entry.node if event.launched else ""
+        if not event.lost:
+            entry.granted_at_s = None
+            entry.record = record = replace(record, may_live=False)
+        exit_code = {"exit_code": event.exit_code}
+        if state is S.KILLING:
+            self._end(entry, S.KILLED, event.now, record.message, **exit_code)
+        elif event.killed:
+            self._end(entry, S.KILLED, event.now, "its application was killed", **exit_code)
+        elif state is S.RUNNING:
+            if event.exit_code == 0 and not event.lost:
+                self._end(entry, S.FINISHED, event.now, "", **exit_code)
+            else:
+                self._failed(entry, event)
+        elif event.waited and state is S.SUBMITTED:
+            self._wait(entry, event.now, event.message)
+        elif event.lost or not event.launched:
+            self._launch_failed(entry, event)
+        else:
+            self._failed(entry, event)
+
+    def _linked(self, event: m.DriverLinked) -> None:
+        entry = self._current(event)
+        if entry is None or event.application_id in entry.record.application_ids:
+            return
+        ids = (*entry.record.application_ids, event.application_id)
+        self._update(entry, application_ids=ids[-APPLICATIONS_KEPT:])
+
+    def _refused(self, event: m.RefusedDriver) -> None:
+        entry = self._current(event)
+        if entry is not None and entry.record.state is S.SUBMITTED:
+            self._end(entry, S.FAILED, event.now, event.message)
+
+    def _kill_asked(self, event: m.KillAsked) -> None:
+        entry = self.entries.get(event.submission_id)
+        error: HrmError | None = None
+        if entry is None:
+            error = NotFound(
+                f"no such submission: {event.submission_id}; hrm submissions --all lists them"
+            )
+        elif entry.record.state.ended:
+            error = NotFound(f"{event.submission_id} has ended already: {entry.record.state.value}")
+        if error is not None or entry is None:
+            assert error is not None
+            self._out.append(m.RefuseCall(call_id=event.call_id, error=error))
+            return
+        message = event.reason or "killed on request"
+        if entry.record.state is S.WAITING_TO_RESTART:
+            self._end(entry, S.KILLED, event.now, message)
+        elif entry.record.state is not S.KILLING:
+            self._move(entry, S.KILLING, event.now, message, message=message)
+            self._end_linked(entry, S.KILLED, message)
+            self._release(entry, message)
+        done = m.Committed(call_id=event.call_id, submission_id=event.submission_id)
+        self._out.append(done)
+
+    def _holder_ended(self, event: m.HolderEnded) -> None:
+        entry = self.entries.get(event.submission_id)
+        if entry is not None and not entry.record.state.ended:
+            self._end(entry, S.KILLED, event.now, event.message)
+
+    def _woke(self, slept_s: float) -> None:
+        """The master slept for so long, and drivers have more time to be heard of. What waits for
+        the end of a lease waits no longer for that: leases end by real time."""
+        for entry in self.live() if slept_s else ():
+            if entry.confirm_by_s is not None:
+                entry.confirm_by_s += slept_s
+
+    def _ticked(self, event: m.Ticked) -> None:
+        self._woke(self._awake.ticked(event.now))
+        for entry in self.live():
+            record = entry.record
+            if record.state is S.WAITING_TO_RESTART and event.now >= record.restart_at_s:
+                self._restart(entry, event.now)
+            elif entry.confirm_by_s is not None and event.now >= entry.confirm_by_s:
+                entry.confirm_by_s = None
+                self._unconfirmed(entry, event.now)
+        for _ in range(len(self._ended) - self.bounds.ended_submissions_kept):
+            submission_id = self._ended.popleft()
+            del self.entries[submission_id]
+            self._out.append(m.ForgetSubmission(submission_id=submission_id))
+
+    # --- what follows -------------------------------------------------------------------------
+
+    def _unconfirmed(self, entry: Entry, now: float) -> None:
+        """Nobody has told this master of the driver that the one before it knew."""
+        record = entry.record
+        if record.state in (S.SUBMITTED, S.LAUNCHING):
+            # It waited for a place, or was about to start; that is no fault of its own.
+            self._wait(entry, now, "the master has restarted")
+            return
+        event = m.DriverEnded(
+            now=now,
+            submission_id=record.submission_id,
+            attempt=record.attempt,
+            exit_code=-1,
+            message="the master has restarted, and its driver was not heard of any more",
+            lost=True,
+        )
+        self._driver_ended(event)
+
+    def _confirmed(self, entry: Entry, now: float) -> None:
+        entry.granted_at_s = None
+        if entry.record.may_live:
+            delayed = now + self._delay_s(entry, now)
+            restart_at_s = min(entry.record.restart_at_s, delayed)
+            self._update(entry, may_live=False, restart_at_s=restart_at_s)
+
+    def _failed(self, entry: Entry, event: m.DriverEnded) -> None:
+        """A driver that ran, or should have, has ended badly."""
+        record, now = entry.record, event.now
+        exit_code = {"exit_code": event.exit_code}
+        if not record.supervise:
+            self._end(entry, S.FAILED, now, event.message, **exit_code)
+            return
+        window_s, most = self.bounds.driver_restart_window_s, self.bounds.driver_restarts_max
+        if len(self._recent(entry, now)) >= most:
+            message = (
+                f"its driver has failed {most + 1} times within {window_s:.0f} s "
+                f"(driver_restarts_max, driver_restart_window_s); at last: {event.message}"
+            )
+            self._end(entry, S.FAILED, now, message, **exit_code)
+            return
+        self._wait(entry, now, event.message, **exit_code)
+
+    def _launch_failed(self, entry: Entry, event: m.DriverEnded) -> None:
+        """A container is gone that was begun, and in which no driver has ever run."""
+        launches, most = entry.record.launches + 1, self.bounds.driver_launches_max
+        if launches >= most:
+            message = (
+                f"{launches} containers for its driver came to nothing (driver_launches_max); "
+                f"the last: {event.message}"
+            )
+            self._end(entry, S.FAILED, event.now, message, exit_code=event.exit_code)
+            return
+        self._wait(entry, event.now, event.message, launches=launches)
+
+    def _wait(self, entry: Entry, now: float, message: str, **changes: Any) -> None:
+        delayed = now + self._delay_s(entry, now)
+        restart_at_s = max(delayed, self._fence_ends_at_s(entry))
+        self._end_linked(entry, S.FAILED, message)
+        self._release(entry, message)
+        changes |= {"restart_at_s": restart_at_s, "message": message}
+        self._move(entry, S.WAITING_TO_RESTART, now, message, **changes)
+
+    def _restart(self, entry: Entry, now: float) -> None:
+        record = entry.record
+        assert now >= self._fence_ends_at_s(entry), "the last driver may live"
+        entry.granted_at_s = None
+        entry.node = ""
+        restarts = self._recent(entry, now)
+        if record.started_at_s:
+            restarts = (*restarts, now)
+        changes = {"attempt": record.attempt + 1, "restarts": restarts, "restart_at_s": 0.0}
+        self._move(entry, S.SUBMITTED, now, "it is started again", may_live=False, **changes)
+        self._request(entry.record)
+
+    def _recent(self, entry: Entry, now: float) -> tuple[float, ...]:
+        window_s = self.bounds.driver_restart_window_s
+        return tuple(x for x in entry.record.restarts if now - x < window_s)
+
+    def _delay_s(self, entry: Entry, now: float) -> float:
+        doublings = min(len(self._recent(entry, now)) + entry.record.launches, 30)
+        delay_s = self.bounds.driver_restart_delay_s * 2.0**doublings
+        return min(delay_s, self.bounds.driver_restart_delay_max_s)
+
+    def _fence_ends_at_s(self, entry: Entry) -> float:
+        """From here on no driver of the current attempt runs, if it gets no lease any more."""
+        if entry.granted_at_s is None:
+            return 0.0
+        return entry.granted_at_s + self.bounds.driver_lease_s + self.bounds.lease_margin_s
+
+    def _request(self, record: SubmissionRecord) -> None:
+        request = m.RequestDriver(submission_id=record.submission_id, attempt=record.attempt)
+        self._out.append(request)
+
+    def _release(self, entry: Entry, reason: str) -> None:
+        record = entry.record
+        release = m.ReleaseDriver(
+            submission_id=record.submission_id, attempt=record.attempt, reason=reason
+        )
+        self._out.append(release)
+
+    def _end_linked(self, entry: Entry, state: S, message: str) -> None:
+        """All of them: a driver may have started others. Those that have ended are left alone."""
+        for application_id in entry.record.application_ids:
+            end = m.EndLinked(
+                submission_id=entry.record.submission_id,
+                application_id=application_id,
+                state=state,
+                message=message,
+            )
+            self._out.append(end)
+
+    def _end(self, entry: Entry, state: S, now: float, message: str, **changes: Any) -> None:
+        changes |= {"message": message, "ended_at_s": now, "may_live": False, "restart_at_s": 0.0}
+        changes |= {"driver": "", "files": ()}  # nothing is started of it any more
+        self._move(entry, state, now, message or state.value, **changes)
+        self._end_linked(entry, state, message)
+        submission_id = entry.record.submission_id
+        self._ended.append(submission_id)
+        end = m.EndHolder(submission_id=submission_id, state=state, message=message)
+        self._out.append(end)
+
+    def _move(self, entry: Entry, to: S, now: float, why: str, **changes: Any) -> None:
+        entry.life.move(to, now, why)
+        self._update(entry, state=to, **changes)
+
+    def _update(self, entry: Entry, **changes: Any) -> None:
+        entry.record = replace(entry.record, **changes)
+        self._out.append(m.PersistSubmission(record=entry.record))
+        self._out.append(m.Changed(submission_id=entry.record.submission_id))
+
+    def _current(self, event: Any) -> Entry | None:
+        """The live submission whose current attempt this is about."""
+        entry = self.entries.get(event.submission_id)
+        if entry is None or entry.record.state.ended or entry.record.attempt != event.attempt:
+            return None
+        return entry
+
+    def _why_not(self, submission_id: str) -> str:
+        entry = self.entries.get(submission_id)
+        if entry is None:
+            return "this master does not know the submission"
+        if entry.record.state.ended:
+            return f"it is {entry.record.state.value}"
+        if entry.record.state in (S.KILLING, S.WAITING_TO_RESTART):
+            return f"it was given up ({entry.record.message})"
+        if entry.record.state is S.RUNNING and not entry.record.may_live:
+            return "its runner has said that it is gone"
+        return f"driver {entry.record.attempt} has taken its place"
+
+
+def _may_run(record: SubmissionRecord) -> bool:
+    """May the driver of the current attempt have a lease? Not one of which its runner has said that
+    it is gone: a request that comes late must not hold up the next attempt."""
+    return record.state in (S.SUBMITTED, S.LAUNCHING) or (
+        record.state is S.RUNNING and record.may_live
+    )
+
+
+def _who_hears_last(command: m.Command) -> int:
+    """Watchers and callers are told when all that they may look at then is done."""
+    if isinstance(command, m.Changed):
+        return 1
+    return 2 if isinstance(command, m.Committed | m.GrantLease | m.RefuseCall) else 0

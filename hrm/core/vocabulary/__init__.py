@@ -1,0 +1,4 @@
+"""What everything speaks of: model, resources and their feasibility, lifecycles, bounds, records.
+
+Imports nothing of the core but itself.
+"""

@@ -1,0 +1,93 @@
+"""May this demand be served from that offer? One answer for scheduler, negotiator and node.
+
+Two components that disagree about feasibility is how a shared-state scheduler livelocks: one keeps
+proposing what the other keeps refusing. So there is one rule, in two forms that a test holds equal:
+for one offer, and for all rows of the resource table at once.
+
+The dimensions, in this order: vcores, memory (MiB), device memory (MiB), slots. A container takes
+one slot; a resource unit offers ``run_limit`` of them.
+
+A container that asks for device memory fits only units with a GPU, because the others offer none.
+One that asks for none may use a GPU's unit only where the node has no other (even split): there is
+no sense in a GPU that idles because a container without need of it holds the cores bound to it.
+
+Source: HRM paper, sections 3.1 and 3.4.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hrm.core.vocabulary.model import Resources, ResourceUnit
+
+__all__ = [
+    "DIMENSIONS",
+    "Vector",
+    "capacity_vector",
+    "could_hold",
+    "demand_vector",
+    "fits",
+    "fitting_rows",
+    "leaves",
+    "minus",
+    "plus",
+    "pooled_part",
+]
+
+DIMENSIONS = ("vcores", "memory_mib", "gpu_memory_mib", "slots")
+
+Vector: TypeAlias = tuple[int, int, int, int]
+
+
+def demand_vector(resources: Resources) -> Vector:
+    """What one container takes."""
+    return (resources.vcores, resources.memory_mib, resources.gpu_memory_mib, 1)
+
+
+def capacity_vector(unit: ResourceUnit) -> Vector:
+    """What one resource unit offers when it is empty."""
+    c = unit.capacity
+    return (c.vcores, c.memory_mib, c.gpu_memory_mib, unit.run_limit)
+
+
+def could_hold(demand: Vector, unit: ResourceUnit) -> bool:
+    """May ``unit`` ever hold this demand, when it is empty?"""
+    return fits(demand, capacity_vector(unit)) and (demand[2] > 0 or not unit.gpu_only)
+
+
+def fits(demand: Vector, offer: Vector) -> bool:
+    """True iff no dimension of ``demand`` exceeds ``offer``."""
+    return (
+        demand[0] <= offer[0]
+        and demand[1] <= offer[1]
+        and demand[2] <= offer[2]
+        and demand[3] <= offer[3]
+    )
+
+
+def fitting_rows(demand: Vector, offers: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """``fits`` for every row of ``offers``, shape (rows, 4); answers shape (rows,)."""
+    fitting: npt.NDArray[np.bool_] = np.all(offers >= np.asarray(demand, np.int64), axis=1)
+    return fitting
+
+
+def leaves(room: Sequence[int], demand: Vector) -> bool:
+    """``fits``, where ``room`` may be negative in a dimension of which nothing is asked."""
+    return all(have >= want for have, want in zip(room, demand, strict=True) if want)
+
+
+def plus(a: Vector, b: Vector) -> Vector:
+    return (a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3])
+
+
+def minus(a: Vector, b: Vector) -> Vector:
+    return (a[0] - b[0], a[1] - b[1], a[2] - b[2], a[3] - b[3])
+
+
+def pooled_part(demand: Vector) -> Vector:
+    """What a container takes from its siblings: vcores and memory, no device memory, no slot."""
+    return (demand[0], demand[1], 0, 0)

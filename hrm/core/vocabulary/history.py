@@ -1,0 +1,80 @@
+"""What happened, as it is kept: one record for each change of state.
+
+The books know how things are; these say how they came to be so, also of what is in no book any
+more. The master's journal keeps them, ``hrm.core.master.explain`` reads them.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from hrm.core.vocabulary.model import ApplicationState, EndCause
+from hrm.core.vocabulary.quick import quick
+
+__all__ = ["Barred", "Refused", "Reign", "Service", "StateEvent"]
+
+
+class Refused(enum.Enum):
+    """In place of a state: containers that an application asked for and that can never be."""
+
+    REFUSED = "refused"
+
+
+class Barred(enum.Enum):
+    """In place of a state: does a node get new containers of an application, or of all?"""
+
+    EXCLUDED = "excluded"
+    ADMITTED = "admitted"
+
+
+class Service(enum.Enum):
+    """In place of a state: does the master take what it would have to write?"""
+
+    PAUSED = "paused"
+    RESUMED = "resumed"
+
+
+class Reign(enum.Enum):
+    """In place of a state: what became of the master's epoch."""
+
+    RAISED = "epoch raised"
+
+
+_ENDED = frozenset(state.value for state in ApplicationState if state.ended)
+_WELL = frozenset({EndCause.RELEASED.value, EndCause.KILLED.value})
+
+
+@quick
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateEvent:
+    """One change. ``event_id`` rises with every event of a cluster, across its masters.
+
+    ``kind``: application, container, node, master or journal (which speaks of itself).
+    ``from_state`` is empty where the entity is new. ``exit_code`` is -1 where there is none.
+    ``application_id`` of a node is that for which alone it was excluded or admitted.
+    """
+
+    event_id: int
+    at_s: float
+    kind: str
+    application_id: str = ""
+    container_id: str = ""
+    node: str = ""
+    from_state: str = ""
+    to_state: str
+    reason: str = ""
+    actor: str = ""
+    cause: str = ""
+    exit_code: int = -1
+
+    @property
+    def ends_application(self) -> bool:
+        return self.kind == "application" and self.to_state in _ENDED
+
+    @property
+    def ends_badly(self) -> bool:
+        """Is it the end of a container that nobody wanted?"""
+        if self.kind != "container" or not self.cause or self.cause in _WELL:
+            return False
+        return self.cause != EndCause.EXITED.value or self.exit_code != 0

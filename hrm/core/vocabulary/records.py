@@ -1,0 +1,46 @@
+"""What the store keeps of an application: the intent, never a secret, never an observation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hrm.core.vocabulary.model import ApplicationId, ApplicationState, WorkloadClass
+
+__all__ = ["ApplicationRecord"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplicationRecord:
+    """The durable part of an application. Times are seconds since the epoch; 0: not yet.
+
+    ``last_executor_number`` is the highest executor number seen when the record was written;
+    ``gang_min`` how many of its first containers start together, 0 and 1: each by itself.
+    ``submission_id`` and ``submission_attempt`` tell whose driver registered it, in cluster mode.
+    ``tasks_…`` are what its driver had counted when it ended. ``owner``: the digest of its
+    ownership key; empty: registered by an older HRM.
+    """
+
+    application_id: ApplicationId
+    submission_key: str
+    name: str
+    user: str
+    tenant: str = ""
+    state: ApplicationState = ApplicationState.SUBMITTED
+    workload_class: WorkloadClass = WorkloadClass.BATCH
+    declared_class: WorkloadClass | None = None
+    class_evidence: str = ""
+    spark_version: str = ""
+    driver_host: str = ""
+    web_url: str = ""
+    submitted_at_s: float = 0.0
+    first_running_at_s: float = 0.0
+    ended_at_s: float = 0.0
+    message: str = ""
+    last_executor_number: int = 0
+    gang_min: int = 0
+    submission_id: str = ""
+    submission_attempt: int = 0
+    tasks_total: int = 0
+    tasks_completed: int = 0
+    tasks_failed: int = 0
+    owner: str = ""
