@@ -42,7 +42,7 @@ from hrm.policies.cluster.features import NODE_FIELDS, TASK_FIELDS, TYPES, Layou
 from hrm.policies.cluster.hosted import HostedPolicy
 from hrm.policies.cluster.ldwp import SET_SCHEMA
 from hrm.policies.cluster.networks import mlp_shapes, set_shapes
-from hrm.policies.host import Mode
+from hrm.policies.guard import Mode
 from hrm.policies.models import Model
 
 __all__ = ["main", "measure", "report"]

@@ -10,7 +10,7 @@ import math
 
 from hrm import wire
 from hrm.errors import InvalidRequest
-from hrm.policies.host import HostStatus, mode_of
+from hrm.policies.guard import HostStatus, mode_of
 from hrm.v1 import policy_pb2 as pb
 
 __all__ = ["from_status", "to_report"]

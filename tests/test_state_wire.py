@@ -49,7 +49,7 @@ def test_changes_survive_the_wire(mode: BindingMode) -> None:
     ]
     crash = ContainerEnd(cause=EndCause.EXITED, exit_code=1)
     for app, node, _ in itertools.product(apps, ("g1", "g2"), range(2)):
-        cluster.master.ledger.exclusions.failed(app, NodeName(node), crash, cluster.now)
+        cluster.master.master_state.exclusions.failed(app, NodeName(node), crash, cluster.now)
     for app in apps:
         cluster.request(app, [7], on_gpu)
     cluster.advance(3)
@@ -61,7 +61,7 @@ def test_changes_survive_the_wire(mode: BindingMode) -> None:
     assert outside.received > 2
     units = [outside.replica.state.queue(row).unit for row in outside.replica.state.rows.values()]
     assert sorted(units, key=lambda unit: unit.unit_id) == sorted(
-        cluster.master.ledger.nodes[cluster.nodes["g1"].core.name].units,
+        cluster.master.master_state.nodes[cluster.nodes["g1"].core.name].units,
         key=lambda unit: unit.unit_id,
     )
     assert {unit.gpu_only for unit in units} == {False, True}

@@ -37,7 +37,7 @@ from hrm.master.policy_service import save_modes
 from hrm.pipeline import Client
 from hrm.policies import corun
 from hrm.policies.cluster import LEARNED
-from hrm.policies.host import Mode
+from hrm.policies.guard import Mode
 from hrm.sim.pipelines.scenario import NODE_TYPES, NodeType
 from hrm.sim.pipelines.worker import MEMORY_SHARE
 from hrm.v1 import policy_pb2

@@ -183,7 +183,7 @@ class LocalMaster:
         status = ContainerStatus(
             container_id=container_id, application_id=app,
             executor_id=container_id.rpartition("-")[2], resource_profile_id=0,
-            workload_class=self.core.ledger.applications[app].record.workload_class,
+            workload_class=self.core.master_state.applications[app].record.workload_class,
             resources=TASK, state=state, node=node, unit_id=unit_of(node).unit_id,
             started_at_s=now, end=ContainerEnd(cause=EndCause.EXITED) if ended else None,
         )  # fmt: skip

@@ -20,7 +20,7 @@ from hrm.core.pipeline.model import NodePolicy
 from hrm.core.pipeline.node_messages import SubtaskTiming
 from hrm.durable import write_durably
 from hrm.policies.corun import HostedPolicy
-from hrm.policies.host import Hosts, Mode, mode_of
+from hrm.policies.guard import Hosts, Mode, mode_of
 from hrm.v1 import policy_pb2 as pb
 
 __all__ = ["POLICY_FILE", "AgentPolicies"]

@@ -12,7 +12,7 @@ import numpy as np
 
 from hrm.core.master.core import MasterCore
 from hrm.core.master.holdings import kept_bytes, launch_bytes
-from hrm.core.master.state import Ledger
+from hrm.core.master.state import MasterState
 from hrm.core.node.core import NodeCore
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.scheduling.shared_state import SharedState
@@ -40,20 +40,22 @@ def unit_violations(queue: UnitQueue) -> list[str]:
     """No over-commitment, ``free`` equal to a recount, nobody in two places."""
     name = queue.unit.unit_id
     found: list[str] = []
-    free = stream_room = capacity_vector(queue.unit)
+    free = stream_headroom = capacity_vector(queue.unit)
     for sibling in queue.pool:
         for entry in (*sibling.running.values(), *sibling.stream_waiting.values()):
             demand = entry.demand if sibling is queue else pooled_part(entry.demand)
             if entry.container_id in sibling.running:
                 free = minus(free, demand)
             if entry.workload_class is WorkloadClass.STREAM:
-                stream_room = minus(stream_room, demand)
+                stream_headroom = minus(stream_headroom, demand)
     if min(free) < 0:
         found.append(f"{name} is over its capacity: {free}")
     if free != queue.free:
         found.append(f"{name} says {queue.free} is free, a recount says {free}")
-    if stream_room != queue.stream_room:
-        found.append(f"{name} leaves {queue.stream_room} to streams, a recount says {stream_room}")
+    if stream_headroom != queue.stream_headroom:
+        found.append(
+            f"{name} leaves {queue.stream_headroom} to streams, a recount says {stream_headroom}"
+        )
     places = Counter([*queue.running, *queue.stream_waiting, *queue.batch_waiting])
     found += [f"{x} is in {n} places of {name}" for x, n in places.items() if n > 1]
     here = [x for x, owner in queue.line.items() if owner is queue]
@@ -120,12 +122,12 @@ def binding_violations(core: NodeCore) -> list[str]:
 
 def master_violations(core: MasterCore) -> list[str]:
     """The books agree with each other and with the table."""
-    return _table(core.ledger) + _books(core.ledger) + _jobs(core) + _drains(core)
+    return _table(core.master_state) + _books(core.master_state) + _jobs(core) + _drains(core)
 
 
 def _drains(core: MasterCore) -> list[str]:
     found: list[str] = []
-    for name, node in core.ledger.nodes.items():
+    for name, node in core.master_state.nodes.items():
         draining, wanted = node.state is NodeState.DRAINING, name in core.nodes.drains.drained
         if node.state is not NodeState.LOST and draining is not wanted:
             found.append(f"{name} is {node.state.value}, its drain is {'on' if wanted else 'off'}")
@@ -138,8 +140,8 @@ def table_violations(state: SharedState) -> list[str]:
     for unit_id, row in state.rows.items():
         queue = state.queue(row)
         found += unit_violations(queue)
-        if not np.array_equal(state.stream_room[row], queue.stream_room):
-            found.append(f"row {row} of {unit_id} is stale: leaves {state.stream_room[row]}")
+        if not np.array_equal(state.stream_headroom[row], queue.stream_headroom):
+            found.append(f"row {row} of {unit_id} is stale: leaves {state.stream_headroom[row]}")
         if not np.array_equal(state.free[row], queue.free):
             found.append(f"row {row} of {unit_id} is stale: {state.free[row]}")
         image = queue.image()
@@ -149,12 +151,12 @@ def table_violations(state: SharedState) -> list[str]:
     return found
 
 
-def _table(ledger: Ledger) -> list[str]:
-    state = ledger.state
+def _table(master_state: MasterState) -> list[str]:
+    state = master_state.state
     found = table_violations(state)
     for unit_id, row in state.rows.items():
         queue = state.queue(row)
-        node = ledger.nodes.get(state.node(row))
+        node = master_state.nodes.get(state.node(row))
         if node is None or node.state is NodeState.LOST:
             found.append(f"{unit_id} belongs to no live node")
         for container_id in (*queue.running, *queue.stream_waiting, *queue.batch_waiting):
@@ -163,21 +165,21 @@ def _table(ledger: Ledger) -> list[str]:
     return found
 
 
-def _books(ledger: Ledger) -> list[str]:
+def _books(master_state: MasterState) -> list[str]:
     found: list[str] = []
     seen: Counter[str] = Counter()
-    for node in ledger.nodes.values():
+    for node in master_state.nodes.values():
         for container_id, container in node.containers.items():
             seen[container_id] += 1
             if node.state is NodeState.LOST:
                 found.append(f"{container_id} is granted on a lost node, {node.name}")
             if container.node != node.name:
                 found.append(f"{container_id} is on {node.name} but thinks {container.node}")
-            queue = ledger.state.find(container.unit_id)
+            queue = master_state.state.find(container.unit_id)
             if queue is not None and container_id not in queue:
                 found.append(f"{container_id} holds no room at {container.unit_id}")
     found += [f"{x} is on {n} nodes" for x, n in seen.items() if n > 1]
-    for app in ledger.applications.values():
+    for app in master_state.applications.values():
         for container in app.containers.values():
             state = container.state
             if state is ContainerState.ENDED:
@@ -189,9 +191,9 @@ def _books(ledger: Ledger) -> list[str]:
                 found.append(f"{container.container_id} is not in its node's book")
         if app.life.state.ended and app.in_state(ContainerState.RUNNING, ContainerState.PENDING):
             found.append(f"{app.application_id} has ended but its containers go on")
-    holdings = ledger.holdings
-    live = sum(launch_bytes(app.launch) for app in ledger.live.values())
-    ended = [app for app in ledger.applications.values() if app.life.state.ended]
+    holdings = master_state.holdings
+    live = sum(launch_bytes(app.launch) for app in master_state.live.values())
+    ended = [app for app in master_state.applications.values() if app.life.state.ended]
     if holdings.live_bytes != live:
         found.append(f"launches are said to hold {holdings.live_bytes} bytes, they hold {live}")
     if holdings.ended_bytes != sum(map(kept_bytes, ended)):
@@ -202,23 +204,23 @@ def _books(ledger: Ledger) -> list[str]:
 
 def _jobs(core: MasterCore) -> list[str]:
     found: list[str] = []
-    ledger = core.ledger
-    for app in ledger.live_applications():
-        job = core.placing.schedulers[app.scheduler].jobs.get(app.application_id)
+    master_state = core.master_state
+    for app in master_state.live_applications():
+        job = core.placement.schedulers[app.scheduler].jobs.get(app.application_id)
         pending = app.in_state(ContainerState.PENDING)
         wanted = {x.container_id for x in pending if not x.held}
-        if len(wanted) < len(pending) and not (ledger.recovering and app.recovered):
+        if len(wanted) < len(pending) and not (master_state.recovering and app.recovered):
             found.append(f"{app.application_id} is held back, and no node is waited for")
         queued = set() if job is None else set(job.pending)
         if wanted != queued:
             found.append(
                 f"{app.application_id} waits for {sorted(wanted)}, its job has {sorted(queued)}"
             )
-    for scheduler in core.placing.schedulers.values():
+    for scheduler in core.placement.schedulers.values():
         for application_id, job in scheduler.jobs.items():
             if not job.pending:
                 found.append(f"{scheduler.name} keeps an empty job of {application_id}")
-            owner = ledger.applications.get(application_id)
+            owner = master_state.applications.get(application_id)
             if owner is None or owner.life.state.ended:
                 found.append(f"{scheduler.name} schedules {application_id}, which has ended")
     return found

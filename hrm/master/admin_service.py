@@ -13,7 +13,7 @@ import grpc.aio
 
 from hrm import __version__, rpc_server, text, tls, wire
 from hrm.core.master.explain import explain, explain_past
-from hrm.core.master.state import Application, Ledger, Node
+from hrm.core.master.state import Application, MasterState, Node
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.pipeline.cluster import PipelineCluster
@@ -67,16 +67,16 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self._logs = LogSources(master)
 
     @property
-    def _ledger(self) -> Ledger:
-        return self._master.core.ledger
+    def _ledger(self) -> MasterState:
+        return self._master.core.master_state
 
     async def GetCluster(self, request: Any, context: Any) -> pb.Cluster:  # noqa: N802
         now = self._master.now()
         core = self._master.core
-        ledger = self._ledger
-        states = [node.state for node in ledger.nodes.values()]
-        capacity, free = _totals(ledger)
-        live = ledger.live_applications()
+        master_state = self._ledger
+        states = [node.state for node in master_state.nodes.values()]
+        capacity, free = _totals(master_state)
+        live = master_state.live_applications()
         lease = core.negotiator.lease
         held = lease.holder is not None and now < lease.expires_at_s
         return pb.Cluster(
@@ -90,11 +90,11 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             capacity=wire.from_resources(capacity),
             free=wire.from_resources(free),
             applications_live=len(live),
-            applications_ended=len(ledger.applications) - len(live),
-            containers_running=_count(ledger, ContainerState.RUNNING),
-            containers_waiting=_count(ledger, *_WAITING),
-            containers_pending=_count(ledger, ContainerState.PENDING),
-            schedulers=[_scheduler(x) for x in core.placing.schedulers.values()],
+            applications_ended=len(master_state.applications) - len(live),
+            containers_running=_count(master_state, ContainerState.RUNNING),
+            containers_waiting=_count(master_state, *_WAITING),
+            containers_pending=_count(master_state, ContainerState.PENDING),
+            schedulers=[_scheduler(x) for x in core.placement.schedulers.values()],
             lease=pb.Lease(
                 holder=lease.holder or "" if held else "",
                 expires_in_s=lease.expires_at_s - now if held else 0.0,
@@ -131,8 +131,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         if not 1 <= limit <= LISTED_MAX:
             error = InvalidRequest(f"limit is {limit}; it must be from 1 to {LISTED_MAX}")
             await rpc_server.abort(context, error)
-        ledger = self._ledger
-        apps = ledger.applications if request.include_ended else ledger.live
+        master_state = self._ledger
+        apps = master_state.applications if request.include_ended else master_state.live
         try:
             listed, token = page(
                 apps.values(),
@@ -352,12 +352,12 @@ def _latest(statuses: list[common_pb2.ContainerStatus]) -> list[common_pb2.Conta
     return statuses[first:]
 
 
-def _run_times(ledger: Ledger, app: Application) -> list[pb.RunTime]:
+def _run_times(master_state: MasterState, app: Application) -> list[pb.RunTime]:
     """Of the profiles that it has containers of, what is known of earlier runs."""
     containers = (*app.ended, *app.containers.values())
     profiles = sorted({0} | {x.request.resource_profile_id for x in containers})
     keys = [(app.record.name, app.record.user, profile) for profile in profiles]
-    rows = [ledger.run_times.rows[key] for key in keys if key in ledger.run_times.rows]
+    rows = [master_state.run_times.rows[key] for key in keys if key in master_state.run_times.rows]
     return [
         pb.RunTime(
             resource_profile_id=row.resource_profile_id,
@@ -374,14 +374,14 @@ def _no_log(node: str, why: str) -> tuple[grpc.StatusCode, str]:
     return grpc.StatusCode.FAILED_PRECONDITION, text.detail(message)
 
 
-def _count(ledger: Ledger, *states: ContainerState) -> int:
-    apps = ledger.applications.values()
+def _count(master_state: MasterState, *states: ContainerState) -> int:
+    apps = master_state.applications.values()
     return sum(x.state in states for app in apps for x in app.containers.values())
 
 
-def _totals(ledger: Ledger) -> tuple[Resources, Resources]:
+def _totals(master_state: MasterState) -> tuple[Resources, Resources]:
     """What the cluster has and what of it is free, shared cores counted once."""
-    state = ledger.state
+    state = master_state.state
     total, free = NOTHING, NOTHING
     for row in state.rows.values():
         unit = state.queue(row).unit
@@ -408,7 +408,7 @@ def _scheduler(scheduler: Scheduler) -> pb.Scheduler:
     )
 
 
-def _node(ledger: Ledger, node: Node, now: float) -> pb.Node:
+def _node(master_state: MasterState, node: Node, now: float) -> pb.Node:
     message = pb.Node(
         name=node.name,
         host=node.host,
@@ -422,17 +422,17 @@ def _node(ledger: Ledger, node: Node, now: float) -> pb.Node:
         shortcuts=[wire.from_shortcut(shortcut) for shortcut in node.shortcuts],
         remarks=node.remarks,
     )
-    book = ledger.exclusions
+    book = master_state.exclusions
     for exclusion in book.of_all(now):
         if exclusion.node == node.name:
             message.excluded_for_s = exclusion.until_s - now
             message.exclusion = exclusion.why
-    message.excluded_applications = book.applications_without(node.name, now, ledger.live)
+    message.excluded_applications = book.applications_without(node.name, now, master_state.live)
     if node.usage is not None:
         message.usage.CopyFrom(wire.from_usage(node.usage))
     for unit in node.units:
         status = message.resource_units.add(unit=wire.from_unit(unit))
-        queue = ledger.state.find(unit.unit_id)
+        queue = master_state.state.find(unit.unit_id)
         if queue is not None:
             free = Resources(queue.free[0], queue.free[1], queue.free[2])
             status.free.CopyFrom(wire.from_resources(free))

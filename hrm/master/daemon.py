@@ -40,7 +40,7 @@ from hrm.master.store_repair import locked
 from hrm.master.submission_service import SubmissionService
 from hrm.master.submissions import Submissions
 from hrm.peer_limits import PeerLimits
-from hrm.policies.host import Hosts
+from hrm.policies.guard import Hosts
 from hrm.tls_server import ServerTls, listen, server_tls
 from hrm.v1 import (
     admin_pb2,
@@ -197,7 +197,7 @@ async def _serve(
         pipelines.tick_forever(partial(_draining, core)),
         submissions.run(TICK_INTERVAL_S),
         watch.run(),
-        give_back_forever(lambda: core.ledger.holdings.dropped_bytes),
+        give_back_forever(lambda: core.master_state.holdings.dropped_bytes),
     )
     try:
         error = await stopped
@@ -239,7 +239,7 @@ def _limits_of(settings: MasterSettings) -> PeerLimits:
 
 
 def _draining(core: MasterCore, name: NodeName) -> bool:
-    node = core.ledger.nodes.get(name)
+    node = core.master_state.nodes.get(name)
     return node is not None and node.state is NodeState.DRAINING
 
 

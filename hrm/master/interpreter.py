@@ -36,8 +36,8 @@ from hrm.core.vocabulary.history import Service
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, NodeName, WorkloadClass
 from hrm.errors import DiskFull, HrmError, Unavailable
 from hrm.master.events import Journal
+from hrm.master.report_throttle import ReportThrottle
 from hrm.master.store import Store
-from hrm.master.turns import Turns
 
 __all__ = ["Interpreter", "Outbox"]
 
@@ -153,7 +153,7 @@ class Interpreter:
         self.stopped = asyncio.get_running_loop().create_future()
         self._calls: dict[int, asyncio.Future[c.Answer]] = {}
         self._call_ids = itertools.count(1)
-        self.gate = WriteGate(core.ledger.applications)
+        self.gate = WriteGate(core.master_state.applications)
         self._writes: deque[list[asyncio.Future[None]]] = deque()
         self.full: DiskFull | None = None
         self._full_since_s = 0.0
@@ -164,7 +164,7 @@ class Interpreter:
         self._rounds: deque[str] = deque()
         self._looked = False
         self._proposals: deque[Proposal] = deque()
-        self.turns = Turns()
+        self.throttle = ReportThrottle()
 
     def now(self) -> float:
         return clock.now()
@@ -178,7 +178,7 @@ class Interpreter:
         self._feed(event)
         if type(event) is e.ContainersRequested:
             # Its scheduler may have been told before to wake for batch, and not have done so yet.
-            app = self.core.ledger.applications.get(event.application_id)
+            app = self.core.master_state.applications.get(event.application_id)
             if app is not None and app.record.workload_class is WorkloadClass.STREAM:
                 self._hurry(app.scheduler)
         for _ in range(AT_ONCE_MAX):
@@ -357,7 +357,7 @@ class Interpreter:
         if proposal.workload_class is WorkloadClass.STREAM:
             self._at_once.append(e.ClaimsProposed(now=self.now(), proposal=proposal))
             return
-        self.turns.step_due()
+        self.throttle.step_due()
         self._proposals.append(proposal)
         if len(self._proposals) == 1:
             asyncio.get_running_loop().call_soon(self._commit)
@@ -385,7 +385,7 @@ class Interpreter:
         """
         if scheduler in itertools.islice(self._rounds, self._looked, None):
             return
-        self.turns.step_due()
+        self.throttle.step_due()
         self._rounds.append(scheduler)
         if len(self._rounds) == 1:
             asyncio.get_running_loop().call_soon(self._look)
@@ -400,7 +400,7 @@ class Interpreter:
     def _commit(self) -> None:
         self.submit(e.ClaimsProposed(now=self.now(), proposal=self._proposals[0]))
         self._proposals.popleft()
-        self.turns.step_done()
+        self.throttle.step_done()
         if self._proposals:
             asyncio.get_running_loop().call_soon(self._commit)
         elif self._looked:
@@ -409,14 +409,14 @@ class Interpreter:
     def _end_round(self) -> None:
         self._looked = False
         self._rounds.popleft()
-        self.turns.step_done()
+        self.throttle.step_done()
         if self._rounds:
             asyncio.get_running_loop().call_soon(self._look)
 
     def _hurry(self, scheduler: str) -> bool:
         """Wake a scheduler in this turn of the loop, if a stream waits for it."""
         now = self.now()
-        hurries = self.core.placing.has_stream(scheduler, now)
+        hurries = self.core.placement.has_stream(scheduler, now)
         if hurries:
             self._at_once.append(e.SchedulerWoken(now=now, scheduler=scheduler))
         return hurries

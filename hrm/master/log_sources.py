@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from hrm.core.master.state import Application, Container, Ledger, Node
+from hrm.core.master.state import Application, Container, MasterState, Node
 from hrm.core.vocabulary.history import StateEvent
 from hrm.core.vocabulary.model import ApplicationId, NodeName, NodeState, is_driver
 from hrm.errors import NotFound
@@ -28,8 +28,8 @@ class LogSources:
         self._master = master
 
     @property
-    def _ledger(self) -> Ledger:
-        return self._master.core.ledger
+    def _ledger(self) -> MasterState:
+        return self._master.core.master_state
 
     async def find(self, application_id: ApplicationId, executor_id: str) -> tuple[str, Node]:
         """The container whose log is wanted, and its node. ``executor_id``: as in

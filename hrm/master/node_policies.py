@@ -18,7 +18,7 @@ from hrm import policy_wire
 from hrm.core.vocabulary.model import NodeName
 from hrm.durable import write_durably
 from hrm.errors import InvalidConfig
-from hrm.policies.host import Mode
+from hrm.policies.guard import Mode
 from hrm.v1 import policy_pb2 as pb
 
 __all__ = ["NODE_MODES_FILE", "NodePolicies"]

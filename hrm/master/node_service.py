@@ -130,7 +130,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
 
     async def _read(self, requests: Any, name: NodeName, incarnation: str) -> None:
         async for message in requests:
-            await self._master.turns.of_report()
+            await self._master.throttle.of_report()
             now = self._master.now()
             kind = message.WhichOneof("message")
             if kind == "heartbeat":
@@ -172,7 +172,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
     async def _write(self, outbox: Outbox, context: _Context) -> None:
         core = self._master.core
         hello = pb.NodeRegistered(
-            heartbeat_interval_s=self._heartbeat_interval_s, epoch_id=core.ledger.epoch_id
+            heartbeat_interval_s=self._heartbeat_interval_s, epoch_id=core.master_state.epoch_id
         )
         await context.write(pb.MasterMessage(epoch=core.epoch, registered=hello))
         # The epoch may rise while the stream stays.

@@ -45,7 +45,7 @@ from hrm.master.pipeline_files import PipelineFiles
 from hrm.master.policy_service import cluster_policy
 from hrm.policies.corun.estimates import Stdm
 from hrm.policies.corun.told import ToldStdm
-from hrm.policies.host import Hosts
+from hrm.policies.guard import Hosts
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import policy_pb2
 

@@ -23,7 +23,7 @@ from hrm.errors import HrmError, InvalidConfig, NotFound
 from hrm.master.node_policies import NodePolicies
 from hrm.policies import cluster, models
 from hrm.policies.cluster.hosted import HostedPolicy
-from hrm.policies.host import Hosts, Mode, mode_of
+from hrm.policies.guard import Hosts, Mode, mode_of
 from hrm.v1 import policy_pb2 as pb
 from hrm.v1 import policy_pb2_grpc
 

@@ -127,11 +127,11 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
         return pb.ReleaseLeaseResponse()
 
     def _hello(self, session: int) -> pb.Subscribed:
-        bounds = self._master.core.ledger.bounds
+        bounds = self._master.core.master_state.bounds
         return pb.Subscribed(
             session=session,
             epoch=self._master.core.epoch,
-            epoch_id=self._master.core.ledger.epoch_id,
+            epoch_id=self._master.core.master_state.epoch_id,
             waiting_limit=bounds.waiting_limit,
             wait_max_s=bounds.wait_max_s,
             default_duration_s=bounds.default_duration_s,

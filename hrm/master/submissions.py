@@ -69,7 +69,7 @@ class Submissions:
     def __init__(
         self, master: Interpreter, settings: MasterSettings, files: FileStore | None = None
     ) -> None:
-        bounds = bounds_of(settings, master.core.ledger.bounds.recovery_window_s)
+        bounds = bounds_of(settings, master.core.master_state.bounds.recovery_window_s)
         self.core = SubmissionsCore(bounds, master.store.submissions(), self.now())
         self.files = files or FileStore(
             settings.state_dir / "files",
@@ -242,8 +242,10 @@ class Submissions:
         now = self.now()
         match notice:
             case c.ContainerChanged():
-                ledger = self._master.core.ledger
-                if (event := driver_event(entry.record, notice.status, ledger, now)) is not None:
+                master_state = self._master.core.master_state
+                if (
+                    event := driver_event(entry.record, notice.status, master_state, now)
+                ) is not None:
                     self._feed(event)
             case c.RequestRefused():
                 self._feed(
@@ -357,7 +359,7 @@ class Submissions:
             HrmError: the master takes no more applications.
         """
         master, app_id = self._master, ApplicationId(record.submission_id)
-        known = master.core.ledger.applications.get(app_id)
+        known = master.core.master_state.applications.get(app_id)
         if known is not None and known.record.state.ended:
             message = known.record.message or "the application that held its driver has ended"
             self._feed(m.HolderEnded(now=self.now(), submission_id=app_id, message=message))
@@ -376,9 +378,9 @@ class Submissions:
             )
         )  # fmt: skip
         assert isinstance(answer, c.ApplicationAdmitted)
-        ledger = master.core.ledger
-        for container in ledger.applications[app_id].ended:  # before we listened
-            self.heard(app_id, c.ContainerChanged(status=ledger.status(container)))
+        master_state = master.core.master_state
+        for container in master_state.applications[app_id].ended:  # before we listened
+            self.heard(app_id, c.ContainerChanged(status=master_state.status(container)))
         for status in answer.containers:
             self.heard(app_id, c.ContainerChanged(status=status))
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.scheduler import Placement
-from hrm.policies.spending import (
+from hrm.policies.placement_helpers import (
+    immediately_feasible,
     in_order,
-    rows_with_room,
     to_shortest_queue,
     used_share,
     with_nones,
@@ -34,7 +34,7 @@ class BestFit:
     def place(self, view: ClusterView, placement: Placement, now: float) -> list[int | None]:
         """See ``PlacementPolicy.place``."""
         entries = placement.entries
-        rows = rows_with_room(view, placement)
+        rows = immediately_feasible(view, placement)
         fullest_first = rows[np.argsort(-used_share(view, rows), kind="stable")]
         chosen = in_order(view, placement.demand, entries, fullest_first, now)
         chosen += to_shortest_queue(view, placement, entries[len(chosen) :], now)

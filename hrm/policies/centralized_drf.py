@@ -23,7 +23,7 @@ from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.scheduler import Placement
 from hrm.core.vocabulary.feasibility import Vector
 from hrm.core.vocabulary.model import WorkloadClass
-from hrm.policies.spending import in_order, rows_with_room, with_nones
+from hrm.policies.placement_helpers import immediately_feasible, in_order, with_nones
 
 __all__ = ["CentralizedDrf"]
 
@@ -44,7 +44,7 @@ class CentralizedDrf:
         batch = placement.workload_class is WorkloadClass.BATCH
         if batch and not placement.together:
             entries = entries[: _turn(view, placement.demand)]
-        rows = rows_with_room(view, placement)
+        rows = immediately_feasible(view, placement)
         chosen = in_order(view, placement.demand, entries, rows, now)
         return with_nones(chosen, placement.entries)
 

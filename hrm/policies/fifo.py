@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.scheduler import Placement
-from hrm.policies.spending import in_order, rows_with_room, with_nones
+from hrm.policies.placement_helpers import immediately_feasible, in_order, with_nones
 
 __all__ = ["Fifo"]
 
@@ -29,6 +29,6 @@ class Fifo:
 
     def place(self, view: ClusterView, placement: Placement, now: float) -> list[int | None]:
         """See ``PlacementPolicy.place``."""
-        rows = rows_with_room(view, placement)
+        rows = immediately_feasible(view, placement)
         chosen = in_order(view, placement.demand, placement.entries, rows, now)
         return with_nones(chosen, placement.entries)

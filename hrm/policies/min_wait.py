@@ -12,12 +12,12 @@ import numpy as np
 
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.scheduler import Placement
-from hrm.policies.spending import (
+from hrm.policies.placement_helpers import (
     by_score,
     first_row,
     in_turn_with_room,
     may_still_wait,
-    rows_that_let_wait,
+    queueable,
     with_nones,
 )
 
@@ -40,7 +40,7 @@ class MinWait:
         chosen, self._cursor = in_turn_with_room(view, placement, cursor, now)
         left = entries[len(chosen) :]
         if left:
-            rows, waits = rows_that_let_wait(view, placement, now)
+            rows, waits = queueable(view, placement, now)
             shift = -int(np.searchsorted(rows, self._cursor))
             chosen += by_score(
                 view,

@@ -14,11 +14,11 @@ from hrm.core.messages.claims import Entry
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.scheduler import Placement
 from hrm.core.vocabulary.feasibility import fits
-from hrm.policies.spending import (
+from hrm.policies.placement_helpers import (
     Ints,
+    immediately_feasible,
     may_still_wait,
-    rows_that_let_wait,
-    rows_with_room,
+    queueable,
     with_nones,
 )
 
@@ -42,7 +42,7 @@ class Random:
         chosen = self._draw(
             view,
             entries,
-            rows_with_room(view, placement),
+            immediately_feasible(view, placement),
             lambda row: fits(demand, view.image(row).free),
             now,
         )
@@ -51,7 +51,7 @@ class Random:
             chosen += self._draw(
                 view,
                 left,
-                rows_that_let_wait(view, placement, now)[0],
+                queueable(view, placement, now)[0],
                 lambda row: may_still_wait(view, placement, row, now)[0],
                 now,
             )

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.scheduler import Placement
-from hrm.policies.spending import (
+from hrm.policies.placement_helpers import (
     first_row,
     in_turn,
     in_turn_with_room,
-    rows_that_let_wait,
+    queueable,
     with_nones,
 )
 
@@ -36,7 +36,7 @@ class RoundRobin:
         waiting, self._cursor = in_turn(
             view,
             entries[len(chosen) :],
-            lambda: rows_that_let_wait(view, placement, now)[0],
+            lambda: queueable(view, placement, now)[0],
             self._cursor,
             now,
         )

@@ -11,9 +11,9 @@ import numpy as np
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.scheduler import Placement
 from hrm.core.vocabulary.feasibility import fits
-from hrm.policies.spending import (
+from hrm.policies.placement_helpers import (
     by_score,
-    rows_with_room,
+    immediately_feasible,
     to_shortest_queue,
     used_share,
     with_nones,
@@ -38,7 +38,7 @@ class WorstFit:
             has_room = fits(placement.demand, view.image(row).free)
             return has_room, float(used_share(view, np.array([row]))[0])
 
-        rows = rows_with_room(view, placement)
+        rows = immediately_feasible(view, placement)
         scores = used_share(view, rows)
         chosen = by_score(view, entries, rows, scores, again, now, room_for=placement.demand)
         chosen += to_shortest_queue(view, placement, entries[len(chosen) :], now)

@@ -59,7 +59,7 @@ class Answers:
         ]
 
     def _late(self, core: MasterCore, now: float) -> None:
-        bounds = core.ledger.bounds
+        bounds = core.master_state.bounds
         limits_s = {
             e.RebindRequested: bounds.rebind_timeout_s,
             e.ClaimsProposed: bounds.proposal_timeout_s,

@@ -97,7 +97,7 @@ class Oracle:
         self.found += master_violations(core)
         for command in commands:
             if isinstance(command, c.SendToNode) and isinstance(command.message, c.AssignContainer):
-                node = core.ledger.nodes.get(command.node)
+                node = core.master_state.nodes.get(command.node)
                 if node is None or node.state is not NodeState.ALIVE:
                     what = "unknown" if node is None else node.state.value
                     self.violated(
@@ -111,7 +111,7 @@ class Oracle:
         self.grants.after(core, event, commands)
         self.copies.after(core, commands)
         self.views.after(core, commands, event.now)
-        for scheduler in core.placing.schedulers.values():
+        for scheduler in core.placement.schedulers.values():
             for job in scheduler.jobs.values():
                 if job.policy_fault:
                     self.violated(f"{scheduler.name}: {job.policy_fault}")
@@ -148,7 +148,7 @@ class Oracle:
     def _master_restarted(self, core: MasterCore) -> None:
         """Whatever an AppMaster was told survives."""
         for application_id in self.told:
-            if application_id not in core.ledger.applications:
+            if application_id not in core.master_state.applications:
                 self.violated(f"{application_id} was admitted, and the next master forgot it")
 
     # --- nodes ----------------------------------------------------------------------------------
@@ -265,30 +265,30 @@ class Oracle:
         left += [
             f"{app.application_id} is {app.life.state.value}, scheduler {app.scheduler}, "
             f"{len(app.containers)} containers"
-            for app in core.ledger.live_applications()
+            for app in core.master_state.live_applications()
         ]
-        for app in core.ledger.applications.values():
+        for app in core.master_state.applications.values():
             left += [f"{x.container_id} is {x.state.value}" for x in app.containers.values()]
-        for node in core.ledger.nodes.values():
+        for node in core.master_state.nodes.values():
             if node.name in gone:
                 if node.state is not NodeState.LOST:
                     left.append(f"{node.name} is gone, and still {node.state.value}")
             elif node.state is not NodeState.ALIVE or not node.connected:
                 left.append(f"{node.name} is {node.state.value}, connected: {node.connected}")
-        for unit_id, row in core.ledger.state.rows.items():
-            queue = core.ledger.state.queue(row)
+        for unit_id, row in core.master_state.state.rows.items():
+            queue = core.master_state.state.queue(row)
             if queue.free != queue.capacity or queue.waiting_count:
                 left.append(f"{unit_id} has not all back: {queue.free} of {queue.capacity}")
-            if not core.ledger.state.open[row]:
+            if not core.master_state.state.open[row]:
                 left.append(f"{unit_id} is closed")
-        for scheduler in core.placing.schedulers.values():
+        for scheduler in core.placement.schedulers.values():
             left += [f"{scheduler.name} keeps the job of {x}" for x in scheduler.jobs]
         left += self.answers.unanswered()
         if core.negotiator.parked:
             left.append(f"{len(core.negotiator.parked)} proposals are parked")
         for node_core in nodes:
             units = tuple(queue.unit for queue in node_core.units.values())
-            known = core.ledger.nodes.get(node_core.name)
+            known = core.master_state.nodes.get(node_core.name)
             if known is None or known.units != units:
                 left.append(f"{node_core.name} is cut otherwise than the master knows")
             left += [f"{node_core.name} remembers {x}" for x in node_core.containers]

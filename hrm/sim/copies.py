@@ -51,11 +51,11 @@ class Copies:
             if isinstance(command, c.SendToScheduler)
         }
         for command in latest.values():
-            scheduler = core.placing.schedulers.get(command.scheduler)
+            scheduler = core.placement.schedulers.get(command.scheduler)
             if isinstance(scheduler, RemoteScheduler) and scheduler.session == command.session:
                 moving = frozenset({*scheduler.units, *scheduler.changed_jobs})
                 key = (core.epoch, command.session, command.message.sequence)
-                units = _units(core.ledger.state)
+                units = _units(core.master_state.state)
                 self._pictures[key] = _Picture(units, _jobs(scheduler.jobs), moving)
 
     def taken(self, name: str, epoch: int, session: int, replica: Replica) -> None:

@@ -28,7 +28,7 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.core.vocabulary.wakefulness import Patience
 from hrm.errors import NotFound
-from hrm.sim import words
+from hrm.sim import event_format
 from hrm.sim.network import CALL_TIMEOUT_S, Stream
 from hrm.sim.plan import ApplicationPlan
 
@@ -282,7 +282,7 @@ class _AppMaster:
             log.say(name, type(event).__name__)
             self.world.oracle.violated(f"the AppMaster of {name} raised {error!r}")
             return
-        log.say(name, _event_words(event) + words.of_commands(commands))
+        log.say(name, _event_words(event) + event_format.of_commands(commands))
         self.world.oracle.after_application(name, self.core)
         for command in commands:
             self._carry_out(command)
@@ -472,4 +472,4 @@ def _event_words(event: am.Event) -> str:
             return f"SessionOpened epoch {event.epoch} [{listed}]"
         case am.TargetsChanged():
             return "TargetsChanged " + ",".join(str(t.count) for t in event.targets)
-    return words.of_event(event)
+    return event_format.of_event(event)

@@ -56,7 +56,7 @@ class Grants:
         self._lease = _Lease()
         self.gangs = {
             app.application_id: 0 if app.record.first_running_at_s else app.record.gang_min
-            for app in core.ledger.applications.values()
+            for app in core.master_state.applications.values()
         }
 
     def after(
@@ -92,7 +92,7 @@ class Grants:
             self._violated(f"the lease's token fell to {token}")
         if token > self._lease.token:
             units = core.negotiator.lease.units
-            if core.ledger.bounds.lease_scope == "global":
+            if core.master_state.bounds.lease_scope == "global":
                 units = None
             self._lease = _Lease(token, now, units=units)
 
@@ -107,7 +107,7 @@ class Grants:
         if not isinstance(event, e.ClaimsProposed):
             return set()
         proposal = event.proposal
-        app = core.ledger.applications.get(proposal.application_id)
+        app = core.master_state.applications.get(proposal.application_id)
         is_stream = proposal.workload_class is WorkloadClass.STREAM
         if event.call_id and app is not None:
             is_stream = app.record.workload_class is WorkloadClass.STREAM
@@ -115,7 +115,7 @@ class Grants:
             return set()
         claimed = {claim.entry.container_id for claim in proposal.claims}
         mine = [spec for spec in granted if spec.container_id in claimed]
-        over_s = lease.issued_at_s + core.ledger.bounds.lease_timeout_s
+        over_s = lease.issued_at_s + core.master_state.bounds.lease_timeout_s
         stale = lease.spent or proposal.lease_token != lease.token or event.now >= over_s
         if mine and stale:
             self._violated(
@@ -138,7 +138,7 @@ class Grants:
             )
 
     def _open(self, core: MasterCore, spec: ContainerSpec) -> None:
-        units = [unit for node in core.ledger.nodes.values() for unit in node.units]
+        units = [unit for node in core.master_state.nodes.values() for unit in node.units]
         unit = next((unit for unit in units if unit.unit_id == spec.unit_id), None)
         if unit is None or unit.draining:
             what = "does not exist" if unit is None else "is to be cut anew"
@@ -148,11 +148,11 @@ class Grants:
 
     def _welcome(self, core: MasterCore, spec: ContainerSpec, now: float) -> None:
         """No grant on a node that is excluded for the application, while another could hold it."""
-        avoided = core.ledger.exclusions.avoided(spec.application_id, now)
+        avoided = core.master_state.exclusions.avoided(spec.application_id, now)
         if spec.unit_id.partition("/")[0] not in avoided:
             return
         demand = demand_vector(spec.resources)
-        for node in core.ledger.nodes.values():
+        for node in core.master_state.nodes.values():
             others = node.name not in avoided and node.state is NodeState.ALIVE
             if others and any(could_hold(demand, x) and not x.draining for x in node.units):
                 self._violated(
@@ -163,11 +163,11 @@ class Grants:
 
     def _patient(self, core: MasterCore, proposal: Proposal, now: float) -> None:
         """Nothing is claimed far from its data before its time, if a node there could hold it."""
-        scheduler = core.placing.schedulers[proposal.scheduler]
+        scheduler = core.placement.schedulers[proposal.scheduler]
         if proposal.gang or scheduler.strict_order:
             return
-        app = core.ledger.applications[proposal.application_id]
-        avoided = core.ledger.exclusions.avoided(proposal.application_id, now)
+        app = core.master_state.applications[proposal.application_id]
+        avoided = core.master_state.exclusions.avoided(proposal.application_id, now)
         for claim in proposal.claims:
             container = app.containers[claim.entry.container_id]
             asked = container.request
@@ -175,7 +175,7 @@ class Grants:
             if over or claim.unit_id.partition("/")[0] in asked.near:
                 continue
             for name in asked.near:
-                node = core.ledger.nodes.get(name)
+                node = core.master_state.nodes.get(name)
                 if node is None or node.state is not NodeState.ALIVE or name in avoided:
                     continue
                 demand = demand_vector(asked.resources)
@@ -207,7 +207,7 @@ class Grants:
                 application_id = event.proposal.application_id
                 got_some = any(spec.application_id == application_id for spec in granted)
                 silent_s = event.now - self._asked_at_s.get(application_id, event.now)
-                if not got_some and silent_s >= core.ledger.bounds.retry_delay_max_s:
+                if not got_some and silent_s >= core.master_state.bounds.retry_delay_max_s:
                     self._shrink(core, application_id)
         for application_id in dict.fromkeys(spec.application_id for spec in granted):
             mine = [spec for spec in granted if spec.application_id == application_id]
@@ -218,7 +218,7 @@ class Grants:
                     f"{application_id} is granted {len(mine)} of a gang of which {missing} wait"
                 )
             for spec in mine[:missing]:
-                queue = core.ledger.state.find(spec.unit_id)
+                queue = core.master_state.state.find(spec.unit_id)
                 if queue is None or spec.container_id not in queue.running:
                     self._violated(f"{spec.container_id} of a gang waits at {spec.unit_id}")
 
@@ -227,12 +227,12 @@ class Grants:
         gang = self.gangs.get(application_id, 0)
         if gang <= 1:
             return 0
-        live = core.ledger.applications[application_id].containers.values()
+        live = core.master_state.applications[application_id].containers.values()
         placed = sum(x.state is not ContainerState.PENDING for x in live)
         return max(0, gang - (placed - new))
 
     def _shrink(self, core: MasterCore, application_id: ApplicationId) -> None:
         """Who takes requests back makes its gang smaller, and who never asked for all of it."""
-        app = core.ledger.applications.get(application_id)
+        app = core.master_state.applications.get(application_id)
         if app is not None and not app.life.state.ended and self._missing(core, application_id, 0):
             self.gangs[application_id] = min(self.gangs[application_id], len(app.containers))

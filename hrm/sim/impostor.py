@@ -97,7 +97,7 @@ def _as_application(world: World, fault: TimedFault) -> bool:
 def _has_application(world: World, application_id: ApplicationId) -> bool:
     """The master knows it as somebody else's."""
     core = world.master.core
-    app = None if core is None else core.ledger.applications.get(application_id)
+    app = None if core is None else core.master_state.applications.get(application_id)
     return app is not None and app.record.owner != _OWNER
 
 
@@ -109,7 +109,7 @@ def _as_node(world: World, fault: TimedFault) -> bool:
     if not owners:
         return False
     owner: Machine = owners[int(fault.pick * len(owners))]
-    known = core.ledger.nodes.get(owner.name)
+    known = core.master_state.nodes.get(owner.name)
     identity = known.identity if known is not None else f"{owner.name}-1"
     world.log.say("impostor", f"says that it is {owner.name}")
 
@@ -136,7 +136,7 @@ def _has_node(world: World, name: NodeName) -> bool:
     core = world.master.core
     if core is None:
         return False
-    node = core.ledger.nodes.get(name)
+    node = core.master_state.nodes.get(name)
     if node is not None and node.state is not NodeState.LOST:
         return node.owner != _OWNER
     if name not in core.nodes.awaited:

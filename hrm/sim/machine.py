@@ -26,7 +26,7 @@ from hrm.core.vocabulary.model import (
     is_driver,
 )
 from hrm.core.vocabulary.partitioning import cut
-from hrm.sim import words
+from hrm.sim import event_format
 from hrm.sim.network import Stream
 from hrm.sim.plan import NodePlan, source
 from hrm.sim.runner import Runner
@@ -247,10 +247,10 @@ class Machine:
         try:
             commands = core.handle(event)
         except Exception as error:
-            world.log.say(self.name, words.of_event(event))
+            world.log.say(self.name, event_format.of_event(event))
             world.oracle.violated(f"{self.name}'s core raised {type(error).__name__}: {error}")
             return
-        world.log.say(self.name, words.of_event(event) + words.of_commands(commands))
+        world.log.say(self.name, event_format.of_event(event) + event_format.of_commands(commands))
         acts = bool(commands) or len(core.containers) != known
         world.oracle.after_node(core, self._newest_epoch, event, acts, commands)
         self._newest_epoch = max(self._newest_epoch, getattr(event, "epoch", 0))

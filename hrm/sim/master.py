@@ -23,10 +23,10 @@ from hrm.core.vocabulary.model import ApplicationId, NodeName
 from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.run_times import RunTime, RunTimeKey
 from hrm.errors import DiskFull
-from hrm.sim import words
+from hrm.sim import event_format
 from hrm.sim.network import Stream
-from hrm.sim.outside import SchedulerEnd
 from hrm.sim.policies import load
+from hrm.sim.remote_schedulers import SchedulerEnd
 from hrm.sim.sleepers import MASTER
 from hrm.sim.submissions import Submissions
 
@@ -145,8 +145,8 @@ class MasterProcess:
             now=self.now(),
             epoch_id=f"reign-{self._life}",
         )
-        self.core.ledger.out.clear()
-        self._gate = WriteGate(self.core.ledger.applications)
+        self.core.master_state.out.clear()
+        self._gate = WriteGate(self.core.master_state.applications)
         world.log.say("master", f"starts with epoch {self.disk.epoch}")
         world.oracle.master_began(self.core)
         self.clock.after(TICK_S, self._tick, self._life)
@@ -197,10 +197,10 @@ class MasterProcess:
         try:
             commands = core.handle(event)
         except Exception as error:
-            world.log.say("master", words.of_event(event))
+            world.log.say("master", event_format.of_event(event))
             world.oracle.violated(f"the master's core raised {type(error).__name__}: {error}")
             return
-        world.log.say("master", words.of_event(event) + words.of_commands(commands))
+        world.log.say("master", event_format.of_event(event) + event_format.of_commands(commands))
         world.oracle.after_master(core, event, commands)
         for command in commands:
             if isinstance(command, c.NotifyApplication):
@@ -477,7 +477,7 @@ class _NodeEnd:
             self._previous._stream.close_server()
         self._ready = True
         assert self._master.core is not None
-        self._stream.send_to_client((self._epoch(), self._master.core.ledger.epoch_id))
+        self._stream.send_to_client((self._epoch(), self._master.core.master_state.epoch_id))
         for message in self._outbox:
             self._stream.send_to_client((self._epoch(), message))
         early, self._early = self._early, []

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from hrm.sim.drawing import draw
 from hrm.sim.plan import KINDS, TRAITS, Plan
+from hrm.sim.plan_generator import draw
 from hrm.sim.run import Result, run_plan
 
 __all__ = ["shrink"]

@@ -45,14 +45,14 @@ class Silences:
     def after(
         self, core: MasterCore, event: e.MasterEvent, commands: Iterable[c.MasterCommand]
     ) -> None:
-        bounds = core.ledger.bounds
+        bounds = core.master_state.bounds
         if isinstance(event, e.Ticked):
             for name, since_s in self._heard_s.items():
-                node = core.ledger.nodes.get(name)
+                node = core.master_state.nodes.get(name)
                 if node is None or node.state is NodeState.LOST:
                     self._given_up(name, since_s, event.now, bounds.node_timeout_s)
             for application_id, since_s in self._away_s.items():
-                if application_id not in core.ledger.live:
+                if application_id not in core.master_state.live:
                     limit_s = bounds.application_grace_s
                     self._given_up(application_id, since_s, event.now, limit_s)
             for command in commands:
@@ -65,17 +65,17 @@ class Silences:
     def _remember(self, core: MasterCore) -> None:
         self._heard_s = {
             node.name: node.last_heard_s
-            for node in core.ledger.nodes.values()
+            for node in core.master_state.nodes.values()
             if node.state is not NodeState.LOST
         }
         self._away_s = {
             app.application_id: app.detached_at_s
-            for app in core.ledger.live_applications()
+            for app in core.master_state.live_applications()
             if app.detached_at_s is not None
         }
         self._asked_s = {
             x.name: x.heard_at_s
-            for x in core.placing.schedulers.values()
+            for x in core.placement.schedulers.values()
             if isinstance(x, RemoteScheduler)
         }
 

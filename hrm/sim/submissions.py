@@ -27,7 +27,7 @@ from hrm.core.submission.submissions import SubmissionsCore
 from hrm.core.vocabulary.model import ApplicationId, LaunchContext
 from hrm.core.vocabulary.ownership import MASTER
 from hrm.errors import HrmError, LimitReached, NotFound
-from hrm.sim import words
+from hrm.sim import event_format
 from hrm.sim.plan import SubmissionPlan
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class Submissions:
             case c.ContainerChanged():
                 core, now = self._master.core, self._master.now()
                 assert core is not None
-                event = driver_event(entry.record, notice.status, core.ledger, now)
+                event = driver_event(entry.record, notice.status, core.master_state, now)
                 if event is not None:
                     self._feed(event)
             case c.RequestRefused():
@@ -239,7 +239,7 @@ class Submissions:
     def _feed(self, event: m.Event) -> None:
         if self.over:
             return
-        world, what = self._world, words.of_event(event)
+        world, what = self._world, event_format.of_event(event)
         try:
             commands = self.core.handle(event)
         except Exception as error:
@@ -247,7 +247,7 @@ class Submissions:
             world.oracle.violated(f"the core of submissions raised {error!r}")
             return
         if commands or not isinstance(event, m.Ticked):
-            world.log.say("submissions", what + words.of_commands(commands))
+            world.log.say("submissions", what + event_format.of_commands(commands))
         world.oracle.submissions.after(self.core, event, commands)
         self._queue.extend(commands)
         self._clock.after(0.0, self._pump)
@@ -321,7 +321,7 @@ class Submissions:
         """Be the AppMaster of the driver's holder; ``then`` gets why not, if it is refused."""
         master, app_id = self._master, ApplicationId(record.submission_id)
         assert master.core is not None
-        known = master.core.ledger.applications.get(app_id)
+        known = master.core.master_state.applications.get(app_id)
         if known is not None and known.record.state.ended:
             message = known.record.message or "the application that held its driver has ended"
             self._holder_ended(app_id, message)

@@ -21,7 +21,7 @@ __all__ = ["Views"]
 _COLUMNS = (
     "free",
     "total",
-    "stream_room",
+    "stream_headroom",
     "waiting_stream",
     "waiting_batch",
     "version",
@@ -43,7 +43,7 @@ class Views:
     def after(self, core: MasterCore, commands: Iterable[c.MasterCommand], now: float) -> None:
         if not any(isinstance(command, c.ProposeClaims) for command in commands):
             return
-        state = core.ledger.state
+        state = core.master_state.state
         if self._view is None:
             self._view = state.view()
         view, fresh = self._view, state.view()

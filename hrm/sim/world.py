@@ -18,13 +18,13 @@ from hrm.core.vocabulary.partitioning import BindingMode
 from hrm.sim import impostor
 from hrm.sim.checks import Oracle
 from hrm.sim.clock import Clock, EventLog
-from hrm.sim.drawing import must_run_at_once
 from hrm.sim.driver import Driver
 from hrm.sim.machine import Machine
 from hrm.sim.master import Disk, MasterProcess
 from hrm.sim.network import Network
-from hrm.sim.outside import Outside
 from hrm.sim.plan import ApplicationPlan, Plan, TimedFault, source
+from hrm.sim.plan_generator import must_run_at_once
+from hrm.sim.remote_schedulers import RemoteSchedulerProcess
 from hrm.sim.room import demand_of, how_many, serves
 from hrm.sim.sleepers import MASTER, ProcessClock, Sleepers
 from hrm.sim.submitters import Submitters
@@ -60,7 +60,7 @@ class World:
         for machine in self.machines:
             machine.start_agent()
         self.drivers = [Driver(self, application) for application in plan.applications]
-        self.outsides = [Outside(self, remote) for remote in plan.remotes]
+        self.outsides = [RemoteSchedulerProcess(self, remote) for remote in plan.remotes]
         for outside in self.outsides:
             outside.start()
         self._begin_s = self.clock.now
@@ -121,7 +121,7 @@ class World:
         """Nobody is refused whom a node that the master knows could serve."""
         if not isinstance(command.notice, c.RequestRefused):
             return
-        units = [unit for node in core.ledger.nodes.values() for unit in node.units]
+        units = [unit for node in core.master_state.nodes.values() for unit in node.units]
         driver = next((d for d in self.drivers if d.application_id == command.application_id), None)
         name, could = self.submitters.refused(command.application_id, units)
         if driver is not None:
@@ -129,9 +129,9 @@ class World:
         if not name:
             return
         self.refused.add(name)
-        if could and not core.ledger.recovering:
+        if could and not core.master_state.recovering:
             self.oracle.violated(f"{name} is refused, though it fits what there is")
-        if core.ledger.recovering:
+        if core.master_state.recovering:
             self.oracle.violated(f"{name} is refused before all nodes are back")
 
     def _live_until(self, until_s: float) -> None:
@@ -221,7 +221,7 @@ class World:
     def _restart_if_refused(self) -> None:
         """A master that refuses nodes is restarted by people, as it says that it should be."""
         core = self.master.core
-        if core is not None and core.ledger.ahead and not self.sleepers.is_asleep(MASTER):
+        if core is not None and core.master_state.ahead and not self.sleepers.is_asleep(MASTER):
             self.master.crash()
             self.master.start()
         self.clock.after(_OPERATOR_S, self._restart_if_refused)
@@ -251,7 +251,9 @@ class World:
         core = self.master.core
         if core is not None:
             drained = [
-                node.name for node in core.ledger.nodes.values() if node.state is NodeState.DRAINING
+                node.name
+                for node in core.master_state.nodes.values()
+                if node.state is NodeState.DRAINING
             ]
             for name in drained:
                 self._ask_drain(name, undo=True)

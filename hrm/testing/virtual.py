@@ -304,7 +304,7 @@ class VirtualCluster:
     # --- what a test looks at -------------------------------------------------------------------
 
     def app(self, application_id: ApplicationId) -> Application:
-        return self.master.ledger.applications[application_id]
+        return self.master.master_state.applications[application_id]
 
     def container(self, application_id: ApplicationId, executor: int) -> Container:
         found = self.app(application_id).find(container_id_of(application_id, str(executor)))

@@ -14,7 +14,7 @@ from hrm import policy_wire
 from hrm.agent.pipeline_policy import POLICY_FILE, AgentPolicies
 from hrm.errors import InvalidRequest
 from hrm.policies.corun import HostedPolicy, Stdm, load, load_hosted
-from hrm.policies.host import Doubt, Mode, Reason
+from hrm.policies.guard import Doubt, Mode, Reason
 from hrm.v1 import policy_pb2 as pb
 
 

@@ -33,14 +33,14 @@ NOW = 1000.0
 
 def picture(cluster: VirtualCluster) -> Any:
     """All of the state that a request could change."""
-    state, master = cluster.master.ledger.state, cluster.master
+    state, master = cluster.master.master_state.state, cluster.master
     return (
         {unit_id: state.queue(row).image() for unit_id, row in state.rows.items()},
         {
             app.application_id: {x: k.state for x, k in app.containers.items()}
-            for app in master.ledger.applications.values()
+            for app in master.master_state.applications.values()
         },
-        {name: scheduler.placed for name, scheduler in master.placing.schedulers.items()},
+        {name: scheduler.placed for name, scheduler in master.placement.schedulers.items()},
         (master.negotiator.lease.holder, master.negotiator.lease.token),
     )
 
@@ -150,11 +150,11 @@ def test_a_claim_takes_what_was_asked_for_whatever_it_says(
     demand: tuple[int, int, int, int],
 ) -> None:
     cluster, outside, app = stuck()
-    before = cluster.master.ledger.state.free.copy()
+    before = cluster.master.master_state.state.free.copy()
     propose(cluster, app, {f"{app}-x1": "n1/cpu"}, session=outside.session, demand=demand)
     cluster.settle()
     assert cluster.states(app) == {"running": 1, "pending": 1}
-    spent = before - cluster.master.ledger.state.free
+    spent = before - cluster.master.master_state.state.free
     assert spent[0].tolist() == [SMALL.vcores, SMALL.memory_mib, 0, 1]
 
 

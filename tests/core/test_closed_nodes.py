@@ -123,7 +123,7 @@ def test_what_waits_at_a_closed_node_goes_elsewhere_and_what_runs_there_runs_on(
     nobody = cluster.submit(1)
     cluster.settle()
     assert cluster.states(nobody) == {"pending": 1}, "there is room, and it is not offered"
-    summary, _ = explain(cluster.master.ledger, cluster.app(nobody), cluster.now)
+    summary, _ = explain(cluster.master.master_state, cluster.app(nobody), cluster.now)
     assert "only nodes that are draining, closed or lost are large enough" in summary
     cluster.tell_node(cluster.nodes["n2"], e.NodeOpened(now=cluster.now))
     cluster.settle()

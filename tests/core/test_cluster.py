@@ -147,7 +147,7 @@ def test_what_waits_for_a_place_hears_what_is_free_and_its_own_settings(
     app = cluster.submit(1, Resources(2, 1024), new_id=new_id)
     cluster.settle()
     assert cluster.states(app) == {"pending": 1}
-    summary, _ = explain(cluster.master.ledger, cluster.app(app), cluster.now)
+    summary, _ = explain(cluster.master.master_state, cluster.app(app), cluster.now)
     assert summary.startswith(f"{who} waits for a place (2 vcores, 1024 MiB")
     assert settings in summary
     assert "has 1 vcore, " in summary
@@ -161,7 +161,7 @@ def test_a_driver_that_waits_at_a_node_hears_what_it_asks_for_and_what_is_free()
     app = cluster.submit(1, Resources(2, 1024), new_id=DRIVER)
     cluster.settle()
     assert cluster.states(app) == {"waiting": 1}
-    _, details = explain(cluster.master.ledger, cluster.app(app), cluster.now)
+    _, details = explain(cluster.master.master_state, cluster.app(app), cluster.now)
     (line,) = [x for x in details if "waits at" in x]
     assert line.startswith("the driver waits at n1")
     assert "it asks for 2 vcores, 1024 MiB, and 1 vcore, " in line
@@ -172,7 +172,7 @@ def test_without_nodes_requests_wait_and_say_so() -> None:
     cluster = VirtualCluster()
     app = cluster.submit(1)
     cluster.settle()
-    summary, _ = explain(cluster.master.ledger, cluster.app(app), cluster.now)
+    summary, _ = explain(cluster.master.master_state, cluster.app(app), cluster.now)
     assert "no node is alive" in summary
     cluster.add_node(unit("n1"))
     cluster.settle()
@@ -249,11 +249,11 @@ def test_a_lost_node_takes_its_containers_and_comes_back_empty() -> None:
     cluster.advance(20)
     lost = [x for x in cluster.app(app).ended if x.end and x.end.cause is EndCause.NODE_LOST]
     assert len(lost) == 1
-    assert cluster.master.ledger.nodes[NodeName("n1")].state is NodeState.LOST
+    assert cluster.master.master_state.nodes[NodeName("n1")].state is NodeState.LOST
     cluster.register(node)
     cluster.settle()
     assert node.processes == {}, "what ended for the application is stopped when the node returns"
-    assert cluster.master.ledger.nodes[NodeName("n1")].state is NodeState.ALIVE
+    assert cluster.master.master_state.nodes[NodeName("n1")].state is NodeState.ALIVE
 
 
 def test_a_short_break_costs_nothing() -> None:
@@ -349,7 +349,7 @@ def test_a_restarted_master_does_not_wait_for_ever_for_a_node() -> None:
     cluster.register(cluster.nodes["n1"])
     cluster.advance(5)
     assert cluster.states(app)["running"] == 1
-    assert cluster.master.ledger.recovering
+    assert cluster.master.master_state.recovering
     cluster.advance(10)
     assert cluster.states(app) == {"running": 1}, "n2 may still run the other: that id is used up"
     cluster.request(app, [2, 3])

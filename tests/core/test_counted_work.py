@@ -273,7 +273,7 @@ def test_a_heartbeat_costs_the_same_while_all_nodes_run_what_the_store_has_forgo
         beats = [_unclaimed(number) for number in range(nodes)]
         for beat in beats:
             master.handle(beat)
-        assert sum(map(len, master.core.nodes.mirror.unclaimed.values())) == nodes
+        assert sum(map(len, master.core.nodes.reconciler.unclaimed.values())) == nodes
         return calls_of(lambda: master.handle(replace(beats[0], sequence=3)))
 
     assert cost(1_000) <= 1.1 * cost(100)
@@ -301,7 +301,7 @@ def test_the_state_is_copied_once_and_renewed_by_what_has_changed() -> None:
     """Rows that a renewed view copies: those that changed, and none of the others."""
     master = Master(2_000)
     master.ask(master.register(), 40)
-    (view,) = master.core.placing._views.values()
+    (view,) = master.core.placement._views.values()
     table = view._table
     master.ask(master.register(), 40)
 

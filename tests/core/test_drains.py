@@ -23,7 +23,7 @@ def drain(cluster: VirtualCluster, name: str = N1, *, undo: bool = False) -> c.R
 
 
 def state(cluster: VirtualCluster, name: str = N1) -> NodeState:
-    return cluster.master.ledger.nodes[NodeName(name)].state
+    return cluster.master.master_state.nodes[NodeName(name)].state
 
 
 def test_a_drained_node_is_drained_for_the_next_master_too() -> None:

@@ -84,7 +84,7 @@ def test_a_master_with_an_emptied_store_goes_beyond_what_its_nodes_have_followed
     assert core.epoch == 8
     assert any("from 1 to 8" in str(move) for move in moves)
     core.handle(node(now=1.3, followed=Followed(7, "another")))
-    assert core.ledger.nodes[NodeName("n1")].state is NodeState.ALIVE
+    assert core.master_state.nodes[NodeName("n1")].state is NodeState.ALIVE
 
 
 @pytest.mark.parametrize("make", [registered, lambda now, followed: e.SchedulerConnected(
@@ -98,9 +98,9 @@ def test_of_two_masters_that_count_alike_none_is_taken_for_the_other() -> None:
     core = master(epoch=7)
     assert raised(core.handle(node(followed=Followed(7, "another")))) == [8]
     assert raised(core.handle(node("n2", 1.0, Followed(7, "mine")))) == []
-    assert NodeName("n2") in core.ledger.nodes, "that is a stream which broke, no more"
+    assert NodeName("n2") in core.master_state.nodes, "that is a stream which broke, no more"
     assert raised(core.handle(node("n3", 1.0, Followed(6, "another")))) == []
-    assert NodeName("n3") in core.ledger.nodes
+    assert NodeName("n3") in core.master_state.nodes
 
 
 def test_a_master_that_serves_does_not_overtake_its_successor() -> None:
@@ -109,7 +109,7 @@ def test_a_master_that_serves_does_not_overtake_its_successor() -> None:
     late_s = BOUNDS.recovery_window_s + 1.0
     out = core.handle(node("n2", late_s, Followed(7, "another")))
     assert (raised(out), type(refusal(out))) == ([], StaleEpoch)
-    assert NodeName("n2") not in core.ledger.nodes, "it never was alive here"
+    assert NodeName("n2") not in core.master_state.nodes, "it never was alive here"
     assert core.epoch == 6
 
 
@@ -138,13 +138,13 @@ def test_why_an_application_waits_names_the_node_that_refuses() -> None:
         now=2.0, call_id=3, application_id=ApplicationId(""), submission_key="k", name="a", user="u"
     )
     core.handle(new)
-    (app,) = core.ledger.applications.values()
+    (app,) = core.master_state.applications.values()
     late_s = BOUNDS.recovery_window_s + 1.0
     core.handle(node("n2", late_s, Followed(7, "another")))
-    _, details = explain(core.ledger, app, late_s)
+    _, details = explain(core.master_state, app, late_s)
     assert any("n2 has followed epoch 7, and this master has 6" in line for line in details)
     core.handle(node("n2", late_s + 1.0))
-    _, details = explain(core.ledger, app, late_s)
+    _, details = explain(core.master_state, app, late_s)
     assert not any("n2" in line for line in details), "its agent was restarted"
 
 
@@ -166,7 +166,7 @@ def test_an_application_that_the_store_has_forgotten_goes_on() -> None:
         containers=node("n1", 1.5, None, "1", "2").containers,
     )  # fmt: skip
     core.handle(report)
-    app = core.ledger.applications[APP]
+    app = core.master_state.applications[APP]
     assert [x.state for x in app.containers.values()] == [ContainerState.RUNNING] * 2
 
 
@@ -175,8 +175,8 @@ def test_what_runs_on_a_node_that_fell_silent_is_claimed_as_well() -> None:
     core.handle(e.EpochRaised(now=1.0, epoch=8))
     core.handle(node("n1", 1.5, None, "1"))
     core.handle(registered(2.0, Followed(7, "another")))
-    assert list(core.ledger.applications[APP].containers) == [container_id_of(APP, "1")]
-    assert core.ledger.nodes[NodeName("n1")].containers
+    assert list(core.master_state.applications[APP].containers) == [container_id_of(APP, "1")]
+    assert core.master_state.nodes[NodeName("n1")].containers
 
 
 def test_what_ran_on_a_node_that_is_lost_is_known_to_be_lost() -> None:
@@ -184,11 +184,11 @@ def test_what_ran_on_a_node_that_is_lost_is_known_to_be_lost() -> None:
     core.handle(e.EpochRaised(now=1.0, epoch=8))
     core.handle(node("n1", 1.5, None, "1"))
     now = 1.5
-    while core.ledger.nodes[NodeName("n1")].state is not NodeState.LOST:
+    while core.master_state.nodes[NodeName("n1")].state is not NodeState.LOST:
         now += 0.25
         core.handle(e.Ticked(now=now))
     core.handle(registered(now + 0.1, Followed(7, "another")))
-    (ended,) = core.ledger.applications[APP].ended
+    (ended,) = core.master_state.applications[APP].ended
     assert ended.end is not None
     assert ended.end.cause is EndCause.NODE_LOST
 
@@ -208,7 +208,7 @@ def test_an_appmaster_whose_session_broke_has_not_said_yet_what_it_wants_again()
     core.handle(replace(attached, now=now, session=2))
     request = ContainerRequest(executor_id="3", resource_profile_id=0, resources=SMALL)
     core.handle(e.ContainersRequested(now=now, application_id=APP, requests=(request,), again=True))
-    app = core.ledger.applications[APP]
+    app = core.master_state.applications[APP]
     assert not app.containers, "it may run where nobody looks"
     assert [x.request.executor_id for x in app.ended] == ["3"]
 
@@ -222,10 +222,10 @@ def test_what_is_asked_for_again_does_not_run_twice() -> None:
     core.handle(e.ApplicationAttached(now=2.1, call_id=4, application_id=APP, session=1, epoch=8))
     request = ContainerRequest(executor_id="3", resource_profile_id=0, resources=SMALL)
     core.handle(e.ContainersRequested(now=2.2, application_id=APP, requests=(request,), again=True))
-    (container,) = core.ledger.applications[APP].containers.values()
+    (container,) = core.master_state.applications[APP].containers.values()
     assert container.held
     now = 2.2
-    while not core.ledger.applications[APP].ended:
+    while not core.master_state.applications[APP].ended:
         now += 0.25
         core.handle(e.Ticked(now=now))
         assert now < 30.0

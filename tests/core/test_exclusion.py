@@ -13,7 +13,7 @@ from hrm.core.master.explain import explain
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.bounds import Bounds
-from hrm.core.vocabulary.history import Barred
+from hrm.core.vocabulary.history import ExclusionState
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerEnd,
@@ -61,7 +61,7 @@ def killer(*names: str, bad: str = "n1", vcores: int = 4, **bounds: Any) -> Kill
 
 
 def why(cluster: VirtualCluster, app: ApplicationId) -> str:
-    summary, details = explain(cluster.master.ledger, cluster.app(app), cluster.now)
+    summary, details = explain(cluster.master.master_state, cluster.app(app), cluster.now)
     return "\n".join([summary, *details])
 
 
@@ -75,7 +75,7 @@ def test_an_application_leaves_a_node_that_kills_its_executors() -> None:
     said = why(subject.cluster, app)
     assert "n1 is excluded for this application for 5" in said
     assert "2 of its containers failed there at once" in said
-    assert not subject.cluster.master.ledger.exclusions.of_all(subject.cluster.now)
+    assert not subject.cluster.master.master_state.exclusions.of_all(subject.cluster.now)
 
 
 def test_the_exclusion_ends_and_the_next_is_longer() -> None:
@@ -101,9 +101,9 @@ def test_a_node_that_fails_several_applications_is_excluded_for_all() -> None:
     cluster = subject.cluster
     cluster.submit(6), cluster.submit(6)
     subject.live(CONFIRM_S - 1.0)
-    assert not cluster.master.ledger.exclusions.of_all(cluster.now)
+    assert not cluster.master.master_state.exclusions.of_all(cluster.now)
     subject.live(3.0)
-    (exclusion,) = cluster.master.ledger.exclusions.of_all(cluster.now)
+    (exclusion,) = cluster.master.master_state.exclusions.of_all(cluster.now)
     assert (exclusion.node, exclusion.why.partition(":")[0]) == (
         "n1",
         "executors of 2 applications failed there at once",
@@ -121,8 +121,8 @@ def test_drivers_that_fail_again_and_again_accuse_no_node() -> None:
     drivers = [cluster.submit(6, new_id=ApplicationId(f"driver-{n}")) for n in range(2)]
     subject.live(CONFIRM_S + 3.0)
     assert drivers == ["driver-0", "driver-1"]
-    assert not cluster.master.ledger.exclusions.of_all(cluster.now)
-    (own,) = cluster.master.ledger.exclusions.of_application(drivers[0], cluster.now)
+    assert not cluster.master.master_state.exclusions.of_all(cluster.now)
+    (own,) = cluster.master.master_state.exclusions.of_application(drivers[0], cluster.now)
     assert own.node == "n1", "their own next try goes elsewhere"
 
 
@@ -186,7 +186,7 @@ def test_who_waits_at_a_node_that_gets_excluded_goes_elsewhere() -> None:
 def test_a_stream_and_a_gang_are_placed_beside_it_or_not_at_all() -> None:
     for gang_min, kind in ((0, WorkloadClass.STREAM), (3, WorkloadClass.BATCH)):
         subject = killer("n1", "n2", vcores=4, lease_scope="candidates")
-        book = subject.cluster.master.ledger.exclusions
+        book = subject.cluster.master.master_state.exclusions
         app = ApplicationId("app-known-before")
         book.failed(app, N1, CRASH, 1000.0), book.failed(app, N1, CRASH, 1000.0)
         subject.cluster.submit(3, workload_class=kind, gang_min=gang_min, new_id=app)
@@ -197,14 +197,14 @@ def test_a_stream_and_a_gang_are_placed_beside_it_or_not_at_all() -> None:
 def test_claims_that_were_on_their_way_are_not_granted() -> None:
     subject = killer("n1", "n2")
     cluster = subject.cluster
-    placing = cluster.master.placing
+    placing = cluster.master.placement
     app = cluster.submit(0)
     cluster.request(app, [1])
     scheduler = placing.schedulers[cluster.app(app).scheduler]
     commands = cluster.master.handle(e.SchedulerWoken(now=cluster.now, scheduler=scheduler.name))
     (proposal,) = [x.proposal for x in commands if isinstance(x, c.ProposeClaims)]
     node = NodeName(proposal.claims[0].unit_id.partition("/")[0])
-    book = cluster.master.ledger.exclusions
+    book = cluster.master.master_state.exclusions
     book.failed(app, node, CRASH, cluster.now), book.failed(app, node, CRASH, cluster.now)
     cluster.tell_master(e.ClaimsProposed(now=cluster.now, proposal=proposal))
     assert cluster.container(app, 1).state is ContainerState.PENDING
@@ -226,7 +226,7 @@ def test_what_does_not_count_against_a_node() -> None:
     late = next(iter(cluster.nodes["n1"].processes)).rpartition("-x")[2]
     cluster.end_process(app, int(late), exit_code=1)
     cluster.settle()
-    assert not cluster.master.ledger.exclusions.of_application(app, cluster.now)
+    assert not cluster.master.master_state.exclusions.of_application(app, cluster.now)
 
 
 def test_zero_failures_switch_it_off() -> None:
@@ -239,7 +239,7 @@ def test_another_machine_of_the_name_begins_anew() -> None:
     book = Exclusions(Bounds())
     book.failed(A, N1, CRASH, 0.0), book.failed(A, N1, CRASH, 0.0)
     assert book.avoided(A, 1.0) == {N1}
-    book.pardon(N1, 1.0, "another agent has its name")
+    book.clear(N1, 1.0, "another agent has its name")
     assert book.avoided(A, 1.0) == frozenset()
 
 
@@ -251,9 +251,9 @@ def test_who_watches_hears_when_an_exclusion_begins_and_when_it_ends() -> None:
     book.tick(9.99, lambda _: True, nodes_alive=9)
     book.tick(10.0, lambda _: True, nodes_alive=9)
     book.tick(10.25, lambda _: True, nodes_alive=9)
-    book.pardon(N1, 11.0, "taken back into service")
-    book.pardon(N1, 12.0, "taken back into service")
-    excluded, admitted = Barred.EXCLUDED, Barred.ADMITTED
+    book.clear(N1, 11.0, "taken back into service")
+    book.clear(N1, 12.0, "taken back into service")
+    excluded, admitted = ExclusionState.EXCLUDED, ExclusionState.ADMITTED
     of_a = "2 of its containers failed there at once, the last: exit code 52"
     assert told == [
         ("node", "n1", "a", None, excluded, 0.0,
@@ -271,7 +271,7 @@ def test_an_exclusion_that_follows_before_a_tick_ends_the_one_before() -> None:
     told: list[Any] = []
     book = Exclusions(Bounds(node_failures=1, node_exclusion_s=10.0), told.append)
     assert book.failed(A, N1, CRASH, 0.0) and book.failed(A, N1, CRASH, 10.0)
-    excluded, admitted = Barred.EXCLUDED, Barred.ADMITTED
+    excluded, admitted = ExclusionState.EXCLUDED, ExclusionState.ADMITTED
     assert [(to, at) for _, _, _, _, to, at, _ in told] == [
         (excluded, 0.0), (admitted, 10.0), (excluded, 10.0),
     ]  # fmt: skip
@@ -280,11 +280,14 @@ def test_an_exclusion_that_follows_before_a_tick_ends_the_one_before() -> None:
 def test_a_master_tells_of_the_exclusions_of_its_nodes_in_the_order_of_its_events() -> None:
     subject = killer("n1", "n2", node_exclusion_s=10.0)
     told: list[Any] = []
-    subject.cluster.master.ledger.exclusions._watch = told.append
+    subject.cluster.master.master_state.exclusions._watch = told.append
     app = subject.cluster.submit(3)
     subject.live(20.0)
     seen = [(node, owner, was, to) for _, node, owner, was, to, _, _ in told]
-    begins, ends = (None, Barred.EXCLUDED), (Barred.EXCLUDED, Barred.ADMITTED)
+    begins, ends = (
+        (None, ExclusionState.EXCLUDED),
+        (ExclusionState.EXCLUDED, ExclusionState.ADMITTED),
+    )
     assert seen[:2] == [("n1", app, *begins), ("n1", app, *ends)]
     assert told[1][5] - told[0][5] >= 10.0
 

@@ -24,7 +24,7 @@ def commit(subject: Negotiator, gang: int, *claims: Claim) -> list[Decision]:
 
 
 def why(cluster: VirtualCluster, app: ApplicationId) -> str:
-    return explain(cluster.master.ledger, cluster.app(app), cluster.now)[0]
+    return explain(cluster.master.master_state, cluster.app(app), cluster.now)[0]
 
 
 def test_two_gangs_of_which_one_fits_run_one_after_the_other() -> None:

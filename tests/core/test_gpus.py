@@ -95,7 +95,7 @@ def test_shared_cores_are_not_spent_twice() -> None:
     cluster.settle()
     assert len(places(cluster, batch)) == 3
     assert len(places(cluster, gpu)) == 1, "one core is left for all GPUs: they starve"
-    state = cluster.master.ledger.state
+    state = cluster.master.master_state.state
     assert [int(state.free[row][0]) for row in state.rows.values()] == [0, 0, 0]
     cluster.finish(batch)
     cluster.settle()
@@ -176,7 +176,7 @@ def test_a_gpu_without_a_number_is_a_whole_one() -> None:
 def unit_ids(cluster: VirtualCluster) -> list[str]:
     """What the master believes; it must be what the node says."""
     node = cluster.nodes["n1"].core
-    told = cluster.master.ledger.nodes[NodeName("n1")].units
+    told = cluster.master.master_state.nodes[NodeName("n1")].units
     assert told == tuple(queue.unit for queue in node.units.values())
     return [f"{unit.unit_id}:{unit.capacity.vcores}" for unit in told]
 
@@ -370,7 +370,7 @@ def test_the_vectorised_estimate_sees_pools_too() -> None:
     cluster.submit(2, ON_GPU)
     cluster.submit(2, CPU_ONLY)
     cluster.settle()
-    state = cluster.master.ledger.state
+    state = cluster.master.master_state.state
     view = state.view()
     demand = demand_vector(Resources(2, 512))
     rows = [state.rows[unit_id] for unit_id in state.rows]
@@ -399,13 +399,13 @@ def test_why_a_gang_waits_counts_shared_cores_once() -> None:
     for resources, room in ((CPU_ONLY, 2), (replace(ON_GPU, vcores=2), 1)):
         app = cluster.submit(4 if room == 2 else 2, resources, gang_min=4 if room == 2 else 2)
         cluster.settle()
-        reason = explain(cluster.master.ledger, cluster.app(app), cluster.now)[0]
+        reason = explain(cluster.master.master_state, cluster.app(app), cluster.now)[0]
         assert f"there is room for {room} of the" in reason
 
 
 def test_cores_that_units_share_count_once_in_a_view() -> None:
     cluster = cluster_of(BindingMode.SHARED)
-    view = cluster.master.ledger.state.view()
+    view = cluster.master.master_state.state.view()
     on_gpu = demand_vector(replace(ON_GPU, vcores=3))
     assert view.room_for(on_gpu) == 1
     assert view.room_for(demand_vector(ON_GPU)) == 4
@@ -417,7 +417,7 @@ def test_a_lease_locks_whole_pools_and_no_gpus_of_others() -> None:
     cluster = cluster_of(BindingMode.PARTIAL, bound_cores=1, reserve_cores=2)
     cluster.add_hardware("n2", MACHINE, Binding(mode=BindingMode.SHARED))
     cluster.settle()
-    view = cluster.master.ledger.state.view()
+    view = cluster.master.master_state.state.view()
     shared = {"n2/cpu", "n2/gpu0", "n2/gpu1"}
     assert view.candidates({demand_vector(CPU_ONLY): 1}) == {"n1/cpu", *shared}
     on_gpu = demand_vector(ON_GPU)

@@ -65,7 +65,7 @@ def test_a_stranger_that_stops_is_told_so_once() -> None:
     cluster.finish(app)
     cluster.settle()
     status = replace(
-        cluster.master.ledger.status(cluster.app(app).ended[0]),
+        cluster.master.master_state.status(cluster.app(app).ended[0]),
         container_id=ContainerId("nobody's"),
         state=ContainerState.STOPPING,
         end=None,
@@ -96,7 +96,7 @@ def test_a_report_of_a_start_may_overtake_the_end_that_made_room() -> None:
     )  # fmt: skip
     cluster.advance(2)
     assert cluster.states(app) == {"running": 1}
-    assert cluster.master.ledger.state.queue(0).running.keys() == {second}
+    assert cluster.master.master_state.state.queue(0).running.keys() == {second}
 
 
 def test_a_restarted_master_may_find_a_container_that_is_being_stopped() -> None:

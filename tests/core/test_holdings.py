@@ -78,11 +78,11 @@ def test_an_ended_application_keeps_what_is_shown_of_it_and_no_more() -> None:
         tasks_total=7, streaming_queries=("q",), stages=(StageProgress(stage_id=1, name="s"),)
     )
     core.handle(e.ProgressReported(now=2.0, application_id=name, progress=progress))
-    assert core.ledger.holdings.live_bytes == 1000
+    assert core.master_state.holdings.live_bytes == 1000
     finish(core, name, "it broke")
-    app = core.ledger.applications[name]
+    app = core.master_state.applications[name]
     assert app.launch is NO_LAUNCH
-    assert core.ledger.holdings.live_bytes == 0
+    assert core.master_state.holdings.live_bytes == 0
     assert app.progress == replace(progress, streaming_queries=(), stages=())
     assert app.record.message == "it broke"
 
@@ -94,7 +94,7 @@ def test_live_applications_hold_so_much_together() -> None:
     refused = register(core, 3, size=1)
     assert "launches_held_mib" in refused
     assert "1.0 MiB are held" in refused
-    assert "k3" not in str(core.ledger.live)
+    assert "k3" not in str(core.master_state.live)
     assert register(core, 1, size=MIB // 2, again=first) == first, "the same again is no more"
     assert "launches_held_mib" in register(core, 1, size=MIB // 2 + 1, again=first)
     finish(core, first)
@@ -119,7 +119,7 @@ def test_the_oldest_ended_are_forgotten_where_they_hold_too_much() -> None:
     out = core.handle(e.Ticked(now=51.0))
     forgotten = [x.application_id for x in out if isinstance(x, c.ForgetApplication)]
     assert forgotten == names[:3]
-    assert list(core.ledger.applications) == names[3:]
+    assert list(core.master_state.applications) == names[3:]
     assert master_violations(core) == []
 
 

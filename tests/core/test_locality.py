@@ -66,7 +66,7 @@ def test_what_finds_no_room_there_waits_and_then_goes_anywhere() -> None:
     cluster.request(app, range(1, 6), hosts=DATA, locality_wait_s=2.0)
     pump(cluster, 1.0)
     assert placed(cluster, app) == ["n3", "n3"], "the others do not queue there either"
-    summary, _ = explain(cluster.master.ledger, cluster.app(app), cluster.now)
+    summary, _ = explain(cluster.master.master_state, cluster.app(app), cluster.now)
     assert "for 1.0 s more it is placed only where it could start at once on n3" in summary
     pump(cluster, 1.5)
     assert placed(cluster, app) == ["n1", "n1", "n2", "n3", "n3"] or placed(cluster, app) == [
@@ -139,7 +139,7 @@ def test_an_excluded_host_is_not_waited_for() -> None:
     app = cluster.submit(0)
     crash = ContainerEnd(cause=EndCause.EXITED, exit_code=1)
     for _ in range(Bounds().node_failures):
-        cluster.master.ledger.exclusions.failed(app, NodeName("n3"), crash, cluster.now)
+        cluster.master.master_state.exclusions.failed(app, NodeName("n3"), crash, cluster.now)
     cluster.request(app, [1], hosts=DATA, locality_wait_s=100.0)
     cluster.settle()
     assert placed(cluster, app) == ["n1"]

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from hrm.core.invariants import unit_violations
 from hrm.core.messages.claims import Entry
-from hrm.core.queue import reservation as promise
-from hrm.core.queue import resource_unit
+from hrm.core.queue import reservation, resource_unit
 from hrm.core.queue import wait_table as waits
 from hrm.core.queue.estimate import simulate
-from hrm.core.queue.reservation import Promise
+from hrm.core.queue.reservation import Reservation
 from hrm.core.queue.resource_unit import UnitQueue, end_s, queues_of
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.feasibility import Vector, fits, minus, pooled_part
@@ -76,7 +75,7 @@ def test_a_waiter_that_a_running_stream_leaves_no_room_holds_up_nobody() -> None
 
 
 def test_passes_are_counted_in_front_of_the_waiter_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(promise, "PASSES_MAX", FEW)
+    monkeypatch.setattr(reservation, "PASSES_MAX", FEW)
     monkeypatch.setattr(resource_unit, "PASSES_MAX", FEW)
     queue = unit_of(4, entry("a", 2, 1000.0))
     queue.enqueue(entry("large", 4, 50.0))
@@ -169,7 +168,7 @@ def test_no_promise_is_broken_where_run_times_are_known(
             assert now <= promised_s.get(each.container_id, now)
         first = next(iter(queue.batch_waiting.values()), None)
         if first is not None and not fits(first.demand, queue.free):
-            made = Promise.to(first.demand, first.passed, queue.free, queue._held(now))
+            made = Reservation.to(first.demand, first.passed, queue.free, queue._held(now))
             assert made.at_s <= promised_s.setdefault(first.container_id, made.at_s)
 
     def until(time_s: float) -> None:
@@ -218,7 +217,7 @@ def test_nobody_is_passed_more_often_than_the_bound(
 ) -> None:
     """Whatever run times are worth: here each says a second, and ends when the test likes."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (promise, resource_unit, waits):
+        for module in (reservation, resource_unit, waits):
             patch.setattr(module, "PASSES_MAX", FEW)
         queues = machine_queues(mode)
         line: dict[ContainerId, UnitQueue] = {}

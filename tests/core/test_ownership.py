@@ -170,7 +170,7 @@ def test_a_nodes_identity_is_no_proof(cluster: Cluster) -> None:
         error = cluster.join(owner=owner, incarnation="x")
         assert isinstance(error, NotOwner)
         assert "n1" in error.message
-    node = cluster.master.ledger.nodes[NodeName("n1")]
+    node = cluster.master.master_state.nodes[NodeName("n1")]
     assert node.incarnation == str(cluster.agent.incarnation)
     cluster.leave()
     assert isinstance(cluster.join(owner=OTHER, incarnation="x"), NotOwner)
@@ -220,7 +220,7 @@ def test_who_had_a_name_in_between_does_not_get_it_back_by_its_old_stream(
     cluster.settle()
     cluster.leave()
     beat(1_000)
-    node = cluster.master.ledger.nodes[NodeName("n1")]
+    node = cluster.master.master_state.nodes[NodeName("n1")]
     assert not node.connected
     assert cluster.states(cluster.app_id) == {"running": 1}
 

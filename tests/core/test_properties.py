@@ -20,7 +20,7 @@ from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.feasibility import Vector, demand_vector, fits, fitting_rows, minus
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, NodeName, Resources, WorkloadClass
 from hrm.policies.min_wait import MinWait
-from hrm.policies.spending import first_row
+from hrm.policies.placement_helpers import first_row
 from hrm.testing.virtual import VirtualCluster, unit
 
 CLASSES = st.sampled_from(list(WorkloadClass))

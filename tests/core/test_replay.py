@@ -44,22 +44,22 @@ def kept(record: ApplicationRecord) -> dict[str, Any]:
 def assert_durable(cluster: VirtualCluster) -> None:
     """The store has neither more nor less than the master's intent."""
     master = cluster.master
-    applications = master.ledger.applications
+    applications = master.master_state.applications
     assert {x: kept(r) for x, r in cluster.durable.items()} == {
         x: kept(app.record) for x, app in applications.items()
     }
     for application_id, record in cluster.durable.items():
         assert record.last_executor_number <= applications[application_id].last_executor_number
-    live = {n.name for n in master.ledger.nodes.values() if n.state is not NodeState.LOST}
+    live = {n.name for n in master.master_state.nodes.values() if n.state is not NodeState.LOST}
     assert set(cluster.durable_nodes) == live | master.nodes.awaited | set(master.nodes.lost_s)
     assert list(cluster.durable_drains) == list(master.nodes.drains.drained)
-    assert cluster.durable_run_times == dict(master.ledger.run_times.rows)
+    assert cluster.durable_run_times == dict(master.master_state.run_times.rows)
 
 
 def whereabouts(cluster: VirtualCluster) -> dict[str, tuple[Any, ...]]:
     return {
         container_id: (container.state, container.node, container.unit_id)
-        for app in cluster.master.ledger.applications.values()
+        for app in cluster.master.master_state.applications.values()
         for container_id, container in app.containers.items()
     }
 
@@ -118,16 +118,16 @@ def test_the_store_replayed_is_the_state(steps: list[Any]) -> None:
 
     cluster.restart_master()
     after = cluster.master
-    for application_id, app in before.ledger.applications.items():
-        again = after.ledger.applications[application_id]
+    for application_id, app in before.master_state.applications.items():
+        again = after.master_state.applications[application_id]
         assert kept(again.record) == kept(app.record)
         ended = app.life.state.ended
         assert again.life.state is (app.life.state if ended else ApplicationState.DETACHED)
     assert after.nodes.awaited == set(cluster.nodes)
     assert list(after.nodes.drains.drained) == list(before.nodes.drains.drained)
-    assert after.ledger.run_times.rows == before.ledger.run_times.rows
+    assert after.master_state.run_times.rows == before.master_state.run_times.rows
 
-    for application_id, app in before.ledger.applications.items():
+    for application_id, app in before.master_state.applications.items():
         if not app.record.state.ended:
             cluster.attach(application_id)
             numbers = [int(x.request.executor_id) for x in app.containers.values()]
@@ -139,6 +139,6 @@ def test_the_store_replayed_is_the_state(steps: list[Any]) -> None:
     assert set(again_at) == set(places)
     placed = {x: place for x, place in places.items() if place[0] is not ContainerState.PENDING}
     assert {x: again_at[x] for x in placed} == placed
-    states = {node.name: node.state for node in before.ledger.nodes.values()}
-    assert {node.name: node.state for node in after.ledger.nodes.values()} == states
+    states = {node.name: node.state for node in before.master_state.nodes.values()}
+    assert {node.name: node.state for node in after.master_state.nodes.values()} == states
     assert_durable(cluster)

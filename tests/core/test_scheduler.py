@@ -79,15 +79,15 @@ def test_nonsense_is_refused_by_name_counted_and_tried_again(
     answer, message = NONSENSE[name]
     policy = Odd(answer)
     cluster = _cluster(policy)
-    before = cluster.master.ledger.state.free.copy()
+    before = cluster.master.master_state.state.free.copy()
     app = cluster.submit(2, Resources(2, 1024), workload_class)
     cluster.advance(20)
-    scheduler = next(iter(cluster.master.placing.schedulers.values()))
+    scheduler = next(iter(cluster.master.placement.schedulers.values()))
     assert cluster.states(app) == {"pending": 2}
-    assert np.array_equal(cluster.master.ledger.state.free, before)
+    assert np.array_equal(cluster.master.master_state.state.free, before)
     assert "'odd-one'" in cluster.app(app).refusal
     assert message in cluster.app(app).refusal
-    why = explain(cluster.master.ledger, cluster.app(app), cluster.now)
+    why = explain(cluster.master.master_state, cluster.app(app), cluster.now)
     assert "odd-one" in " ".join([why[0], *why[1]])
     assert 5 <= scheduler.policy_faults <= 30, "the back-off is capped at two seconds"
     policy.recovered = True
@@ -119,7 +119,8 @@ def test_half_a_round_of_nonsense_places_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["free", "total", "stream_room", "waiting_stream", "waiting_batch", "version", "open"]
+    "name",
+    ["free", "total", "stream_headroom", "waiting_stream", "waiting_batch", "version", "open"],
 )
 def test_a_policy_cannot_write_into_its_view(name: str) -> None:
     def vandal(view: ClusterView, placement: Placement) -> list[int]:
@@ -127,7 +128,7 @@ def test_a_policy_cannot_write_into_its_view(name: str) -> None:
         return [1] * len(placement.entries)
 
     cluster = _cluster(Odd(vandal))
-    state = cluster.master.ledger.state
+    state = cluster.master.master_state.state
     names = ("free", "total", "waiting_stream", "waiting_batch", "version", "open")
     before = {name: getattr(state, name).copy() for name in names}
     app = cluster.submit(2)
@@ -196,7 +197,7 @@ def test_one_round_finds_out_for_all_that_there_is_no_room() -> None:
     pending = [cluster.submit(1, Resources(2, 1024)) for _ in range(50)]
     small = cluster.submit(1, Resources(1, 512))
     cluster.advance(10.0)
-    (scheduler,) = cluster.master.placing.schedulers.values()
+    (scheduler,) = cluster.master.placement.schedulers.values()
     before = scheduler.rounds
     cluster.end_process(running, 1)
     cluster.settle()

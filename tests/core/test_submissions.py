@@ -233,8 +233,8 @@ def test_what_an_end_says_of_the_start(
         started_at_s=started_at_s,
         end=end,
     )
-    ledger = VirtualCluster([unit("n1")]).master.ledger
-    event = driver_event(record(), status, ledger, 9.0)
+    master_state = VirtualCluster([unit("n1")]).master.master_state
+    event = driver_event(record(), status, master_state, 9.0)
     assert isinstance(event, m.DriverEnded)
     assert event.waited is waited
 
@@ -258,7 +258,7 @@ def test_a_driver_that_waits_at_nodes_whose_agents_stop_starts_at_the_next() -> 
     cluster.settle()
     notice = cluster.notices[driver][-1]
     assert isinstance(notice, c.ContainerChanged)
-    event = driver_event(record(), notice.status, cluster.master.ledger, cluster.now)
+    event = driver_event(record(), notice.status, cluster.master.master_state, cluster.now)
     assert isinstance(event, m.DriverEnded)
     assert event.waited
     assert event.lost

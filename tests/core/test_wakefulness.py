@@ -22,9 +22,9 @@ def test_a_master_that_was_stopped_loses_no_node_and_no_application() -> None:
     cluster = _running()
     cluster.now += 1_000.0
     cluster.tell_master(e.Ticked(now=cluster.now))
-    (node,) = cluster.master.ledger.nodes.values()
+    (node,) = cluster.master.master_state.nodes.values()
     assert node.state is NodeState.ALIVE
-    assert not cluster.master.ledger.live_applications()[0].life.state.ended
+    assert not cluster.master.master_state.live_applications()[0].life.state.ended
     cluster.advance(60.0)
     assert cluster.running() == 2
     assert node.state is NodeState.ALIVE
@@ -36,9 +36,9 @@ def test_what_is_silent_all_the_same_is_lost_after_one_fresh_limit() -> None:
     now = cluster.now + 1_000.0
     core.handle(e.Ticked(now=now))
     _let_pass(core.handle, now, timeout_s - 1.0)
-    assert [node.state for node in core.ledger.nodes.values()] == [NodeState.ALIVE]
+    assert [node.state for node in core.master_state.nodes.values()] == [NodeState.ALIVE]
     _let_pass(core.handle, now + timeout_s - 1.0, 2.0)
-    assert [node.state for node in core.ledger.nodes.values()] == [NodeState.LOST]
+    assert [node.state for node in core.master_state.nodes.values()] == [NodeState.LOST]
 
 
 def test_one_that_never_comes_to_itself_still_loses_what_is_dead() -> None:
@@ -47,16 +47,16 @@ def test_one_that_never_comes_to_itself_still_loses_what_is_dead() -> None:
     core = cluster.master
     for second in range(1, 200):
         core.handle(e.Ticked(now=cluster.now + 3.0 * second))
-    assert [node.state for node in core.ledger.nodes.values()] == [NodeState.LOST]
+    assert [node.state for node in core.master_state.nodes.values()] == [NodeState.LOST]
 
 
 def _disconnected(cluster: VirtualCluster, now: float) -> e.MasterEvent:
-    (node,) = cluster.master.ledger.nodes.values()
+    (node,) = cluster.master.master_state.nodes.values()
     return e.NodeDisconnected(now=now, node=node.name, incarnation=node.incarnation)
 
 
 def _detached(cluster: VirtualCluster, now: float) -> e.MasterEvent:
-    (app,) = cluster.master.ledger.live_applications()
+    (app,) = cluster.master.master_state.live_applications()
     assert app.session is not None
     return e.ApplicationDetached(now=now, application_id=app.application_id, session=app.session)
 
@@ -74,8 +74,8 @@ def test_it_does_not_matter_what_is_heard_first_after_waking(
     for number, make in enumerate(order):
         core.handle(make(cluster, now + 0.001 * number))
     _let_pass(core.handle, now, cluster.bounds.node_timeout_s - 1.0)
-    (node,) = core.ledger.nodes.values()
-    (app,) = core.ledger.live_applications()
+    (node,) = core.master_state.nodes.values()
+    (app,) = core.master_state.live_applications()
     assert (node.state, node.connected) == (NodeState.ALIVE, False)
     assert app.detached_at_s is not None
 
@@ -87,11 +87,11 @@ def test_an_absence_that_began_before_the_sleep_begins_afresh() -> None:
     _let_pass(core.handle, cluster.now, grace_s - 1.0)
     now = cluster.now + grace_s + 100.0
     core.handle(e.Ticked(now=now))
-    assert core.ledger.live_applications()
+    assert core.master_state.live_applications()
     _let_pass(core.handle, now, grace_s - 1.0)
-    assert core.ledger.live_applications()
+    assert core.master_state.live_applications()
     _let_pass(core.handle, now + grace_s - 1.0, 2.0)
-    assert not core.ledger.live_applications()
+    assert not core.master_state.live_applications()
 
 
 def test_a_busy_loop_is_a_sleep_although_some_are_heard() -> None:
@@ -99,7 +99,7 @@ def test_a_busy_loop_is_a_sleep_although_some_are_heard() -> None:
     cluster = VirtualCluster([unit("n1"), unit("n2")])
     cluster.advance(2.0)
     core = cluster.master
-    heard, unheard = core.ledger.nodes.values()
+    heard, unheard = core.master_state.nodes.values()
     now = cluster.now
     for _ in range(200):
         now += 0.5
@@ -124,7 +124,7 @@ def test_a_right_ends_by_real_time() -> None:
 def test_a_caller_waits_for_a_rebinding_as_long_as_the_master_is_awake() -> None:
     cluster = _running()
     core, now = cluster.master, cluster.now
-    (node,) = core.ledger.nodes.values()
+    (node,) = core.master_state.nodes.values()
     core.handle(
         e.RebindRequested(
             now=now, call_id=77, node=node.name, mode=None, bound_cores=1, reserve_cores=None

@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from hrm.core.master.core import MasterCore
-from hrm.core.master.state import Ledger
+from hrm.core.master.state import MasterState
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import ApplicationId, ApplicationState, NodeState
 from hrm.core.vocabulary.transitions import APPLICATION, NODE, Lifecycle
@@ -220,7 +220,7 @@ def test_who_watches_changes_nothing() -> None:
             user="u",
         )
         out = core.handle(registered)
-        app = next(iter(core.ledger.applications))
+        app = next(iter(core.master_state.applications))
         out += core.handle(
             e.ApplicationAttached(now=NOW, call_id=2, application_id=app, session=1, epoch=1)
         )
@@ -233,7 +233,7 @@ def test_who_watches_changes_nothing() -> None:
         ("application", None, ApplicationState.SUBMITTED),
         ("application", ApplicationState.SUBMITTED, ApplicationState.KILLED),
     ]
-    assert isinstance(watched.ledger, Ledger)
+    assert isinstance(watched.master_state, MasterState)
 
 
 # --- over gRPC --------------------------------------------------------------------------------
@@ -375,7 +375,7 @@ async def test_why_is_told_after_the_master_has_forgotten(tmp_path: Path) -> Non
         assert any(line.startswith("refused 1 executor") for line in told.details)
     async with running(tmp_path, ended_applications_kept=0) as master:
         master.interpreter.submit(e.Ticked(now=time.time()))
-        assert app not in master.interpreter.core.ledger.applications
+        assert app not in master.interpreter.core.master_state.applications
         later = await why(master, app)
         assert later.summary.startswith("killed after ")
         assert later.summary.endswith(": enough")

@@ -96,7 +96,7 @@ async def master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 async def test_what_was_on_its_way_is_refused_and_kept(master: OnDisk) -> None:
     await master.fill()
-    known = list(master.interpreter.core.ledger.applications)
+    known = list(master.interpreter.core.master_state.applications)
     assert len(known) == 1
     assert master.store.applications() == []
     await master.make_room()
@@ -110,7 +110,7 @@ async def test_what_was_on_its_way_is_refused_and_kept(master: OnDisk) -> None:
 async def test_new_things_are_refused_before_they_change_anything(master: OnDisk) -> None:
     app = await master.application(BATCH)
     await master.fill()
-    before = len(master.interpreter.core.ledger.applications)
+    before = len(master.interpreter.core.master_state.applications)
     now = master.interpreter.now()
     for make in (
         lambda call_id: e.KillRequested(now=now, call_id=call_id, application_id=app, reason=""),
@@ -123,9 +123,9 @@ async def test_new_things_are_refused_before_they_change_anything(master: OnDisk
             await master.application(BATCH)
     with pytest.raises(DiskFull):
         await master.start(NodeName("n2"))
-    assert len(master.interpreter.core.ledger.applications) == before
-    assert NodeName("n2") not in master.interpreter.core.ledger.nodes
-    assert master.interpreter.core.ledger.applications[app].life.state.value == "submitted"
+    assert len(master.interpreter.core.master_state.applications) == before
+    assert NodeName("n2") not in master.interpreter.core.master_state.nodes
+    assert master.interpreter.core.master_state.applications[app].life.state.value == "submitted"
 
 
 async def test_what_needs_no_write_goes_on(master: OnDisk) -> None:
@@ -146,11 +146,11 @@ async def test_what_needs_no_write_goes_on(master: OnDisk) -> None:
 async def test_a_lost_node_comes_back_when_it_can_be_written(master: OnDisk) -> None:
     """In service before, it would be granted containers that it never hears of."""
     interpreter = master.interpreter
-    node = interpreter.core.ledger.nodes[NODE]
+    node = interpreter.core.master_state.nodes[NODE]
     await master.fill()
     now = interpreter.now()
-    ledger, timeout_s = interpreter.core.ledger, 10.0
-    ledger.bounds = replace(ledger.bounds, node_timeout_s=timeout_s)
+    master_state, timeout_s = interpreter.core.master_state, 10.0
+    master_state.bounds = replace(master_state.bounds, node_timeout_s=timeout_s)
     for passed in range(int(4 * timeout_s)):
         interpreter.submit(e.Ticked(now=now + 0.5 * passed))
     lost: NodeState = node.state
@@ -182,7 +182,7 @@ async def test_containers_of_an_application_end_before_its_end_is_written(master
 async def test_a_pause_holds_one_write_a_row(master: OnDisk) -> None:
     app = await master.application(BATCH)
     await master.fill()
-    record = master.interpreter.core.ledger.applications[app].record
+    record = master.interpreter.core.master_state.applications[app].record
     for number in range(1_000):
         master.store.put_run_time(_run_time("etl", float(number)))
         master.store.put_application(record)

@@ -98,7 +98,7 @@ class Master:
 
     async def rounds(self, count: int) -> None:
         """Until the scheduler has chosen so many times more."""
-        (scheduler,) = self.interpreter.core.placing.schedulers.values()
+        (scheduler,) = self.interpreter.core.placement.schedulers.values()
         target = scheduler.rounds + count
         async with asyncio.timeout(TIMEOUT_S):
             while scheduler.rounds < target:  # noqa: ASYNC110 - the core tells nobody
@@ -177,7 +177,7 @@ async def test_a_scheduler_that_waits_for_room_has_one_timer_however_often_room_
     for number in range(20):
         await master.start(NodeName(f"small-{number}"), memory_mib=512)
         # A report is let in once no scheduler has work.
-        await asyncio.wait_for(master.interpreter.turns.of_report(), TIMEOUT_S)
+        await asyncio.wait_for(master.interpreter.throttle.of_report(), TIMEOUT_S)
 
     scheduled: list[asyncio.TimerHandle] = vars(asyncio.get_running_loop())["_scheduled"]
     back_offs = [x for x in scheduled if not x.cancelled() and "_due" in repr(x)]
@@ -193,7 +193,7 @@ async def test_a_scheduler_whose_round_is_due_gets_no_second_one(master: Master)
         master.ask(stream)
     for_streams = len(wakes)
     # A report is let in once no scheduler has work.
-    await asyncio.wait_for(master.interpreter.turns.of_report(), TIMEOUT_S)
+    await asyncio.wait_for(master.interpreter.throttle.of_report(), TIMEOUT_S)
 
     assert master.told() == [stream] * 5 + [batch]
     assert len(wakes) == for_streams + 1

@@ -25,7 +25,7 @@ from hrm.master import pipeline_files
 from hrm.master.pipeline_files import PipelineFiles
 from hrm.master.pipeline_service import PipelineService
 from hrm.master.pipeline_tasks import NodeStream, PipelineTasks, pipeline_policy
-from hrm.policies.host import Hosts
+from hrm.policies.guard import Hosts
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import pipeline_pb2_grpc
 from tests.core.pipeline.building import BOTH, Node, capacity, pipeline, subtask, task

@@ -28,7 +28,7 @@ from hrm.master.policy_service import (
 )
 from hrm.policies import cluster, models
 from hrm.policies.cluster.hosted import HostedPolicy
-from hrm.policies.host import Hosts, Mode
+from hrm.policies.guard import Hosts, Mode
 from hrm.v1 import pipeline_pb2, pipeline_pb2_grpc, policy_pb2_grpc
 from hrm.v1 import policy_pb2 as pb
 from tests.core.pipeline.building import capacity

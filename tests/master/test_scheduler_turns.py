@@ -57,7 +57,7 @@ async def _rounds(path: Path) -> tuple[list[str], int]:
     handle = core.handle
 
     def watched(event: e.MasterEvent) -> list[c.MasterCommand]:
-        if isinstance(event, e.SchedulerWoken) and core.placing.schedulers[event.scheduler].jobs:
+        if isinstance(event, e.SchedulerWoken) and core.placement.schedulers[event.scheduler].jobs:
             seen.append(f"{event.scheduler} looks")
         elif isinstance(event, e.ClaimsProposed):
             seen.append(f"{event.proposal.scheduler} commits")
@@ -82,7 +82,7 @@ async def _rounds(path: Path) -> tuple[list[str], int]:
             event = e.ContainersRequested(now=now, application_id=app, requests=requests)
             master.submit(event)
         async with asyncio.timeout(LIMIT_S):
-            schedulers = core.placing.schedulers.values()
+            schedulers = core.placement.schedulers.values()
             while any(each.jobs for each in schedulers):  # noqa: ASYNC110 - the core tells nobody
                 await asyncio.sleep(0)
         assert not master.stopped.done()

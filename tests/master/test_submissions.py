@@ -49,7 +49,7 @@ async def state_of(master: Running, submission_id: str, state: Any) -> pb.Submis
 
 async def application_is(master: Running, application_id: Any, state: str) -> None:
     """Nothing is left of the application that the driver had registered."""
-    app = master.interpreter.core.ledger.applications[application_id]
+    app = master.interpreter.core.master_state.applications[application_id]
     async with asyncio.timeout(TIMEOUT_S):
         while app.record.state.value != state:  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(0.01)
@@ -226,14 +226,14 @@ async def test_drivers_logs_are_found_while_they_are_known_and_when_all_is_forgo
         assert await containers_of_logs(master, *asked) == found
         with pytest.raises(NotFound, match="has no driver 3 that ran on a node"):
             await containers_of_logs(master, (second, "driver/3"))
-        known = master.interpreter.core.ledger.applications
+        known = master.interpreter.core.master_state.applications
         async with asyncio.timeout(TIMEOUT_S):  # their ends follow that of the submission
             while not all(x.record.state.ended for x in known.values()):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     forgetful = {"ended_applications_kept": 0, "ended_submissions_kept": 0}
     async with running(tmp_path, **forgetful) as master, agent(master):
         master.interpreter.submit(e.Ticked(now=master.interpreter.now()))
-        known = master.interpreter.core.ledger.applications
+        known = master.interpreter.core.master_state.applications
         everything = pb.ListSubmissionsRequest(include_ended=True)
         assert not {ApplicationId(x) for x in (driver, first, second)} & known.keys()
         async with asyncio.timeout(TIMEOUT_S):

@@ -193,6 +193,6 @@ def test_a_cluster_runs_to_its_end_under_it(name: str, schedulers: int) -> None:
     assert [cluster.states(app) for app in apps] == [{}, {}, {}, {}]
     assert [len(cluster.app(app).ended) for app in apps] == [15, 4, 6, 15]
     assert cluster.running() == 0
-    for scheduler in cluster.master.placing.schedulers.values():
+    for scheduler in cluster.master.placement.schedulers.values():
         assert scheduler.policy_faults == 0
         assert scheduler.jobs == {}

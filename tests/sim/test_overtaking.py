@@ -12,7 +12,7 @@ import pytest
 
 from hrm.core.messages import events as e
 from hrm.core.node.core import NodeCore
-from hrm.core.queue.reservation import Promise
+from hrm.core.queue.reservation import Reservation
 from hrm.core.vocabulary.model import ContainerId, ContainerSpec, NodeName, WorkloadClass
 from hrm.sim.overtaking import Overtaking, held_up
 from hrm.testing.virtual import unit
@@ -51,11 +51,11 @@ def test_the_core_as_it_is_delays_nobody() -> None:
 
 
 def test_a_forgotten_promise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Promise, "allows", lambda *_: True)
+    monkeypatch.setattr(Reservation, "allows", lambda *_: True)
     (found,) = violations_of(core_of(4))
     assert found.startswith("long started before waits")
 
 
 def test_passing_beside_a_waiter_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Promise, "allows", lambda *_: True)
+    monkeypatch.setattr(Reservation, "allows", lambda *_: True)
     assert violations_of(core_of(5)) == []

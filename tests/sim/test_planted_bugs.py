@@ -16,11 +16,11 @@ from hrm.core.master.applications import Applications
 from hrm.core.master.core import MasterCore
 from hrm.core.master.epochs import Epochs
 from hrm.core.master.nodes import Nodes
-from hrm.core.master.placement import Placing
-from hrm.core.master.reconciliation import Mirror
+from hrm.core.master.placement import PlacementCoordinator
+from hrm.core.master.reconciliation import NodeReconciler
 from hrm.core.master.remote_sessions import Remotes
 from hrm.core.master.repartitioning import Rebinding
-from hrm.core.master.state import Application, Container, Ledger, Node
+from hrm.core.master.state import Application, Container, MasterState, Node
 from hrm.core.master.write_gate import WriteGate
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
@@ -29,7 +29,7 @@ from hrm.core.messages.claims import Claim, Entry, Outcome, Proposal
 from hrm.core.messages.state_changes import UnitState
 from hrm.core.node import core as node
 from hrm.core.node import preemption
-from hrm.core.node.auto_partitioning import Look, look_at
+from hrm.core.node.auto_partitioning import UtilizationSample, sample_utilization
 from hrm.core.node.core import NodeCore
 from hrm.core.node.preemption import Eviction
 from hrm.core.queue import resource_unit
@@ -64,7 +64,7 @@ LIMITS = (None, Limits(without=frozenset({"submissions"})))
 def double_commit(patch: pytest.MonkeyPatch) -> None:
     """A proposal that arrives twice is committed twice."""
 
-    def proposed(self: Placing, proposal: Proposal, now: float) -> None:
+    def proposed(self: PlacementCoordinator, proposal: Proposal, now: float) -> None:
         scheduler = self.schedulers[proposal.scheduler]
         outcomes = self.negotiator.commit(proposal, now)
         if outcomes is None:
@@ -77,18 +77,18 @@ def double_commit(patch: pytest.MonkeyPatch) -> None:
         self.lease_free(now)
         self._sleep(scheduler)
 
-    patch.setattr(Placing, "proposed", proposed)
+    patch.setattr(PlacementCoordinator, "proposed", proposed)
 
 
 def lost_release(patch: pytest.MonkeyPatch) -> None:
     """What a container held is not given back when it was released."""
-    leave = Ledger._leave_unit
+    leave = MasterState._leave_unit
 
-    def leave_unit(self: Ledger, container: Container) -> None:
+    def leave_unit(self: MasterState, container: Container) -> None:
         if container.end is None or container.end.cause is not EndCause.RELEASED:
             leave(self, container)
 
-    patch.setattr(Ledger, "_leave_unit", leave_unit)
+    patch.setattr(MasterState, "_leave_unit", leave_unit)
 
 
 def release_unheard(patch: pytest.MonkeyPatch) -> None:
@@ -158,19 +158,21 @@ def old_epoch_honoured(patch: pytest.MonkeyPatch) -> None:
 def tombstones_forgotten(patch: pytest.MonkeyPatch) -> None:
     """An order that arrives again after the end starts the container again."""
     patch.setattr(node, "TOMBSTONES", 0)
-    patch.setattr(Mirror, "_stop_stranger", lambda *_: None)
+    patch.setattr(NodeReconciler, "_stop_orphan", lambda *_: None)
 
 
 def endless_orders(patch: pytest.MonkeyPatch) -> None:
     """Every report of a container that stops is answered with another order to stop."""
-    apply = Mirror.apply
+    apply = NodeReconciler.apply
 
-    def apply_and_stop(self: Mirror, node: Node, status: ContainerStatus, now: float) -> None:
+    def apply_and_stop(
+        self: NodeReconciler, node: Node, status: ContainerStatus, now: float
+    ) -> None:
         apply(self, node, status, now)
         if status.state is ContainerState.STOPPING:
-            self._stop_stranger(node, status.container_id)
+            self._stop_orphan(node, status.container_id)
 
-    patch.setattr(Mirror, "apply", apply_and_stop)
+    patch.setattr(NodeReconciler, "apply", apply_and_stop)
 
 
 def written_too_late(patch: pytest.MonkeyPatch) -> None:
@@ -179,7 +181,7 @@ def written_too_late(patch: pytest.MonkeyPatch) -> None:
 
     def new_without_record(self: Applications, event: object) -> object:
         app = new(self, event)  # type: ignore[arg-type]
-        self.ledger.out.pop()
+        self.master_state.out.pop()
         return app
 
     patch.setattr(Applications, "_new", new_without_record)
@@ -217,11 +219,11 @@ def gang_refused_for_a_lost_node(patch: pytest.MonkeyPatch) -> None:
     """A gang is refused for ever while a node is away."""
     refusal = gangs.refusal
 
-    def hasty(ledger: Ledger, app: Application, resources: Any) -> str:
+    def hasty(master_state: MasterState, app: Application, resources: Any) -> str:
         with pytest.MonkeyPatch.context() as there:
-            live = {x: n for x, n in ledger.nodes.items() if n.state.value != "lost"}
-            there.setattr(ledger, "nodes", live)
-            return refusal(ledger, app, resources)
+            live = {x: n for x, n in master_state.nodes.items() if n.state.value != "lost"}
+            there.setattr(master_state, "nodes", live)
+            return refusal(master_state, app, resources)
 
     patch.setattr(gangs, "refusal", hasty)
 
@@ -319,7 +321,7 @@ def jobs_of_a_lost_scheduler(patch: pytest.MonkeyPatch) -> None:
 
     def lose_jobs(self: Remotes, scheduler: Any, now: float) -> None:
         with pytest.MonkeyPatch.context() as kept:
-            kept.setattr(self.placing, "hand_over", lambda *_: None)
+            kept.setattr(self.placement, "hand_over", lambda *_: None)
             lose(self, scheduler, now)
 
     patch.setattr(Remotes, "_lose", lose_jobs)
@@ -388,16 +390,16 @@ def view_that_is_not_renewed(patch: pytest.MonkeyPatch) -> None:
 def drain_that_holds_up_a_stream(patch: pytest.MonkeyPatch) -> None:
     """A node drains units by its own will, whoever is there."""
 
-    def blind(*about: Any) -> Look:
-        return replace(look_at(*about), stream=False)
+    def blind(*about: Any) -> UtilizationSample:
+        return replace(sample_utilization(*about), stream=False)
 
-    patch.setattr(node, "look_at", blind)
+    patch.setattr(node, "sample_utilization", blind)
 
 
 def excluded_node_granted(patch: pytest.MonkeyPatch) -> None:
     """Nobody looks at which nodes are excluded."""
     patch.setattr(ClusterView, "avoid", lambda *_: None)
-    patch.setattr(Placing, "_spared", lambda self, proposal, claims, gang, now: claims)
+    patch.setattr(PlacementCoordinator, "_spared", lambda self, proposal, claims, gang, now: claims)
 
 
 def data_not_waited_for(patch: pytest.MonkeyPatch) -> None:
@@ -494,7 +496,7 @@ def unknown_applications_ended(patch: pytest.MonkeyPatch) -> None:
     woke = MasterCore.handle
 
     def knows_all(self: MasterCore, event: Any) -> Any:
-        self.ledger.forgot_until_s = 0.0
+        self.master_state.forgot_until_s = 0.0
         return woke(self, event)
 
     patch.setattr(MasterCore, "handle", knows_all)

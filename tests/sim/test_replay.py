@@ -90,7 +90,7 @@ def test_a_scheduler_is_woken_only_when_it_counts_on_it(monkeypatch: pytest.Monk
 
     def look(self: MasterCore, event: e.MasterEvent) -> list[c.MasterCommand]:
         if isinstance(event, e.SchedulerWoken):
-            due_s = self.placing.schedulers[event.scheduler].wake_at_s
+            due_s = self.placement.schedulers[event.scheduler].wake_at_s
             woken.append(due_s is None or due_s <= event.now)
         return handle(self, event)
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from hrm.core.master.nodes import Nodes
-from hrm.core.master.state import Container, Ledger
+from hrm.core.master.state import Container, MasterState
 from hrm.core.vocabulary.model import ContainerEnd, ContainerState, EndCause
-from hrm.sim.drawing import draw
 from hrm.sim.plan import KINDS, Limits, TimedFault
+from hrm.sim.plan_generator import draw
 from hrm.sim.run import run_plan
 
 SEEDS = range(60)
@@ -23,20 +23,20 @@ def test_a_master_that_sleeps_costs_no_node_no_executor_and_no_application(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lost: list[str] = []
-    lose, end = Nodes._lose, Ledger.end_container
+    lose, end = Nodes._lose, MasterState.end_container
 
     def node_lost(self: Nodes, node: Any, now: float, why: str) -> None:
         lost.append(f"{node.name}: {why}")
         lose(self, node, now, why)
 
-    def ended(self: Ledger, container: Container, how: ContainerEnd, now: float) -> None:
+    def ended(self: MasterState, container: Container, how: ContainerEnd, now: float) -> None:
         is_loss = how.cause in (EndCause.LOST, EndCause.NODE_LOST)
         if is_loss and container.state is ContainerState.RUNNING:
             lost.append(f"{container.container_id}: {how.message}")
         end(self, container, how, now)
 
     monkeypatch.setattr(Nodes, "_lose", node_lost)
-    monkeypatch.setattr(Ledger, "end_container", ended)
+    monkeypatch.setattr(MasterState, "end_container", ended)
     sleeps = 0
     for seed in SEEDS:
         plan = draw(seed, Limits(without=OTHERS))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from hrm.core.master.state import Ledger, Node
+from hrm.core.master.state import MasterState, Node
 from hrm.core.vocabulary.feasibility import could_hold, demand_vector
 from hrm.core.vocabulary.model import ContainerRequest, Gpu, NodeState, Resources, ResourceUnit
 
@@ -32,21 +32,21 @@ def malformed(request: ContainerRequest) -> str:
     return ""
 
 
-def refusal(ledger: Ledger, resources: Resources, *, driver: bool = False) -> str:
+def refusal(master_state: MasterState, resources: Resources, *, driver: bool = False) -> str:
     """Why no node could ever serve this; empty if one could, or if one that could may be on its
     way: while no node is known, or not all of an earlier master's are back. ``driver``: it is for
     a driver, which has settings of its own."""
     demand = demand_vector(resources)
-    if ledger.recovering or ledger.state.could_hold(demand):
+    if master_state.recovering or master_state.state.could_hold(demand):
         return ""
-    units = [(unit, node) for node in ledger.nodes.values() for unit in node.units]
+    units = [(unit, node) for node in master_state.nodes.values() for unit in node.units]
     if not units or any(could_hold(demand, unit) for unit, _ in units):
         return ""  # of a node that is lost, and may come back
     asks = f"{'the driver' if driver else 'an executor'} asks for {resources}"
     if resources.gpu_memory_mib:
         gpus = _gpus(units)
         if not gpus:
-            return f"{asks}, but {_no_gpu(ledger)}"
+            return f"{asks}, but {_no_gpu(master_state)}"
         gpu, owner = max(gpus, key=lambda found: found[0].memory_mib)
         if gpu.memory_mib < resources.gpu_memory_mib:
             return (
@@ -76,17 +76,17 @@ def size_settings(*, driver: bool) -> str:
     return f"spark.{kind}.cores or spark.{kind}.memory"
 
 
-def resolve(ledger: Ledger, request: ContainerRequest) -> ContainerRequest:
+def resolve(master_state: MasterState, request: ContainerRequest) -> ContainerRequest:
     """A whole GPU in numbers: as much device memory as the cluster's largest GPU has, so that the
     container is alone on whichever it gets. Unchanged where no GPU is known."""
     if not request.gpus or request.resources.gpu_memory_mib:
         return request
-    units = [(unit, node) for node in ledger.nodes.values() for unit in node.units]
+    units = [(unit, node) for node in master_state.nodes.values() for unit in node.units]
     whole_mib = max((gpu.memory_mib for gpu, _ in _gpus(units)), default=0)
     return replace(request, resources=replace(request.resources, gpu_memory_mib=whole_mib))
 
 
-def gpu_refusal(ledger: Ledger, request: ContainerRequest) -> str:
+def gpu_refusal(master_state: MasterState, request: ContainerRequest) -> str:
     """Why a resolved request for GPUs cannot be served at all; empty if nothing speaks against it.
 
     Device memory is what GPUs are counted in: a request whose GPU could not be turned into device
@@ -97,8 +97,8 @@ def gpu_refusal(ledger: Ledger, request: ContainerRequest) -> str:
             f"an executor asks for {request.gpus} GPUs, and HRM serves one an executor; set "
             f"spark.executor.resource.gpu.amount to 1 and ask for more executors"
         )
-    if request.gpus and not request.resources.gpu_memory_mib and not ledger.recovering:
-        return f"an executor asks for a GPU, but {_no_gpu(ledger)}"
+    if request.gpus and not request.resources.gpu_memory_mib and not master_state.recovering:
+        return f"an executor asks for a GPU, but {_no_gpu(master_state)}"
     return ""
 
 
@@ -106,8 +106,8 @@ def _gpus(units: list[tuple[ResourceUnit, Node]]) -> list[tuple[Gpu, Node]]:
     return [(unit.gpu, node) for unit, node in units if unit.gpu is not None]
 
 
-def _no_gpu(ledger: Ledger) -> str:
-    nodes = [node for node in ledger.nodes.values() if node.state is not NodeState.LOST]
+def _no_gpu(master_state: MasterState) -> str:
+    nodes = [node for node in master_state.nodes.values() if node.state is not NodeState.LOST]
     if not nodes:
         return "no node is alive, so no GPU is known; start an agent on a machine with one"
     there = ", ".join(

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from hrm.core.master import gangs
 from hrm.core.master.admission import gpu_refusal, malformed, refusal, resolve
 from hrm.core.master.nodes import Nodes
-from hrm.core.master.placement import Placing
-from hrm.core.master.state import Application, Container, Ledger
+from hrm.core.master.placement import PlacementCoordinator
+from hrm.core.master.state import Application, Container, MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary import ownership
@@ -42,9 +42,11 @@ __all__ = ["Applications"]
 class Applications:
     """``count``: applications registered with this master, for their ids."""
 
-    def __init__(self, ledger: Ledger, placing: Placing, nodes: Nodes) -> None:
-        self.ledger = ledger
-        self.placing = placing
+    def __init__(
+        self, master_state: MasterState, placement: PlacementCoordinator, nodes: Nodes
+    ) -> None:
+        self.master_state = master_state
+        self.placement = placement
         self.nodes = nodes
         self.count = 0
 
@@ -52,12 +54,12 @@ class Applications:
         """Take over an application from the store; its AppMaster has the grace period to come."""
         if is_driver(record.application_id) and not record.owner:  # written by an older HRM
             record = replace(record, owner=ownership.MASTER)
-        app = self.ledger.new_application(record, self.placing.choose_scheduler())
+        app = self.master_state.new_application(record, self.placement.choose_scheduler())
         app.recovered = True
         app.doubtful_until_s = None
         if record.state.ended:
-            self.ledger.ended.append(record.application_id)
-            self.ledger.holdings.ended(app)
+            self.master_state.ended.append(record.application_id)
+            self.master_state.holdings.ended(app)
             return
         app.detached_at_s = now
         if record.state is not ApplicationState.DETACHED:
@@ -67,20 +69,20 @@ class Applications:
         if event.application_id:
             self._register_again(event)
             return
-        app = self.ledger.submitted_as(event.owner, event.submission_key)
+        app = self.master_state.submitted_as(event.owner, event.submission_key)
         why = self._full(event.user) if app is None else ""
-        why = why or self.ledger.holdings.refusal(app, event.launch)
+        why = why or self.master_state.holdings.refusal(app, event.launch)
         if why:
-            self.ledger.out.append(c.Refuse(call_id=event.call_id, error=LimitReached(why)))
+            self.master_state.out.append(c.Refuse(call_id=event.call_id, error=LimitReached(why)))
             return
         if app is None:
             app = self._new(event)
-        self.ledger.holdings.took(app, event.launch)
+        self.master_state.holdings.took(app, event.launch)
         self._admit(event.call_id, app)
 
     def _full(self, user: str) -> str:
         """Why no further application of ``user`` is admitted; empty if one is."""
-        bounds, live = self.ledger.bounds, self.ledger.live
+        bounds, live = self.master_state.bounds, self.master_state.live
         if len(live) >= bounds.applications_limit:
             return (
                 f"{bounds.applications_limit} applications are live already (applications_limit); "
@@ -98,11 +100,11 @@ class Applications:
     def attach_refusal(self, event: e.ApplicationAttached) -> HrmError | None:
         """Why this session may not be opened. To be asked before anything of the session that it
         would replace is touched: a refused one must leave no trace."""
-        app = self.ledger.applications.get(event.application_id)
-        unknown = app is None and event.now < self.ledger.forgot_until_s
+        app = self.master_state.applications.get(event.application_id)
+        unknown = app is None and event.now < self.master_state.forgot_until_s
         if app is not None and not ownership.is_owner(app.record.owner, event.owner):
             return _denied(event.application_id)
-        if unknown or event.epoch != self.ledger.epoch:
+        if unknown or event.epoch != self.master_state.epoch:
             message = "the master has restarted since this AppMaster registered; register again"
             return StaleEpoch(message)
         if app is None or app.life.state.ended:
@@ -112,23 +114,23 @@ class Applications:
     def attached(self, event: e.ApplicationAttached) -> None:
         error = self.attach_refusal(event)
         if error is not None:
-            self.ledger.out.append(c.Refuse(call_id=event.call_id, error=error))
+            self.master_state.out.append(c.Refuse(call_id=event.call_id, error=error))
             return
-        app = self.ledger.applications[event.application_id]
+        app = self.master_state.applications[event.application_id]
         app.session = event.session
         app.detached_at_s = None
         if app.doubtful_until_s is None:
             # What it wants again it says at once; what it asks for later is new.
-            app.doubtful_until_s = event.now + self.ledger.bounds.recovery_window_s
+            app.doubtful_until_s = event.now + self.master_state.bounds.recovery_window_s
         if app.life.state is ApplicationState.DETACHED:
             was = ApplicationState.SUBMITTED
             if app.record.first_running_at_s or app.in_state(ContainerState.RUNNING):
                 was = ApplicationState.RUNNING
-            self.ledger.move_application(app, was, event.now, "its AppMaster is back")
+            self.master_state.move_application(app, was, event.now, "its AppMaster is back")
         self._admit(event.call_id, app)
 
     def detached(self, event: e.ApplicationDetached) -> None:
-        app = self.ledger.applications.get(event.application_id)
+        app = self.master_state.applications.get(event.application_id)
         if app is None or app.session != event.session or app.life.state.ended:
             return
         app.session = None
@@ -136,7 +138,7 @@ class Applications:
         if app.doubtful_until_s:
             app.doubtful_until_s = None  # it has not said yet what it wants again
         why = "its AppMaster's session broke"
-        self.ledger.move_application(app, ApplicationState.DETACHED, event.now, why)
+        self.master_state.move_application(app, ApplicationState.DETACHED, event.now, why)
 
     def requested(self, event: e.ContainersRequested) -> None:
         app = self._live(event.application_id)
@@ -148,24 +150,24 @@ class Applications:
             self._give_up(app, event)
             return
         refused: dict[tuple[int, str], list[str]] = defaultdict(list)
-        checks = _Checks(self.ledger, app)
+        checks = _Checks(self.master_state, app)
         for request in event.requests:
             container_id = container_id_of(app.application_id, request.executor_id)
             known = app.find(container_id)
             if known is not None:
-                self.ledger.tell(known)
+                self.master_state.tell(known)
                 continue
             request, why = checks.of(request)
             if why:
                 refused[request.resource_profile_id, why].append(request.executor_id)
             else:
-                self.placing.request(app, request, event.now, is_new=event.again is False)
+                self.placement.request(app, request, event.now, is_new=event.again is False)
         for (profile_id, why), executor_ids in refused.items():
             notice = c.RequestRefused(
                 executor_ids=tuple(executor_ids), resource_profile_id=profile_id, message=why
             )
             command = c.NotifyApplication(application_id=app.application_id, notice=notice)
-            self.ledger.out.append(command)
+            self.master_state.out.append(command)
 
     def _give_up(self, app: Application, event: e.ContainersRequested) -> None:
         """Asked for from an earlier master, perhaps: may run on a node that has not come back. Its
@@ -174,10 +176,10 @@ class Applications:
         for request in event.requests:
             known = app.find(container_id_of(app.application_id, request.executor_id))
             if known is None:
-                container = self.ledger.new_container(app, request, event.now)
-                self.ledger.end_container(container, end, event.now)
+                container = self.master_state.new_container(app, request, event.now)
+                self.master_state.end_container(container, end, event.now)
             else:
-                self.ledger.tell(known)
+                self.master_state.tell(known)
 
     def released(self, event: e.ContainersReleased) -> None:
         app = self._live(event.application_id)
@@ -204,7 +206,7 @@ class Applications:
         ):
             return
         changed = app.record.workload_class is not event.workload_class
-        self.ledger.update_record(
+        self.master_state.update_record(
             app, workload_class=event.workload_class, class_evidence=event.evidence
         )
         if not changed:
@@ -212,15 +214,15 @@ class Applications:
         # Who runs first: a stream that waits must not take them for batch.
         waiting = (ContainerState.ASSIGNED, ContainerState.WAITING)
         for container in sorted(app.containers.values(), key=lambda x: x.state in waiting):
-            queue = self.ledger.state.find(container.unit_id)
+            queue = self.master_state.state.find(container.unit_id)
             if queue is not None and queue.reclassify(container.container_id, event.workload_class):
-                self.ledger.refresh(container.unit_id)
+                self.master_state.refresh(container.unit_id)
             if container.node is not None:
                 message = c.SetContainerClass(
                     container_id=container.container_id, workload_class=event.workload_class
                 )
-                self.ledger.send(self.ledger.nodes[container.node], message)
-        self.placing.reclassify(app, event.now)
+                self.master_state.send(self.master_state.nodes[container.node], message)
+        self.placement.reclassify(app, event.now)
 
     def finished(self, event: e.ApplicationFinished) -> None:
         app = self._live(event.application_id)
@@ -230,25 +232,25 @@ class Applications:
     def kill(self, event: e.KillRequested) -> None:
         app = self._live(event.application_id)
         if app is None:
-            known = self.ledger.applications.get(event.application_id)
+            known = self.master_state.applications.get(event.application_id)
             error = _gone(event.application_id, known)
-            self.ledger.out.append(c.Refuse(call_id=event.call_id, error=error))
+            self.master_state.out.append(c.Refuse(call_id=event.call_id, error=error))
             return
         message = event.reason or "killed by an administrator"
         self.end(app, ApplicationState.KILLED, message, event.now)
-        self.ledger.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
+        self.master_state.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
 
     def woke(self, now: float, slept_s: float) -> None:
         """This master slept: each AppMaster that is away has its time to come back again."""
-        for app in self.ledger.live_applications():
+        for app in self.master_state.live_applications():
             if app.detached_at_s is not None:
                 app.excused_s = excused(app.detached_at_s, app.excused_s, now, slept_s)
             if app.doubtful_until_s and app.doubtful_until_s + slept_s > now:
                 app.doubtful_until_s += slept_s
 
     def tick(self, now: float) -> None:
-        grace_s = self.ledger.bounds.application_grace_s
-        for app in self.ledger.live_applications():
+        grace_s = self.master_state.bounds.application_grace_s
+        for app in self.master_state.live_applications():
             away_since_s = app.away_since_s
             if away_since_s is not None and now - away_since_s > grace_s:
                 message = f"its AppMaster did not come back within {grace_s:.0f} s"
@@ -257,37 +259,37 @@ class Applications:
 
     def _forget_ended(self) -> None:
         """The oldest ended ones, while they are too many or hold too much."""
-        ended, holdings = self.ledger.ended, self.ledger.holdings
-        kept = self.ledger.bounds.ended_applications_kept
+        ended, holdings = self.master_state.ended, self.master_state.holdings
+        kept = self.master_state.bounds.ended_applications_kept
         while ended and (len(ended) > kept or holdings.too_many_ended):
-            app = self.ledger.applications[ended[0]]
+            app = self.master_state.applications[ended[0]]
             if app.containers:
                 break
-            del self.ledger.applications[ended.popleft()]
+            del self.master_state.applications[ended.popleft()]
             holdings.forgotten(app)
-            self.ledger.out.append(c.ForgetApplication(application_id=app.application_id))
+            self.master_state.out.append(c.ForgetApplication(application_id=app.application_id))
 
     def end(self, app: Application, state: ApplicationState, message: str, now: float) -> None:
         """End an application and stop all it has."""
-        self.ledger.move_application(app, state, now, message)
-        self.ledger.ended.append(app.application_id)
+        self.master_state.move_application(app, state, now, message)
+        self.master_state.ended.append(app.application_id)
         natural = state is ApplicationState.SUCCEEDED
         if natural:
-            self.ledger.learn_run_times(app, now)
+            self.master_state.learn_run_times(app, now)
         cause = EndCause.RELEASED if natural else EndCause.KILLED
         for container in list(app.containers.values()):
             self._stop(container, cause, f"application {state.value}", now)
         if app.launch.shuffle_service:
-            for node in self.ledger.nodes.values():
+            for node in self.master_state.nodes.values():
                 if node.state is not NodeState.LOST:
                     drop = c.DropShuffleFiles(application_id=app.application_id)
-                    self.ledger.send(node, drop)
-        self.ledger.holdings.ended(app)
+                    self.master_state.send(node, drop)
+        self.master_state.holdings.ended(app)
         app.session = None
         app.detached_at_s = None
         notice = c.EndApplication(state=state, message=message)
         command = c.NotifyApplication(application_id=app.application_id, notice=notice)
-        self.ledger.out.append(command)
+        self.master_state.out.append(command)
 
     def _new(self, event: e.ApplicationRegistered) -> Application:
         application_id = event.new_id
@@ -295,7 +297,9 @@ class Applications:
             self.count += 1
             # To the second: clusters that share a directory of event logs do not share names.
             second = datetime.fromtimestamp(event.now, UTC).strftime("%Y%m%d%H%M%S")
-            application_id = ApplicationId(f"app-{second}-{self.ledger.epoch}-{self.count:04d}")
+            application_id = ApplicationId(
+                f"app-{second}-{self.master_state.epoch}-{self.count:04d}"
+            )
         evidence = "declared by spark.hrm.class" if event.declared_class else ""
         record = ApplicationRecord(
             application_id=application_id,
@@ -315,30 +319,30 @@ class Applications:
             submission_attempt=event.submission_attempt,
             owner=event.owner,
         )
-        app = self.ledger.new_application(record, self.placing.choose_scheduler())
+        app = self.master_state.new_application(record, self.placement.choose_scheduler())
         app.detached_at_s = event.now
         app.life.begin(event.now, f"submitted by {event.user} as {event.name}")
-        self.ledger.out.append(c.PersistApplication(record=record))
+        self.master_state.out.append(c.PersistApplication(record=record))
         return app
 
     def _register_again(self, event: e.ApplicationRegistered) -> None:
-        app = self.ledger.applications.get(event.application_id)
+        app = self.master_state.applications.get(event.application_id)
         if app is None and self._may_be_forgotten(event):
             app = self._take_back(event)
         if app is None or app.life.state.ended:
             error: HrmError = _gone(event.application_id, app)
-            self.ledger.out.append(c.Refuse(call_id=event.call_id, error=error))
+            self.master_state.out.append(c.Refuse(call_id=event.call_id, error=error))
             return
         if not ownership.is_owner(app.record.owner, event.owner):
             error = _denied(event.application_id)
-            self.ledger.out.append(c.Refuse(call_id=event.call_id, error=error))
+            self.master_state.out.append(c.Refuse(call_id=event.call_id, error=error))
             return
-        if why := self.ledger.holdings.refusal(app, event.launch):
-            self.ledger.out.append(c.Refuse(call_id=event.call_id, error=LimitReached(why)))
+        if why := self.master_state.holdings.refusal(app, event.launch):
+            self.master_state.out.append(c.Refuse(call_id=event.call_id, error=LimitReached(why)))
             return
         if event.owner and not app.record.owner:
-            self.ledger.claim(app, event.owner)
-        self.ledger.holdings.took(app, event.launch)
+            self.master_state.claim(app, event.owner)
+        self.master_state.holdings.took(app, event.launch)
         if app.session is None:
             app.detached_at_s = event.now
         self._admit(event.call_id, app)
@@ -346,9 +350,9 @@ class Applications:
     def _may_be_forgotten(self, event: e.ApplicationRegistered) -> bool:
         """Does it run by an earlier master's word, of which the store knows no more? Not so the
         driver of a submission: without its submission it has no lease."""
-        if event.now >= self.ledger.forgot_until_s or event.submission_id:
+        if event.now >= self.master_state.forgot_until_s or event.submission_id:
             return False
-        full = len(self.ledger.live) >= self.ledger.bounds.applications_limit
+        full = len(self.master_state.live) >= self.master_state.bounds.applications_limit
         return not full and not is_driver(event.application_id)
 
     def _take_back(self, event: e.ApplicationRegistered) -> Application:
@@ -357,45 +361,47 @@ class Applications:
         app.recovered = True
         app.doubtful_until_s = None
         self.nodes.forgot()
-        self.nodes.mirror.claim(app, event.now)
+        self.nodes.reconciler.claim(app, event.now)
         return app
 
     def _admit(self, call_id: int, app: Application) -> None:
         # Also what has ended: its AppMaster may have been away when that was told, and would wait
         # for the node of an executor that is long gone.
         known = (*app.ended, *app.containers.values())
-        statuses = tuple(self.ledger.status(x) for x in known)
+        statuses = tuple(self.master_state.status(x) for x in known)
         answer = c.ApplicationAdmitted(
             application_id=app.application_id,
-            epoch=self.ledger.epoch,
-            epoch_id=self.ledger.epoch_id,
+            epoch=self.master_state.epoch,
+            epoch_id=self.master_state.epoch_id,
             containers=statuses,
             last_executor_number=app.last_executor_number,
         )
-        self.ledger.out.append(c.Reply(call_id=call_id, answer=answer))
+        self.master_state.out.append(c.Reply(call_id=call_id, answer=answer))
 
     def _stop(self, container: Container, cause: EndCause, reason: str, now: float) -> None:
         state = container.state
         if state is ContainerState.PENDING:
-            self.placing.withdraw(container)
-            self.ledger.end_container(container, ContainerEnd(cause=cause, message=reason), now)
+            self.placement.withdraw(container)
+            self.master_state.end_container(
+                container, ContainerEnd(cause=cause, message=reason), now
+            )
         else:
             # One that is stopping may be making way for a stream, with time that it now needs not.
             container.life.move(ContainerState.STOPPING, now, reason)
             assert container.node is not None
-            node = self.ledger.nodes[container.node]
-            self.ledger.send_stop(node, container, cause, reason, now)
+            node = self.master_state.nodes[container.node]
+            self.master_state.send_stop(node, container, cause, reason, now)
 
     def _live(self, application_id: ApplicationId) -> Application | None:
-        app = self.ledger.applications.get(application_id)
+        app = self.master_state.applications.get(application_id)
         return None if app is None or app.life.state.ended else app
 
 
 class _Checks:
     """What speaks against requests of one application; most are like the one before."""
 
-    def __init__(self, ledger: Ledger, app: Application) -> None:
-        self.ledger = ledger
+    def __init__(self, master_state: MasterState, app: Application) -> None:
+        self.master_state = master_state
         self.app = app
         self._driver = is_driver(app.application_id)
         self._latest: ContainerRequest | None = None
@@ -407,7 +413,7 @@ class _Checks:
 
         Raises nothing: a refusal is news for the application.
         """
-        limit = self.ledger.bounds.containers_limit
+        limit = self.master_state.bounds.containers_limit
         if len(self.app.containers) >= limit:
             return request, (
                 f"the application has {limit} containers already (containers_limit); raise it in "
@@ -417,12 +423,12 @@ class _Checks:
             self._latest = request
             self._why = malformed(request)
             if not self._why:
-                resolved = resolve(self.ledger, request)
+                resolved = resolve(self.master_state, request)
                 self._resources = resolved.resources
                 self._why = (
-                    gpu_refusal(self.ledger, resolved)
-                    or refusal(self.ledger, resolved.resources, driver=self._driver)
-                    or gangs.refusal(self.ledger, self.app, resolved.resources)
+                    gpu_refusal(self.master_state, resolved)
+                    or refusal(self.master_state, resolved.resources, driver=self._driver)
+                    or gangs.refusal(self.master_state, self.app, resolved.resources)
                 )
         if not self._why and request.resources is not self._resources and request.gpus:
             request = replace(request, resources=self._resources)

@@ -1,6 +1,6 @@
 """The master's brain: one event in, commands out.
 
-The work is in the parts: ``applications`` and ``nodes`` listen, ``placing`` schedules, ``ledger``
+The work is in the parts: ``applications`` and ``nodes`` listen, ``placement`` schedules, ``state``
 keeps the books. This module routes events to them and lets time pass.
 """
 
@@ -13,10 +13,10 @@ from typing import TypeAlias
 from hrm.core.master.applications import Applications
 from hrm.core.master.epochs import Epochs
 from hrm.core.master.nodes import Nodes
-from hrm.core.master.placement import Placing
+from hrm.core.master.placement import PlacementCoordinator
 from hrm.core.master.remote_sessions import Remotes
 from hrm.core.master.repartitioning import Rebinding
-from hrm.core.master.state import Ledger
+from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.scheduling.negotiator import Negotiator
@@ -63,22 +63,22 @@ class MasterCore:
         epoch_id: str = "",
     ) -> None:
         bounds = bounds or Bounds()
-        self.ledger = Ledger(epoch, bounds, watch)
-        self.negotiator = Negotiator(self.ledger.state, bounds)
+        self.master_state = MasterState(epoch, bounds, watch)
+        self.negotiator = Negotiator(self.master_state.state, bounds)
         schedulers = [
             Scheduler(f"scheduler-{index + 1}", policy, bounds)
             for index, policy in enumerate(policies)
         ]
-        self.placing = Placing(self.ledger, self.negotiator, schedulers)
-        self.remotes = Remotes(self.ledger, self.placing, self.negotiator)
-        self.nodes = Nodes(self.ledger, self.placing, known_nodes, drained_nodes)
-        self.rebinding = Rebinding(self.ledger)
-        self.epochs = Epochs(self.ledger, now)
-        self.ledger.epoch_id = epoch_id
-        self.applications = Applications(self.ledger, self.placing, self.nodes)
+        self.placement = PlacementCoordinator(self.master_state, self.negotiator, schedulers)
+        self.remotes = Remotes(self.master_state, self.placement, self.negotiator)
+        self.nodes = Nodes(self.master_state, self.placement, known_nodes, drained_nodes)
+        self.rebinding = Rebinding(self.master_state)
+        self.epochs = Epochs(self.master_state, now)
+        self.master_state.epoch_id = epoch_id
+        self.applications = Applications(self.master_state, self.placement, self.nodes)
         for row in run_times:
-            for key in self.ledger.run_times.put(row):
-                self.ledger.out.append(c.ForgetRunTime(key=key))
+            for key in self.master_state.run_times.put(row):
+                self.master_state.out.append(c.ForgetRunTime(key=key))
         self._awake = Wakefulness(bounds.asleep_s, now)
         self._began_s = now
         self._excused_s = float("-inf")
@@ -86,8 +86,8 @@ class MasterCore:
         """For how long it has slept and nobody has been told yet: whoever tells it sets it to 0."""
         for record in records:
             self.applications.recover(record, now)
-        self.ledger.recovering = bool(self.nodes.awaited)
-        self.ledger.forgot_until_s = now + bounds.application_grace_s
+        self.master_state.recovering = bool(self.nodes.awaited)
+        self.master_state.forgot_until_s = now + bounds.application_grace_s
         self._handlers: dict[type[e.Event], Callable[..., None]] = {
             e.NodeRegistered: self.nodes.registered,
             e.NodeReported: self.nodes.reported,
@@ -105,7 +105,7 @@ class MasterCore:
             e.WorkloadClassObserved: self.applications.class_observed,
             e.ApplicationFinished: self.applications.finished,
             e.KillRequested: self.applications.kill,
-            e.SchedulerWoken: lambda event: self.placing.woken(event.scheduler, event.now),
+            e.SchedulerWoken: lambda event: self.placement.woken(event.scheduler, event.now),
             e.ClaimsProposed: self.remotes.proposed,
             e.SchedulerConnected: self.remotes.connected,
             e.SchedulerDisconnected: self.remotes.disconnected,
@@ -117,7 +117,7 @@ class MasterCore:
 
     @property
     def epoch(self) -> int:
-        return self.ledger.epoch
+        return self.master_state.epoch
 
     def handle(self, event: e.MasterEvent) -> list[c.MasterCommand]:
         """Take in one fact; answers what is to be done, in order."""
@@ -127,25 +127,25 @@ class MasterCore:
         if not isinstance(event, _Registration) or self.epochs.admits(event):
             self._handlers[type(event)](event)
         self.remotes.flush(event.now)
-        out = self.ledger.out
-        self.ledger.out = []
+        out = self.master_state.out
+        self.master_state.out = []
         return out
 
     @property
     def recovery_ends_at_s(self) -> float:
         """How long the nodes that an earlier master knew have to come back."""
-        window_s = self.ledger.bounds.recovery_window_s
+        window_s = self.master_state.bounds.recovery_window_s
         return max(self._began_s, self._excused_s) + window_s
 
     def _woke(self, now: float, slept_s: float) -> None:
         """This process slept: what others may have said meanwhile has not been heard yet."""
         self.slept_s += slept_s
         self._excused_s = excused(self._began_s, self._excused_s, now, slept_s)
-        if self.ledger.forgot_until_s + slept_s > now:
-            self.ledger.forgot_until_s += slept_s
+        if self.master_state.forgot_until_s + slept_s > now:
+            self.master_state.forgot_until_s += slept_s
         self.nodes.woke(now, slept_s)
         self.applications.woke(now, slept_s)
-        self.placing.woke(now, slept_s)
+        self.placement.woke(now, slept_s)
         self.rebinding.woke(slept_s)
 
     def _epoch_raised(self, event: e.EpochRaised) -> None:
@@ -154,18 +154,20 @@ class MasterCore:
         self.epochs.raised(event)
         if self.epoch > before:
             self._began_s = event.now
-            self.ledger.forgot_until_s = event.now + self.ledger.bounds.application_grace_s
-            self.ledger.recovering = True
+            self.master_state.forgot_until_s = (
+                event.now + self.master_state.bounds.application_grace_s
+            )
+            self.master_state.recovering = True
             self.nodes.forgot()
 
     def _tick(self, now: float) -> None:
         slept_s = self._awake.ticked(now)
         if slept_s:
             self._woke(now, slept_s)
-        if self.ledger.recovering and now >= self.recovery_ends_at_s:
+        if self.master_state.recovering and now >= self.recovery_ends_at_s:
             self.nodes.end_recovery(now)
         self.nodes.tick(now)
         self.rebinding.tick(now)
         self.applications.tick(now)
         self.remotes.tick(now)
-        self.placing.tick(now)
+        self.placement.tick(now)

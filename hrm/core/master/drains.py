@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 
-from hrm.core.master.placement import Placing
-from hrm.core.master.state import Container, Ledger, Node
+from hrm.core.master.placement import PlacementCoordinator
+from hrm.core.master.state import Container, MasterState, Node
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.feasibility import demand_vector
@@ -37,39 +37,44 @@ class Drains:
     data and end, and the time each has for that; asked of this master, and not written down.
     """
 
-    def __init__(self, ledger: Ledger, placing: Placing, drained: Iterable[NodeName] = ()) -> None:
-        self.ledger = ledger
-        self.placing = placing
+    def __init__(
+        self,
+        master_state: MasterState,
+        placement: PlacementCoordinator,
+        drained: Iterable[NodeName] = (),
+    ) -> None:
+        self.master_state = master_state
+        self.placement = placement
         self.drained = dict.fromkeys(drained)
         self.moving: dict[NodeName, float] = {}
 
     def order(self, event: e.DrainRequested) -> None:
         """All of the named nodes, or, where one of them is unknown or lost, none."""
         for name in event.nodes:
-            node = self.ledger.nodes.get(name)
+            node = self.master_state.nodes.get(name)
             if event.undo and name in self.drained:
                 continue
             if node is None or node.state is NodeState.LOST:
                 what = "no such node" if node is None else "that node is lost"
                 error = NotFound(f"{what}: {name}; hrm nodes lists them")
-                self.ledger.out.append(c.Refuse(call_id=event.call_id, error=error))
+                self.master_state.out.append(c.Refuse(call_id=event.call_id, error=error))
                 return
         for name in event.nodes:
             if event.undo:
                 self._undo(name, event.now)
-                self.ledger.exclusions.pardon(name, event.now, "taken back into service")
+                self.master_state.exclusions.clear(name, event.now, "taken back into service")
             else:
-                self._drain(self.ledger.nodes[name], event.now)
+                self._drain(self.master_state.nodes[name], event.now)
                 if event.move_within_s:
                     self.moving[name] = event.move_within_s
-                    self._move_away(self.ledger.nodes[name], event.now)
-        self.ledger.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
+                    self._move_away(self.master_state.nodes[name], event.now)
+        self.master_state.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
 
     def trim(self, awaited: Set[str], now: float) -> None:
         """Forget the first of too many drains of nodes that nobody knows or awaits any more."""
-        kept = self.ledger.bounds.lost_nodes_kept
+        kept = self.master_state.bounds.lost_nodes_kept
         if len(self.drained) > kept:
-            known = self.ledger.nodes.keys() | awaited
+            known = self.master_state.nodes.keys() | awaited
             gone = [name for name in self.drained if name not in known]
             for name in gone[: max(0, len(gone) - kept)]:
                 self._undo(name, now)
@@ -77,10 +82,10 @@ class Drains:
     def _drain(self, node: Node, now: float) -> None:
         if node.name not in self.drained:
             self.drained[node.name] = None
-            self.ledger.out.append(c.RememberDrain(node=node.name))
+            self.master_state.out.append(c.RememberDrain(node=node.name))
         node.life.move(NodeState.DRAINING, now, "asked to drain")
         self.set_open(node, False)
-        self.turn_away(node, now)
+        self.evict_waiting(node, now)
 
     def _move_away(self, node: Node, now: float) -> None:
         """What runs on a node under drain hands over its data, and ends."""
@@ -100,20 +105,20 @@ class Drains:
             grace_s=self.moving[node.name],
             decommission=True,
         )
-        self.ledger.send(node, message)
+        self.master_state.send(node, message)
 
     def _undo(self, name: NodeName, now: float) -> None:
         self.moving.pop(name, None)
         if name in self.drained:
             del self.drained[name]
-            self.ledger.out.append(c.ForgetDrain(node=name))
-        node = self.ledger.nodes.get(name)
+            self.master_state.out.append(c.ForgetDrain(node=name))
+        node = self.master_state.nodes.get(name)
         if node is not None and node.state is NodeState.DRAINING:
             node.life.move(NodeState.ALIVE, now, "taken back into service")
             self.set_open(node, True)
-            self.placing.room_appeared(now)
+            self.placement.room_appeared(now)
 
-    def turn_away(
+    def evict_waiting(
         self, node: Node, now: float, application_id: ApplicationId | None = None
     ) -> None:
         """Who has not started on a node under drain, or that is excluded, waits elsewhere.
@@ -128,31 +133,31 @@ class Drains:
             if application_id is not None and container.application_id != application_id:
                 continue
             if drained or self._may_go_elsewhere(container, now):
-                self.ledger.send_stop(
+                self.master_state.send_stop(
                     node, container, EndCause.PREEMPTED, reason, now, only_if_waiting=True
                 )
 
     def _may_go_elsewhere(self, container: Container, now: float) -> bool:
-        avoided = self.ledger.exclusions.avoided(container.application_id, now)
+        avoided = self.master_state.exclusions.avoided(container.application_id, now)
         demand = demand_vector(container.request.resources)
-        return self.ledger.state.has_room_beside(avoided, demand)
+        return self.master_state.state.has_room_beside(avoided, demand)
 
-    def judge(self, now: float) -> None:
+    def evaluate(self, now: float) -> None:
         """Exclude for all the nodes that many applications have excluded."""
-        alive = sum(node.state is NodeState.ALIVE for node in self.ledger.nodes.values())
-        for name in self.ledger.exclusions.tick(now, self._in_order, alive):
-            node = self.ledger.nodes.get(name)
+        alive = sum(node.state is NodeState.ALIVE for node in self.master_state.nodes.values())
+        for name in self.master_state.exclusions.tick(now, self._in_order, alive):
+            node = self.master_state.nodes.get(name)
             if node is not None and node.state is not NodeState.LOST:
-                self.turn_away(node, now)
+                self.evict_waiting(node, now)
 
     def _in_order(self, application_id: ApplicationId) -> bool:
         if is_driver(application_id):
             return False  # what ends is the application itself, and its holder lives on
-        app = self.ledger.applications.get(application_id)
+        app = self.master_state.applications.get(application_id)
         if app is None:
             return False
         return app.session is not None or app.life.state is ApplicationState.SUCCEEDED
 
     def set_open(self, node: Node, is_open: bool) -> None:
         for unit in node.units:
-            self.ledger.state.set_open(unit.unit_id, is_open and not unit.draining)
+            self.master_state.state.set_open(unit.unit_id, is_open and not unit.draining)

@@ -24,12 +24,12 @@ A master that goes beyond has forgotten something, and cannot know what. Nor doe
 a copy that is restored under the master that it was made of has the epoch that all have followed.
 So every master, for as long as an application may take to come back after its start, leaves alone
 what belongs to applications that it does not know, and takes these in under the ids that their
-AppMasters name (``Ledger.forgot_until_s``).
+AppMasters name (``MasterState.forgot_until_s``).
 """
 
 from __future__ import annotations
 
-from hrm.core.master.state import Ledger
+from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.history import Reign
@@ -45,8 +45,8 @@ EPOCH_STEP_MAX = 1_000_000
 class Epochs:
     """``_rising_to``: what is being written down; 0: nothing."""
 
-    def __init__(self, ledger: Ledger, now: float) -> None:
-        self.ledger = ledger
+    def __init__(self, master_state: MasterState, now: float) -> None:
+        self.master_state = master_state
         self._began_s = now
         self._rising_to = 0
         self._is_followed = False
@@ -62,24 +62,26 @@ class Epochs:
         if isinstance(event, e.NodeRegistered):
             self._is_followed = self._is_followed or problem is None
         if problem is not None:
-            self.ledger.out.append(c.Refuse(call_id=event.call_id, error=problem))
+            self.master_state.out.append(c.Refuse(call_id=event.call_id, error=problem))
         return problem is None
 
     def raised(self, event: e.EpochRaised) -> None:
         """It is written down."""
-        ledger, before = self.ledger, self.ledger.epoch
+        master_state, before = self.master_state, self.master_state.epoch
         if event.epoch <= before:
             return
-        ledger.epoch = event.epoch
+        master_state.epoch = event.epoch
         why = f"from {before} to {event.epoch}: others have followed a later one than the store had"
-        if ledger.watch is not None:
-            ledger.watch(("master", str(event.epoch), None, None, Reign.RAISED, event.now, why))
+        if master_state.watch is not None:
+            master_state.watch(
+                ("master", str(event.epoch), None, None, Reign.RAISED, event.now, why)
+            )
 
     def _problem(self, followed: Followed | None, now: float, name: str) -> HrmError | None:
-        mine = self.ledger.epoch
+        mine = self.master_state.epoch
         if followed is None or followed.epoch < mine:
             return None
-        if followed.epoch == mine and followed.epoch_id in ("", self.ledger.epoch_id):
+        if followed.epoch == mine and followed.epoch_id in ("", self.master_state.epoch_id):
             return None
         other = f"{name} has followed epoch {followed.epoch}, and this master has {mine}"
         if followed.epoch - mine > EPOCH_STEP_MAX:
@@ -92,20 +94,20 @@ class Epochs:
             )
         if followed.epoch + 1 > self._rising_to:
             self._rising_to = followed.epoch + 1
-            self.ledger.out.append(c.RaiseEpoch(epoch=self._rising_to))
+            self.master_state.out.append(c.RaiseEpoch(epoch=self._rising_to))
         return Unavailable(f"{other}; it goes beyond that now, register again")
 
     def _may_rise(self, now: float) -> bool:
-        if now - self._began_s <= self.ledger.bounds.recovery_window_s:
+        if now - self._began_s <= self.master_state.bounds.recovery_window_s:
             return True
         return not self._is_followed
 
     def _remember(self, name: str, problem: HrmError | None) -> None:
-        ahead = self.ledger.ahead
+        ahead = self.master_state.ahead
         ahead.pop(name, None)
         if isinstance(problem, StaleEpoch):
             ahead[name] = problem.message
-            while len(ahead) > self.ledger.bounds.lost_nodes_kept:
+            while len(ahead) > self.master_state.bounds.lost_nodes_kept:
                 del ahead[next(iter(ahead))]
 
 

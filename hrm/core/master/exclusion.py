@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from hrm.core.vocabulary.bounds import Bounds
-from hrm.core.vocabulary.history import Barred
+from hrm.core.vocabulary.history import ExclusionState
 from hrm.core.vocabulary.model import ApplicationId, ContainerEnd, EndCause, NodeName
 from hrm.core.vocabulary.transitions import Watch
 
@@ -176,7 +176,7 @@ class Exclusions:
         own = (x.get(node) for name, x in self._applications.items() if name in among)
         return sum(now < standing.until_s for standing in own if standing is not None)
 
-    def pardon(self, node: NodeName, now: float, why: str) -> None:
+    def clear(self, node: NodeName, now: float, why: str) -> None:
         """Forget all that speaks against a node: it is another machine, or somebody says so."""
         for name, application_id, standing in self._standings():
             if name == node and standing.told:
@@ -210,7 +210,7 @@ class Exclusions:
         if self._watch is not None:
             until = datetime.fromtimestamp(standing.until_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
             told = f"{_for(application_id)} for {length_s:g} s, until {until} UTC: {why}"
-            self._watch(("node", node, application_id, None, Barred.EXCLUDED, now, told))
+            self._watch(("node", node, application_id, None, ExclusionState.EXCLUDED, now, told))
 
     def _admit(
         self, node: NodeName, application_id: str, standing: _Standing, now: float, why: str
@@ -218,7 +218,15 @@ class Exclusions:
         standing.told = False
         if self._watch is not None:
             told = f"{_for(application_id)}: {why}"
-            move = ("node", node, application_id, Barred.EXCLUDED, Barred.ADMITTED, now, told)
+            move = (
+                "node",
+                node,
+                application_id,
+                ExclusionState.EXCLUDED,
+                ExclusionState.ADMITTED,
+                now,
+                told,
+            )
             self._watch(move)
 
     def _age(self, standing: _Standing, now: float) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from hrm.core.master import gangs, locality
 from hrm.core.master.admission import size_settings
-from hrm.core.master.state import Application, Container, Ledger
+from hrm.core.master.state import Application, Container, MasterState
 from hrm.core.vocabulary.columns import Bools
 from hrm.core.vocabulary.feasibility import (
     could_hold,
@@ -38,19 +38,19 @@ _TROUBLES_MAX = 5
 
 
 def explain(
-    ledger: Ledger, app: Application, now: float, history: Sequence[StateEvent] = ()
+    master_state: MasterState, app: Application, now: float, history: Sequence[StateEvent] = ()
 ) -> tuple[str, list[str]]:
     """One line, and the details behind it. ``history``: the application's, oldest first."""
-    details = [_class_line(app), *_trouble(history), *_excluded(ledger, app, now)]
+    details = [_class_line(app), *_trouble(history), *_excluded(master_state, app, now)]
     if not app.life.state.ended:
-        details += list(ledger.ahead.values())[:_DETAILS_MAX]
+        details += list(master_state.ahead.values())[:_DETAILS_MAX]
     state = app.life.state
     if state.ended:
         seconds = app.record.ended_at_s - app.record.submitted_at_s
         message = f": {app.record.message}" if app.record.message else ""
         return f"{state.value} after {seconds:.1f} s{message}", details
     if state is ApplicationState.DETACHED:
-        left_s = ledger.bounds.application_grace_s - (now - (app.away_since_s or now))
+        left_s = master_state.bounds.application_grace_s - (now - (app.away_since_s or now))
         return (
             f"its AppMaster is away; it has {max(0.0, left_s):.0f} s to come back before the "
             f"application fails",
@@ -59,9 +59,9 @@ def explain(
     pending = app.in_state(ContainerState.PENDING)
     placed = app.in_state(ContainerState.ASSIGNED, ContainerState.WAITING)
     running = app.in_state(ContainerState.RUNNING)
-    details += [_waiting_line(ledger, container) for container in placed[:_DETAILS_MAX]]
+    details += [_waiting_line(master_state, container) for container in placed[:_DETAILS_MAX]]
     if pending:
-        return _pending_line(ledger, app, pending, now), details
+        return _pending_line(master_state, app, pending, now), details
     if placed:
         return (
             f"{len(running)} of {len(running) + len(placed)} containers run; the others wait in "
@@ -104,11 +104,11 @@ def _trouble(history: Sequence[StateEvent]) -> list[str]:
     ]
 
 
-def _excluded(ledger: Ledger, app: Application, now: float) -> list[str]:
+def _excluded(master_state: MasterState, app: Application, now: float) -> list[str]:
     """The nodes that it is kept from, for how long and why."""
     if app.life.state.ended:
         return []
-    book = ledger.exclusions
+    book = master_state.exclusions
     lines = [
         f"{x.node} is excluded for {whom} for {x.until_s - now:.0f} s more: {x.why}"
         for whom, found in (
@@ -121,7 +121,7 @@ def _excluded(ledger: Ledger, app: Application, now: float) -> list[str]:
         lines[_DETAILS_MAX:] = [f"{len(lines) - _DETAILS_MAX} more nodes are excluded"]
     avoided = book.avoided(app.application_id, now)
     demands = {demand_vector(x.request.resources) for x in app.containers.values()}
-    if avoided and not all(ledger.state.has_room_beside(avoided, x) for x in demands):
+    if avoided and not all(master_state.state.has_room_beside(avoided, x) for x in demands):
         names = ", ".join(sorted(avoided)[:_DETAILS_MAX])
         verb = "is" if len(avoided) == 1 else "are"
         lines.append(
@@ -131,9 +131,9 @@ def _excluded(ledger: Ledger, app: Application, now: float) -> list[str]:
     return lines
 
 
-def _waiting_line(ledger: Ledger, container: Container) -> str:
+def _waiting_line(master_state: MasterState, container: Container) -> str:
     who, asks = _who(container), container.request.resources
-    queue = ledger.state.find(container.unit_id)
+    queue = master_state.state.find(container.unit_id)
     if queue is None:
         return f"{who} waits at {container.unit_id}"
     before = 0
@@ -155,21 +155,23 @@ def _who(container: Container) -> str:
     return f"executor {container.request.executor_id}"
 
 
-def _pending_line(ledger: Ledger, app: Application, pending: list[Container], now: float) -> str:
+def _pending_line(
+    master_state: MasterState, app: Application, pending: list[Container], now: float
+) -> str:
     request = pending[0].request.resources
     driver = is_driver(app.application_id)
     many = f"{len(pending)} executor{'s wait' if len(pending) > 1 else ' waits'}"
     many, each = ("the driver waits", "") if driver else (many, " each")
     oldest_s = now - min(x.requested_at_s for x in pending)
     since = f"{many} for a place ({request}{each}) since {oldest_s:.1f} s"
-    alive = [n for n in ledger.nodes.values() if n.state is NodeState.ALIVE]
-    if not alive and ledger.ahead:
-        return f"{since}: no node is alive; {next(iter(ledger.ahead.values()))}"
+    alive = [n for n in master_state.nodes.values() if n.state is NodeState.ALIVE]
+    if not alive and master_state.ahead:
+        return f"{since}: no node is alive; {next(iter(master_state.ahead.values()))}"
     if not alive:
         return f"{since}: no node is alive; start one with hrm agent, or see hrm nodes"
     if pending[0].held:
         return f"{since}: the master has restarted and waits for its nodes to come back"
-    state = ledger.state
+    state = master_state.state
     could = state.open & fitting_rows(demand_vector(request), state.total)
     if not request.gpu_memory_mib:
         could &= ~state.gpu_only
@@ -181,7 +183,7 @@ def _pending_line(ledger: Ledger, app: Application, pending: list[Container], no
     gang = gangs.missing(app)
     if gang:
         tried = f"; the last try: {app.refusal}" if app.refusal else ""
-        return f"{since}: {_gang_reason(ledger, app, pending, gang)}{tried}"
+        return f"{since}: {_gang_reason(master_state, app, pending, gang)}{tried}"
     near = locality.waiting_line(pending[0].request, now - pending[0].requested_at_s)
     if near:
         return f"{since}: {near}"
@@ -189,28 +191,30 @@ def _pending_line(ledger: Ledger, app: Application, pending: list[Container], no
         return f"{since}: {app.refusal or 'there is room, its scheduler has not come to it yet'}"
     tried = f"; the last try: {app.refusal}" if app.refusal else ""
     return (
-        f"{since}: no resource unit has that much free now; {_roomiest(ledger, could)} (hrm nodes "
-        f"shows all){tried}. It starts when something ends there, or sooner with less in "
-        f"{size_settings(driver=driver)}"
+        f"{since}: no resource unit has that much free now; {_roomiest(master_state, could)} "
+        f"(hrm nodes shows all){tried}. It starts when something ends there, or sooner with less "
+        f"in {size_settings(driver=driver)}"
     )
 
 
-def _roomiest(ledger: Ledger, rows: Bools) -> str:
+def _roomiest(master_state: MasterState, rows: Bools) -> str:
     """Of ``rows``, what the one with the most free vcores (of those, memory) has free."""
-    state = ledger.state
+    state = master_state.state
     most = max(rows.nonzero()[0].tolist(), key=lambda row: tuple(state.free[row].tolist()))
     *free, slots = state.free[most].tolist()
     full = "" if slots else ", and runs as many containers as it may (run_limit)"
     return f"the most, {state.ids[most]}, has {Resources(*free)}{full}"
 
 
-def _gang_reason(ledger: Ledger, app: Application, pending: list[Container], gang: int) -> str:
+def _gang_reason(
+    master_state: MasterState, app: Application, pending: list[Container], gang: int
+) -> str:
     start = f"its first {app.gang_min} start together (spark.hrm.gang.min)"
     if len(pending) < gang:
         return f"{start}, and it has not asked for {gang - len(pending)} of them yet"
-    view = ledger.state.view()
+    view = master_state.state.view()
     rows = (view.open & (view.waiting_before(app.record.workload_class) == 0)).nonzero()[0].tolist()
-    queues = {row: ledger.state.queue(row) for row in rows}
+    queues = {row: master_state.state.queue(row) for row in rows}
     offers = {row: queue.free for row, queue in queues.items()}
     room = 0
     for container in pending[:gang]:

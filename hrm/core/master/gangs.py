@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from hrm.core.master.state import Application, Ledger
+from hrm.core.master.state import Application, MasterState
 from hrm.core.vocabulary.feasibility import (
     Vector,
     capacity_vector,
@@ -66,15 +66,15 @@ def times(demand: Vector, offer: Vector) -> int:
     return max(0, min(folds))
 
 
-def refusal(ledger: Ledger, app: Application, resources: Resources) -> str:
+def refusal(master_state: MasterState, app: Application, resources: Resources) -> str:
     """Why a gang of such containers could never start; empty if it could, or if it is not known.
 
     Counted as if all of it were alike and every node empty; lost nodes may come back, as they do
     for single containers.
     """
-    if not missing(app) or ledger.recovering:
+    if not missing(app) or master_state.recovering:
         return ""
-    nodes = list(ledger.nodes.values())
+    nodes = list(master_state.nodes.values())
     if not nodes:
         return ""
     demand = demand_vector(resources)

@@ -20,16 +20,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hrm.core.master.state import Ledger
+from hrm.core.master.state import MasterState
 from hrm.core.vocabulary.model import ContainerRequest, NodeName, NodeState
 
 __all__ = ["resolve", "waiting_line"]
 
 
-def resolve(ledger: Ledger, request: ContainerRequest) -> ContainerRequest:
+def resolve(master_state: MasterState, request: ContainerRequest) -> ContainerRequest:
     """The request with the live nodes that its hosts are, in the order of the hosts."""
     nodes_at: dict[str, list[NodeName]] = {}
-    for node in ledger.nodes.values():
+    for node in master_state.nodes.values():
         if node.state is NodeState.ALIVE:
             for word in {node.name, node.host}:
                 nodes_at.setdefault(word, []).append(node.name)

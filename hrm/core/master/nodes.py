@@ -1,7 +1,7 @@
 """Which nodes the master has: who registers, who is heard of, who is lost and comes back.
 
 Reports are taken in the order of their sequence numbers, older ones are dropped. What they say of
-containers is for ``mirror``; which nodes get nothing new, for ``drains``.
+containers is for ``reconciliation``; which nodes get nothing new, for ``drains``.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from hrm.core.master.drains import Drains
-from hrm.core.master.placement import Placing
-from hrm.core.master.reconciliation import Mirror
+from hrm.core.master.placement import PlacementCoordinator
+from hrm.core.master.reconciliation import NodeReconciler
 from hrm.core.master.relocation import Relocation
-from hrm.core.master.state import Ledger, Node
+from hrm.core.master.state import MasterState, Node
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.queue.resource_unit import UnitQueue
@@ -45,16 +45,16 @@ class Nodes:
 
     def __init__(
         self,
-        ledger: Ledger,
-        placing: Placing,
+        master_state: MasterState,
+        placement: PlacementCoordinator,
         known: Mapping[NodeName, str],
         drained: Iterable[NodeName] = (),
     ) -> None:
-        self.ledger = ledger
-        self.placing = placing
-        self.drains = Drains(ledger, placing, drained)
-        self.mirror = Mirror(ledger, placing, self.drains)
-        self._relocation = Relocation(ledger)
+        self.master_state = master_state
+        self.placement = placement
+        self.drains = Drains(master_state, placement, drained)
+        self.reconciler = NodeReconciler(master_state, placement, self.drains)
+        self._relocation = Relocation(master_state)
         self.awaited: set[str] = set(known)
         self.absent: set[str] = set()
         self._written = dict(known)
@@ -64,9 +64,9 @@ class Nodes:
     def refusal(self, event: e.NodeRegistered) -> HrmError | None:
         """Why this agent may not be the node that it names. To be asked before anything of the
         stream that it would replace is touched: a refused one must leave no trace."""
-        node = self.ledger.nodes.get(event.node)
+        node = self.master_state.nodes.get(event.node)
         if node is None or node.state is NodeState.LOST:
-            limit = self.ledger.bounds.nodes_limit
+            limit = self.master_state.bounds.nodes_limit
             if sum(x.state is not NodeState.LOST for x in self._many(limit)) >= limit:
                 return LimitReached(
                     f"{limit} nodes are in service already (nodes_limit); raise it in hrm.toml "
@@ -79,19 +79,22 @@ class Nodes:
             return Unavailable(
                 f"the master has restarted and waits for the agent that was {event.node} before; "
                 f"the name is free again when it has waited recovery_window_s "
-                f"({self.ledger.bounds.recovery_window_s:.0f} s) in vain"
+                f"({self.master_state.bounds.recovery_window_s:.0f} s) in vain"
             )
         if _is_same(node, event):
             return None
         if node.identity == event.identity:
             return _denied(event.node)
         silent_s = event.now - node.silent_since_s
-        if node.connected and silent_s <= _HEARD_LATELY * self.ledger.bounds.heartbeat_interval_s:
+        if (
+            node.connected
+            and silent_s <= _HEARD_LATELY * self.master_state.bounds.heartbeat_interval_s
+        ):
             return AlreadyExists(
                 f"another agent is registered as {event.node} (at {node.endpoint}); give this "
                 f"one another name (--name), or stop the other"
             )
-        left_s = max(0.0, self.ledger.bounds.node_timeout_s - silent_s)
+        left_s = max(0.0, self.master_state.bounds.node_timeout_s - silent_s)
         return Unavailable(
             f"the master holds the name {event.node} for another agent, last heard of "
             f"{silent_s:.0f} s ago; unless that one comes back it is free in {left_s:.0f} s "
@@ -110,33 +113,33 @@ class Nodes:
     def registered(self, event: e.NodeRegistered) -> None:
         error = self.refusal(event)
         if error is not None:
-            self.ledger.out.append(c.Refuse(call_id=event.call_id, error=error))
+            self.master_state.out.append(c.Refuse(call_id=event.call_id, error=error))
             return
-        node = self.ledger.nodes.get(event.node)
+        node = self.master_state.nodes.get(event.node)
         if node is not None and not _is_same(node, event):
-            self.ledger.exclusions.pardon(event.node, event.now, "another agent has its name")
+            self.master_state.exclusions.clear(event.node, event.now, "another agent has its name")
         returns = is_owner(self._written.get(event.node, ""), event.owner)
         self._remember(event.node, event.owner)
         self.lost_s.pop(event.node, None)
         node = self._book(event)
-        self.ledger.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
-        self.mirror.reconcile(node, event.containers, event.now, registration=True)
-        if self.ledger.has_forgotten and self.ledger.recovering:
+        self.master_state.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
+        self.reconciler.reconcile(node, event.containers, event.now, registration=True)
+        if self.master_state.has_forgotten and self.master_state.recovering:
             self.forgot()
         if node.state is NodeState.DRAINING:
-            self.drains.turn_away(node, event.now)
+            self.drains.evict_waiting(node, event.now)
         self.awaited.discard(event.node)
         if event.node in self.absent:
             self.absent.discard(event.node)
             if not returns:  # what the agent before it ran may run still
                 self.absent.add(_FORGOTTEN)
-        if self.ledger.recovering and not self.awaited:
+        if self.master_state.recovering and not self.awaited:
             self.end_recovery(event.now)
-        self.placing.room_appeared(event.now)
+        self.placement.room_appeared(event.now)
 
     def _many(self, limit: int) -> Iterable[Node]:
         """All nodes, if they are as many as ``limit``: else none need be counted."""
-        nodes = self.ledger.nodes
+        nodes = self.master_state.nodes
         return nodes.values() if len(nodes) >= limit else ()
 
     def reported(self, event: e.NodeReported) -> None:
@@ -146,21 +149,21 @@ class Nodes:
             return
         node.usage = event.usage
         node.shortcuts = event.shortcuts
-        self.mirror.reconcile(node, event.containers, event.now, registration=False)
+        self.reconciler.reconcile(node, event.containers, event.now, registration=False)
 
     def container_reported(self, event: e.ContainerReported) -> None:
         node = self._listen(event.node, event.incarnation, event.sequence, event.now)
         if node is not None:
-            self.mirror.apply(node, event.container, event.now)
+            self.reconciler.apply(node, event.container, event.now)
 
     def disconnected(self, event: e.NodeDisconnected) -> None:
-        node = self.ledger.nodes.get(event.node)
+        node = self.master_state.nodes.get(event.node)
         if node is not None and node.incarnation == event.incarnation:
             node.connected = False
 
     def woke(self, now: float, slept_s: float) -> None:
         """This master slept: each node has its time to be heard of again."""
-        for node in self.ledger.nodes.values():
+        for node in self.master_state.nodes.values():
             node.excused_s = excused(node.last_heard_s, node.excused_s, now, slept_s)
         for name in self.lost_s:
             self.lost_s[name] += slept_s
@@ -168,14 +171,16 @@ class Nodes:
     def tick(self, now: float) -> None:
         if now > self._look_at_s:
             self._look(now)
-        if self.ledger.exclusions.open:
-            self.drains.judge(now)
+        if self.master_state.exclusions.open:
+            self.drains.evaluate(now)
         self._relocation.tick(now)
-        if self.absent and not any(app.is_doubtful(now) for app in self.ledger.live_applications()):
+        if self.absent and not any(
+            app.is_doubtful(now) for app in self.master_state.live_applications()
+        ):
             for name in sorted(self.absent):
                 self._forget(NodeName(name))
             self.absent.clear()
-        grace_s = self.ledger.bounds.application_grace_s
+        grace_s = self.master_state.bounds.application_grace_s
         for name in [x for x, lost_s in self.lost_s.items() if now - lost_s > grace_s]:
             del self.lost_s[name]
             self._forget(name)
@@ -187,9 +192,9 @@ class Nodes:
         All nodes are looked at, but not at every tick: before ``_look_at_s`` none can have been
         silent for too long, for a node's ``silent_since_s`` never goes back.
         """
-        timeout_s = self.ledger.bounds.node_timeout_s
+        timeout_s = self.master_state.bounds.node_timeout_s
         heard_s = [now]
-        for node in list(self.ledger.nodes.values()):
+        for node in list(self.master_state.nodes.values()):
             if node.life.state is NodeState.LOST:
                 continue
             silent_s = now - node.silent_since_s
@@ -197,15 +202,15 @@ class Nodes:
                 self._lose(node, now, f"not heard of for {silent_s:.0f} s")
             else:
                 heard_s.append(node.silent_since_s)
-        lost = [n for n in self.ledger.nodes.values() if n.life.state is NodeState.LOST]
-        for node in lost[: max(0, len(lost) - self.ledger.bounds.lost_nodes_kept)]:
-            del self.ledger.nodes[node.name]
+        lost = [n for n in self.master_state.nodes.values() if n.life.state is NodeState.LOST]
+        for node in lost[: max(0, len(lost) - self.master_state.bounds.lost_nodes_kept)]:
+            del self.master_state.nodes[node.name]
         self._look_at_s = min(heard_s) + timeout_s
 
     def forgot(self) -> None:
         """The store may lack nodes, too: what is asked for again may run where nobody looks."""
-        self.ledger.has_forgotten = True
-        if self.ledger.recovering:
+        self.master_state.has_forgotten = True
+        if self.master_state.recovering:
             self.awaited.add(_FORGOTTEN)
         else:
             self.absent.add(_FORGOTTEN)
@@ -217,12 +222,12 @@ class Nodes:
         nobody hears of may be running it: its end is told, and its AppMaster asks for another under
         a new id, so that no id ever runs twice. An AppMaster that comes later hears it then.
         """
-        self.ledger.recovering = False
+        self.master_state.recovering = False
         absent = sorted(self.awaited)
         self.absent = set(absent)
         self.awaited.clear()
         message = f"it may run on a node that has not come back: {', '.join(absent)}"
-        for app in self.ledger.live_applications():
+        for app in self.master_state.live_applications():
             if not app.recovered:
                 continue
             for container in app.in_state(ContainerState.PENDING):
@@ -230,21 +235,21 @@ class Nodes:
                     continue
                 container.held = False
                 if absent:
-                    self.mirror.end(
+                    self.reconciler.end(
                         container, ContainerEnd(cause=EndCause.LOST, message=message), now
                     )
                 else:
-                    self.placing.hand_over(app, container, now)
+                    self.placement.hand_over(app, container, now)
 
     def _book(self, event: e.NodeRegistered) -> Node:
-        old = self.ledger.nodes.get(event.node)
+        old = self.master_state.nodes.get(event.node)
         same = old is not None and _is_same(old, event)
         known = old.incarnations if old is not None and same else ()
         if old is not None and old.state is not NodeState.LOST:
             self._close_rows(old)
         node = Node(
             name=event.node,
-            life=self.ledger.new_node_life(event.node) if old is None else old.life,
+            life=self.master_state.new_node_life(event.node) if old is None else old.life,
             identity=event.identity,
             owner=event.owner,
             incarnation=event.incarnation,
@@ -261,10 +266,10 @@ class Nodes:
             containers=old.containers if old is not None and same else {},
             incarnations=(*known, event.incarnation)[-INCARNATIONS_KEPT:],
         )
-        self.ledger.nodes[event.node] = node
+        self.master_state.nodes[event.node] = node
         for unit in event.units:
-            self.ledger.state.add(event.node, UnitQueue(unit))
-            self.ledger.bound_waiting(unit.unit_id)
+            self.master_state.state.add(event.node, UnitQueue(unit))
+            self.master_state.bound_waiting(unit.unit_id)
         if old is None:
             node.life.begin(event.now, "registered")
         self._into_service(node, event.now, "registered")
@@ -280,7 +285,7 @@ class Nodes:
 
     def _listen(self, name: NodeName, incarnation: str, sequence: int, now: float) -> Node | None:
         """The node, if this report of it is news."""
-        node = self.ledger.nodes.get(name)
+        node = self.master_state.nodes.get(name)
         if node is None or node.state is NodeState.LOST:
             return None
         if node.incarnation != incarnation or sequence <= node.sequence:
@@ -298,13 +303,15 @@ class Nodes:
         Then what stands here of the node, its units above all, is the dead one's: the successor
         registers again.
         """
-        node = self.ledger.nodes.get(event.node)
+        node = self.master_state.nodes.get(event.node)
         if node is None:
             return
         if node.incarnation != event.incarnation:
             # Or it is the stream of another agent, which had the name in between.
             if not node.connected and event.incarnation in node.incarnations:
-                self.ledger.out.append(c.DropNode(node=node.name, incarnation=event.incarnation))
+                self.master_state.out.append(
+                    c.DropNode(node=node.name, incarnation=event.incarnation)
+                )
             return
         if event.sequence <= node.sequence:
             return
@@ -313,9 +320,9 @@ class Nodes:
             self._remember(node.name, node.owner)
             self.lost_s.pop(node.name, None)
             for unit in node.units:
-                self.ledger.state.add(node.name, UnitQueue(unit))
+                self.master_state.state.add(node.name, UnitQueue(unit))
             self._into_service(node, event.now, "heard of again")
-            self.placing.room_appeared(event.now)
+            self.placement.room_appeared(event.now)
 
     def _lose(self, node: Node, now: float, why: str) -> None:
         if node.state is NodeState.LOST:
@@ -326,21 +333,21 @@ class Nodes:
         message = f"{node.name} is lost: {why}"
         for container in list(node.containers.values()):
             end = ContainerEnd(cause=EndCause.NODE_LOST, message=message)
-            self.ledger.end_container(container, end, now)
+            self.master_state.end_container(container, end, now)
         self._close_rows(node)
         for unit in node.units:
-            self.ledger.finish_times.forget(unit.unit_id)
+            self.master_state.finish_times.forget(unit.unit_id)
         self.lost_s[node.name] = now
-        self.placing.room_appeared(now)
+        self.placement.room_appeared(now)
 
     def _close_rows(self, node: Node) -> None:
         for unit in node.units:
-            if unit.unit_id in self.ledger.state.rows:
-                self.ledger.state.remove(unit.unit_id)
+            if unit.unit_id in self.master_state.state.rows:
+                self.master_state.state.remove(unit.unit_id)
 
     def is_lost(self, name: NodeName) -> bool:
         """Would hearing of it be a write?"""
-        node = self.ledger.nodes.get(name)
+        node = self.master_state.nodes.get(name)
         return node is not None and node.state is NodeState.LOST
 
     def needs_writing(self, name: NodeName, owner: str) -> bool:
@@ -350,11 +357,11 @@ class Nodes:
     def _remember(self, name: NodeName, owner: str) -> None:
         if self.needs_writing(name, owner):
             self._written[name] = owner
-            self.ledger.out.append(c.RememberNode(node=name, owner=owner))
+            self.master_state.out.append(c.RememberNode(node=name, owner=owner))
 
     def _forget(self, name: NodeName) -> None:
         self._written.pop(name, None)
-        self.ledger.out.append(c.ForgetNode(node=name))
+        self.master_state.out.append(c.ForgetNode(node=name))
 
 
 def _denied(name: NodeName) -> NotOwner:

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import replace
 
 from hrm.core.master import admission, gangs, locality
-from hrm.core.master.state import Application, Container, Ledger
+from hrm.core.master.state import Application, Container, MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages.claims import Claim, Decision, Outcome, Proposal
 from hrm.core.scheduling.cluster_view import ClusterView
@@ -32,14 +32,16 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.errors import NotFound, Unavailable
 
-__all__ = ["Placing"]
+__all__ = ["PlacementCoordinator"]
 
 
-class Placing:
+class PlacementCoordinator:
     """Invariant: a scheduler with jobs has been woken, waits for the lease, or is in flight."""
 
-    def __init__(self, ledger: Ledger, negotiator: Negotiator, schedulers: list[Scheduler]) -> None:
-        self.ledger = ledger
+    def __init__(
+        self, master_state: MasterState, negotiator: Negotiator, schedulers: list[Scheduler]
+    ) -> None:
+        self.master_state = master_state
         self.negotiator = negotiator
         self.schedulers = {scheduler.name: scheduler for scheduler in schedulers}
         self._next = 0
@@ -60,9 +62,9 @@ class Placing:
         ``is_new``: no earlier master was asked for it. Then it needs not wait until all nodes are
         back, unless they decide where it may go.
         """
-        request = self.ledger.expected(app, request)
-        container = self.ledger.new_container(app, request, now)
-        if self.ledger.recovering and app.recovered:
+        request = self.master_state.expected(app, request)
+        container = self.master_state.new_container(app, request, now)
+        if self.master_state.recovering and app.recovered:
             container.held = not is_new or bool(request.gpus) or gangs.missing(app) > 0
         if not container.held:
             self.hand_over(app, container, now)
@@ -70,15 +72,15 @@ class Placing:
     def hand_over(self, app: Application, container: Container, now: float) -> None:
         """Let a PENDING container be scheduled."""
         if container.request.gpus:
-            container.request = admission.resolve(self.ledger, container.request)
+            container.request = admission.resolve(self.master_state, container.request)
             if not container.request.resources.gpu_memory_mib:
                 # Asked for while nodes were still coming back. The next request hears the refusal.
                 message = "no GPU came back to this master"
                 end = ContainerEnd(cause=EndCause.PREEMPTED, message=message)
-                self.ledger.end_container(container, end, now)
+                self.master_state.end_container(container, end, now)
                 return
         if container.request.hosts:
-            container.request = locality.resolve(self.ledger, container.request)
+            container.request = locality.resolve(self.master_state, container.request)
         scheduler = self.schedulers[app.scheduler]
         record = app.record
         scheduler.add(
@@ -91,7 +93,7 @@ class Placing:
         self.wake(scheduler, now)
 
     def withdraw(self, container: Container) -> None:
-        app = self.ledger.applications[container.application_id]
+        app = self.master_state.applications[container.application_id]
         self.schedulers[app.scheduler].withdraw(app.application_id, container.container_id)
 
     def reclassify(self, app: Application, now: float) -> None:
@@ -117,7 +119,7 @@ class Placing:
             return
         if scheduler.in_flight is None and not isinstance(scheduler, RemoteScheduler):
             scheduler.wake_at_s = at_s
-            self.ledger.out.append(c.WakeScheduler(scheduler=scheduler.name, at_s=at_s))
+            self.master_state.out.append(c.WakeScheduler(scheduler=scheduler.name, at_s=at_s))
 
     def has_stream(self, name: str, now: float) -> bool:
         """Would the scheduler, were it woken now, place a stream?"""
@@ -141,8 +143,8 @@ class Placing:
         if job is None:
             self._sleep(scheduler)
             return
-        job.gang = gangs.missing(self.ledger.applications[job.application_id])
-        job.avoid = self.ledger.exclusions.avoided(job.application_id, now)
+        job.gang = gangs.missing(self.master_state.applications[job.application_id])
+        job.avoid = self.master_state.exclusions.avoided(job.application_id, now)
         view = self._view_of(scheduler)
         token = 0
         if job.workload_class is WorkloadClass.STREAM:
@@ -151,20 +153,20 @@ class Placing:
             if granted is None:
                 if lease.holder is None:
                     self.lease_free(now)  # it has just expired: the first in line may be elsewhere
-                pause_s = self.ledger.bounds.retry_delay_s
+                pause_s = self.master_state.bounds.retry_delay_s
                 self.wake(scheduler, max(lease.expires_at_s, now + pause_s))
                 return
             token = granted
             view.keep_open(lease.units)
         scheduler.in_flight = (job.application_id, now)
         proposal = scheduler.choose(job, view, token, now)
-        self.ledger.out.append(c.ProposeClaims(proposal=proposal))
+        self.master_state.out.append(c.ProposeClaims(proposal=proposal))
 
     def _view_of(self, scheduler: Scheduler) -> ClusterView:
         """The scheduler's own view, which costs no more than what has changed since its last."""
         view = self._views.get(scheduler.name)
         if view is None:
-            view = self._views[scheduler.name] = self.ledger.state.view()
+            view = self._views[scheduler.name] = self.master_state.state.view()
         else:
             view.renew()
         return view
@@ -177,7 +179,7 @@ class Placing:
         job = scheduler.jobs.get(proposal.application_id)
         pending = {} if job is None else job.pending
         wanted = tuple(x for x in proposal.claims if x.entry.container_id in pending)
-        app = self.ledger.applications.get(proposal.application_id)
+        app = self.master_state.applications.get(proposal.application_id)
         gang = 0 if app is None else gangs.missing(app)
         wanted = self._spared(proposal, wanted, gang, now)
         proposal = replace(proposal, claims=wanted, gang=gang)
@@ -193,7 +195,7 @@ class Placing:
         if isinstance(scheduler, RemoteScheduler):
             self.send_changes(scheduler, now)
             answer = c.ClaimsSettled(outcomes=tuple(outcomes), sequence=scheduler.sequence)
-            self.ledger.out.append(c.Reply(call_id=scheduler.call_id, answer=answer))
+            self.master_state.out.append(c.Reply(call_id=scheduler.call_id, answer=answer))
             scheduler.call_id = 0
         self._sleep(scheduler)
 
@@ -201,10 +203,10 @@ class Placing:
         self, proposal: Proposal, claims: tuple[Claim, ...], gang: int, now: float
     ) -> tuple[Claim, ...]:
         """The claims without those on nodes that were excluded while they were on their way."""
-        avoided = self.ledger.exclusions.avoided(proposal.application_id, now)
+        avoided = self.master_state.exclusions.avoided(proposal.application_id, now)
         if not avoided:
             return claims
-        state = self.ledger.state
+        state = self.master_state.state
         kept = tuple(
             claim
             for claim in claims
@@ -233,7 +235,7 @@ class Placing:
             if scheduler.in_flight is None:
                 if scheduler.jobs and scheduler.wake_at_s is None:
                     self.wake(scheduler, now)
-            elif now - scheduler.in_flight[1] > self.ledger.bounds.proposal_timeout_s:
+            elif now - scheduler.in_flight[1] > self.master_state.bounds.proposal_timeout_s:
                 scheduler.in_flight = None
                 self._give_up(scheduler)
                 self.wake(scheduler, now)
@@ -246,31 +248,31 @@ class Placing:
         self.negotiator.parked.extend(parked)
         if not isinstance(scheduler, RemoteScheduler) or not scheduler.call_id:
             return
-        limit_s = self.ledger.bounds.proposal_timeout_s
+        limit_s = self.master_state.bounds.proposal_timeout_s
         error = Unavailable(
             f"the claims have waited {limit_s:g} s for the end of a stream's lease; choose anew"
         )
-        self.ledger.out.append(c.Refuse(call_id=scheduler.call_id, error=error))
+        self.master_state.out.append(c.Refuse(call_id=scheduler.call_id, error=error))
         scheduler.call_id = 0
 
     def _to_lock(self, job: Job) -> frozenset[ResourceUnitId] | None:
         """The units that a stream's lease is to lock; None for all."""
-        if self.ledger.bounds.lease_scope == "global":
+        if self.master_state.bounds.lease_scope == "global":
             return None
         demands = Counter(demand_vector(request.resources) for request in job.pending.values())
-        view = self.ledger.state.view()
+        view = self.master_state.state.view()
         if job.avoid:
             view.avoid(job.avoid)
         return view.candidates(demands)
 
     def _settle(self, scheduler: Scheduler, job: Job, outcomes: list[Outcome], now: float) -> None:
-        ledger, state = self.ledger, self.ledger.state
-        app = ledger.applications[job.application_id]
+        master_state, state = self.master_state, self.master_state.state
+        app = master_state.applications[job.application_id]
         granted = scheduler.settle(job, outcomes, now)
         app.refusal = job.last_refusal
         for (entry, unit_id, _), decision, _ in granted:
             container = app.containers[entry.container_id]
-            node = ledger.nodes[state.node(state.rows[unit_id])]
+            node = master_state.nodes[state.node(state.rows[unit_id])]
             container.unit_id = unit_id
             container.node = node.name
             container.assigned_at_s = container.sent_at_s = now
@@ -278,10 +280,10 @@ class Placing:
             container.life.move(ContainerState.ASSIGNED, now, how)
             node.containers[entry.container_id] = container
             # The application hears from its node, which knows whether the container runs or waits.
-            ledger.send(node, c.AssignContainer(spec=ledger.spec(container, app)))
+            master_state.send(node, c.AssignContainer(spec=master_state.spec(container, app)))
         if granted:
             gangs.settled(app)
-        patience_s = self.ledger.bounds.retry_delay_max_s
+        patience_s = self.master_state.bounds.retry_delay_max_s
         if not outcomes and job.delay_s >= patience_s:
             if job.pending and now - max(job.requested_at_s.values()) >= patience_s:
                 gangs.shrink(app)
@@ -291,8 +293,8 @@ class Placing:
         """Asked for when nobody could know that no node would ever serve it; now one can."""
         driver = is_driver(app.application_id)
         refusals = {
-            resources: admission.refusal(self.ledger, resources, driver=driver)
-            or gangs.refusal(self.ledger, app, resources)
+            resources: admission.refusal(self.master_state, resources, driver=driver)
+            or gangs.refusal(self.master_state, app, resources)
             for resources in dict.fromkeys(request.resources for request in job.pending.values())
         }
         for container_id in list(job.pending):
@@ -305,11 +307,11 @@ class Placing:
                     resource_profile_id=container.request.resource_profile_id,
                     message=why,
                 )
-                self.ledger.out.append(
+                self.master_state.out.append(
                     c.NotifyApplication(application_id=app.application_id, notice=notice)
                 )
                 end = ContainerEnd(cause=EndCause.KILLED, message=why)
-                self.ledger.end_container(container, end, now)
+                self.master_state.end_container(container, end, now)
 
     def lease_free(self, now: float) -> None:
         """First the batch commits that waited, then the next stream."""
@@ -332,7 +334,7 @@ class Placing:
             lease.withdraw(scheduler.name)
             if scheduler.lease_call_id:
                 error = NotFound("the job waits for nothing more")
-                self.ledger.out.append(c.Refuse(call_id=scheduler.lease_call_id, error=error))
+                self.master_state.out.append(c.Refuse(call_id=scheduler.lease_call_id, error=error))
             scheduler.lease_call_id = 0
             return
         token = lease.acquire(scheduler.name, now, self._to_lock(job))
@@ -345,7 +347,7 @@ class Placing:
             sequence=scheduler.sequence,
             units=lease.units,
         )
-        self.ledger.out.append(c.Reply(call_id=scheduler.lease_call_id, answer=answer))
+        self.master_state.out.append(c.Reply(call_id=scheduler.lease_call_id, answer=answer))
         scheduler.lease_call_id = 0
 
     def send_changes(
@@ -353,13 +355,13 @@ class Placing:
     ) -> None:
         """Tell a remote scheduler what has changed since the last time."""
         for application_id, job in scheduler.jobs.items():
-            gang = gangs.missing(self.ledger.applications[application_id])
-            avoid = self.ledger.exclusions.avoided(application_id, now)
+            gang = gangs.missing(self.master_state.applications[application_id])
+            avoid = self.master_state.exclusions.avoided(application_id, now)
             if gang != job.gang or avoid != job.avoid:
                 job.gang, job.avoid = gang, avoid
                 scheduler.changed_jobs[application_id] = None
         for message in scheduler.changes(now, all_of_them=all_of_them):
-            self.ledger.out.append(
+            self.master_state.out.append(
                 c.SendToScheduler(
                     scheduler=scheduler.name, session=scheduler.session, message=message
                 )

@@ -15,8 +15,8 @@ from collections import defaultdict
 
 from hrm.core.master.drains import Drains
 from hrm.core.master.exclusion import is_failure
-from hrm.core.master.placement import Placing
-from hrm.core.master.state import Application, Container, Ledger, Node
+from hrm.core.master.placement import PlacementCoordinator
+from hrm.core.master.state import Application, Container, MasterState, Node
 from hrm.core.messages import commands as c
 from hrm.core.messages.claims import Entry
 from hrm.core.queue.resource_unit import UnitQueue
@@ -35,20 +35,23 @@ from hrm.core.vocabulary.model import (
     is_driver,
 )
 
-__all__ = ["Mirror"]
+__all__ = ["NodeReconciler"]
 
 
-class Mirror:
+class NodeReconciler:
     """``unclaimed``: by application and container, what nodes have said last of containers that
     belong to none that this master knows. While such a one may yet be taken back
-    (``Ledger.forgot_until_s``), they are left alone; a node that has fallen silent since may run
-    them still. ``_told_by`` has all of these by node, and some that were claimed meanwhile: what a
-    node says anew must not cost a look at those of all others. The other books are the ledger's.
+    (``MasterState.forgot_until_s``), they are left alone; a node that has fallen silent since may
+    run them still. ``_told_by`` has all of these by node, and some that were claimed meanwhile:
+    what a node says anew must not cost a look at those of all others. The other books are the
+    ledger's.
     """
 
-    def __init__(self, ledger: Ledger, placing: Placing, drains: Drains) -> None:
-        self.ledger = ledger
-        self.placing = placing
+    def __init__(
+        self, master_state: MasterState, placement: PlacementCoordinator, drains: Drains
+    ) -> None:
+        self.master_state = master_state
+        self.placement = placement
         self.drains = drains
         self.unclaimed: dict[
             ApplicationId, dict[ContainerId, tuple[NodeName, ContainerStatus]]
@@ -59,12 +62,12 @@ class Mirror:
     def claim(self, app: Application, now: float) -> None:
         """An application is taken back: with all that nodes have said of it."""
         for name, status in self.unclaimed.pop(app.application_id, {}).values():
-            node = self.ledger.nodes.get(name)
+            node = self.master_state.nodes.get(name)
             if node is not None and node.state is not NodeState.LOST:
                 self.apply(node, status, now)
             elif status.state is not ContainerState.ENDED:
                 end = ContainerEnd(cause=EndCause.NODE_LOST, message=f"{name} is lost")
-                self.ledger.end_container(self._adopt(app, status, now), end, now)
+                self.master_state.end_container(self._adopt(app, status, now), end, now)
 
     def reconcile(
         self, node: Node, statuses: tuple[ContainerStatus, ...], now: float, *, registration: bool
@@ -91,7 +94,7 @@ class Mirror:
 
     def _forget_unclaimed(self, node: Node, now: float) -> None:
         """The node says anew what it has; or nobody has claimed anything in time."""
-        if now >= self.ledger.forgot_until_s:
+        if now >= self.master_state.forgot_until_s:
             self.unclaimed.clear()
             self._told_by.clear()
         for application_id, container_id in self._told_by.pop(node.name, ()):
@@ -124,16 +127,16 @@ class Mirror:
             return
         if registration:
             self._mirror(node, container, now, running=False)
-        if registration or now - container.sent_at_s >= self.ledger.bounds.resend_delay_s:
+        if registration or now - container.sent_at_s >= self.master_state.bounds.resend_delay_s:
             container.sent_at_s = now
-            self.ledger.send(node, c.AssignContainer(spec=self.ledger.spec(container)))
+            self.master_state.send(node, c.AssignContainer(spec=self.master_state.spec(container)))
 
     def apply(self, node: Node, status: ContainerStatus, now: float) -> None:
         """Take in what a node says of one container."""
-        app = self.ledger.applications.get(status.application_id)
+        app = self.master_state.applications.get(status.application_id)
         container = None if app is None else app.containers.get(status.container_id)
-        if app is None and now < self.ledger.forgot_until_s:
-            self.ledger.has_forgotten = True
+        if app is None and now < self.master_state.forgot_until_s:
+            self.master_state.has_forgotten = True
             found = self.unclaimed.setdefault(status.application_id, {})
             found[status.container_id] = (node.name, status)
             self._told_by[node.name].add((status.application_id, status.container_id))
@@ -147,7 +150,7 @@ class Mirror:
             # One that is being stopped answers every order with a report: asking again for each
             # of them would never end.
             if status.state is not ContainerState.STOPPING:
-                self._stop_stranger(node, status.container_id)
+                self._stop_orphan(node, status.container_id)
             return
         self._update(node, container, status, now)
 
@@ -158,13 +161,13 @@ class Mirror:
         that its AppMaster has asked this one for meanwhile."""
         if container is not None and container.node in (None, node.name):
             if container.state is ContainerState.PENDING:
-                self.placing.withdraw(container)
+                self.placement.withdraw(container)
             end = status.end or ContainerEnd(cause=EndCause.LOST)
             is_excluded = self._failed_quickly(node, container, end, now)
             self.end(container, end, now)
             if is_excluded:
-                self.drains.turn_away(node, now, container.application_id)
-        self.ledger.send(node, c.AcknowledgeEnded(container_ids=(status.container_id,)))
+                self.drains.evict_waiting(node, now, container.application_id)
+        self.master_state.send(node, c.AcknowledgeEnded(container_ids=(status.container_id,)))
 
     def _failed_quickly(
         self, node: Node, container: Container, end: ContainerEnd, now: float
@@ -173,9 +176,9 @@ class Mirror:
         if container.state is ContainerState.STOPPING or not is_failure(end):
             return False
         ran_s = now - container.started_at_s if container.started_at_s else 0.0
-        if ran_s >= self.ledger.bounds.node_failure_run_s:
+        if ran_s >= self.master_state.bounds.node_failure_run_s:
             return False
-        return self.ledger.exclusions.failed(container.application_id, node.name, end, now)
+        return self.master_state.exclusions.failed(container.application_id, node.name, end, now)
 
     def _may_adopt(self, app: Application, status: ContainerStatus) -> bool:
         """Unknown containers of a live application belong to an earlier master's grants."""
@@ -190,18 +193,18 @@ class Mirror:
             resources=status.resources,
             expected_duration_s=status.expected_duration_s,
         )
-        return self.ledger.new_container(app, request, status.assigned_at_s or now)
+        return self.master_state.new_container(app, request, status.assigned_at_s or now)
 
     def _update(
         self, node: Node, container: Container, status: ContainerStatus, now: float
     ) -> None:
-        app = self.ledger.applications[container.application_id]
+        app = self.master_state.applications[container.application_id]
         if container.state is ContainerState.PENDING:
-            self.placing.withdraw(container)
+            self.placement.withdraw(container)
         if container.node is None:
             container.node = node.name
-            row = self.ledger.state.rows.get(status.unit_id)
-            container.unit_id = status.unit_id if row is None else self.ledger.state.ids[row]
+            row = self.master_state.state.rows.get(status.unit_id)
+            container.unit_id = status.unit_id if row is None else self.master_state.state.ids[row]
             container.assigned_at_s = status.assigned_at_s
             node.containers[container.container_id] = container
         container.stdout_url, container.stderr_url = status.stdout_url, status.stderr_url
@@ -222,10 +225,10 @@ class Mirror:
             message = c.SetContainerClass(
                 container_id=container.container_id, workload_class=app.record.workload_class
             )
-            self.ledger.send(node, message)
+            self.master_state.send(node, message)
         if container.state is not before:
-            self.ledger.tell(container)
-        overdue = now - container.sent_at_s >= self.ledger.bounds.resend_delay_s
+            self.master_state.tell(container)
+        overdue = now - container.sent_at_s >= self.master_state.bounds.resend_delay_s
         if (
             overdue
             and node.name in self.drains.moving
@@ -244,31 +247,31 @@ class Mirror:
             app.waits += 1
             app.waited_s += max(0.0, container.started_at_s - container.requested_at_s)
         if app.life.state is ApplicationState.SUBMITTED:
-            self.ledger.move_application(
+            self.master_state.move_application(
                 app, ApplicationState.RUNNING, now, "its first container runs"
             )
 
     def _stop_again(
         self, node: Node, container: Container, status: ContainerStatus, now: float
     ) -> None:
-        overdue = now - container.sent_at_s >= self.ledger.bounds.resend_delay_s
+        overdue = now - container.sent_at_s >= self.master_state.bounds.resend_delay_s
         if status.state is not ContainerState.STOPPING and overdue:
             # Where its node wanted it to end, and has forgotten, it has not done its work.
             cause = EndCause.RELEASED if container.told_to_stop else EndCause.PREEMPTED
-            self.ledger.send_stop(node, container, cause, "told again", now)
+            self.master_state.send_stop(node, container, cause, "told again", now)
 
-    def _stop_stranger(self, node: Node, container_id: ContainerId) -> None:
+    def _stop_orphan(self, node: Node, container_id: ContainerId) -> None:
         message = c.StopContainer(
             container_id=container_id,
             cause=EndCause.RELEASED,
             reason="its application has ended, or has let go of it",
-            grace_s=self.ledger.bounds.stop_grace_s,
+            grace_s=self.master_state.bounds.stop_grace_s,
         )
-        self.ledger.send(node, message)
+        self.master_state.send(node, message)
 
     def _mirror(self, node: Node, container: Container, now: float, *, running: bool) -> None:
         """Make the table's queue of the container's unit say what the node says."""
-        queue = self.ledger.state.find(container.unit_id)
+        queue = self.master_state.state.find(container.unit_id)
         if queue is None:
             return
         container_id, before = container.container_id, queue.version
@@ -284,7 +287,7 @@ class Mirror:
         elif container_id not in queue:
             queue.enqueue(self._entry(container))
         if queue.version != before:
-            self.ledger.refresh(container.unit_id)
+            self.master_state.refresh(container.unit_id)
 
     def _make_room(self, node: Node, queue: UnitQueue, entry: Entry) -> bool:
         """The node runs ``entry``: whatever was reserved but never confirmed must be waiting.
@@ -302,11 +305,13 @@ class Mirror:
         return fits(entry.demand, queue.free)
 
     def _entry(self, container: Container) -> Entry:
-        app = self.ledger.applications[container.application_id]
-        duration_s = container.request.expected_duration_s or self.ledger.bounds.default_duration_s
+        app = self.master_state.applications[container.application_id]
+        duration_s = (
+            container.request.expected_duration_s or self.master_state.bounds.default_duration_s
+        )
         demand = demand_vector(container.request.resources)
         return Entry(container.container_id, app.record.workload_class, demand, duration_s)
 
     def end(self, container: Container, end: ContainerEnd, now: float) -> None:
-        self.ledger.end_container(container, end, now)
-        self.placing.room_appeared(now)
+        self.master_state.end_container(container, end, now)
+        self.placement.room_appeared(now)

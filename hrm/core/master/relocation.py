@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hrm.core.master import gangs
-from hrm.core.master.state import Container, Ledger
+from hrm.core.master.state import Container, MasterState
 from hrm.core.vocabulary.columns import Ints
 from hrm.core.vocabulary.feasibility import Vector, fits
 from hrm.core.vocabulary.model import ContainerState, EndCause, NodeName, ResourceUnitId, is_driver
@@ -35,26 +35,26 @@ ROWS_MAX = 256
 class Relocation:
     """Looks at all units, some at a time."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, master_state: MasterState) -> None:
+        self._ledger = master_state
         self._from = self._room_from = 0
         self._offered: dict[ResourceUnitId, float] = {}
         self._look_at_s = 0.0
 
     def tick(self, now: float) -> None:
         """Once in a while, all that may be better off elsewhere."""
-        ledger = self._ledger
-        if now < self._look_at_s or ledger.recovering:
+        master_state = self._ledger
+        if now < self._look_at_s or master_state.recovering:
             return
-        self._look_at_s = now + ledger.bounds.relocation_period_s
-        state = ledger.state
+        self._look_at_s = now + master_state.bounds.relocation_period_s
+        state = master_state.state
         waiting = state.waiting_batch + state.waiting_stream
         rows = np.flatnonzero(waiting)
         if not len(rows) or not (room := self._room(waiting, now)):
             return
         hopeless: set[tuple[Vector, frozenset[NodeName]]] = set()
         for container, demand in sorted(self._waiting(rows, now), key=_age):
-            avoided = ledger.exclusions.avoided(container.application_id, now)
+            avoided = master_state.exclusions.avoided(container.application_id, now)
             if (demand, avoided) in hopeless:
                 continue
             places = self._places(demand, room, avoided)
@@ -102,11 +102,11 @@ class Relocation:
 
     def _waiting(self, rows: Ints, now: float) -> Iterator[tuple[Container, Vector]]:
         """Those that may move, with what they ask for; at some units now, at others next time."""
-        ledger, state = self._ledger, self._ledger.state
+        master_state, state = self._ledger, self._ledger.state
         some, self._from = _some(rows, self._from)
         for row in some:
             queue = state.queue(int(row))
-            node = ledger.nodes[state.node(int(row))]
+            node = master_state.nodes[state.node(int(row))]
             for entry in (*queue.stream_waiting.values(), *queue.batch_waiting.values()):
                 container = node.containers.get(entry.container_id)
                 if container is not None and self._may_move(container, now):

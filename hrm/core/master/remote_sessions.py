@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hrm.core.master.placement import Placing
-from hrm.core.master.state import Ledger
+from hrm.core.master.placement import PlacementCoordinator
+from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Claim
@@ -23,15 +23,17 @@ __all__ = ["Remotes"]
 
 
 class Remotes:
-    """Invariant: a scheduler of ``placing.schedulers`` is remote iff it has a live session."""
+    """Invariant: a scheduler of ``placement.schedulers`` is remote iff it has a live session."""
 
-    def __init__(self, ledger: Ledger, placing: Placing, negotiator: Negotiator) -> None:
-        self.ledger = ledger
-        self.placing = placing
+    def __init__(
+        self, master_state: MasterState, placement: PlacementCoordinator, negotiator: Negotiator
+    ) -> None:
+        self.master_state = master_state
+        self.placement = placement
         self.negotiator = negotiator
 
     def connected(self, event: e.SchedulerConnected) -> None:
-        if event.scheduler in self.placing.schedulers:
+        if event.scheduler in self.placement.schedulers:
             message = (
                 f"another scheduler is called {event.scheduler}; give this one another name "
                 f"(--name), or stop the other"
@@ -39,10 +41,14 @@ class Remotes:
             self._refuse(event.call_id, AlreadyExists(message))
             return
         scheduler = RemoteScheduler(
-            event.scheduler, event.session, self.ledger.state, self.ledger.bounds, event.now
+            event.scheduler,
+            event.session,
+            self.master_state.state,
+            self.master_state.bounds,
+            event.now,
         )
-        self.placing.schedulers[scheduler.name] = scheduler
-        self.ledger.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
+        self.placement.schedulers[scheduler.name] = scheduler
+        self.master_state.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
         self._send(scheduler, event.now)
 
     def disconnected(self, event: e.SchedulerDisconnected) -> None:
@@ -51,11 +57,11 @@ class Remotes:
             self._lose(scheduler, event.now)
 
     def proposed(self, event: e.ClaimsProposed) -> None:
-        """Claims of a remote scheduler; those of the others go to ``placing`` straight away."""
+        """Claims of a remote scheduler; those of the others go to ``placement`` straight away."""
         name = event.proposal.scheduler
         if not event.call_id:
-            if not isinstance(self.placing.schedulers.get(name), RemoteScheduler):
-                self.placing.proposed(event.proposal, event.now)
+            if not isinstance(self.placement.schedulers.get(name), RemoteScheduler):
+                self.placement.proposed(event.proposal, event.now)
             return
         scheduler = self._find(name, event.session)
         if scheduler is None:
@@ -75,7 +81,7 @@ class Remotes:
             job.policy_fault = event.problem
             claims = _checked(scheduler, job, proposal.claims)
             proposal = replace(proposal, claims=claims, workload_class=job.workload_class)
-        self.placing.proposed(proposal, event.now)
+        self.placement.proposed(proposal, event.now)
 
     def lease_requested(self, event: e.LeaseRequested) -> None:
         scheduler = self._find(event.scheduler, event.session)
@@ -92,7 +98,7 @@ class Remotes:
             self._refuse(scheduler.lease_call_id, InvalidRequest("a later call asks for the lease"))
         scheduler.lease_call_id = event.call_id
         scheduler.lease_for = event.application_id
-        self.placing.grant_lease(scheduler, event.now)
+        self.placement.grant_lease(scheduler, event.now)
 
     def lease_returned(self, event: e.LeaseReturned) -> None:
         scheduler = self._find(event.scheduler, event.session)
@@ -107,29 +113,29 @@ class Remotes:
             )
             self._refuse(event.call_id, InvalidRequest(message))
             return
-        self.placing.lease_free(event.now)
-        self.ledger.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
+        self.placement.lease_free(event.now)
+        self.master_state.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
 
     def tick(self, now: float) -> None:
-        for scheduler in list(self.placing.schedulers.values()):
+        for scheduler in list(self.placement.schedulers.values()):
             if isinstance(scheduler, RemoteScheduler) and scheduler.silent(now):
                 drop = c.DropScheduler(scheduler=scheduler.name, session=scheduler.session)
-                self.ledger.out.append(drop)
+                self.master_state.out.append(drop)
                 self._lose(scheduler, now)
 
     def flush(self, now: float) -> None:
         """Send what has changed to whom it concerns; after every event."""
-        for scheduler in self.placing.schedulers.values():
+        for scheduler in self.placement.schedulers.values():
             if isinstance(scheduler, RemoteScheduler):
                 self._send(scheduler, now, all_of_them=False)
 
     def _send(self, scheduler: RemoteScheduler, now: float, *, all_of_them: bool = True) -> None:
-        self.placing.send_changes(scheduler, now, all_of_them=all_of_them)
+        self.placement.send_changes(scheduler, now, all_of_them=all_of_them)
 
     def _lose(self, scheduler: RemoteScheduler, now: float) -> None:
         """Give its jobs to others, and back what it held."""
-        del self.placing.schedulers[scheduler.name]
-        self.ledger.state.unwatch(scheduler.units)
+        del self.placement.schedulers[scheduler.name]
+        self.master_state.state.unwatch(scheduler.units)
         parked = [x for x in self.negotiator.parked if x.scheduler != scheduler.name]
         self.negotiator.parked.clear()
         self.negotiator.parked.extend(parked)
@@ -140,23 +146,23 @@ class Remotes:
         for call_id in (scheduler.call_id, scheduler.lease_call_id):
             if call_id:
                 self._refuse(call_id, _over(scheduler.name))
-        for app in self.ledger.applications.values():
+        for app in self.master_state.applications.values():
             if app.scheduler == scheduler.name:
-                app.scheduler = self.placing.choose_scheduler()
+                app.scheduler = self.placement.choose_scheduler()
         for application_id, job in scheduler.jobs.items():
-            app = self.ledger.applications[application_id]
+            app = self.master_state.applications[application_id]
             for container_id in job.pending:
-                self.placing.hand_over(app, app.containers[container_id], now)
-        self.placing.lease_free(now)
+                self.placement.hand_over(app, app.containers[container_id], now)
+        self.placement.lease_free(now)
 
     def _find(self, name: str, session: int) -> RemoteScheduler | None:
-        scheduler = self.placing.schedulers.get(name)
+        scheduler = self.placement.schedulers.get(name)
         if isinstance(scheduler, RemoteScheduler) and scheduler.session == session:
             return scheduler
         return None
 
     def _refuse(self, call_id: int, error: HrmError) -> None:
-        self.ledger.out.append(c.Refuse(call_id=call_id, error=error))
+        self.master_state.out.append(c.Refuse(call_id=call_id, error=error))
 
 
 def _checked(scheduler: RemoteScheduler, job: Job, claims: tuple[Claim, ...]) -> tuple[Claim, ...]:

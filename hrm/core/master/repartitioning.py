@@ -7,7 +7,7 @@ registers again, as it does after every break of its stream.
 
 from __future__ import annotations
 
-from hrm.core.master.state import Ledger
+from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import NodeName, NodeState
@@ -19,16 +19,16 @@ __all__ = ["Rebinding"]
 class Rebinding:
     """``pending``: callers that wait for a node's answer, with the time when they stop waiting."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
+    def __init__(self, master_state: MasterState) -> None:
+        self.master_state = master_state
         self.pending: dict[int, tuple[NodeName, float]] = {}
 
     def requested(self, event: e.RebindRequested) -> None:
-        node = self.ledger.nodes.get(event.node)
+        node = self.master_state.nodes.get(event.node)
         if node is None or node.state is NodeState.LOST:
             what = "no such node" if node is None else "that node is lost"
             error = NotFound(f"{what}: {event.node}; hrm nodes lists them")
-            self.ledger.out.append(c.Refuse(call_id=event.call_id, error=error))
+            self.master_state.out.append(c.Refuse(call_id=event.call_id, error=error))
             return
         message = c.RebindUnits(
             request_id=event.call_id,
@@ -36,8 +36,11 @@ class Rebinding:
             bound_cores=event.bound_cores,
             reserve_cores=event.reserve_cores,
         )
-        self.pending[event.call_id] = (node.name, event.now + self.ledger.bounds.rebind_timeout_s)
-        self.ledger.send(node, message)
+        self.pending[event.call_id] = (
+            node.name,
+            event.now + self.master_state.bounds.rebind_timeout_s,
+        )
+        self.master_state.send(node, message)
 
     def answered(self, event: e.RebindAnswered) -> None:
         """A node's answer; one that nobody waits for any more is dropped."""
@@ -46,10 +49,10 @@ class Rebinding:
         del self.pending[event.request_id]
         if event.accepted:
             reply = c.Reply(call_id=event.request_id, answer=c.Rebound(message=event.message))
-            self.ledger.out.append(reply)
+            self.master_state.out.append(reply)
         else:
             error = InvalidRequest(event.message)
-            self.ledger.out.append(c.Refuse(call_id=event.request_id, error=error))
+            self.master_state.out.append(c.Refuse(call_id=event.request_id, error=error))
 
     def woke(self, slept_s: float) -> None:
         """This master slept: the answers may be here, and not read yet."""
@@ -63,4 +66,4 @@ class Rebinding:
                 error = Unavailable(
                     f"{name} has not answered; hrm nodes shows how it is cut, then try again"
                 )
-                self.ledger.out.append(c.Refuse(call_id=call_id, error=error))
+                self.master_state.out.append(c.Refuse(call_id=call_id, error=error))

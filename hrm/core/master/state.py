@@ -40,7 +40,7 @@ from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.run_times import FinishTimes, RunTimes, length_bound
 from hrm.core.vocabulary.transitions import APPLICATION, CONTAINER, NODE, Lifecycle, Watch
 
-__all__ = ["Application", "Container", "Ledger", "Node"]
+__all__ = ["Application", "Container", "MasterState", "Node"]
 
 
 NO_UNIT = ResourceUnitId("")
@@ -86,7 +86,8 @@ class Application:
     (``hrm.core.vocabulary.wakefulness``).
 
     ``gang_min``: how many containers must be placed before the first of them may be, 0 once that is
-    so; see ``Placing.gang_of``. ``kept_bytes``: of an ended one, see ``core.master.holdings``.
+    so; see ``PlacementCoordinator.gang_of``. ``kept_bytes``: of an ended one, see
+    ``core.master.holdings``.
     """
 
     record: ApplicationRecord
@@ -171,7 +172,7 @@ class Node:
         return max(self.last_heard_s, self.excused_s)
 
 
-class Ledger:
+class MasterState:
     """All books of one master.
 
     Invariants:

@@ -156,7 +156,7 @@ def needs_room(core: MasterCore, event: e.MasterEvent) -> bool:
     given containers that it does not hear of."""
     match event:
         case e.ApplicationRegistered(application_id=""):
-            return core.ledger.submitted_as(event.owner, event.submission_key) is None
+            return core.master_state.submitted_as(event.owner, event.submission_key) is None
         case e.NodeRegistered():
             return core.nodes.needs_writing(event.node, event.owner)
         case e.NodeReported():

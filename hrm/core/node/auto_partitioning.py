@@ -59,9 +59,9 @@ __all__ = [
     "AutoBinding",
     "AutoBindingRules",
     "BindAnew",
-    "Look",
     "StayBound",
-    "look_at",
+    "UtilizationSample",
+    "sample_utilization",
 ]
 
 PAUSE_GROWTH_MAX = 16
@@ -84,7 +84,7 @@ class AutoBindingRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class UtilizationSample:
     """One measurement of a node with a partial binding.
 
     ``used``: cores in use at the unit of each GPU. ``needed``: bound cores with which somebody who
@@ -138,7 +138,7 @@ class AutoBinding:
         self.target: Binding | None = None
         self._target_at_s = 0.0
         self._seen: Binding | None = None
-        self._window: deque[Look] = deque(maxlen=rules.window)
+        self._window: deque[UtilizationSample] = deque(maxlen=rules.window)
         self._rest_until_s = -math.inf
         self._pause_s = rules.pause_s
         self._gpu_largest = (0, 0)
@@ -155,29 +155,35 @@ class AutoBinding:
         self._window.clear()
 
     def measured(
-        self, now: float, binding: Binding, target: Binding | None, look: Look, *, may_begin: bool
+        self,
+        now: float,
+        binding: Binding,
+        target: Binding | None,
+        sample: UtilizationSample,
+        *,
+        may_begin: bool,
     ) -> BindAnew | StayBound | None:
         """Take in a measurement; answers what to do now, None for nothing.
 
         ``binding`` is in force and is a partial one, ``target`` waits for units to become free.
         Without ``may_begin`` nothing new is begun.
         """
-        self._gpu_largest = _larger(self._gpu_largest, look.gpu_largest)
-        self._cpu_largest = _larger(self._cpu_largest, look.cpu_largest)
+        self._gpu_largest = _larger(self._gpu_largest, sample.gpu_largest)
+        self._cpu_largest = _larger(self._cpu_largest, sample.cpu_largest)
         if binding != self._seen:
             self._changed(now, binding)
         if target is not None:
             self._window.clear()
-            return self._draining(now, look) if self.owns(target) else None
+            return self._draining(now, sample) if self.owns(target) else None
         if self.target is not None:  # a person took it back
             self.target, self._rest_until_s = None, now + self.rules.pause_s
-        self._window.append(look)
+        self._window.append(sample)
         if not may_begin or now < self._rest_until_s or len(self._window) < self.rules.window:
             return None
         decision = self._more(binding) or self._fewer(binding)
         if decision is None or not self._serves_all(decision.binding):
             return None
-        if look.busy and (look.stream or not self.rules.drain_s):
+        if sample.busy and (sample.stream or not self.rules.drain_s):
             return None
         self.target, self._target_at_s = decision.binding, now
         return decision
@@ -190,8 +196,8 @@ class AutoBinding:
         self._pause_s = self.rules.pause_s
         self._window.clear()
 
-    def _draining(self, now: float, look: Look) -> StayBound | None:
-        if look.stream:
+    def _draining(self, now: float, sample: UtilizationSample) -> StayBound | None:
+        if sample.stream:
             why = "a stream's container is here, which draining would hold up"
         elif now - self._target_at_s >= self.rules.drain_s:
             why = f"the units have not become free within {self.rules.drain_s:g} s"
@@ -206,7 +212,7 @@ class AutoBinding:
     def _more(self, binding: Binding) -> BindAnew | None:
         last = self._window[-1]
         most = (last.cores - max(1, binding.reserve_cores)) // len(last.used)
-        if all(look.needed for look in self._window) and last.needed <= most:
+        if all(sample.needed for sample in self._window) and last.needed <= most:
             self._wanted = last.needed
             why = f"a container at {last.needed_at} waits for nothing but cores"
             return _bind(binding, last.needed, why)
@@ -219,16 +225,16 @@ class AutoBinding:
 
     def _fewer(self, binding: Binding) -> BindAnew | None:
         fewer = binding.bound_cores - 1
-        empty = not any(look.gpu_largest[0] for look in self._window)
+        empty = not any(sample.gpu_largest[0] for sample in self._window)
         if empty:
             self._wanted = 0
         if fewer < max(self.rules.cores_min, self._wanted) or not all(
-            look.cpu_short for look in self._window
+            sample.cpu_short for sample in self._window
         ):
             return None
         unit_id, used = max(self._means().items(), key=lambda item: item[1])
         idle = used < self.rules.idle_percent / 100 * fewer
-        if not empty and (not idle or any(look.needed for look in self._window)):
+        if not empty and (not idle or any(sample.needed for sample in self._window)):
             return None
         what = "no container was at a GPU"
         if not empty:
@@ -251,24 +257,24 @@ class AutoBinding:
         """Cores in use at each GPU's unit, on average of the window."""
         many = len(self._window)
         return {
-            unit_id: math.fsum(look.used.get(unit_id, 0.0) for look in self._window) / many
+            unit_id: math.fsum(sample.used.get(unit_id, 0.0) for sample in self._window) / many
             for unit_id in self._window[-1].used
         }
 
 
-def look_at(
+def sample_utilization(
     name: NodeName,
     hardware: Hardware,
     binding: Binding,
     units: Iterable[UnitQueue],
     cpu_percent: Mapping[ContainerId, float],
-) -> Look:
+) -> UtilizationSample:
     """What the units show now. ``cpu_percent``: of one CPU, by container; absent is 0."""
     queues = list(units)
     at_gpus = [queue for queue in queues if queue.unit.gpu is not None]
     elsewhere = [queue for queue in queues if queue.unit.gpu is None]
     needed, needed_at = _needed(name, hardware, binding, at_gpus)
-    return Look(
+    return UtilizationSample(
         cores=len(hardware.cores),
         used={
             queue.unit.unit_id: math.fsum(cpu_percent.get(x, 0.0) for x in queue.running) / 100

@@ -27,7 +27,12 @@ from dataclasses import dataclass, replace
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Entry
-from hrm.core.node.auto_partitioning import AutoBinding, AutoBindingRules, StayBound, look_at
+from hrm.core.node.auto_partitioning import (
+    AutoBinding,
+    AutoBindingRules,
+    StayBound,
+    sample_utilization,
+)
 from hrm.core.node.preemption import evictions
 from hrm.core.queue.resource_unit import UnitQueue, queues_of
 from hrm.core.vocabulary.feasibility import could_hold, demand_vector, fits
@@ -389,11 +394,11 @@ class NodeCore:
         if self.binding.mode is not BindingMode.PARTIAL or no_gpu:
             self._auto.forget()
             return
-        look = look_at(
+        sample = sample_utilization(
             self.name, self.hardware, self.binding, self.units.values(), dict(event.cpu_percent)
         )
         decision = self._auto.measured(
-            event.now, self.binding, self.target, look, may_begin=self.connected
+            event.now, self.binding, self.target, sample, may_begin=self.connected
         )
         if decision is None:
             return

@@ -1,8 +1,8 @@
-"""What a batch waiter is promised, and who may still start before it.
+"""The reservation of a batch waiter, and which containers may still start before it.
 
-Of the batch containers that wait at a resource unit, the first that does not fit is promised the
-moment at which it will, by the estimated ends of those that run. A later one may start before it if
-it will have ended by then, or if there is room for both then.
+Of the batch containers that wait at a resource unit, the first that does not fit has a reservation:
+the shadow time at which it will fit, by the estimated ends of those that run. A later one is
+backfilled if it will have ended by then, or if it fits into what is left over then (``extra``).
 
 That is about time, because it is time that is lost: a dozen short containers before a large one
 cost it nothing, one that takes a month in the same place costs it the month. But run times are
@@ -24,25 +24,26 @@ from typing import TypeAlias
 from hrm.core.messages.claims import PASSES_MAX
 from hrm.core.vocabulary.feasibility import Vector, fits, minus, plus
 
-__all__ = ["Held", "Promise"]
+__all__ = ["Held", "Reservation"]
 
 Held: TypeAlias = Iterable[tuple[float, Vector]]
 """What is held, and until when: never before now."""
 
 
 @dataclass(slots=True)
-class Promise:
-    """A waiter is to start at ``at_s``, which leaves ``spare``; ``passes`` may pass it until then.
+class Reservation:
+    """A waiter is to start at ``shadow_time_s``, which leaves ``extra``; ``passes`` may pass it
+    until then.
 
-    ``at_s`` is infinite where nobody knows when it could start.
+    ``shadow_time_s`` is infinite where nobody knows when it could start.
     """
 
-    at_s: float
-    spare: Vector
+    shadow_time_s: float
+    extra: Vector
     passes: int
 
     @classmethod
-    def to(cls, demand: Vector, passed: int, free: Vector, held: Held) -> Promise:
+    def to(cls, demand: Vector, passed: int, free: Vector, held: Held) -> Reservation:
         """To a waiter that ``passed`` have passed and for which ``free`` is too little."""
         at_s = math.inf
         for end_s, part in sorted(held, key=itemgetter(0)):
@@ -55,10 +56,10 @@ class Promise:
 
     def allows(self, part: Vector, until_s: float) -> bool:
         """May somebody start now who takes ``part`` until then?"""
-        return self.passes > 0 and (until_s <= self.at_s or fits(part, self.spare))
+        return self.passes > 0 and (until_s <= self.shadow_time_s or fits(part, self.extra))
 
     def passed_by(self, part: Vector, until_s: float) -> None:
         """Somebody has started who was allowed to."""
         self.passes -= 1
-        if until_s > self.at_s:
-            self.spare = minus(self.spare, part)
+        if until_s > self.shadow_time_s:
+            self.extra = minus(self.extra, part)

@@ -44,7 +44,7 @@ from functools import partial
 from typing import NamedTuple
 
 from hrm.core.messages.claims import PASSES_MAX, Entry
-from hrm.core.queue.reservation import Held, Promise
+from hrm.core.queue.reservation import Held, Reservation
 from hrm.core.vocabulary.feasibility import Vector, capacity_vector, fits, minus, plus, pooled_part
 from hrm.core.vocabulary.model import ContainerId, ResourceUnit, ResourceUnitId, WorkloadClass
 
@@ -108,7 +108,7 @@ def startable(
     if stream_left:
         return
     first: Entry | None = None
-    promise: Promise | None = None
+    reservation: Reservation | None = None
     begun: list[tuple[float, Vector]] = []
     for entry in batch_waiting:
         if not fits(entry.demand, free):
@@ -117,11 +117,11 @@ def startable(
             continue
         until_s = now + duration_s(entry)
         if first is not None:
-            if promise is None:
-                promise = Promise.to(first.demand, first.passed, free, (*held(), *begun))
-            if not promise.allows(entry.demand, until_s):
+            if reservation is None:
+                reservation = Reservation.to(first.demand, first.passed, free, (*held(), *begun))
+            if not reservation.allows(entry.demand, until_s):
                 continue
-            promise.passed_by(entry.demand, until_s)
+            reservation.passed_by(entry.demand, until_s)
         free = minus(free, entry.demand)
         begun.append((until_s, entry.demand))
         yield entry
@@ -178,10 +178,9 @@ class UnitQueue:
         queue each is in; all share one.
         A container is in exactly one of ``running``, ``stream_waiting``, ``batch_waiting``; the
         waiting dictionaries are in order of arrival and hold only their own class.
-        ``stream_room`` is the capacity less the demands of all streams here, running or waiting,
-        and less the pooled part of the siblings': what one more stream could have if all batch
-        containers went. It may be negative.
-        ``version`` rises with every change.
+        ``stream_headroom`` is the capacity less the demands of all streams here, running or
+        waiting, and less the pooled part of the siblings': what one more stream could have if all
+        batch containers went. It may be negative. ``version`` rises with every change.
     """
 
     __slots__ = (
@@ -193,7 +192,7 @@ class UnitQueue:
         "line",
         "pool",
         "running",
-        "stream_room",
+        "stream_headroom",
         "stream_waiting",
         "unit",
         "version",
@@ -204,7 +203,7 @@ class UnitQueue:
         self.gpu_only = unit.gpu_only
         self.capacity = capacity_vector(unit)
         self.free = self.capacity
-        self.stream_room = self.capacity
+        self.stream_headroom = self.capacity
         self.running: dict[ContainerId, Entry] = {}
         self.stream_waiting: dict[ContainerId, Entry] = {}
         self.batch_waiting: dict[ContainerId, Entry] = {}
@@ -223,9 +222,9 @@ class UnitQueue:
             for entry in self.running.values():
                 sibling.free = minus(sibling.free, pooled_part(entry.demand))
             for entry in sibling._streams():
-                self.stream_room = minus(self.stream_room, pooled_part(entry.demand))
+                self.stream_headroom = minus(self.stream_headroom, pooled_part(entry.demand))
             for entry in self._streams():
-                sibling.stream_room = minus(sibling.stream_room, pooled_part(entry.demand))
+                sibling.stream_headroom = minus(sibling.stream_headroom, pooled_part(entry.demand))
         owner.pool.append(self)
         owner.pool.sort(key=lambda queue: queue.unit.gpu is None)
         self.pool = owner.pool
@@ -389,7 +388,7 @@ class UnitQueue:
         started: list[Entry] = []
         left: list[tuple[UnitQueue, ContainerId]] = []
         firsts: dict[UnitQueue, Entry] = {}
-        promises: dict[UnitQueue, Promise] = {}
+        reservations: dict[UnitQueue, Reservation] = {}
         for container_id, queue in list(self.line.items()):
             if queue not in units:
                 continue
@@ -398,17 +397,21 @@ class UnitQueue:
                 until_s = now + duration_s(entry)
                 bound = [x for x in firsts if x is queue or x._has_rest(firsts[x])]
                 for each in bound:
-                    if each not in promises:
+                    if each not in reservations:
                         first, held = firsts[each], each._held(now)
-                        promises[each] = Promise.to(first.demand, first.passed, each.free, held)
-                parts = [(promises[x], _seen_from(x, queue, entry)) for x in bound]
-                if all(promise.allows(part, until_s) for promise, part in parts) and not any(
+                        reservations[each] = Reservation.to(
+                            first.demand, first.passed, each.free, held
+                        )
+                parts = [(reservations[x], _seen_from(x, queue, entry)) for x in bound]
+                if all(
+                    reservation.allows(part, until_s) for reservation, part in parts
+                ) and not any(
                     owner.batch_waiting[waiter].passed >= PASSES_MAX
                     and (owner is queue or owner._has_rest(owner.batch_waiting[waiter]))
                     for owner, waiter in left
                 ):
-                    for promise, part in parts:
-                        promise.passed_by(part, until_s)
+                    for reservation, part in parts:
+                        reservation.passed_by(part, until_s)
                     started.append(queue.run(entry, now))
                     continue
             elif not fits(entry.demand, queue._room()):
@@ -433,7 +436,7 @@ class UnitQueue:
 
     def _room(self) -> Vector:
         """See ``UnitImage.room``."""
-        if self.stream_room == self.capacity:
+        if self.stream_headroom == self.capacity:
             return self.capacity
         room = _less_streams(self.capacity, self.running.values())
         others = (x.pooled() for q in self.pool if q is not self for x in q.running.values())
@@ -523,11 +526,11 @@ class UnitQueue:
         yield from (x for x in self.running.values() if x.workload_class is WorkloadClass.STREAM)
 
     def _count_stream(self, entry: Entry, how: Callable[[Vector, Vector], Vector]) -> None:
-        """Keep ``stream_room`` when a stream comes (``minus``) or goes (``plus``)."""
+        """Keep ``stream_headroom`` when a stream comes (``minus``) or goes (``plus``)."""
         if entry.workload_class is WorkloadClass.STREAM:
             for queue in self.pool:
                 demand = entry.demand if queue is self else pooled_part(entry.demand)
-                queue.stream_room = how(queue.stream_room, demand)
+                queue.stream_headroom = how(queue.stream_headroom, demand)
 
     def _take(self, demand: Vector) -> None:
         if len(self.pool) == 1:

@@ -226,12 +226,12 @@ class _Play:
             self._narrow()
         return starts_s, at_once
 
-    def _start(self) -> tuple[Bools, Bools, _Promises]:
+    def _start(self) -> tuple[Bools, Bools, _Reservations]:
         """Let start who may, as ``startable``; answers where a stream is left, where somebody did,
         and what is promised to those who are left."""
         stream_left: Bools = np.zeros(len(self.at), np.bool_)
         begun: Bools = np.zeros(len(self.at), np.bool_)
-        promises = _Promises(self)
+        promises = _Reservations(self)
         for place in np.flatnonzero(self.waiting.any(axis=1)).tolist():
             here, stream, wanted = self.waiting[place], self.stream[place], self.wanted[place]
             fitting = here & _fit(wanted, self.free)
@@ -274,8 +274,8 @@ class _Play:
         self.at, self.index, self.open = self.at[left], self.index[left], self.open[left]
 
 
-class _Promises:
-    """``promise.Promise`` to the first waiter of each unit, made when a later one could start."""
+class _Reservations:
+    """``Reservation`` to the first waiter of each unit, made when a later one could start."""
 
     def __init__(self, play: _Play) -> None:
         units = len(play.at)
@@ -283,7 +283,7 @@ class _Promises:
         self.place: Ints = np.full(units, -1)
         self.made: Bools = np.zeros(units, np.bool_)
         self.at: Floats = np.full(units, np.inf)
-        self.spare: Ints = np.zeros((_DIMENSIONS, units), np.int64)
+        self.extra: Ints = np.zeros((_DIMENSIONS, units), np.int64)
         self.passes: Ints = np.zeros(units, np.int64)
 
     def to(self, left: Bools, place: int) -> None:
@@ -297,12 +297,12 @@ class _Promises:
             return
         self._make(units[~self.made[units]])
         short = self.play.at[units] + durations[units] <= self.at[units]
-        fitting = _fit(parts[:, units], self.spare[:, units])
+        fitting = _fit(parts[:, units], self.extra[:, units])
         allowed = (self.passes[units] > 0) & (short | fitting)
         starts[units[~allowed]] = False
         self.passes[units[allowed]] -= 1
         long = units[allowed & ~short]
-        self.spare[:, long] -= parts[:, long]
+        self.extra[:, long] -= parts[:, long]
 
     def _make(self, units: Ints) -> None:
         if not len(units):
@@ -318,7 +318,7 @@ class _Promises:
         at = np.where(enough.any(axis=0), ends[enough.argmax(axis=0), each], np.inf)
         last = np.maximum(0, (ends <= at).sum(axis=0) - 1)
         self.at[units] = at
-        self.spare[:, units] = free[last, :, each].T - wanted
+        self.extra[:, units] = free[last, :, each].T - wanted
         self.passes[units] = play.passes[places, units]
         self.made[units] = True
 

@@ -38,8 +38,8 @@ class ClusterView(Columns):
     view is for one round: unit images are read when first asked for. ``renew`` makes it fit for the
     next round, at the cost of what has changed.
 
-    Attributes, each with one row a unit: ``free``, ``total`` and ``stream_room`` (what the streams
-    of the unit leave to one more, see ``UnitQueue``), shape (rows, 4) in the order of
+    Attributes, each with one row a unit: ``free``, ``total`` and ``stream_headroom`` (what the
+    streams of the unit leave to one more, see ``UnitQueue``), shape (rows, 4) in the order of
     ``feasibility.DIMENSIONS``; ``waiting_stream``, ``waiting_batch``, ``waiting_limit``,
     ``version``, ``gpu_only`` and ``open``, shape (rows,). Rows that are not open to the demand
     being placed, or that the round may not use, are closed: see ``open_to`` and ``keep_open``.
@@ -178,7 +178,7 @@ class ClusterView(Columns):
             return False
         return bool(fitting_rows(demand, state.total[rows]).all())
 
-    def rows_with_room(
+    def immediately_feasible(
         self, demand: Vector, workload_class: WorkloadClass, first: int, many: int
     ) -> Ints:
         """The first ``many`` rows, from row ``first`` on and round, at which one would start at
@@ -328,7 +328,7 @@ class ClusterView(Columns):
         """Rows where a stream of ``demand`` would fit if batch made way; shape (rows,)."""
         asked = np.flatnonzero(demand)
         leaves: Bools = np.all(
-            self.stream_room[:, asked] >= np.asarray(demand, np.int64)[asked], axis=1
+            self.stream_headroom[:, asked] >= np.asarray(demand, np.int64)[asked], axis=1
         )
         return leaves
 

@@ -327,4 +327,4 @@ def _numbers(queue: UnitQueue | None, version: int, limit: int) -> tuple[int, ..
     assert queue is not None
     waiting = queue if len(queue.pool) == 1 else queue.image()
     counts = (len(waiting.stream_waiting), len(waiting.batch_waiting), version + 1, limit)
-    return queue.free + queue.stream_room + counts
+    return queue.free + queue.stream_headroom + counts

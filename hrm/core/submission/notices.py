@@ -8,7 +8,7 @@ the simulator's, so that what the simulator proves of ends and leases is what ru
 
 from __future__ import annotations
 
-from hrm.core.master.state import Ledger
+from hrm.core.master.state import MasterState
 from hrm.core.messages import events as e
 from hrm.core.messages import submissions as m
 from hrm.core.vocabulary.model import (
@@ -98,7 +98,7 @@ def application_end(command: m.EndHolder | m.EndLinked, now: float) -> e.Applica
 
 
 def driver_event(
-    record: m.SubmissionRecord, status: ContainerStatus, ledger: Ledger, now: float
+    record: m.SubmissionRecord, status: ContainerStatus, master_state: MasterState, now: float
 ) -> m.DriverLaunched | m.DriverEnded | None:
     """The event, or None where the container neither runs nor has ended.
 
@@ -115,7 +115,7 @@ def driver_event(
         return None
     end = status.end
     linked = ApplicationId("".join(record.application_ids[-1:]))
-    app = ledger.applications.get(linked)
+    app = master_state.applications.get(linked)
     killed = (
         app is not None
         and app.record.state is ApplicationState.KILLED

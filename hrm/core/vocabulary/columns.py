@@ -30,7 +30,7 @@ class Columns(abc.ABC):
         return self.table[:, 0:4]
 
     @property
-    def stream_room(self) -> Ints:
+    def stream_headroom(self) -> Ints:
         return self.table[:, 4:8]
 
     @property

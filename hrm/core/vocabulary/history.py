@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hrm.core.vocabulary.model import ApplicationState, EndCause
 from hrm.core.vocabulary.quick import quick
 
-__all__ = ["Barred", "Refused", "Reign", "Service", "StateEvent"]
+__all__ = ["ExclusionState", "Refused", "Reign", "Service", "StateEvent"]
 
 
 class Refused(enum.Enum):
@@ -21,7 +21,7 @@ class Refused(enum.Enum):
     REFUSED = "refused"
 
 
-class Barred(enum.Enum):
+class ExclusionState(enum.Enum):
     """In place of a state: does a node get new containers of an application, or of all?"""
 
     EXCLUDED = "excluded"

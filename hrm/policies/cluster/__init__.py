@@ -19,7 +19,7 @@ from hrm.policies import models
 from hrm.policies.cluster.heuristics import Demand, Ect, LeastLoaded, MinMin, MinWait, Random
 from hrm.policies.cluster.hosted import HostedPolicy
 from hrm.policies.cluster.ldwp import Ldwp, LdwpSet, schema_wanted
-from hrm.policies.host import HostBounds, Mode
+from hrm.policies.guard import HostBounds, Mode
 from hrm.policies.models import Model
 
 __all__ = ["HEURISTIC", "HEURISTICS", "LEARNED", "load"]
@@ -49,7 +49,7 @@ def load(
         rng: of ``random``; the others draw nothing.
         model: of a learned policy; None: the newest of ``state_dir`` and of HRM's own.
         hosted: False gives the learned policy itself, without fallback, for experiments.
-        mode, heartbeat_s, clock_s, bounds: of the host (``hrm.policies.host``).
+        mode, heartbeat_s, clock_s, bounds: of the host (``hrm.policies.guard``).
 
     Raises:
         InvalidConfig: no such policy; or its model is damaged or of another shape.

@@ -1,4 +1,4 @@
-"""A learned cluster policy under ``hrm.policies.host``: what may be doubted about a placement.
+"""A learned cluster policy under ``hrm.policies.guard``: what may be doubted about a placement.
 
 The rules, in the order in which they are asked. Before the network: its features are those of this
 HRM (else it is never asked), the type of task is one it knows, there are about as many nodes as
@@ -18,7 +18,7 @@ import numpy as np
 from hrm.core.pipeline.model import Choice, ClusterPolicy, ClusterView, TaskId, TaskSpec
 from hrm.policies.cluster.features import Bools, completion_s, usable
 from hrm.policies.cluster.ldwp import Learned, told
-from hrm.policies.host import Answer, Doubt, Host, HostBounds, Mode, Reason
+from hrm.policies.guard import Answer, Doubt, HostBounds, Mode, PolicyGuard, Reason
 from hrm.policies.models import Model
 
 __all__ = ["HostedPolicy"]
@@ -58,7 +58,7 @@ class HostedPolicy:
         self._heuristic = heuristic
         self._heartbeat_s = heartbeat_s
         self._proposed = False
-        self.host: Host[_Question, int] = Host(
+        self.host: PolicyGuard[_Question, int] = PolicyGuard(
             policy=model.kind,
             kind="cluster",
             heuristic=heuristic.name,

@@ -128,7 +128,7 @@ def load_hosted(
     """The node policy ``said`` (``parse``) for an agent; a learned one is hosted and begins in its
     shadow.
 
-    ``sampled_at``, ``clock_s``: as for ``HostedPolicy`` and ``Host``.
+    ``sampled_at``, ``clock_s``: as for ``HostedPolicy`` and ``PolicyGuard``.
 
     Raises:
         InvalidConfig: no policy or score of that name.

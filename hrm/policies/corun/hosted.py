@@ -1,4 +1,4 @@
-"""A learned node policy under ``hrm.policies.host``: what may be doubted about a dispatch.
+"""A learned node policy under ``hrm.policies.guard``: what may be doubted about a dispatch.
 
 One question is one call: what of all that is ready starts where. The rules, in the order in which
 they are asked. Before the policy: it fits this HRM (else it is never asked), the node was sampled
@@ -40,7 +40,7 @@ from hrm.core.pipeline.node_messages import RunOutcome, SubtaskTiming
 from hrm.policies.corun.metrics import METRICS
 from hrm.policies.corun.room import Room
 from hrm.policies.corun.scores import CoRunScore
-from hrm.policies.host import Answer, Doubt, Host, HostBounds, Mode, Reason
+from hrm.policies.guard import Answer, Doubt, HostBounds, Mode, PolicyGuard, Reason
 
 __all__ = ["BUDGET_S", "SCHEMA", "SLICE_S", "FiniteScore", "HostedPolicy"]
 
@@ -117,7 +117,7 @@ class HostedPolicy:
         self._caps = caps
         self._expected: dict[SubtaskKey, tuple[float, float]] = {}
         """Of what is ready: since when, and what it was expected to take from then on."""
-        self.host: Host[NodeView, _Plan] = Host(
+        self.host: PolicyGuard[NodeView, _Plan] = PolicyGuard(
             policy=learned.name,
             kind="node",
             heuristic=heuristic.name,

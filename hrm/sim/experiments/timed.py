@@ -295,7 +295,7 @@ class TimedCluster:
         self.master = _Server(self)
         self.schedulers = {
             name: self.master if setup.centralised else _Server(self)
-            for name in self.core.placing.schedulers
+            for name in self.core.placement.schedulers
         }
         self.nodes: dict[str, _Node] = {}
         for index in range(setup.nodes):
@@ -338,7 +338,7 @@ class TimedCluster:
         finally:
             gc.enable()
         negotiator = self.core.negotiator
-        schedulers = self.core.placing.schedulers.values()
+        schedulers = self.core.placement.schedulers.values()
         self.counts["rounds"] = sum(scheduler.rounds for scheduler in schedulers)
         self.counts["retries"] = sum(scheduler.retries for scheduler in schedulers)
         self.counts["queued"] = negotiator.queued
@@ -354,7 +354,7 @@ class TimedCluster:
         if isinstance(event, e.ClaimsProposed):
             self._count_stale(event.proposal)
         elif isinstance(event, e.SchedulerWoken):
-            in_flight = self.core.placing.schedulers[event.scheduler].in_flight
+            in_flight = self.core.placement.schedulers[event.scheduler].in_flight
             if in_flight is None:
                 self._looked[event.scheduler] = len(self._claimed)
         begun_s = self.tally.clock()

@@ -21,7 +21,7 @@ from hrm.core.pipeline.model import ClusterPolicy, LearningEstimates, NodePolicy
 from hrm.policies import cluster as cluster_policies
 from hrm.policies import corun
 from hrm.policies.corun.told import ToldStdm
-from hrm.policies.host import Mode
+from hrm.policies.guard import Mode
 from hrm.sim.pipelines.interference import World
 from hrm.sim.pipelines.run import Policies
 from hrm.sim.pipelines.scenario import Scenario, Worker

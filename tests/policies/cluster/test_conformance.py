@@ -15,7 +15,7 @@ from hrm.core.pipeline.model import ClusterPolicy, TaskId
 from hrm.errors import InvalidConfig
 from hrm.policies.cluster import HEURISTICS, LEARNED, load
 from hrm.policies.cluster.features import Layout
-from hrm.policies.host import Mode
+from hrm.policies.guard import Mode
 from tests.policies.cluster.views import all_fit, mlp_model, set_model, task_of, view_of
 
 Make = Callable[[int], ClusterPolicy]

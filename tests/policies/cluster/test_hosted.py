@@ -16,7 +16,7 @@ from hrm.policies.cluster import HEURISTIC, load
 from hrm.policies.cluster.features import TASK_FIELDS, Layout
 from hrm.policies.cluster.hosted import HostedPolicy
 from hrm.policies.cluster.ldwp import Ldwp, LdwpSet
-from hrm.policies.host import Mode
+from hrm.policies.guard import Mode
 from hrm.policies.models import Model
 from tests.policies.cluster.views import all_fit, mlp_model, set_model, task_of, view_of
 

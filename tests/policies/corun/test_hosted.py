@@ -20,7 +20,7 @@ from hrm.policies.corun import HEURISTIC, HostedPolicy, Stdm, load, load_hosted
 from hrm.policies.corun.hosted import SLICE_S, FiniteScore
 from hrm.policies.corun.room import Room
 from hrm.policies.corun.scores import Oracle
-from hrm.policies.host import HostBounds, Mode
+from hrm.policies.guard import HostBounds, Mode
 from tests.policies.corun.worlds import Known, gpu, node_view, subtask, views
 
 TIMES = Known({"edges": 8.0, "faces": 9.0}, {"edges": 1.0, "faces": 3.0})

@@ -20,7 +20,7 @@ from hrm.core.scheduling.replica import Replica
 from hrm.core.scheduling.scheduler import Job, Scheduler
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import ApplicationId, Followed, WorkloadClass
-from hrm.sim import words
+from hrm.sim import event_format
 from hrm.sim.network import CALL_TIMEOUT_S, Stream
 from hrm.sim.plan import RemotePlan
 from hrm.sim.policies import load
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hrm.sim.master import MasterProcess
     from hrm.sim.world import World
 
-__all__ = ["Outside", "SchedulerEnd"]
+__all__ = ["RemoteSchedulerProcess", "SchedulerEnd"]
 
 _SUBSCRIBE_TIMEOUT_S = 3.0
 _RECONNECT_S = 0.2
@@ -52,7 +52,7 @@ class _Subscribed:
     bounds: Bounds
 
 
-class Outside:
+class RemoteSchedulerProcess:
     """One remote scheduler over all its lives.
 
     ``up``: its process lives. ``at_lease``: what happens to it when it is next given the lease.
@@ -108,7 +108,7 @@ class Outside:
     def behind(self) -> str:
         """Why it is not yet where the master is; empty when it is."""
         core, session = self.world.master.core, self._session
-        book = None if core is None else core.placing.schedulers.get(self.name)
+        book = None if core is None else core.placement.schedulers.get(self.name)
         if session is None or session.replica is None or not isinstance(book, RemoteScheduler):
             return f"{self.name} is not subscribed"
         if session.number != book.session or session.replica.sequence != book.sequence:
@@ -124,7 +124,7 @@ class Outside:
 class _Session:
     """One subscription, from its beginning to its end."""
 
-    def __init__(self, outside: Outside) -> None:
+    def __init__(self, outside: RemoteSchedulerProcess) -> None:
         self.outside = outside
         self.world = outside.world
         self.clock = outside.clock
@@ -163,7 +163,7 @@ class _Session:
             self.world.log.say(self.outside.name, f"subscribed as {self.number}")
         elif isinstance(message, StateChanged) and self.replica is not None:
             self._offset_s = message.now - self.clock.now
-            self.world.log.say(self.outside.name, f"takes in {words.of_change(message)}")
+            self.world.log.say(self.outside.name, f"takes in {event_format.of_change(message)}")
             self.replica.apply(message)
             self.world.oracle.copies.taken(
                 self.outside.name, self._epoch, self.number, self.replica
@@ -262,7 +262,9 @@ class _Session:
         view.keep_open(lease.units if lease else None)
         token = lease.token if lease else 0
         proposal = self.replica.scheduler.choose(job, view, token, self._now())
-        self.world.log.say(self.outside.name, words.of_command(c.ProposeClaims(proposal=proposal)))
+        self.world.log.say(
+            self.outside.name, event_format.of_command(c.ProposeClaims(proposal=proposal))
+        )
         event = e.ClaimsProposed(
             now=0.0,
             proposal=proposal,
@@ -390,7 +392,7 @@ class SchedulerEnd:
             return
         core = self._master.core
         assert core is not None
-        bounds = core.ledger.bounds
+        bounds = core.master_state.bounds
         hello = Bounds(
             waiting_limit=bounds.waiting_limit,
             wait_max_s=bounds.wait_max_s,
@@ -400,7 +402,7 @@ class SchedulerEnd:
         )
         self._ready = True
         self._stream.send_to_client(
-            _Subscribed(core.epoch, core.ledger.epoch_id, self._session, hello)
+            _Subscribed(core.epoch, core.master_state.epoch_id, self._session, hello)
         )
         for message in self._outbox:
             self._stream.send_to_client(message)

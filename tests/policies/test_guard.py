@@ -14,13 +14,13 @@ import pytest
 
 from hrm.core.pipeline.model import Device, NodeView, Start, SubtaskKey, TaskId
 from hrm.errors import InvalidRequest, NotFound
-from hrm.policies.host import (
+from hrm.policies.guard import (
     Answer,
     Doubt,
-    Host,
     HostBounds,
     Hosts,
     Mode,
+    PolicyGuard,
     Reason,
     canary_place,
     mode_of,
@@ -42,8 +42,8 @@ def made(
     mode: Mode = Mode.ON,
     clock: Clock | None = None,
     **bounds: Any,
-) -> Host[int, int]:
-    return Host(
+) -> PolicyGuard[int, int]:
+    return PolicyGuard(
         policy="clever",
         kind="cluster",
         heuristic="plain",
@@ -147,7 +147,9 @@ def test_three_slow_answers_in_a_row_open_the_breaker_for_a_minute() -> None:
     assert (status.seconds_p50, status.seconds_p99) == pytest.approx((0.002, 0.002), abs=2e-4)
 
 
-def _live(host: Host[int, int], seconds: float, start: float, response: dict[bool, float]) -> float:
+def _live(
+    host: PolicyGuard[int, int], seconds: float, start: float, response: dict[bool, float]
+) -> float:
     """One task a second, whose response depends on who decided; answers the end."""
     now = start
     while now < start + seconds:
@@ -262,7 +264,7 @@ def test_a_restart_does_not_undo_a_fall_back() -> None:
 def test_a_policy_of_nodes_lives_under_the_same_host() -> None:
     """Stage 2 has other questions and answers: views of a node, and lists of what to start."""
     key = SubtaskKey(TaskId("t"), "s")
-    host: Host[NodeView, list[Start]] = Host(
+    host: PolicyGuard[NodeView, list[Start]] = PolicyGuard(
         policy="iawp",
         kind="node",
         heuristic="pats",

@@ -6,20 +6,20 @@ import asyncio
 
 import pytest
 
-from hrm.master.turns import REPORTS_AT_ONCE, Turns
+from hrm.master.report_throttle import REPORTS_AT_ONCE, ReportThrottle
 
 TIMEOUT_S = 10.0
 
 
 async def test_a_report_waits_for_nothing_where_no_scheduler_has_work() -> None:
-    turn = Turns().of_report()
+    turn = ReportThrottle().of_report()
 
     with pytest.raises(StopIteration):
         turn.send(None)
 
 
 async def test_a_report_waits_while_a_scheduler_has_work_and_no_longer() -> None:
-    turns = Turns()
+    turns = ReportThrottle()
     turns.step_due()
     turns.step_due()
     order: list[str] = []
@@ -39,7 +39,7 @@ async def test_a_report_waits_while_a_scheduler_has_work_and_no_longer() -> None
 
 
 async def test_reports_are_let_in_in_time_where_schedulers_always_have_work() -> None:
-    turns = Turns()
+    turns = ReportThrottle()
     turns.step_due()
     reports = [turns.of_report() for _ in range(3 * REPORTS_AT_ONCE)]
 
@@ -47,7 +47,7 @@ async def test_reports_are_let_in_in_time_where_schedulers_always_have_work() ->
 
 
 async def test_a_node_that_goes_away_while_it_waits_holds_up_nobody() -> None:
-    turns = Turns()
+    turns = ReportThrottle()
     turns.step_due()
     gone, here = (asyncio.create_task(turns.of_report()) for _ in range(2))
     await asyncio.sleep(0)

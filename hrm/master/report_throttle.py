@@ -12,13 +12,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-__all__ = ["REPORTS_AT_ONCE", "REPORT_DELAY_MAX_S", "Turns"]
+__all__ = ["REPORTS_AT_ONCE", "REPORT_DELAY_MAX_S", "ReportThrottle"]
 
 REPORT_DELAY_MAX_S = 0.1
 REPORTS_AT_ONCE = 64
 
 
-class Turns:
+class ReportThrottle:
     """Invariant: ``_next`` is set iff reports wait, and comes in time for the first of them."""
 
     def __init__(self) -> None:

@@ -63,7 +63,7 @@ def deliver_all(cluster: VirtualCluster, schedulers: Iterable[VirtualScheduler])
 
 
 def has_all(cluster: VirtualCluster, scheduler: VirtualScheduler) -> bool:
-    book = cluster.master.placing.schedulers[scheduler.name]
+    book = cluster.master.placement.schedulers[scheduler.name]
     assert isinstance(book, remote.RemoteScheduler)
     if book.units or book.changed_jobs or book.room:
         return False
@@ -110,7 +110,7 @@ def test_a_remote_scheduler_places_streams_gangs_and_batch() -> None:
         assert "pending" not in cluster.states(app)
         assert "assigned" not in cluster.states(app)
     assert cluster.running() == 8
-    mirror = cluster.master.placing.schedulers["outside"]
+    mirror = cluster.master.placement.schedulers["outside"]
     assert mirror.placed == 8
     assert mirror.jobs == {}
 
@@ -123,7 +123,7 @@ def test_what_ends_makes_room_for_a_remote_scheduler_too() -> None:
     second = submit_to(cluster, "outside", 2)
     cluster.advance(30)
     assert cluster.states(second) == {"pending": 2}
-    assert "outside" in cluster.master.placing.schedulers, "it backs off, but it is heard"
+    assert "outside" in cluster.master.placement.schedulers, "it backs off, but it is heard"
     cluster.finish(first)
     cluster.settle()
     assert cluster.states(second) == {"running": 2}
@@ -144,7 +144,7 @@ def test_the_jobs_of_a_lost_scheduler_go_to_another(how: str) -> None:
         assert outside.dropped
     cluster.settle()
     assert cluster.states(app) == {"running": 2}
-    assert list(cluster.master.placing.schedulers) == ["scheduler-1"]
+    assert list(cluster.master.placement.schedulers) == ["scheduler-1"]
     VirtualScheduler(cluster, "outside")
 
 
@@ -249,7 +249,7 @@ def test_claims_are_checked_against_what_was_asked_for() -> None:
 
 
 def queues(cluster: VirtualCluster, app: ApplicationId) -> list[UnitQueue]:
-    state = cluster.master.ledger.state
+    state = cluster.master.master_state.state
     return [
         queue
         for queue in (state.queue(row) for row in state.rows.values())
@@ -310,7 +310,7 @@ def test_a_remote_scheduler_sees_that_units_share_their_cores() -> None:
     app = submit_to(cluster, "outside", 2, resources=replace(ON_GPU, vcores=4))
     cluster.settle()
     assert cluster.states(app) == {"running": 1, "pending": 1}
-    assert_same(outside.replica.state, cluster.master.ledger.state)
+    assert_same(outside.replica.state, cluster.master.master_state.state)
     assert {row[0] for row in outside.replica.state.view().free.tolist()} == {0}
     cpu = submit_to(cluster, "outside", 1)
     cluster.settle()
@@ -331,7 +331,7 @@ def test_units_that_share_cores_are_never_sent_apart(monkeypatch: pytest.MonkeyP
     apps = [submit_to(cluster, "outside", 4, resources=ON_GPU) for _ in range(3)]
     cluster.settle()
     assert [cluster.states(app) for app in apps] == [{"running": 4}] * 3
-    assert_same(outside.replica.state, cluster.master.ledger.state)
+    assert_same(outside.replica.state, cluster.master.master_state.state)
 
 
 @settings(max_examples=60, deadline=None)
@@ -387,8 +387,8 @@ def test_snapshot_and_deltas_are_the_state(
         if number % 3 == 0:
             deliver_all(cluster, outside.values())
             for each in outside.values():
-                assert_same(each.replica.state, cluster.master.ledger.state)
-                mirror = cluster.master.placing.schedulers[each.name]
+                assert_same(each.replica.state, cluster.master.master_state.state)
+                mirror = cluster.master.placement.schedulers[each.name]
                 assert {x: list(j.pending) for x, j in each.scheduler.jobs.items()} == {
                     x: list(j.pending) for x, j in mirror.jobs.items()
                 }
@@ -401,4 +401,4 @@ def test_snapshot_and_deltas_are_the_state(
     assert cluster.running() == 0
     for each in outside.values():
         assert each.scheduler.jobs == {}
-        assert_same(each.replica.state, cluster.master.ledger.state)
+        assert_same(each.replica.state, cluster.master.master_state.state)

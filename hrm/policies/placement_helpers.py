@@ -28,12 +28,12 @@ __all__ = [
     "Ints",
     "by_score",
     "first_row",
+    "immediately_feasible",
     "in_order",
     "in_turn",
     "in_turn_with_room",
     "may_still_wait",
-    "rows_that_let_wait",
-    "rows_with_room",
+    "queueable",
     "to_shortest_queue",
     "used_share",
     "with_nones",
@@ -55,14 +55,14 @@ def first_row(index: int, view: ClusterView) -> int:
     return int(index * GOLDEN_SECTION % 1.0 * view.units)
 
 
-def rows_with_room(view: ClusterView, placement: Placement) -> Ints:
+def immediately_feasible(view: ClusterView, placement: Placement) -> Ints:
     """Rows at which a container of ``placement`` would start at once, in row order."""
     nobody_before = view.waiting_before(placement.workload_class) == 0
     room = view.open & nobody_before & fitting_rows(placement.demand, view.free)
     return np.flatnonzero(room)
 
 
-def rows_that_let_wait(view: ClusterView, placement: Placement, now: float) -> tuple[Ints, Floats]:
+def queueable(view: ClusterView, placement: Placement, now: float) -> tuple[Ints, Floats]:
     """Rows at which one more may wait under both bounds, in row order, with the wait at each.
 
     The wait is Algorithm 1's: estimated seconds for batch, stream waiters for streams. Where only
@@ -91,7 +91,7 @@ def may_still_wait(
     waiters = view.waiting_at(row)
     limit = min(placement.waiting_limit, int(view.waiting_limit[row]))
     if placement.workload_class is WorkloadClass.STREAM:
-        endless = not leaves(view.stream_room[row].tolist(), placement.demand)
+        endless = not leaves(view.stream_headroom[row].tolist(), placement.demand)
         return waiters < limit, float(view.waiting_stream[row]) + ENDLESS * endless
     if waiters >= limit:
         return False, math.inf
@@ -130,7 +130,7 @@ def in_turn_with_room(
     chosen: list[int] = []
     while len(chosen) < len(entries):
         left = entries[len(chosen) :]
-        turn = view.rows_with_room(demand, workload_class, cursor, len(left))
+        turn = view.immediately_feasible(demand, workload_class, cursor, len(left))
         if not len(turn):
             break
         if not view.apply_all(turn, left[: len(turn)], now):
@@ -208,7 +208,7 @@ def to_shortest_queue(
     """Let entries wait where the fewest wait; of equals at the first row."""
     if not entries:
         return []
-    rows, _ = rows_that_let_wait(view, placement, now)
+    rows, _ = queueable(view, placement, now)
 
     def again(row: int) -> tuple[bool, float]:
         return may_still_wait(view, placement, row, now)[0], float(view.waiting_at(row))

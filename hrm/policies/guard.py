@@ -44,11 +44,11 @@ __all__ = [
     "Answer",
     "Decided",
     "Doubt",
-    "Host",
     "HostBounds",
     "HostStatus",
     "Hosts",
     "Mode",
+    "PolicyGuard",
     "Reason",
     "ShadowRecord",
     "Watchdog",
@@ -252,7 +252,7 @@ class _Counters:
     fallbacks: dict[Reason, int] = field(default_factory=dict)
 
 
-class Host(Generic[V, D]):
+class PolicyGuard(Generic[V, D]):
     """One learned policy beside its heuristic.
 
     Args:
@@ -491,13 +491,13 @@ class Hosts:
     ) -> None:
         """``modes``: as set in an earlier life, by policy; ``keep`` is called with them when one
         falls back by itself: only people move a mode up, not a restart."""
-        self._hosts: dict[str, Host[object, object]] = {}
+        self._hosts: dict[str, PolicyGuard[object, object]] = {}
         self._keep = keep
         self.modes: dict[str, Mode] = dict(modes or {})
 
-    def add(self, host: Host[V, D]) -> None:
+    def add(self, host: PolicyGuard[V, D]) -> None:
         """``host`` answers from now on for its policy, in the mode that was set for it."""
-        held: Host[object, object] = host  # type: ignore[assignment]  # only told, never asked
+        held: PolicyGuard[object, object] = host  # type: ignore[assignment]  # only told, never asked
         self._hosts[host.policy] = held
         host.on_roll_back = partial(self._rolled_back, host.policy)
         if host.policy in self.modes:

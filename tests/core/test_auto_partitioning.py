@@ -19,9 +19,9 @@ from hrm.core.node.auto_partitioning import (
     AutoBinding,
     AutoBindingRules,
     BindAnew,
-    Look,
     StayBound,
-    look_at,
+    UtilizationSample,
+    sample_utilization,
 )
 from hrm.core.node.core import NodeCore
 from hrm.core.queue.resource_unit import queues_of
@@ -56,11 +56,11 @@ RULES = AutoBindingRules(window=3, pause_s=100.0, drain_s=20.0)
 PARTIAL = Binding(mode=BindingMode.PARTIAL, bound_cores=2, reserve_cores=2)
 
 
-def look(gpu0: float = 0.0, gpu1: float = 0.0, **more: Any) -> Look:
+def look(gpu0: float = 0.0, gpu1: float = 0.0, **more: Any) -> UtilizationSample:
     """Cores used at each GPU; one container of one core is there where anything is used."""
     some = gpu0 + gpu1 > 0
     more = {"gpu_largest": (1, 100) if some else (0, 0), "busy": some, **more}
-    return Look(cores=8, used={GPU0: gpu0, GPU1: gpu1}, **more)
+    return UtilizationSample(cores=8, used={GPU0: gpu0, GPU1: gpu1}, **more)
 
 
 def cut_by(binding: Binding) -> tuple[ResourceUnit, ...]:
@@ -74,7 +74,7 @@ class Script:
         self.auto, self.binding, self.now = AutoBinding(rules, cut_by), binding, 0.0
         self.whys: list[str] = []
 
-    def feed(self, looks: Iterable[Look], *, may_begin: bool = True) -> list[int]:
+    def feed(self, looks: Iterable[UtilizationSample], *, may_begin: bool = True) -> list[int]:
         """The bound cores after each measurement."""
         after = []
         for each in looks:
@@ -195,7 +195,7 @@ def test_a_steady_load_moves_the_border_one_way_at_most(
 # --- draining -------------------------------------------------------------------------------------
 
 
-def drained(auto: AutoBinding, begin_s: float, looks: Iterable[Look]) -> list[float]:
+def drained(auto: AutoBinding, begin_s: float, looks: Iterable[UtilizationSample]) -> list[float]:
     """When it gives up, measured every second while units drain."""
     target, gave_up = auto.target, []
     for step, each in enumerate(looks):
@@ -258,9 +258,9 @@ def test_a_look_tells_who_waits_for_cores_alone() -> None:
         queue.enqueue(Entry(ContainerId(name), WorkloadClass.BATCH, demand, 60.0))
         queue.start_all(0.0)
 
-    def seen() -> Look:
+    def seen() -> UtilizationSample:
         percents = {ContainerId("a"): 60.0, ContainerId("b"): 70.0}
-        return look_at(NAME, MACHINE, binding, queues.values(), percents)
+        return sample_utilization(NAME, MACHINE, binding, queues.values(), percents)
 
     put("a", GPU0, ON_GPU)
     assert seen() == look(0.6)
@@ -309,7 +309,7 @@ class Cluster(VirtualCluster):
     def bound_cores(self) -> int:
         """What the master believes; it must be what the node says."""
         self.advance(1.0)
-        told = self.master.ledger.nodes[NAME].units
+        told = self.master.master_state.nodes[NAME].units
         assert told == tuple(queue.unit for queue in self.node.core.units.values())
         (cores,) = {unit.capacity.vcores for unit in told if unit.gpu is not None}
         assert cores == self.node.core.binding.bound_cores

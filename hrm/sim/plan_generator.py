@@ -38,7 +38,7 @@ from hrm.sim.plan import (
 )
 from hrm.sim.policies import POLICIES
 from hrm.sim.room import demand_of, how_many
-from hrm.sim.submission_drawing import draw_submission_bounds, draw_submissions
+from hrm.sim.submission_plan_generator import draw_submission_bounds, draw_submissions
 
 __all__ = ["draw", "must_run_at_once"]
 
