@@ -169,7 +169,9 @@ def test_no_promise_is_broken_where_run_times_are_known(
         first = next(iter(queue.batch_waiting.values()), None)
         if first is not None and not fits(first.demand, queue.free):
             made = Reservation.to(first.demand, first.passed, queue.free, queue._held(now))
-            assert made.shadow_time_s <= promised_s.setdefault(first.container_id, made.shadow_time_s)
+            assert made.shadow_time_s <= promised_s.setdefault(
+                first.container_id, made.shadow_time_s
+            )
 
     def until(time_s: float) -> None:
         nonlocal now
