@@ -24,12 +24,12 @@ import grpc.aio
 
 from benchmarks.processes import BenchmarkError
 from benchmarks.scheduling.cells import NODE_SLOTS, TASK, node_names
-from hrm import wire
 from hrm.core.vocabulary.model import Resources, WorkloadClass
 from hrm.rpc import MESSAGE_BYTES_MAX
 from hrm.v1 import admin_pb2, admin_pb2_grpc, application_pb2_grpc, common_pb2, node_pb2_grpc
 from hrm.v1 import application_pb2 as app_pb
 from hrm.v1 import node_pb2 as node_pb
+from hrm.wire import codec
 
 __all__ = ["Agents", "Application", "run"]
 
@@ -327,7 +327,7 @@ class Application:
         """Register and attach."""
         request = app_pb.RegisterApplicationRequest(
             name="bench", user="bench", submission_key=self._key,
-            declared_class=wire.WORKLOAD_CLASS[self._class],
+            declared_class=codec.WORKLOAD_CLASS[self._class],
         )  # fmt: skip
         metadata = self._agents.metadata
         answer = await self._stub.Register(request, metadata=metadata, timeout=_CALL_LIMIT_S)

@@ -27,7 +27,8 @@ from benchmarks.common import (
     write_json,
     write_results,
 )
-from hrm.core.pipeline.model import (
+from hrm.core.vocabulary.model import NodeName
+from hrm.pipelines.core.model import (
     ClusterPolicy,
     ClusterView,
     Device,
@@ -36,12 +37,11 @@ from hrm.core.pipeline.model import (
     TaskId,
     TaskSpec,
 )
-from hrm.core.vocabulary.model import NodeName
-from hrm.policies.cluster import HEURISTICS, load
-from hrm.policies.cluster.features import NODE_FIELDS, TASK_FIELDS, TYPES, Layout
-from hrm.policies.cluster.hosted import HostedPolicy
-from hrm.policies.cluster.ldwp import SET_SCHEMA
-from hrm.policies.cluster.networks import mlp_shapes, set_shapes
+from hrm.pipelines.policies.cluster import HEURISTICS, load
+from hrm.pipelines.policies.cluster.features import NODE_FIELDS, TASK_FIELDS, TYPES, Layout
+from hrm.pipelines.policies.cluster.hosted import HostedPolicy
+from hrm.pipelines.policies.cluster.ldwp import SET_SCHEMA
+from hrm.pipelines.policies.cluster.networks import mlp_shapes, set_shapes
 from hrm.policies.guard import Mode
 from hrm.policies.models import Model
 

@@ -5,7 +5,7 @@ all others. So two tables: ``METHODS`` has the bytes of a message by method, jud
 parsed; ``FIELDS`` the length of each text and the number of elements of each list, by message and
 field, judged before a value of it is used. A field that is in neither table is a mistake that a
 test finds. What a number means, and whether texts fit together, is judged where protobuf becomes a
-dataclass (``hrm.wire`` and its siblings); nothing there meets more than is allowed here.
+dataclass (``hrm.wire.codec`` and its siblings); nothing there meets more than is allowed here.
 
 Bounds are far beyond real use, and follow from the system where it has one: Linux starts no program
 with an argument or a variable of more than 128 KiB, or with more than some 2 MiB of both. A program

@@ -10,7 +10,7 @@ What counts as visible is Unicode's own division, as ``str.isprintable`` reads i
 no format character (Cf: the bidirectional marks, joiners, the byte order mark), no surrogate, no
 line or paragraph separator, nothing private or unassigned. Spaces other than U+0020 stay. So do
 combining marks, and letters of other scripts that look like ours: an id is confined to ASCII
-(``hrm.wire.to_name``), a name is not.
+(``hrm.wire.codec.to_name``), a name is not.
 
 A backslash stays as it is, since paths and patterns are full of them: what is shown is for reading,
 not for reading back. ``--output json`` has the truth, in JSON's escapes (``json_shown``).

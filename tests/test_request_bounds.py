@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 import hrm.v1
 from hrm import request_bounds as rb
-from hrm import wire
 from hrm.core.vocabulary.model import ContainerEnd, EndCause, Shortcut
 from hrm.errors import InvalidRequest
 from hrm.v1 import application_pb2, node_pb2
+from hrm.wire import codec
 
 MODULES = [name for _, name, _ in pkgutil.iter_modules(hrm.v1.__path__) if name.endswith("_pb2")]
 REGISTER = "/hrm.v1.ApplicationService/Register"
@@ -165,10 +165,10 @@ def test_short_messages_are_not_looked_at_and_need_not_be(data: bytes) -> None:
 
 def test_what_our_own_programs_pass_on_is_cut_to_the_bound() -> None:
     long = "é" * 100_000
-    shortcut = wire.from_shortcut(Shortcut(name="a", state="off", note=long, why_missed=long))
+    shortcut = codec.from_shortcut(Shortcut(name="a", state="off", note=long, why_missed=long))
     assert rb.violation(shortcut) == ""
     assert shortcut.note.endswith("…")
-    assert wire.to_shortcuts([shortcut])[0].note == shortcut.note
+    assert codec.to_shortcuts([shortcut])[0].note == shortcut.note
     end = ContainerEnd(cause=EndCause.LAUNCH_FAILED, message=long)
     assert len(end.message) > rb.TEXT
 
@@ -176,9 +176,9 @@ def test_what_our_own_programs_pass_on_is_cut_to_the_bound() -> None:
 @pytest.mark.parametrize("name", ["-x", ".x", "..", "", "a b", "a\0", "a\n", "é", "a/b", "a" * 254])
 def test_what_is_no_id(name: str) -> None:
     with pytest.raises(InvalidRequest, match="field is"):
-        wire.to_name(name, "field")
+        codec.to_name(name, "field")
 
 
 @pytest.mark.parametrize("name", ["a", "node-1", "_x", "7", "a.b_c-d", "a" * 253])
 def test_what_is_an_id(name: str) -> None:
-    assert wire.to_name(name, "field") == name
+    assert codec.to_name(name, "field") == name

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from hrm import state_wire
 from hrm.core.messages.state_changes import StateChanged
 from hrm.core.vocabulary.model import ContainerEnd, EndCause, Gpu, NodeName, WorkloadClass
 from hrm.core.vocabulary.partitioning import Binding, BindingMode, Core, Hardware
 from hrm.testing.remote import VirtualScheduler
 from hrm.testing.virtual import SMALL, VirtualCluster
 from hrm.v1 import scheduler_pb2 as pb
+from hrm.wire import shared_state as state_wire
 
 MACHINE = Hardware(
     cores=tuple(Core(number) for number in range(4)),

@@ -32,17 +32,17 @@ LONG_FUNCTIONS: dict[str, str] = {}
 """``path:function`` -> why its natural shape is longer."""
 
 RUN_BY_NAME = {
-    "hrm/agent/shim.py": "started by its path, so that it imports nothing",
+    "hrm/agent/containers/shim.py": "started by its path, so that it imports nothing",
     "hrm/spark/build.py": "started by its path in spark-env.sh, so that it imports little",
     "hrm/spark/rehearsal.py": "an application, given to spark-submit by its path",
-    "hrm/sim/pipelines/learning.py": "named as text, module:factory, where somebody learns",
+    "hrm/pipelines/sim/learning.py": "named as text, module:factory, where somebody learns",
     "hrm/core/invariants.py": "for tests and simulations, the user's own among them",
-    "hrm/core/pipeline/invariants.py": "for tests and simulations, the user's own among them",
+    "hrm/pipelines/core/invariants.py": "for tests and simulations, the user's own among them",
 }
 """Modules that nothing needs to import, and how they run instead."""
 
-PRINTERS = ("hrm/cli/", "hrm/agent/shim.py", "hrm/agent/daemon.py", "hrm/agent/__main__.py",
-            "hrm/master/daemon.py", "hrm/scheduler/daemon.py", "hrm/spark/build.py")  # fmt: skip
+PRINTERS = ("hrm/cli/", "hrm/agent/containers/shim.py", "hrm/agent/daemon.py",
+            "hrm/agent/__main__.py", "hrm/master/daemon.py", "hrm/scheduler/daemon.py", "hrm/spark/build.py")  # fmt: skip
 """Where print() may be: programs whose output it is. Everybody else logs."""
 
 PRAGMA = re.compile(r"  # (?:nosec|noqa|type: ignore|fmt:).*$")

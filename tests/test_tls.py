@@ -17,7 +17,7 @@ from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined
 
 from hrm import certificates, errors, rpc, rpc_server, tls
 from hrm.config import MasterSettings, load
-from hrm.pipeline import Client
+from hrm.pipelines import Client
 from hrm.tls_server import ServerTls, listen, server_tls
 from tests.conftest import PATIENCE
 

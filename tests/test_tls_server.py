@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from hrm import certificates, errors
-from hrm.agent.log_links import LogLinks
-from hrm.agent.logs import LogPages, Logs
+from hrm.agent.containers.log_links import LogLinks
+from hrm.agent.containers.logs import LogPages, Logs
 from hrm.certificates import Pair
 from hrm.tls_server import ServerTls
 from tests.test_tls import SERVING, Authority, ask, ours, serving

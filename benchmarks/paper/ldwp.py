@@ -3,7 +3,7 @@
     python -m benchmarks.paper.ldwp [--quick] [--json FILE] [--seeds 10] [--processes 1]
                                     [--runs FILE]
 
-The cluster of table 4 (``hrm.sim.pipelines``) runs the production cores under pairs of policies,
+The cluster of table 4 (``hrm.pipelines.sim``) runs the production cores under pairs of policies,
 ``cluster+node``. Seeds are split: learned weights come from 0 to 99, the best heuristic pair and
 IAWP's variant are chosen on 100 to 119, what is reported was measured on 1000 to 1019 with frozen
 weights. Every throughput stands beside what arrived and beside the fluid bound. At the paper's

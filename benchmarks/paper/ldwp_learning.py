@@ -30,11 +30,11 @@ from benchmarks.common import CONSOLE
 from benchmarks.paper.ldwp_plots import draw_learning
 from benchmarks.paper.ldwp_report import cell, changes, changes_table
 from benchmarks.paper.ldwp_runs import TEST_FIRST, Run, Setting, run_of, scenario_of
-from hrm.core.pipeline.model import ClusterPolicy, ClusterView
+from hrm.pipelines.core.model import ClusterPolicy, ClusterView
+from hrm.pipelines.sim.policies import policies
+from hrm.pipelines.sim.run import simulate
+from hrm.pipelines.sim.scenario import arrivals
 from hrm.sim.experiments.metrics import interval
-from hrm.sim.pipelines.policies import policies
-from hrm.sim.pipelines.run import simulate
-from hrm.sim.pipelines.scenario import arrivals
 
 __all__ = ["Curve", "Online", "curve_jobs", "curves", "main", "online", "plateau", "train_first"]
 
@@ -187,9 +187,9 @@ def _learner(path: Path, seed: int, *, new: bool) -> ClusterPolicy:
     from hrm.learn.dqn import Hyper, Learner
     from hrm.learn.q_networks import FlatBrain, fresh
     from hrm.learn.rewards import Rewards
+    from hrm.pipelines.policies.cluster.features import Layout
+    from hrm.pipelines.policies.cluster.networks import mlp_shapes
     from hrm.policies import models
-    from hrm.policies.cluster.features import Layout
-    from hrm.policies.cluster.networks import mlp_shapes
 
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(seed)

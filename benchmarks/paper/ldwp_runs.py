@@ -20,20 +20,13 @@ from typing import Any
 
 import numpy as np
 
+from hrm.pipelines.sim import profiles as tables
+from hrm.pipelines.sim.bounds import Fluid
+from hrm.pipelines.sim.measures import Result
+from hrm.pipelines.sim.policies import policies
+from hrm.pipelines.sim.run import simulate
+from hrm.pipelines.sim.scenario import APPLICATIONS, Change, Scenario, Work, arrivals, workers
 from hrm.policies import models
-from hrm.sim.pipelines import profiles as tables
-from hrm.sim.pipelines.bounds import Fluid
-from hrm.sim.pipelines.measures import Result
-from hrm.sim.pipelines.policies import policies
-from hrm.sim.pipelines.run import simulate
-from hrm.sim.pipelines.scenario import (
-    APPLICATIONS,
-    Change,
-    Scenario,
-    Work,
-    arrivals,
-    workers,
-)
 
 __all__ = ["TEST_FIRST", "Job", "Run", "Setting", "bound_of", "run_all", "run_of", "scenario_of"]
 

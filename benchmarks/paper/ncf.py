@@ -4,7 +4,8 @@
 
 ``DIR``: the measurements of ``ncf_data``. Subtask profiles (``benchmarks/pipelines``) are a second
 table where their file is there. Every method has the same held-out applications, the same known
-cells and the same number of trials; what measures best is what ``hrm.policies.corun`` ships.
+cells and the same number of trials; what measures best is what ``hrm.pipelines.policies.corun``
+ships.
 
 Source: LDWP + IAWP, section 3.3 and figure 4; what must be reported, section 6.
 """

@@ -20,8 +20,8 @@ import numpy as np
 from benchmarks.paper.ncf_data import Measured
 from benchmarks.paper.ncf_methods import Fold, folds
 from hrm.learn.ncf import Settings, fresh, learn_cells, train
-from hrm.policies.corun.ncf import Network
-from hrm.policies.corun.predictors import Floats, Gaussian
+from hrm.pipelines.policies.corun.ncf import Network
+from hrm.pipelines.policies.corun.predictors import Floats, Gaussian
 
 __all__ = ["STEPS", "curve"]
 

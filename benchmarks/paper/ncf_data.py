@@ -26,10 +26,10 @@ from typing import Any
 
 import numpy as np
 
-from hrm.core.pipeline.model import Row, size_bucket
 from hrm.errors import InvalidRequest
-from hrm.policies.corun.metrics import METRICS, scaled_size, scaled_speedup
-from hrm.policies.corun.predictors import Floats
+from hrm.pipelines.core.model import Row, size_bucket
+from hrm.pipelines.policies.corun.metrics import METRICS, scaled_size, scaled_speedup
+from hrm.pipelines.policies.corun.predictors import Floats
 
 __all__ = ["SHARES", "Measured", "Pair", "read_igniter", "read_profiles"]
 

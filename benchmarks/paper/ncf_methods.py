@@ -21,8 +21,8 @@ from scipy.stats import spearmanr
 
 from benchmarks.paper.ncf_data import SHARES, Measured, Pair
 from hrm.learn.ncf import Settings, train
-from hrm.policies.corun.ncf import NeuralFilter
-from hrm.policies.corun.predictors import (
+from hrm.pipelines.policies.corun.ncf import NeuralFilter
+from hrm.pipelines.policies.corun.predictors import (
     Floats,
     Gaussian,
     MatrixFactors,
@@ -30,8 +30,8 @@ from hrm.policies.corun.predictors import (
     Neighbours,
     Predictor,
 )
-from hrm.policies.corun.scores import cosine, joint_excess
-from hrm.policies.corun.slowdowns import Slowdowns
+from hrm.pipelines.policies.corun.scores import cosine, joint_excess
+from hrm.pipelines.policies.corun.slowdowns import Slowdowns
 
 __all__ = [
     "METHODS",

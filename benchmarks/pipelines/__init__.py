@@ -1,7 +1,7 @@
 """Four real pipelines, measured: video synopsis, intrusion detection, face recognition, detection.
 
 The applications of table 5 of the LDWP and IAWP paper, and a YOLO-style detector, written with
-``hrm.pipeline``. The frames are generated (with their truth) or read from the user's files; the
+``hrm.pipelines``. The frames are generated (with their truth) or read from the user's files; the
 CPU versions use OpenCV and numpy on one thread, the GPU versions PyTorch. README.md tells more.
 """
 

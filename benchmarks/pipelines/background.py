@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from benchmarks.pipelines import devices
 from benchmarks.pipelines.frames import Video, video
-from hrm.pipeline.definition import Pipeline, Step
+from hrm.pipelines.client.definition import Pipeline, Step
 
 __all__ = ["Foreground", "add_steps", "clean", "model_background", "unpack"]
 

@@ -1,7 +1,7 @@
 """Mixed tasks of the real pipelines on a real cluster, with every pair of policies; one agent dies.
 
 Each pair gets a new cluster (``live``): a master and two agents. The same tasks go to it through
-``hrm.pipeline.Client``, some at a time; when half of them have ended and the second node has work,
+``hrm.pipelines.Client``, some at a time; when half of them have ended and the second node has work,
 its agent is killed with SIGKILL and stays away. Every answer is held against that of
 ``Pipeline.run_here`` (``answers``), and every task must end once: at the client, and in the
 master's log.
@@ -29,11 +29,12 @@ from benchmarks.pipelines import PIPELINES, live, profile
 from benchmarks.pipelines.answers import ANSWERS, Answer, same
 from benchmarks.pipelines.live import Cluster, Decisions
 from benchmarks.processes import BenchmarkError, interruptible
-from hrm.core.pipeline.model import Device
 from hrm.errors import HrmError, InvalidConfig
-from hrm.pipeline import Client, Pipeline, Task, TaskResult
-from hrm.policies import corun, models
-from hrm.policies.cluster import HEURISTIC, HEURISTICS, LEARNED
+from hrm.pipelines import Client, Pipeline, Task, TaskResult
+from hrm.pipelines.core.model import Device
+from hrm.pipelines.policies import corun
+from hrm.pipelines.policies.cluster import HEURISTIC, HEURISTICS, LEARNED
+from hrm.policies import models
 
 __all__ = ["Job", "Pair", "Run", "add_arguments", "main", "pairs", "run_pair"]
 

@@ -18,7 +18,7 @@ from benchmarks.pipelines import devices
 from benchmarks.pipelines.anchors import ANCHORS, STRIDES
 from benchmarks.pipelines.frames import Video, chunks, video
 from benchmarks.pipelines.tubes import overlap
-from hrm.pipeline.definition import Pipeline
+from hrm.pipelines.client.definition import Pipeline
 
 __all__ = [
     "Candidates",

@@ -34,7 +34,7 @@ from benchmarks.pipelines.portraits import (
     identity,
 )
 from hrm.errors import InvalidConfig
-from hrm.pipeline.definition import Pipeline
+from hrm.pipelines.client.definition import Pipeline
 
 __all__ = ["Crops", "Encodings", "Matches", "Photos", "compare", "pipeline"]
 

@@ -17,7 +17,7 @@ from benchmarks.pipelines import scale_space
 from benchmarks.pipelines.background import add_steps
 from benchmarks.pipelines.frames import Video
 from benchmarks.pipelines.scale_space import Blobs
-from hrm.pipeline.definition import Pipeline
+from hrm.pipelines.client.definition import Pipeline
 
 __all__ = ["ZONE", "Intrusions", "Path", "follow", "pipeline", "zone_of"]
 

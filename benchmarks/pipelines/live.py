@@ -34,12 +34,12 @@ from benchmarks.processes import (
 from hrm import rpc
 from hrm.master.node_policies import NodePolicies
 from hrm.master.policy_service import save_modes
-from hrm.pipeline import Client
-from hrm.policies import corun
-from hrm.policies.cluster import LEARNED
+from hrm.pipelines import Client
+from hrm.pipelines.policies import corun
+from hrm.pipelines.policies.cluster import LEARNED
+from hrm.pipelines.sim.scenario import NODE_TYPES, NodeType
+from hrm.pipelines.sim.worker import MEMORY_SHARE
 from hrm.policies.guard import Mode
-from hrm.sim.pipelines.scenario import NODE_TYPES, NodeType
-from hrm.sim.pipelines.worker import MEMORY_SHARE
 from hrm.v1 import policy_pb2
 from hrm.v1.policy_pb2_grpc import PolicyServiceStub
 

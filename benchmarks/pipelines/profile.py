@@ -28,9 +28,9 @@ from benchmarks.common import CONSOLE, median
 from benchmarks.pipelines import PIPELINES, devices
 from benchmarks.pipelines.frames import Video
 from benchmarks.pipelines.portraits import Album
-from hrm.core.pipeline.model import Device
 from hrm.errors import NotFound
-from hrm.pipeline.definition import Pipeline, Step
+from hrm.pipelines.client.definition import Pipeline, Step
+from hrm.pipelines.core.model import Device
 
 __all__ = ["PROFILES", "SIZES_MB", "input_of", "load", "merged", "pinned", "profile", "run"]
 

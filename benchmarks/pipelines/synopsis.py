@@ -15,7 +15,7 @@ import numpy.typing as npt
 from benchmarks.pipelines import devices, tubes
 from benchmarks.pipelines.background import add_steps, unpack
 from benchmarks.pipelines.tubes import Arrangement, Tube
-from hrm.pipeline.definition import Pipeline
+from hrm.pipelines.client.definition import Pipeline
 
 __all__ = ["Synopsis", "pipeline", "stitch"]
 

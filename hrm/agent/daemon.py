@@ -30,27 +30,26 @@ from dataclasses import replace
 import grpc.aio
 import structlog
 
-from hrm import descriptors, rpc, tls, wire
+from hrm import descriptors, rpc, tls
 from hrm.agent import isolation as isolating
-from hrm.agent import shim
-from hrm.agent.containers import Containers, Ended
+from hrm.agent.containers import shim
+from hrm.agent.containers.containers import Containers, Ended
+from hrm.agent.containers.log_links import LogLinks
+from hrm.agent.containers.logs import Logs
+from hrm.agent.containers.own_log import configure_logging
+from hrm.agent.containers.processes import Processes
 from hrm.agent.disk import DiskWatch
-from hrm.agent.gpu_sockets import GpuSockets
+from hrm.agent.gpu.mps import Mps
+from hrm.agent.gpu.sockets import GpuSockets
 from hrm.agent.housekeeping import Housekeeping
 from hrm.agent.link import Link
-from hrm.agent.log_links import LogLinks
-from hrm.agent.logs import Logs
 from hrm.agent.machine import Machine, describe, ending, keep_binding
-from hrm.agent.mps import Mps
 from hrm.agent.orders import to_event
-from hrm.agent.own_log import configure_logging
 from hrm.agent.parts import CommandOf, shuffle_service, spark_commands
-from hrm.agent.pipeline_runtime import PipelineRuntime
-from hrm.agent.processes import Processes
 from hrm.agent.reports import Reports
 from hrm.agent.server import serve
-from hrm.agent.shortcuts import Shortcuts
 from hrm.agent.shuffle import SHUFFLE_DIR, ShuffleService
+from hrm.agent.startup.shortcuts import Shortcuts
 from hrm.agent.tracker import Sample, Tracker
 from hrm.config import AgentSettings
 from hrm.core.messages import commands as c
@@ -65,9 +64,11 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
 )
 from hrm.errors import HrmError, InvalidConfig
+from hrm.pipelines.agent.runtime import PipelineRuntime
 from hrm.text import shortened
 from hrm.tls_server import server_tls
 from hrm.v1 import node_pb2
+from hrm.wire import codec
 
 __all__ = ["READY_FILE", "Agent", "run"]
 
@@ -339,7 +340,7 @@ class Agent:
                     answer = node_pb2.RebindingAnswer(
                         request_id=command.request_id,
                         accepted=command.accepted,
-                        message=shortened(command.message, wire.TEXT_LENGTH_MAX),
+                        message=shortened(command.message, codec.TEXT_LENGTH_MAX),
                     )
                     self._link.send(node_pb2.NodeMessage(rebinding=answer))
                     _log.info("asked for another binding", answer=command.message)

@@ -34,7 +34,7 @@ from pathlib import Path
 
 import structlog
 
-from hrm.agent.shim import EXIT_FILE
+from hrm.agent.containers.shim import EXIT_FILE
 
 __all__ = ["DiskUse", "DiskWatch", "Measured", "blind", "measure"]
 

@@ -8,9 +8,9 @@ import time
 
 import structlog
 
-from hrm.agent import file_cache
-from hrm.agent.containers import Containers
-from hrm.agent.driver import files_dir, files_of
+from hrm.agent.containers import file_cache
+from hrm.agent.containers.containers import Containers
+from hrm.agent.drivers.driver_process import files_dir, files_of
 from hrm.agent.shuffle import ShuffleService
 from hrm.config import AgentSettings
 from hrm.core.node.core import NodeCore

@@ -25,17 +25,16 @@ import pynvml
 import structlog
 
 from hrm import ownership
-from hrm.agent import shim
-from hrm.agent.container_dir import Ended, StopOrder
-from hrm.agent.device_memory import DeviceMemory, NvmlDeviceMemory
-from hrm.agent.gpu_devices import GpuDevices, find_gpu_devices
+from hrm.agent.containers import shim
+from hrm.agent.containers.container_dir import Ended, StopOrder
+from hrm.agent.gpu.device_memory import DeviceMemory, NvmlDeviceMemory
+from hrm.agent.gpu.devices import GpuDevices, find_gpu_devices
 from hrm.agent.hardware import cores as hardware_cores
 from hrm.agent.hardware import find_gpus, numa_distances
 from hrm.agent.isolation import Detection, detect
-from hrm.agent.pipeline_share import PipelineShare, set_aside
 from hrm.agent.run_as import RunAs
+from hrm.agent.startup.warm import reserved_mib
 from hrm.agent.tracker import memory_message
-from hrm.agent.warm import reserved_mib
 from hrm.config import AgentSettings
 from hrm.core.node.auto_partitioning import AutoBindingRules
 from hrm.core.node.core import NodeCore
@@ -52,6 +51,7 @@ from hrm.core.vocabulary.model import (
 from hrm.core.vocabulary.partitioning import Binding, BindingMode, Hardware, cut
 from hrm.durable import write_durably
 from hrm.errors import InvalidConfig, InvalidRequest
+from hrm.pipelines.agent.share import PipelineShare, set_aside
 
 __all__ = ["Machine", "auto_binding", "describe", "ending", "keep_binding", "load_binding"]
 

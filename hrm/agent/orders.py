@@ -5,10 +5,10 @@ The core judges the epoch of each: what a master of the past says changes nothin
 
 from __future__ import annotations
 
-from hrm import wire
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import ContainerId
 from hrm.v1 import common_pb2, node_pb2
+from hrm.wire import codec
 
 __all__ = ["to_event"]
 
@@ -22,14 +22,14 @@ def to_event(message: node_pb2.MasterMessage, now: float) -> e.NodeEvent | None:
     epoch = message.epoch
     match message.WhichOneof("message"):
         case "assign":
-            return e.AssignReceived(now=now, epoch=epoch, spec=wire.to_spec(message.assign))
+            return e.AssignReceived(now=now, epoch=epoch, spec=codec.to_spec(message.assign))
         case "stop":
             stop = message.stop
             return e.StopReceived(
                 now=now,
                 epoch=epoch,
                 container_id=ContainerId(stop.container_id),
-                cause=wire.to_end(common_pb2.ContainerEnd(cause=stop.cause)).cause,
+                cause=codec.to_end(common_pb2.ContainerEnd(cause=stop.cause)).cause,
                 reason=stop.reason,
                 grace_s=stop.grace_s,
                 only_if_waiting=stop.only_if_waiting,
@@ -41,11 +41,11 @@ def to_event(message: node_pb2.MasterMessage, now: float) -> e.NodeEvent | None:
         case "rebind":
             rebind = message.rebind
             return e.RebindReceived(
-                now=now, epoch=epoch, request_id=rebind.request_id, **wire.to_binding(rebind)
+                now=now, epoch=epoch, request_id=rebind.request_id, **codec.to_binding(rebind)
             )
         case "set_class":
             changed = message.set_class
-            workload_class = wire.to_class(changed.workload_class, "set_class.workload_class")
+            workload_class = codec.to_class(changed.workload_class, "set_class.workload_class")
             if workload_class is None:
                 return None
             return e.ContainerClassSet(

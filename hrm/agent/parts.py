@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from hrm.agent import file_cache
-from hrm.agent.driver import driver_launch, files_dir
+from hrm.agent.containers import file_cache
+from hrm.agent.drivers.driver_process import driver_launch, files_dir
 from hrm.agent.machine import Machine
-from hrm.agent.shortcuts import Shortcuts
 from hrm.agent.shuffle import SHUFFLE_DIR, ShuffleService
+from hrm.agent.startup.shortcuts import Shortcuts
 from hrm.config import AgentSettings
 from hrm.core.vocabulary.model import ContainerSpec, Gpu
 from hrm.errors import InvalidConfig

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hrm import wire
-from hrm.agent.logs import Logs
+from hrm.agent.containers.logs import Logs
+from hrm.agent.gpu.mps import Mps
 from hrm.agent.machine import Machine
-from hrm.agent.mps import Mps
-from hrm.agent.shortcuts import Shortcuts
+from hrm.agent.startup.shortcuts import Shortcuts
 from hrm.agent.tracker import Sample
 from hrm.config import AgentSettings
 from hrm.core.messages import commands as c
 from hrm.core.node.core import NodeCore
 from hrm.core.vocabulary.model import ContainerStatus
 from hrm.v1 import common_pb2, node_pb2
+from hrm.wire import codec
 
 __all__ = ["Reports"]
 
@@ -57,7 +57,7 @@ class Reports:
             incarnation=machine.incarnation,
             host=settings.host,
             endpoint=self.endpoint,
-            resource_units=[wire.from_unit(unit) for unit in self._core.offers],
+            resource_units=[codec.from_unit(unit) for unit in self._core.offers],
             containers=[self.status(status) for status in self._core.statuses()],
             isolation=machine.isolation.driver.name,
             spark_versions=self._spark_versions,
@@ -72,9 +72,9 @@ class Reports:
     def heartbeat(self, command: c.SendHeartbeat) -> node_pb2.NodeHeartbeat:
         shortcuts = self._shortcuts.report() if self._shortcuts is not None else ()
         return node_pb2.NodeHeartbeat(
-            usage=wire.from_usage(self.sample.node) if self.sample else None,
+            usage=codec.from_usage(self.sample.node) if self.sample else None,
             containers=[self.status(status) for status in command.statuses],
-            shortcuts=[wire.from_shortcut(shortcut) for shortcut in shortcuts],
+            shortcuts=[codec.from_shortcut(shortcut) for shortcut in shortcuts],
         )
 
     def status(self, status: ContainerStatus) -> common_pb2.ContainerStatus:
@@ -88,4 +88,4 @@ class Reports:
                 stderr_url=self._logs.page(status.container_id, "stderr"),
                 usage=used,
             )
-        return wire.from_status(status)
+        return codec.from_status(status)

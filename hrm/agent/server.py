@@ -1,9 +1,9 @@
 """What an agent listens on: logs of its containers, and the pipelines' share of its GPUs.
 
 Three doors, each with its own key. The master and the command line come over gRPC, with the
-cluster's token; browsers read log pages over HTTP, by links that expire (``hrm.agent.log_links``);
-executors of this machine, which hold no token, come through a socket of their user
-(``hrm.agent.gpu_sockets``).
+cluster's token; browsers read log pages over HTTP, by links that expire
+(``hrm.agent.containers.log_links``); executors of this machine, which hold no token, come through a
+socket of their user (``hrm.agent.gpu.sockets``).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import asyncio
 import contextlib
 
 from hrm import rpc_server
-from hrm.agent.gpu_sockets import GpuSockets
-from hrm.agent.logs import LogPages, Logs, LogService
-from hrm.agent.pipeline_gpus import GpuService
-from hrm.agent.pipeline_runtime import PipelineRuntime
+from hrm.agent.containers.logs import LogPages, Logs, LogService
+from hrm.agent.gpu.sockets import GpuSockets
 from hrm.config import AgentSettings
 from hrm.connections import ConnectionWatch
 from hrm.errors import Unavailable
+from hrm.pipelines.agent.gpu_service import GpuService
+from hrm.pipelines.agent.runtime import PipelineRuntime
 from hrm.tls_server import ServerTls, listen
 from hrm.v1 import node_pb2_grpc, pipeline_pb2_grpc
 

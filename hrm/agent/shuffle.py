@@ -36,7 +36,7 @@ from pathlib import Path
 
 import structlog
 
-from hrm.agent.container_dir import remove_tree
+from hrm.agent.containers.container_dir import remove_tree
 from hrm.core.vocabulary.model import ApplicationId, ContainerSpec
 from hrm.errors import InvalidConfig
 from hrm.spark.build import BuildError, plugin_jar

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field, replace
 import psutil
 import structlog
 
-from hrm.agent.device_memory import DeviceMemory, device_memory_message
 from hrm.agent.disk import DiskWatch, blind
+from hrm.agent.gpu.device_memory import DeviceMemory, device_memory_message
 from hrm.agent.isolation import Isolation
 from hrm.core.vocabulary.model import EndCause, Usage
 

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hrm import __version__, errors
-from hrm.agent.shim import PROCESS_FILE, boot_id, descendants, start_ticks, write_json
+from hrm.agent.containers.shim import PROCESS_FILE, boot_id, descendants, start_ticks, write_json
 from hrm.cli import client, console
 from hrm.cli.machine import NodeSize
 from hrm.tls import CA_FILE

@@ -20,7 +20,7 @@ from hrm.cli.signals import sigterm_as_interrupt
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hrm.pipeline.client import Client, Task, TaskResult
+    from hrm.pipelines.client.client import Client, Task, TaskResult
     from hrm.v1 import pipeline_pb2
 
 __all__ = ["app"]
@@ -95,7 +95,7 @@ def run(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Run a pipeline over inputs and show what came back, and how long each step took."""
-    from hrm.pipeline.sources import load
+    from hrm.pipelines.client.sources import load
 
     pipeline = load(reference)
     values = [_value(text, kind) for text in inputs]
@@ -132,7 +132,7 @@ def list_tasks(
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
     """List pipeline tasks and the nodes that run them."""
-    from hrm.pipeline.client import Client
+    from hrm.pipelines.client.client import Client
 
     with Client(master, patience_s=0.0, call_timeout_s=timeout) as client:
         answer = client.tasks(everything=everything, limit=limit)
@@ -159,7 +159,7 @@ def cancel(
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
     """End a task; its running subtasks are stopped."""
-    from hrm.pipeline.client import Client
+    from hrm.pipelines.client.client import Client
 
     with Client(master, patience_s=0.0, call_timeout_s=timeout) as client:
         client.cancel(task_id, "cancelled with hrm pipeline cancel")
@@ -189,7 +189,7 @@ def _size_mb(text: str, kind: Kind) -> float:
 
 
 def _here(pipeline: Any, value: Any) -> TaskResult:
-    from hrm.pipeline.client import TaskResult
+    from hrm.pipelines.client.client import TaskResult
 
     try:
         return TaskResult(task_id="here", value=pipeline.run_here(value), node="here")
@@ -211,7 +211,7 @@ def _on_cluster(
     import time
 
     from hrm.core.vocabulary.model import WorkloadClass
-    from hrm.pipeline.client import Client, progress_bar
+    from hrm.pipelines.client.client import Client, progress_bar
 
     deadline = time.monotonic() + timeout_s
     with (

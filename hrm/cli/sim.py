@@ -86,9 +86,9 @@ def faults(
 
     One seed is one history, to the bit, on every machine.
     """
-    from hrm.sim.plan import KINDS, TRAITS, Limits
+    from hrm.sim.faults.plan import KINDS, TRAITS, Limits
+    from hrm.sim.faults.shrink import shrink as make_small
     from hrm.sim.run import Summary, run_seed
-    from hrm.sim.shrink import shrink as make_small
 
     unknown = sorted(set(without or ()) - {*KINDS, *TRAITS})
     if unknown:

@@ -13,7 +13,7 @@ from hrm.errors import InvalidRequest
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hrm.sim.pipelines.measures import Result
+    from hrm.pipelines.sim.measures import Result
 
 __all__ = ["pipelines"]
 
@@ -73,11 +73,11 @@ def pipelines(
 
     The same arguments give the same run, to the bit; its hash is shown.
     """
-    from hrm.sim.pipelines.interference import laws_of, pairs_of
-    from hrm.sim.pipelines.policies import policies
-    from hrm.sim.pipelines.profiles import load
-    from hrm.sim.pipelines.run import simulate
-    from hrm.sim.pipelines.scenario import Scenario, workers
+    from hrm.pipelines.sim.interference import laws_of, pairs_of
+    from hrm.pipelines.sim.policies import policies
+    from hrm.pipelines.sim.profiles import load
+    from hrm.pipelines.sim.run import simulate
+    from hrm.pipelines.sim.scenario import Scenario, workers
 
     if pairs is not None and not world.startswith("measured"):
         raise InvalidRequest(f"--pairs {pairs}: only a measured world has pairs, not {world!r}")

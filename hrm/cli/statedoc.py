@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hrm.core.messages.submissions import SUBMISSION
-from hrm.core.pipeline.subtasks import SUBTASK
 from hrm.core.vocabulary.transitions import APPLICATION, CONTAINER, NODE
+from hrm.pipelines.core.subtasks import SUBTASK
 
 __all__ = ["diagram", "document"]
 
@@ -22,7 +22,7 @@ _HEAD = """\
 # States
 
 Drawn from `hrm/core/vocabulary/transitions.py`, `hrm/core/messages/submissions.py` and
-`hrm/core/pipeline/subtasks.py` by `make docs`. What a diagram does not show cannot happen: a core
+`hrm/pipelines/core/subtasks.py` by `make docs`. What a diagram does not show cannot happen: a core
 that is asked for it raises `InvalidTransition` with the entity's latest history.
 """
 

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hrm.core.pipeline.model import Choice, ClusterPolicy, ClusterView, TaskId, TaskSpec
 from hrm.learn.environment import Decision, ideal_s
 from hrm.learn.q_networks import Brain, State, Tensors
 from hrm.learn.rewards import Rewards, epsilon_at
-from hrm.policies.cluster.features import Bools
+from hrm.pipelines.core.model import Choice, ClusterPolicy, ClusterView, TaskId, TaskSpec
+from hrm.pipelines.policies.cluster.features import Bools
 
 __all__ = ["Hyper", "Learner", "Replay", "Transition"]
 

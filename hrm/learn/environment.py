@@ -16,9 +16,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from hrm.core.pipeline.model import ClusterPolicy, ClusterView, TaskId, TaskSpec
 from hrm.errors import InvalidConfig
-from hrm.policies.cluster.features import Bools
+from hrm.pipelines.core.model import ClusterPolicy, ClusterView, TaskId, TaskSpec
+from hrm.pipelines.policies.cluster.features import Bools
 
 __all__ = [
     "TEST",

@@ -26,17 +26,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from hrm.core.pipeline.model import ClusterPolicy
 from hrm.errors import InvalidConfig
 from hrm.learn.dqn import Hyper, Learner, Transition
 from hrm.learn.environment import TRAINING, VALIDATION, Decision, Environment, evaluate, load
 from hrm.learn.q_networks import Brain, FlatBrain, SetBrain
 from hrm.learn.rewards import MODES, Mode, Rewards, kappa_of
+from hrm.pipelines.core.model import ClusterPolicy
+from hrm.pipelines.policies.cluster import LEARNED
+from hrm.pipelines.policies.cluster import load as load_policy
+from hrm.pipelines.policies.cluster.features import TYPES, Layout
+from hrm.pipelines.policies.cluster.heuristics import Ect
 from hrm.policies import models
-from hrm.policies.cluster import LEARNED
-from hrm.policies.cluster import load as load_policy
-from hrm.policies.cluster.features import TYPES, Layout
-from hrm.policies.cluster.heuristics import Ect
 from hrm.policies.models import Model
 
 __all__ = ["Args", "Progress", "main", "parse", "train"]
@@ -58,7 +58,7 @@ class Args:
 
     policy: str = "ldwp-set"
     """ldwp (the paper's network, for one fixed cluster) or ldwp-set (any cluster)"""
-    environment: str = "hrm.sim.pipelines.learning:environment"
+    environment: str = "hrm.pipelines.sim.learning:environment"
     """module:factory of what to learn in (hrm.learn.environment)"""
     options: str = ""
     """name=value,... for the factory"""

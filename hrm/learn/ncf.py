@@ -1,4 +1,5 @@
-"""Training of the neural collaborative filter: ``hrm.policies.corun.ncf`` says what it is.
+"""Training of the neural collaborative filter: ``hrm.pipelines.policies.corun.ncf`` says what it
+is.
 
 Pre-training lowers the loss over batches of measured cells with Adam, until the error of held-out
 rows has not improved for ``patience`` rounds of ``round_steps``. A held-out row takes part as a new
@@ -19,8 +20,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hrm.policies.corun.ncf import HIDDEN, SIZE, Network, fit_rows
-from hrm.policies.corun.predictors import Floats
+from hrm.pipelines.policies.corun.ncf import HIDDEN, SIZE, Network, fit_rows
+from hrm.pipelines.policies.corun.predictors import Floats
 
 __all__ = ["Settings", "Trained", "fresh", "learn_cells", "torch_loss", "train"]
 

@@ -1,8 +1,9 @@
 """The two networks of LDWP in PyTorch, with what each needs to be trained and written to a file.
 
-Weights are a dictionary of tensors with the names and shapes of ``hrm.policies.cluster.networks``,
-so that what is exported is what is trained. A *brain* is one of the two networks with its way of
-seeing: it turns decisions into states, states into values, and itself into a ``Model``.
+Weights are a dictionary of tensors with the names and shapes of
+``hrm.pipelines.policies.cluster.networks``, so that what is exported is what is trained. A *brain*
+is one of the two networks with its way of seeing: it turns decisions into states, states into
+values, and itself into a ``Model``.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hrm.core.pipeline.model import ClusterView, TaskSpec, Vector
 from hrm.core.vocabulary.model import NodeName
-from hrm.policies.cluster.features import (
+from hrm.pipelines.core.model import ClusterView, TaskSpec, Vector
+from hrm.pipelines.policies.cluster.features import (
     NODE_FIELDS,
     TASK_FIELDS,
     Bools,
@@ -26,8 +27,8 @@ from hrm.policies.cluster.features import (
     SetState,
     observe_set,
 )
-from hrm.policies.cluster.ldwp import SET_SCHEMA
-from hrm.policies.cluster.networks import mlp_shapes, set_shapes, transfer
+from hrm.pipelines.policies.cluster.ldwp import SET_SCHEMA
+from hrm.pipelines.policies.cluster.networks import mlp_shapes, set_shapes, transfer
 
 __all__ = ["Brain", "FlatBrain", "SetBrain", "State", "Tensors", "fresh"]
 

@@ -11,13 +11,11 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from hrm import __version__, rpc_server, text, tls, wire
+from hrm import __version__, rpc_server, text, tls
 from hrm.core.master.explain import explain, explain_past
 from hrm.core.master.state import Application, MasterState, Node
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
-from hrm.core.pipeline.cluster import PipelineCluster
-from hrm.core.pipeline.model import TaskId
 from hrm.core.scheduling.scheduler import Scheduler
 from hrm.core.vocabulary.history import StateEvent
 from hrm.core.vocabulary.model import (
@@ -33,8 +31,11 @@ from hrm.master import log_links
 from hrm.master.interpreter import Interpreter
 from hrm.master.log_sources import LogSources
 from hrm.master.paging import MESSAGE_LISTED, NAME_LISTED, page
+from hrm.pipelines.core.cluster import PipelineCluster
+from hrm.pipelines.core.model import TaskId
 from hrm.v1 import admin_pb2 as pb
 from hrm.v1 import admin_pb2_grpc, common_pb2, node_pb2, node_pb2_grpc
+from hrm.wire import codec
 
 __all__ = ["AdminService"]
 
@@ -87,8 +88,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             nodes_alive=states.count(NodeState.ALIVE),
             nodes_draining=states.count(NodeState.DRAINING),
             nodes_lost=states.count(NodeState.LOST),
-            capacity=wire.from_resources(capacity),
-            free=wire.from_resources(free),
+            capacity=codec.from_resources(capacity),
+            free=codec.from_resources(free),
             applications_live=len(live),
             applications_ended=len(master_state.applications) - len(live),
             containers_running=_count(master_state, ContainerState.RUNNING),
@@ -179,7 +180,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
                     now=self._master.now(),
                     call_id=call_id,
                     application_id=app.application_id,
-                    reason=wire.to_text(request.reason, "reason"),
+                    reason=codec.to_text(request.reason, "reason"),
                 )
             )
         except HrmError as error:
@@ -217,8 +218,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self, request: pb.BindNodeRequest, context: Any
     ) -> pb.BindNodeResponse:
         try:
-            node = NodeName(wire.to_name(request.name, "name"))
-            wish = wire.to_binding(request)
+            node = NodeName(codec.to_name(request.name, "name"))
+            wish = codec.to_binding(request)
             answer = await self._master.call(
                 lambda call_id: e.RebindRequested(
                     now=self._master.now(), call_id=call_id, node=node, **wish
@@ -309,8 +310,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             name=record.name,
             user=record.user,
             tenant=record.tenant,
-            state=wire.APPLICATION_STATE[app.life.state],
-            workload_class=wire.WORKLOAD_CLASS[record.workload_class],
+            state=codec.APPLICATION_STATE[app.life.state],
+            workload_class=codec.WORKLOAD_CLASS[record.workload_class],
             class_evidence=record.class_evidence,
             spark_version=record.spark_version,
             driver_host=record.driver_host,
@@ -329,7 +330,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             submission_attempt=record.submission_attempt,
         )
         if app.progress is not None:
-            message.progress.CopyFrom(wire.from_progress(app.progress))
+            message.progress.CopyFrom(codec.from_progress(app.progress))
         elif record.tasks_total:  # it had ended before this master
             message.progress.tasks_total = record.tasks_total
             message.progress.tasks_completed = record.tasks_completed
@@ -337,7 +338,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         if with_containers:
             message.run_times.extend(_run_times(self._ledger, app))
             containers = (*app.ended, *app.containers.values())
-            statuses = [wire.from_status(self._ledger.status(x)) for x in containers]
+            statuses = [codec.from_status(self._ledger.status(x)) for x in containers]
             statuses.sort(key=lambda x: x.requested_at_s)
             message.containers.extend(_latest(statuses))
         return message
@@ -413,13 +414,13 @@ def _node(master_state: MasterState, node: Node, now: float) -> pb.Node:
         name=node.name,
         host=node.host,
         endpoint=node.endpoint,
-        state=wire.NODE_STATE[node.state],
+        state=codec.NODE_STATE[node.state],
         isolation=node.isolation,
         spark_versions=node.spark_versions,
         registered_at_s=node.registered_at_s,
         last_heard_s_ago=max(0.0, now - node.last_heard_s),
         platform=node.platform,
-        shortcuts=[wire.from_shortcut(shortcut) for shortcut in node.shortcuts],
+        shortcuts=[codec.from_shortcut(shortcut) for shortcut in node.shortcuts],
         remarks=node.remarks,
     )
     book = master_state.exclusions
@@ -429,13 +430,13 @@ def _node(master_state: MasterState, node: Node, now: float) -> pb.Node:
             message.exclusion = exclusion.why
     message.excluded_applications = book.applications_without(node.name, now, master_state.live)
     if node.usage is not None:
-        message.usage.CopyFrom(wire.from_usage(node.usage))
+        message.usage.CopyFrom(codec.from_usage(node.usage))
     for unit in node.units:
-        status = message.resource_units.add(unit=wire.from_unit(unit))
+        status = message.resource_units.add(unit=codec.from_unit(unit))
         queue = master_state.state.find(unit.unit_id)
         if queue is not None:
             free = Resources(queue.free[0], queue.free[1], queue.free[2])
-            status.free.CopyFrom(wire.from_resources(free))
+            status.free.CopyFrom(codec.from_resources(free))
             status.running = len(queue.running)
             status.waiting_stream = len(queue.stream_waiting)
             status.waiting_batch = len(queue.batch_waiting)

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import structlog
 
-from hrm import ownership, rpc_server, wire
+from hrm import ownership, rpc_server
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.state_changes import StateChanged
@@ -21,6 +21,7 @@ from hrm.errors import HrmError, InvalidRequest, Unavailable
 from hrm.master.interpreter import Interpreter, Outbox
 from hrm.v1 import application_pb2 as pb
 from hrm.v1 import application_pb2_grpc
+from hrm.wire import codec
 
 __all__ = ["ApplicationService"]
 
@@ -77,7 +78,7 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
         return pb.RegisterApplicationResponse(
             application_id=answer.application_id,
             epoch=answer.epoch,
-            containers=[wire.from_status(x) for x in answer.containers],
+            containers=[codec.from_status(x) for x in answer.containers],
             heartbeat_interval_s=self._heartbeat_interval_s,
             last_executor_number=answer.last_executor_number,
             epoch_id=answer.epoch_id,
@@ -93,7 +94,7 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
             await rpc_server.abort(context, error)
         application_id = admitted.application_id
         hello = pb.AttachedApplication(
-            epoch=admitted.epoch, containers=[wire.from_status(x) for x in admitted.containers]
+            epoch=admitted.epoch, containers=[codec.from_status(x) for x in admitted.containers]
         )
         reading = asyncio.create_task(self._read(requests, application_id))
         writing = asyncio.create_task(_write(outbox, hello, context))
@@ -112,25 +113,25 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
         self, request: pb.RegisterApplicationRequest, call_id: int
     ) -> e.ApplicationRegistered:
         if request.application_id:
-            wire.to_name(request.application_id, "application_id")
+            codec.to_name(request.application_id, "application_id")
         return e.ApplicationRegistered(
             now=self._master.now(),
             call_id=call_id,
             application_id=ApplicationId(request.application_id),
-            submission_key=wire.to_name(request.submission_key, "submission_key"),
-            name=wire.to_text(request.name, "name"),
-            user=wire.to_text(request.user, "user"),
-            tenant=wire.to_text(request.tenant, "tenant"),
-            spark_version=wire.to_text(request.spark_version, "spark_version"),
-            driver_host=wire.to_text(request.driver_host, "driver_host"),
-            web_url=wire.to_text(request.web_url, "web_url"),
-            declared_class=wire.to_class(request.declared_class, "declared_class"),
-            launch=wire.to_launch(request.launch),
-            gang_min=wire.to_gang_min(request.gang_min),
-            submission_id=wire.to_text(request.submission_id, "submission_id"),
+            submission_key=codec.to_name(request.submission_key, "submission_key"),
+            name=codec.to_text(request.name, "name"),
+            user=codec.to_text(request.user, "user"),
+            tenant=codec.to_text(request.tenant, "tenant"),
+            spark_version=codec.to_text(request.spark_version, "spark_version"),
+            driver_host=codec.to_text(request.driver_host, "driver_host"),
+            web_url=codec.to_text(request.web_url, "web_url"),
+            declared_class=codec.to_class(request.declared_class, "declared_class"),
+            launch=codec.to_launch(request.launch),
+            gang_min=codec.to_gang_min(request.gang_min),
+            submission_id=codec.to_text(request.submission_id, "submission_id"),
             submission_attempt=request.submission_attempt,
             owner=ownership.owner_of(request.ownership_key),
-            followed=wire.to_followed(request),
+            followed=codec.to_followed(request),
         )
 
     async def _attach(self, requests: Any, session: int, outbox: Outbox) -> c.ApplicationAdmitted:
@@ -143,7 +144,7 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
             raise Unavailable(f"no `attach` came within {limit}; register again") from None
         if first.WhichOneof("update") != "attach":
             raise InvalidRequest("the first message of a session must be `attach`")
-        name = wire.to_name(first.attach.application_id, "application_id")
+        name = codec.to_name(first.attach.application_id, "application_id")
         application_id = ApplicationId(name)
         attached = e.ApplicationAttached(
             now=self._master.now(),
@@ -196,7 +197,7 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
         match update.WhichOneof("update"):
             case "request":
                 requests = tuple(
-                    wire.to_request(
+                    codec.to_request(
                         x.executor_id,
                         x.resource_profile_id,
                         x.resources,
@@ -219,34 +220,34 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
                     now=now,
                     application_id=application_id,
                     executor_ids=tuple(
-                        wire.to_name(x, "executor_ids") for x in update.release.executor_ids
+                        codec.to_name(x, "executor_ids") for x in update.release.executor_ids
                     ),
-                    reason=wire.to_text(update.release.reason, "reason"),
+                    reason=codec.to_text(update.release.reason, "reason"),
                 )
             case "progress":
                 return e.ProgressReported(
                     now=now,
                     application_id=application_id,
-                    progress=wire.to_progress(update.progress),
+                    progress=codec.to_progress(update.progress),
                 )
             case "class_changed":
                 change = update.class_changed
-                observed = wire.to_class(change.workload_class, "workload_class")
+                observed = codec.to_class(change.workload_class, "workload_class")
                 return e.WorkloadClassObserved(
                     now=now,
                     application_id=application_id,
                     workload_class=observed or WorkloadClass.BATCH,
-                    evidence=wire.to_text(change.evidence, "evidence"),
+                    evidence=codec.to_text(change.evidence, "evidence"),
                 )
             case "finished":
-                state = wire.to_application_state(update.finished.state, "state")
+                state = codec.to_application_state(update.finished.state, "state")
                 if not state.ended:
                     raise InvalidRequest(f"an application cannot finish as {state.value}")
                 return e.ApplicationFinished(
                     now=now,
                     application_id=application_id,
                     state=state,
-                    message=wire.to_text(update.finished.message, "message"),
+                    message=codec.to_text(update.finished.message, "message"),
                 )
             case "heartbeat":
                 return None
@@ -269,14 +270,14 @@ async def _write(outbox: Outbox, hello: pb.AttachedApplication, context: _Sessio
 
 def _changes(notices: Sequence[Any]) -> pb.ApplicationNotice:
     """Many notices of containers as one message: most of what a message costs is its journey."""
-    statuses = [wire.from_status(notice.status) for notice in notices]
+    statuses = [codec.from_status(notice.status) for notice in notices]
     return pb.ApplicationNotice(changed=pb.ContainersChanged(containers=statuses))
 
 
 def _message(notice: c.NodeMessage | c.Notice | StateChanged) -> pb.ApplicationNotice:
     match notice:
         case c.ContainerChanged():
-            return pb.ApplicationNotice(container=wire.from_status(notice.status))
+            return pb.ApplicationNotice(container=codec.from_status(notice.status))
         case c.RequestRefused():
             refused = pb.RequestRefused(
                 executor_ids=notice.executor_ids,
@@ -286,7 +287,7 @@ def _message(notice: c.NodeMessage | c.Notice | StateChanged) -> pb.ApplicationN
             return pb.ApplicationNotice(refused=refused)
         case c.EndApplication():
             end = pb.EndApplication(
-                state=wire.APPLICATION_STATE[notice.state], message=notice.message
+                state=codec.APPLICATION_STATE[notice.state], message=notice.message
             )
             return pb.ApplicationNotice(end=end)
     raise AssertionError(f"{type(notice).__name__} is not for applications")

@@ -31,8 +31,6 @@ from hrm.master.events_service import EventService
 from hrm.master.interpreter import Interpreter
 from hrm.master.memory import give_back_forever
 from hrm.master.node_service import NodeService
-from hrm.master.pipeline_service import PipelineService
-from hrm.master.pipeline_tasks import PipelineTasks, pipeline_policy
 from hrm.master.policy_service import PolicyService, load_modes, save_modes
 from hrm.master.scheduler_service import SharedStateService
 from hrm.master.store import SqliteStore
@@ -40,6 +38,8 @@ from hrm.master.store_repair import locked
 from hrm.master.submission_service import SubmissionService
 from hrm.master.submissions import Submissions
 from hrm.peer_limits import PeerLimits
+from hrm.pipelines.master.service import PipelineService
+from hrm.pipelines.master.tasks import PipelineTasks, pipeline_policy
 from hrm.policies.guard import Hosts
 from hrm.tls_server import ServerTls, listen, server_tls
 from hrm.v1 import (

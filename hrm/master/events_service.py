@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from hrm import rpc_server, wire
+from hrm import rpc_server
 from hrm.core.vocabulary.history import StateEvent
 from hrm.errors import HrmError, InvalidRequest, LimitReached
 from hrm.master.events import Journal, Wish
 from hrm.peer_limits import address_of
 from hrm.v1 import events_pb2 as pb
 from hrm.v1 import events_pb2_grpc
+from hrm.wire import codec
 
 __all__ = ["EventService"]
 
@@ -116,8 +117,8 @@ def _wish(request: pb.WatchEventsRequest) -> Wish:
     if not 0 <= since_s < 1e12:
         raise InvalidRequest(f"since_s is {since_s}; it is in seconds since the epoch")
     return Wish(
-        application_id=wire.to_text(request.application_id, "application_id"),
-        node=wire.to_text(request.node, "node"),
+        application_id=codec.to_text(request.application_id, "application_id"),
+        node=codec.to_text(request.node, "node"),
         since_s=since_s,
     )
 

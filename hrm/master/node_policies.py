@@ -14,12 +14,12 @@ from pathlib import Path
 
 import structlog
 
-from hrm import policy_wire
 from hrm.core.vocabulary.model import NodeName
 from hrm.durable import write_durably
 from hrm.errors import InvalidConfig
 from hrm.policies.guard import Mode
 from hrm.v1 import policy_pb2 as pb
+from hrm.wire import policies as policy_wire
 
 __all__ = ["NODE_MODES_FILE", "NodePolicies"]
 

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 import structlog
 
-from hrm import ownership, request_bounds, rpc_server, wire
+from hrm import ownership, request_bounds, rpc_server
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.state_changes import StateChanged
@@ -19,6 +19,7 @@ from hrm.errors import HrmError, InvalidRequest, Unavailable
 from hrm.master.interpreter import Interpreter, Outbox, drain
 from hrm.v1 import node_pb2 as pb
 from hrm.v1 import node_pb2_grpc
+from hrm.wire import codec
 
 __all__ = ["NodeService"]
 
@@ -106,26 +107,26 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
 
     def _registration(self, message: pb.NodeMessage) -> e.NodeRegistered:
         register = message.register
-        name = NodeName(wire.to_name(register.name, "name"))
+        name = NodeName(codec.to_name(register.name, "name"))
         return e.NodeRegistered(
             now=self._master.now(),
             call_id=0,
             node=name,
-            identity=wire.to_name(register.identity, "identity"),
-            incarnation=wire.to_name(register.incarnation, "incarnation"),
+            identity=codec.to_name(register.identity, "identity"),
+            incarnation=codec.to_name(register.incarnation, "incarnation"),
             sequence=message.sequence,
-            host=wire.to_text(register.host, "host"),
-            endpoint=wire.to_text(register.endpoint, "endpoint"),
+            host=codec.to_text(register.host, "host"),
+            endpoint=codec.to_text(register.endpoint, "endpoint"),
             units=_units(name, register.resource_units),
-            containers=tuple(wire.to_status(x) for x in register.containers),
-            isolation=wire.to_text(register.isolation, "isolation"),
+            containers=tuple(codec.to_status(x) for x in register.containers),
+            isolation=codec.to_text(register.isolation, "isolation"),
             spark_versions=tuple(
-                wire.to_text(x, "spark_versions") for x in register.spark_versions
+                codec.to_text(x, "spark_versions") for x in register.spark_versions
             ),
-            platform=wire.to_text(register.platform, "platform"),
-            remarks=tuple(wire.to_text(x, "remarks") for x in register.remarks[:_REMARKS_MAX]),
+            platform=codec.to_text(register.platform, "platform"),
+            remarks=tuple(codec.to_text(x, "remarks") for x in register.remarks[:_REMARKS_MAX]),
             owner=ownership.owner_of(register.ownership_key),
-            followed=wire.to_followed(register),
+            followed=codec.to_followed(register),
         )
 
     async def _read(self, requests: Any, name: NodeName, incarnation: str) -> None:
@@ -140,9 +141,9 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
                         node=name,
                         incarnation=incarnation,
                         sequence=message.sequence,
-                        containers=tuple(wire.to_status(x) for x in message.heartbeat.containers),
-                        usage=wire.to_usage(message.heartbeat.usage),
-                        shortcuts=wire.to_shortcuts(message.heartbeat.shortcuts),
+                        containers=tuple(codec.to_status(x) for x in message.heartbeat.containers),
+                        usage=codec.to_usage(message.heartbeat.usage),
+                        shortcuts=codec.to_shortcuts(message.heartbeat.shortcuts),
                     )
                 )
             elif kind == "container":
@@ -152,7 +153,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
                         node=name,
                         incarnation=incarnation,
                         sequence=message.sequence,
-                        container=wire.to_status(message.container),
+                        container=codec.to_status(message.container),
                     )
                 )
             elif kind == "rebinding":
@@ -163,7 +164,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
                         node=name,
                         request_id=answer.request_id,
                         accepted=answer.accepted,
-                        message=wire.to_text(answer.message, "rebinding.message"),
+                        message=codec.to_text(answer.message, "rebinding.message"),
                     )
                 )
             else:
@@ -180,7 +181,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
 
 
 def _units(name: NodeName, messages: Any) -> tuple[ResourceUnit, ...]:
-    units = tuple(wire.to_unit(message) for message in messages)
+    units = tuple(codec.to_unit(message) for message in messages)
     if not units:
         raise InvalidRequest("a node must offer at least one resource unit")
     if sum(len(unit.cpus) for unit in units) > request_bounds.CPUS:
@@ -218,11 +219,11 @@ def _with_call(event: e.NodeRegistered, call_id: int) -> e.NodeRegistered:
 def _message(epoch: int, message: c.NodeMessage | c.Notice | StateChanged) -> pb.MasterMessage:
     match message:
         case c.AssignContainer():
-            return pb.MasterMessage(epoch=epoch, assign=wire.from_spec(message.spec))
+            return pb.MasterMessage(epoch=epoch, assign=codec.from_spec(message.spec))
         case c.StopContainer():
             stop = pb.StopContainer(
                 container_id=message.container_id,
-                cause=wire.END_CAUSE[message.cause],
+                cause=codec.END_CAUSE[message.cause],
                 reason=message.reason,
                 grace_s=message.grace_s,
                 only_if_waiting=message.only_if_waiting,
@@ -235,12 +236,12 @@ def _message(epoch: int, message: c.NodeMessage | c.Notice | StateChanged) -> pb
         case c.SetContainerClass():
             change = pb.SetContainerClass(
                 container_id=message.container_id,
-                workload_class=wire.WORKLOAD_CLASS[message.workload_class],
+                workload_class=codec.WORKLOAD_CLASS[message.workload_class],
             )
             return pb.MasterMessage(epoch=epoch, set_class=change)
         case c.DropShuffleFiles():
             drop = pb.DropShuffleFiles(application_id=message.application_id)
             return pb.MasterMessage(epoch=epoch, drop_shuffle_files=drop)
         case c.RebindUnits():
-            return pb.MasterMessage(epoch=epoch, rebind=wire.from_binding(message))
+            return pb.MasterMessage(epoch=epoch, rebind=codec.from_binding(message))
     raise AssertionError(f"{type(message).__name__} is not for nodes")

@@ -16,16 +16,19 @@ from typing import Any
 import numpy as np
 import structlog
 
-from hrm import policy_wire, rpc_server, wire
-from hrm.core.pipeline.model import ClusterPolicy
+from hrm import rpc_server
 from hrm.durable import write_durably
 from hrm.errors import HrmError, InvalidConfig, NotFound
 from hrm.master.node_policies import NodePolicies
-from hrm.policies import cluster, models
-from hrm.policies.cluster.hosted import HostedPolicy
+from hrm.pipelines.core.model import ClusterPolicy
+from hrm.pipelines.policies import cluster
+from hrm.pipelines.policies.cluster.hosted import HostedPolicy
+from hrm.policies import models
 from hrm.policies.guard import Hosts, Mode, mode_of
 from hrm.v1 import policy_pb2 as pb
 from hrm.v1 import policy_pb2_grpc
+from hrm.wire import codec
+from hrm.wire import policies as policy_wire
 
 __all__ = [
     "MODELS_DIR",
@@ -121,7 +124,7 @@ class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
         files = models.listed(state_dir=self._state_dir / MODELS_DIR)
         try:
             if request.policy:
-                name = wire.to_name(request.policy, "policy")
+                name = codec.to_name(request.policy, "policy")
                 statuses = [status for status in statuses if status.policy == name]
                 reports = [report for report in reports if report.policy == name]
                 files = [file for file in files if file.kind == name]
@@ -144,8 +147,8 @@ class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
         self, request: pb.SetPolicyModeRequest, context: Any
     ) -> pb.LearnedPolicy:
         try:
-            policy = wire.to_name(request.policy, "policy")
-            mode = mode_of(wire.to_text(request.mode, "mode"))
+            policy = codec.to_name(request.policy, "policy")
+            mode = mode_of(codec.to_text(request.mode, "mode"))
             shown = self._set_mode(policy, mode)
         except HrmError as error:
             await rpc_server.abort(context, error)

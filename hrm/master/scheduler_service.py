@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import structlog
 
-from hrm import rpc_server, state_wire, wire
+from hrm import rpc_server
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.state_changes import StateChanged
@@ -20,6 +20,8 @@ from hrm.errors import HrmError
 from hrm.master.interpreter import Interpreter, Outbox, drain
 from hrm.v1 import scheduler_pb2 as pb
 from hrm.v1 import scheduler_pb2_grpc
+from hrm.wire import codec
+from hrm.wire import shared_state as state_wire
 
 __all__ = ["SharedStateService"]
 
@@ -45,8 +47,8 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
         session = secrets.randbits(_SESSION_BITS) + 1
         outbox = Outbox()
         try:
-            name = wire.to_name(request.name, "name")
-            followed = wire.to_followed(request)
+            name = codec.to_name(request.name, "name")
+            followed = codec.to_followed(request)
             self._master.scheduler_outboxes[name, session] = outbox
             await self._master.call(
                 lambda call_id: e.SchedulerConnected(
@@ -74,7 +76,7 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
     async def Propose(self, request: pb.ProposeRequest, context: Any) -> pb.ProposeResponse:  # noqa: N802
         try:
             proposal = state_wire.to_proposal(request)
-            problem = wire.to_text(request.problem, "problem")
+            problem = codec.to_text(request.problem, "problem")
             answer = await self._master.call(
                 lambda call_id: e.ClaimsProposed(
                     now=self._master.now(),
@@ -93,8 +95,8 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
         self, request: pb.AcquireLeaseRequest, context: Any
     ) -> pb.AcquireLeaseResponse:
         try:
-            application_id = ApplicationId(wire.to_name(request.application_id, "application_id"))
-            scheduler = wire.to_name(request.scheduler, "scheduler")
+            application_id = ApplicationId(codec.to_name(request.application_id, "application_id"))
+            scheduler = codec.to_name(request.scheduler, "scheduler")
             answer = await self._master.call(
                 lambda call_id: e.LeaseRequested(
                     now=self._master.now(),

@@ -8,8 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 import grpc
 import grpc.aio
 
-from hrm import rpc_server, wire
-from hrm import submission_wire as sw
+from hrm import rpc_server
 from hrm.core.submission.submissions import Entry
 from hrm.errors import HrmError, InvalidRequest
 from hrm.master.file_store import PIECE_BYTES
@@ -18,6 +17,8 @@ from hrm.master.submissions import Submissions
 from hrm.text import shortened
 from hrm.v1 import submission_pb2 as pb
 from hrm.v1 import submission_pb2_grpc
+from hrm.wire import codec
+from hrm.wire import submissions as sw
 
 __all__ = ["SubmissionService"]
 
@@ -39,7 +40,7 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
             if len(request.files) > FILES_MAX:
                 raise InvalidRequest(f"at most {FILES_MAX} files a submission")
             for each in request.files:
-                self._files.check_size(each.size_bytes, wire.to_text(each.name, "file.name"))
+                self._files.check_size(each.size_bytes, codec.to_text(each.name, "file.name"))
             known = [sw.to_file(each) for each in request.files if each.sha256]
             offsets = await self._files.find(known)
         except HrmError as error:
@@ -105,7 +106,7 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
         self, request: pb.KillSubmissionRequest, context: _Context
     ) -> pb.Submission:
         try:
-            reason = wire.to_text(request.reason, "reason")
+            reason = codec.to_text(request.reason, "reason")
         except HrmError as error:
             await rpc_server.abort(context, error)
         killed = self._submissions.kill(request.submission_id, reason)

@@ -1,37 +1,22 @@
-"""Heterogeneous pipelines: steps in Python, each with a version for a core, for a GPU or for both.
-
-    from hrm.pipeline import Client, Pipeline
-
-    counting = Pipeline("counting")
-
-    @counting.subtask()
-    def decode(path): ...
-
-    @counting.subtask(after=decode, gpu_memory_mib=500)
-    def detect(frames): ...          # runs on a core
-
-    @detect.gpu
-    def _(frames): ...               # and this one on a GPU
-
-    counting.run_here("clip.bin")    # in this process, on the CPU: for tests and for comparing
-
-    with Client() as client:         # on the cluster, many at a time
-        for result in client.map(counting, clips):
-            print(result.value)
-
-The first step gets the task's input; each other one what the steps in ``after`` returned, in that
-order; what the last one returns is the task's result.
-"""
+"""The former name of ``hrm.pipelines``: programs that import it go on working."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hrm.pipeline.definition import Pipeline, Step
+import hrm.pipelines
 
 if TYPE_CHECKING:
-    from hrm.pipeline.client import Client, SubtaskRun, Task, TaskFailed, TaskResult
-    from hrm.pipeline.spark import map_in_pandas
+    from hrm.pipelines import (
+        Client,
+        Pipeline,
+        Step,
+        SubtaskRun,
+        Task,
+        TaskFailed,
+        TaskResult,
+        map_in_pandas,
+    )
 
 __all__ = [
     "Client",
@@ -46,13 +31,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # gRPC is not imported where pipelines only run: in workers on nodes.
-    if name == "map_in_pandas":
-        from hrm.pipeline import spark
-
-        return spark.map_in_pandas
     if name in __all__:
-        from hrm.pipeline import client
-
-        return getattr(client, name)
+        return getattr(hrm.pipelines, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,9 +17,9 @@ the heuristic placed; if the 95th percentile of the learned one's is worse by 10
 the mode falls back to ``shadow``, and stays there over a restart.
 
 Nothing here knows tasks, nodes or networks, reads a clock or draws at random: questions ``V`` and
-decisions ``D`` are the user's (``hrm.policies.cluster.hosted`` places tasks on nodes,
-``hrm.policies.corun.hosted`` subtasks on devices), and so are the two times, ``now`` and the clock
-that measures the budget.
+decisions ``D`` are the user's (``hrm.pipelines.policies.cluster.hosted`` places tasks on nodes,
+``hrm.pipelines.policies.corun.hosted`` subtasks on devices), and so are the two times, ``now`` and
+the clock that measures the budget.
 
 A decision may begin one thing, known by the question's key, or several, which the user names one by
 one (``expect``). What has ended is compared (``ended``).

@@ -22,7 +22,7 @@ import grpc
 import grpc.aio
 import structlog
 
-from hrm import policies, rpc, state_wire, tls
+from hrm import policies, rpc, tls
 from hrm.config import SchedulerSettings
 from hrm.core.messages.claims import Proposal
 from hrm.core.messages.commands import LeaseGranted
@@ -39,6 +39,7 @@ from hrm.errors import (
 )
 from hrm.v1 import scheduler_pb2 as pb
 from hrm.v1 import scheduler_pb2_grpc
+from hrm.wire import shared_state as state_wire
 
 __all__ = ["Session", "run"]
 

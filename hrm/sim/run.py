@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from hrm.sim.plan import Limits, Plan
-from hrm.sim.plan_generator import draw
+from hrm.sim.faults.plan import Limits, Plan
+from hrm.sim.faults.plan_generator import draw
 from hrm.sim.world import World
 
 __all__ = ["Result", "Summary", "run_plan", "run_seed", "run_seeds"]

@@ -15,19 +15,19 @@ from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import NodeName, NodeState, ResourceUnit
 from hrm.core.vocabulary.partitioning import BindingMode
-from hrm.sim import impostor
-from hrm.sim.checks import Oracle
+from hrm.sim.actors import impostor
+from hrm.sim.actors.driver import Driver
+from hrm.sim.actors.machine import Machine
+from hrm.sim.actors.master import Disk, MasterProcess
+from hrm.sim.actors.remote_schedulers import RemoteSchedulerProcess
+from hrm.sim.actors.sleepers import MASTER, ProcessClock, Sleepers
+from hrm.sim.actors.submitters import Submitters
 from hrm.sim.clock import Clock, EventLog
-from hrm.sim.driver import Driver
-from hrm.sim.machine import Machine
-from hrm.sim.master import Disk, MasterProcess
-from hrm.sim.network import Network
-from hrm.sim.plan import ApplicationPlan, Plan, TimedFault, source
-from hrm.sim.plan_generator import must_run_at_once
-from hrm.sim.remote_schedulers import RemoteSchedulerProcess
-from hrm.sim.room import demand_of, how_many, serves
-from hrm.sim.sleepers import MASTER, ProcessClock, Sleepers
-from hrm.sim.submitters import Submitters
+from hrm.sim.faults.network import Network
+from hrm.sim.faults.plan import ApplicationPlan, Plan, TimedFault, source
+from hrm.sim.faults.plan_generator import must_run_at_once
+from hrm.sim.faults.room import demand_of, how_many, serves
+from hrm.sim.oracle.checks import Oracle
 
 __all__ = ["World"]
 

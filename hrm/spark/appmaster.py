@@ -41,10 +41,10 @@ from hrm import clear_text, errors, rpc, tls
 from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
 from hrm.core.messages import appmaster as messages
 from hrm.core.vocabulary.wakefulness import Patience
-from hrm.spark import app_wire
 from hrm.spark.bridge import DriverBridge
 from hrm.spark.outgoing import Outgoing
 from hrm.v1 import application_pb2, application_pb2_grpc
+from hrm.wire import appmaster as app_wire
 
 __all__ = ["AppMaster", "main"]
 

@@ -16,8 +16,8 @@ import collections
 import contextlib
 from collections.abc import AsyncIterator
 
-from hrm.spark import app_wire
 from hrm.v1 import application_pb2
+from hrm.wire import appmaster as app_wire
 
 __all__ = ["Outgoing"]
 

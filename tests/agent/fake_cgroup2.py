@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from hrm.agent import shim
+from hrm.agent.containers import shim
 
 __all__ = ["FakeCgroup2"]
 

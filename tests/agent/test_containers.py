@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 import structlog
 
-from hrm.agent import shim, supervisor
-from hrm.agent.containers import Adopted, Containers, Ended, StopOrder
-from hrm.agent.driver import files_of
+from hrm.agent.containers import shim, supervisor
+from hrm.agent.containers.containers import Adopted, Containers, Ended, StopOrder
+from hrm.agent.drivers.driver_process import files_of
 from hrm.agent.isolation import Isolation, Limits, NoIsolation, detect
 from hrm.agent.machine import ending
 from hrm.core.vocabulary.model import ContainerId, ContainerSpec, EndCause, LaunchContext

@@ -19,7 +19,7 @@ import pytest
 
 from benchmarks.processes import free_port
 from hrm import ownership, rpc
-from hrm.agent import shim
+from hrm.agent.containers import shim
 from hrm.agent.isolation import DRIVERS, detect
 from hrm.errors import InvalidConfig
 from hrm.v1 import common_pb2, node_pb2, node_pb2_grpc

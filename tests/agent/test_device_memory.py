@@ -10,7 +10,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from hrm.agent.device_memory import NvmlDeviceMemory, device_memory_message
+from hrm.agent.gpu.device_memory import NvmlDeviceMemory, device_memory_message
 from hrm.core.vocabulary.model import Gpu
 from hrm.v1 import common_pb2
 from tests.agent import fake_nvml

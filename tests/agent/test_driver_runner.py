@@ -22,10 +22,10 @@ import grpc
 import pytest
 
 from hrm import certificates
-from hrm.agent import driver_runner
-from hrm.agent.driver import driver_launch, files_of, without_secrets
-from hrm.agent.driver_files import bring
-from hrm.agent.driver_runner import spark_submit_arguments
+from hrm.agent.drivers import driver_runner
+from hrm.agent.drivers.driver_files import bring
+from hrm.agent.drivers.driver_process import driver_launch, files_of, without_secrets
+from hrm.agent.drivers.driver_runner import spark_submit_arguments
 from hrm.config import AgentSettings
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -106,7 +106,7 @@ class Node:
         path = self.directory / "driver.json"
         path.write_text(json.dumps(self.document))
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "hrm.agent.driver_runner", str(path)],
+            [sys.executable, "-P", "-m", "hrm.agent.drivers.driver_runner", str(path)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
             cwd=self.work_dir,
         )  # fmt: skip
@@ -375,7 +375,11 @@ def test_the_container_of_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "spark" / "bin").mkdir(parents=True)
     (tmp_path / "spark" / "bin" / "spark-submit").touch()
     made = launch()
-    assert made.argv[-3:] == ("-m", "hrm.agent.driver_runner", str(tmp_path / "driver.json"))
+    assert made.argv[-3:] == (
+        "-m",
+        "hrm.agent.drivers.driver_runner",
+        str(tmp_path / "driver.json"),
+    )
     told = json.loads(made.files["driver.json"])
     assert (told["attempt"], told["master"], told["host"]) == (2, "10.0.0.1:7480", "10.0.0.7")
     assert told["cache_dir"] == str(tmp_path / "cache")

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from hrm import ownership
-from hrm.agent import shim
+from hrm.agent.containers import shim
 from hrm.agent.run_as import may_switch
 from hrm.v1 import submission_pb2 as pb
 from hrm.v1 import submission_pb2_grpc

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from hrm.agent import file_cache
-from hrm.agent.file_cache import Swept, own_place, sweep
+from hrm.agent.containers import file_cache
+from hrm.agent.containers.file_cache import Swept, own_place, sweep
 from hrm.agent.run_as import Account, may_switch
 
 NOW = 1_000_000.0
@@ -135,7 +135,7 @@ def test_a_link_in_the_place_of_a_users_directory_is_not_followed(tmp_path: Path
 BRING = """
 import os, sys
 from pathlib import Path
-from hrm.agent.driver_files import bring
+from hrm.agent.drivers.driver_files import bring
 uid, gid = int(sys.argv[4]), int(sys.argv[5])
 os.setgroups([])  # only now: the user may have no way to this Python
 os.setresgid(gid, gid, gid)

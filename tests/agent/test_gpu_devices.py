@@ -7,7 +7,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from hrm.agent.gpu_devices import GpuDevices, find_gpu_devices
+from hrm.agent.gpu.devices import GpuDevices, find_gpu_devices
 from hrm.agent.isolation import Cgroup1, Cgroup2, Device, NoIsolation
 from hrm.config import DeclaredGpu
 from hrm.core.vocabulary.model import Gpu

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from hrm.agent import gpu_sockets
-from hrm.agent.gpu_sockets import GpuSockets
-from hrm.agent.pipeline_gpus import GpuService
+from hrm.agent.gpu import sockets as gpu_sockets
+from hrm.agent.gpu.sockets import GpuSockets
 from hrm.agent.run_as import Account, may_switch
 from hrm.config import AgentSettings
-from hrm.pipeline.local import LocalGpus
+from hrm.pipelines.agent.gpu_service import GpuService
+from hrm.pipelines.client.local import LocalGpus
 from tests.agent.conftest import ENDED, RUNNING, Master, StartAgent
 
 Eventually = Callable[..., Any]

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from hrm.agent import shim
+from hrm.agent.containers import shim
 from hrm.agent.isolation import (
     DRIVERS,
     Cgroup1,

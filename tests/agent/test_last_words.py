@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hrm.agent.last_words import LENGTH_MAX, TAIL_BYTES, last_words, read_tail
+from hrm.agent.containers.last_words import LENGTH_MAX, TAIL_BYTES, last_words, read_tail
 
 FRAMES = "\tat org.x.Y.run(Y.scala:12)\n\tat java.base/java.lang.Thread.run(Thread.java:840)\n"
 SHUTDOWN = "26/11/22 04:05:06 INFO ShutdownHookManager: Deleting directory /tmp/spark-1\n"

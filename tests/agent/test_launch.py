@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hrm.agent.containers import Containers, Ended
+from hrm.agent.containers.containers import Containers, Ended
 from hrm.agent.isolation import NoIsolation
 from hrm.core.vocabulary.model import (
     ApplicationId,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hrm.agent.mps import Mps
+from hrm.agent.gpu.mps import Mps
 from hrm.core.vocabulary.model import Gpu
 from tests.agent import fake_nvml
 from tests.agent.conftest import ENDED, Master, StartAgent

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from hrm import rpc, rpc_server
-from hrm.agent.pipeline_link import PipelineLink
+from hrm.pipelines.agent.link import PipelineLink
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import pipeline_pb2_grpc
 

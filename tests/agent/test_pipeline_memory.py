@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from hrm import pipeline_wire as pw
 from hrm import rpc
-from hrm.agent import pipeline_memory
-from hrm.agent.pipeline_memory import ESTIMATES_FILE, EstimatesFile
-from hrm.agent.pipeline_runtime import PipelineRuntime
-from hrm.agent.pipeline_share import PipelineShare
 from hrm.agent.run_as import RunAs
 from hrm.config import AgentSettings
-from hrm.core.pipeline.model import Device, Row
-from hrm.policies.corun import Stdm
+from hrm.pipelines.agent import memory as pipeline_memory
+from hrm.pipelines.agent.memory import ESTIMATES_FILE, EstimatesFile
+from hrm.pipelines.agent.runtime import PipelineRuntime
+from hrm.pipelines.agent.share import PipelineShare
+from hrm.pipelines.core.model import Device, Row
+from hrm.pipelines.policies.corun import Stdm
 from hrm.v1 import pipeline_pb2 as pb
+from hrm.wire import pipelines as pw
 from tests.core.pipeline.building import capacity
 from tests.pipeline import sample_steps
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from hrm.agent import pipeline_places
-from hrm.agent.pipeline_places import Placed, Places, hand_over
 from hrm.agent.run_as import Account, may_switch
-from hrm.core.pipeline.model import TaskId
+from hrm.pipelines.agent import work_places as pipeline_places
+from hrm.pipelines.agent.work_places import Placed, Places, hand_over
+from hrm.pipelines.core.model import TaskId
 from hrm.v1 import pipeline_pb2 as pb
 from tests.core.pipeline.building import pipeline, subtask, task
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from hrm import policy_wire
-from hrm.agent.pipeline_policy import POLICY_FILE, AgentPolicies
 from hrm.errors import InvalidRequest
-from hrm.policies.corun import HostedPolicy, Stdm, load, load_hosted
+from hrm.pipelines.agent.policy import POLICY_FILE, AgentPolicies
+from hrm.pipelines.policies.corun import HostedPolicy, Stdm, load, load_hosted
 from hrm.policies.guard import Doubt, Mode, Reason
 from hrm.v1 import policy_pb2 as pb
+from hrm.wire import policies as policy_wire
 
 
 def agent(directory: Path) -> tuple[AgentPolicies, HostedPolicy]:

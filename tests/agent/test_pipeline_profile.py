@@ -11,8 +11,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from hrm.agent.pipeline_profile import COUNTED_INSIDE, Profiler
-from hrm.policies.corun.metrics import METRICS
+from hrm.pipelines.agent.profile import COUNTED_INSIDE, Profiler
+from hrm.pipelines.policies.corun.metrics import METRICS
 
 Start = Callable[[str], "subprocess.Popen[str]"]
 

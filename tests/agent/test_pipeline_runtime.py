@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from hrm import rpc
-from hrm.agent import pipeline_places
-from hrm.agent.pipeline_runtime import PipelineRuntime
-from hrm.agent.pipeline_share import PipelineShare
-from hrm.agent.pipeline_workers import RunResult, Workers
 from hrm.agent.run_as import RunAs
 from hrm.config import AgentSettings, load
-from hrm.core.pipeline import node_messages as m
-from hrm.core.pipeline.model import Device, TaskId
-from hrm.core.pipeline.node_messages import RunOutcome, TaskOutcome
 from hrm.core.vocabulary.model import WorkloadClass
 from hrm.errors import Unavailable
+from hrm.pipelines.agent import work_places as pipeline_places
+from hrm.pipelines.agent.runtime import PipelineRuntime
+from hrm.pipelines.agent.share import PipelineShare
+from hrm.pipelines.agent.workers import RunResult, Workers
+from hrm.pipelines.core import node_messages as m
+from hrm.pipelines.core.model import Device, TaskId
+from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
 from hrm.v1 import pipeline_pb2 as pb
 from tests.core.pipeline.building import capacity
 from tests.pipeline.test_worker import job

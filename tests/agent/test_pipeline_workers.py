@@ -12,11 +12,11 @@ from typing import Any
 import psutil
 import pytest
 
-from hrm.agent.pipeline_share import PipelineShare
-from hrm.agent.pipeline_workers import RunResult, Workers
-from hrm.core.pipeline.model import Device
-from hrm.core.pipeline.node_messages import NodeCapacity, RunOutcome
 from hrm.core.vocabulary.model import Gpu, NodeName
+from hrm.pipelines.agent.share import PipelineShare
+from hrm.pipelines.agent.workers import RunResult, Workers
+from hrm.pipelines.core.model import Device
+from hrm.pipelines.core.node_messages import NodeCapacity, RunOutcome
 
 REPOSITORY = Path(__file__).parents[2]
 LIMIT_S = 30.0
@@ -131,7 +131,7 @@ async def test_what_a_function_answers_in_its_workers_place_is_checked(
 LYING = """
 import os
 from pathlib import Path
-from hrm.pipeline import Pipeline
+from hrm.pipelines import Pipeline
 lying = Pipeline("lying")
 
 @lying.subtask()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hrm.agent import retention
-from hrm.agent.container_dir import remove_tree
-from hrm.agent.retention import sweep
+from hrm.agent.containers import retention
+from hrm.agent.containers.container_dir import remove_tree
+from hrm.agent.containers.retention import sweep
 
 NOW = 1_000_000.0
 LOG_BYTES = 1_000

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from hrm.agent import container_dir, daemon, shim
+from hrm.agent import daemon
+from hrm.agent.containers import container_dir, shim
 from hrm.agent.run_as import Account, RunAs, may_switch
 from hrm.config import AgentSettings, load
 from hrm.errors import InvalidConfig, LaunchFailed

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hrm.agent import shim
+from hrm.agent.containers import shim
 from hrm.agent.run_as import may_switch
 
 Eventually = Callable[..., Any]

@@ -19,12 +19,12 @@ from typing import Any
 import psutil
 import pytest
 
-from hrm.agent import warm
-from hrm.agent.containers import Containers, Ended, StopOrder
+from hrm.agent.containers.containers import Containers, Ended, StopOrder
 from hrm.agent.isolation import NoIsolation, detect
 from hrm.agent.machine import _offer
-from hrm.agent.warm import WarmJvm, WarmPool
-from hrm.agent.warm_profile import Profile, profile_of
+from hrm.agent.startup import warm
+from hrm.agent.startup.warm import WarmJvm, WarmPool
+from hrm.agent.startup.warm_profile import Profile, profile_of
 from hrm.config import AgentSettings
 from hrm.core.vocabulary.model import (
     ContainerId,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hrm import errors
-from hrm.agent.shim import start_ticks
+from hrm.agent.containers.shim import start_ticks
 from hrm.cli import cluster, embedded, machine
 
 

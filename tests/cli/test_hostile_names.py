@@ -103,7 +103,7 @@ def test_views_pass_text_through_one_place() -> None:
 @pytest.mark.parametrize("daemon", ["the agent's", "the master's and the schedulers'"])
 def test_a_daemons_log_is_seen_and_obeyed_by_nothing(daemon: str) -> None:
     module, setup = {
-        "the agent's": ("hrm.agent.own_log", "configure_logging"),
+        "the agent's": ("hrm.agent.containers.own_log", "configure_logging"),
     }.get(daemon, ("hrm.cli.daemons", "_escape_logs"))
     program = f"""
 import structlog

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from typer.testing import Result
 
+from hrm.pipelines.policies.cluster import load
 from hrm.policies import models
-from hrm.policies.cluster import load
 from tests.cli.conftest import FakeMaster
 from tests.cli.fake_policies import FakePolicies
 

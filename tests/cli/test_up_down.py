@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hrm.agent.shim import boot_id, descendants, start_ticks
+from hrm.agent.containers.shim import boot_id, descendants, start_ticks
 from hrm.cli import embedded
 from hrm.cli.machine import NodeSize
 

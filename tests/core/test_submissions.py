@@ -416,7 +416,7 @@ def test_the_table_holds_for_every_pair_of_states() -> None:
 
 
 class Runner:
-    """``hrm.agent.driver_runner`` as far as time goes, with a clock of its own speed."""
+    """``hrm.agent.drivers.driver_runner`` as far as time goes, with a clock of its own speed."""
 
     def __init__(self, world: World, attempt: int) -> None:
         self.world = world

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from hrm.errors import HrmError
-from hrm.pipeline import Client, Pipeline
+from hrm.pipelines import Client, Pipeline
 from hrm.v1 import (
     application_pb2,
     application_pb2_grpc,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hrm.errors import InvalidRequest, PermissionDenied, Unavailable
-from hrm.pipeline import Client, Pipeline, TaskFailed
+from hrm.pipelines import Client, Pipeline, TaskFailed
 from tests.integration.test_pipelines import REPOSITORY, PipelineCluster
 from tests.pipeline import sample_steps
 
@@ -24,7 +24,7 @@ LIMIT_S = 60.0
 SCRIPT = """
 import sys
 from pathlib import Path
-from hrm.pipeline import Client, Pipeline
+from hrm.pipelines import Client, Pipeline
 
 shifting = Pipeline("shifting")
 

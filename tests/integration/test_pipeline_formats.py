@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hrm.errors import InvalidConfig
-from hrm.pipeline import Client, TaskFailed
+from hrm.pipelines import Client, TaskFailed
 from tests.integration.test_pipelines import REPOSITORY, PipelineCluster
 from tests.pipeline import sample_steps
 

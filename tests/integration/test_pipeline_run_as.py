@@ -17,9 +17,9 @@ from typing import Any
 import numpy
 import pytest
 
+from hrm.agent.containers.shim import start_ticks
 from hrm.agent.run_as import may_switch
-from hrm.agent.shim import start_ticks
-from hrm.pipeline import Client, TaskFailed
+from hrm.pipelines import Client, TaskFailed
 from tests.integration.test_pipelines import REPOSITORY, PipelineCluster
 from tests.pipeline import prying_steps as steps
 
@@ -74,7 +74,7 @@ def open_python() -> str:
     for candidate in (sys.executable, f"/usr/bin/{name}", f"/usr/local/bin/{name}"):
         try:
             subprocess.run(
-                [candidate, "-P", "-c", "import hrm.pipeline.worker, grpc"],
+                [candidate, "-P", "-c", "import hrm.pipelines.agent.worker, grpc"],
                 env={"PYTHONPATH": PYTHON_PATH}, user=ONE, group=pwd.getpwnam(ONE).pw_gid,
                 extra_groups=[], cwd="/", check=True, timeout=60, capture_output=True,
             )  # fmt: skip

@@ -18,12 +18,12 @@ from typing import Any
 import grpc
 import pytest
 
-from hrm import pipeline_wire as pw
 from hrm import rpc
 from hrm.config import AgentSettings, DeclaredGpu
-from hrm.pipeline import Pipeline
+from hrm.pipelines import Pipeline
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import pipeline_pb2_grpc, policy_pb2, policy_pb2_grpc
+from hrm.wire import pipelines as pw
 from tests.pipeline import sample_steps
 
 REPOSITORY = Path(__file__).parents[2]
@@ -252,7 +252,7 @@ async def test_files_that_are_sent_along_are_what_runs(
     cluster.agent("n1")
     await joined(client, 1)
     source = """
-from hrm.pipeline import Pipeline
+from hrm.pipelines import Pipeline
 p = Pipeline("sent")
 @p.subtask()
 def shift(value):

@@ -46,7 +46,7 @@ def open_python() -> str:
     The tests' own may lie below a home that is closed to them; the system's is open to all.
     """
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    reached = "import grpc, hrm.agent.driver_runner, pyspark"
+    reached = "import grpc, hrm.agent.drivers.driver_runner, pyspark"
     for candidate in (sys.executable, f"/usr/bin/{name}", f"/usr/local/bin/{name}"):
         try:
             subprocess.run(

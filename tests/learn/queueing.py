@@ -11,10 +11,10 @@ import heapq
 
 import numpy as np
 
-from hrm.core.pipeline.model import ClusterView, TaskSpec
 from hrm.core.vocabulary.model import NodeName
 from hrm.learn.environment import Decision, Ended, Step
-from hrm.policies.cluster.features import TYPES
+from hrm.pipelines.core.model import ClusterView, TaskSpec
+from hrm.pipelines.policies.cluster.features import TYPES
 from tests.policies.cluster.views import PLATFORMS, task_of, view_of
 
 SPEEDS = np.array([4.0, 1.0, 2.0])  # of PLATFORMS

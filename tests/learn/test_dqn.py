@@ -9,13 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hrm.core.pipeline.model import ClusterView, TaskId  # noqa: E402
 from hrm.learn.dqn import Hyper, Learner, Replay, Transition  # noqa: E402
 from hrm.learn.q_networks import Brain, FlatBrain, SetBrain  # noqa: E402
 from hrm.learn.rewards import Rewards, td_target  # noqa: E402
-from hrm.policies.cluster.features import TYPES, Layout  # noqa: E402
-from hrm.policies.cluster.heuristics import Ect  # noqa: E402
-from hrm.policies.cluster.networks import mlp_q, set_q  # noqa: E402
+from hrm.pipelines.core.model import ClusterView, TaskId  # noqa: E402
+from hrm.pipelines.policies.cluster.features import TYPES, Layout  # noqa: E402
+from hrm.pipelines.policies.cluster.heuristics import Ect  # noqa: E402
+from hrm.pipelines.policies.cluster.networks import mlp_q, set_q  # noqa: E402
 from tests.policies.cluster.views import all_fit, arranged, task_of, view_of  # noqa: E402
 
 

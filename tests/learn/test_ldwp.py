@@ -16,8 +16,8 @@ from hrm.errors import InvalidConfig  # noqa: E402
 from hrm.learn import environment  # noqa: E402
 from hrm.learn.environment import evaluate, load, options_of  # noqa: E402
 from hrm.learn.ldwp import Args, main, parse, train, words_of  # noqa: E402
+from hrm.pipelines.policies.cluster import load as load_policy  # noqa: E402
 from hrm.policies import models  # noqa: E402
-from hrm.policies.cluster import load as load_policy  # noqa: E402
 from tests.learn.queueing import Queueing  # noqa: E402
 
 HERE = "tests.learn.queueing:Queueing"

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch")
 
 from hrm.learn.ncf import Settings, _parameters, fresh, learn_cells, torch_loss, train
-from hrm.policies.corun.ncf import NeuralFilter, loss
+from hrm.pipelines.policies.corun.ncf import NeuralFilter, loss
 from tests.policies.corun.test_ncf import TINY, random_network
 from tests.policies.corun.test_predictors import low_rank
 

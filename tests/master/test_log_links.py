@@ -14,8 +14,8 @@ import grpc
 import grpc.aio
 
 from hrm import rpc_server
-from hrm.agent.log_links import LogLinks
-from hrm.agent.logs import LogPages, Logs, LogService
+from hrm.agent.containers.log_links import LogLinks
+from hrm.agent.containers.logs import LogPages, Logs, LogService
 from hrm.v1 import admin_pb2, application_pb2, node_pb2_grpc
 from tests.master.test_services import (
     TIMEOUT_S,

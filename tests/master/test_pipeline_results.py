@@ -14,12 +14,12 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from hrm.core.pipeline.model import ResultFormat, TaskId
 from hrm.errors import PermissionDenied
-from hrm.master.pipeline_tasks import PipelineTasks
-from hrm.pipeline import Client
-from hrm.pipeline.client import Task, TaskResult
-from hrm.pipeline.results import Seal, encode
+from hrm.pipelines import Client
+from hrm.pipelines.client.client import Task, TaskResult
+from hrm.pipelines.client.results import Seal, encode
+from hrm.pipelines.core.model import ResultFormat, TaskId
+from hrm.pipelines.master.tasks import PipelineTasks
 from hrm.v1 import pipeline_pb2 as pb
 from tests.master.test_pipelines import LIMIT_S, TOKEN, FakeNode, refused, request, serving
 from tests.pipeline import sample_steps

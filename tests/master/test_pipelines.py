@@ -16,18 +16,18 @@ import grpc.aio
 import pytest
 
 from hrm import ownership, rpc, rpc_server
-from hrm import pipeline_wire as pw
 from hrm.config import MasterSettings
-from hrm.core.pipeline.basic import LeastLoaded
-from hrm.core.pipeline.model import TaskId
 from hrm.errors import InvalidConfig, InvalidRequest, LimitReached, NotFound
-from hrm.master import pipeline_files
-from hrm.master.pipeline_files import PipelineFiles
-from hrm.master.pipeline_service import PipelineService
-from hrm.master.pipeline_tasks import NodeStream, PipelineTasks, pipeline_policy
+from hrm.pipelines.core.basic import LeastLoaded
+from hrm.pipelines.core.model import TaskId
+from hrm.pipelines.master import result_files as pipeline_files
+from hrm.pipelines.master.result_files import PipelineFiles
+from hrm.pipelines.master.service import PipelineService
+from hrm.pipelines.master.tasks import NodeStream, PipelineTasks, pipeline_policy
 from hrm.policies.guard import Hosts
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import pipeline_pb2_grpc
+from hrm.wire import pipelines as pw
 from tests.core.pipeline.building import BOTH, Node, capacity, pipeline, subtask, task
 
 TOKEN = "t"

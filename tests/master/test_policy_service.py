@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import structlog
 
-from hrm import pipeline_wire as pw
 from hrm import rpc
 from hrm.core.vocabulary.model import NodeName
 from hrm.errors import InvalidConfig, InvalidRequest
@@ -26,11 +25,13 @@ from hrm.master.policy_service import (
     load_modes,
     save_modes,
 )
-from hrm.policies import cluster, models
-from hrm.policies.cluster.hosted import HostedPolicy
+from hrm.pipelines.policies import cluster
+from hrm.pipelines.policies.cluster.hosted import HostedPolicy
+from hrm.policies import models
 from hrm.policies.guard import Hosts, Mode
 from hrm.v1 import pipeline_pb2, pipeline_pb2_grpc, policy_pb2_grpc
 from hrm.v1 import policy_pb2 as pb
+from hrm.wire import pipelines as pw
 from tests.core.pipeline.building import capacity
 from tests.master.test_services import TIMEOUT_S, Running, refused, running
 from tests.policies.cluster.views import all_fit, set_model, task_of, view_of

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hrm.pipeline import Pipeline
+from hrm.pipelines import Pipeline
 
 identity = Pipeline("identity")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hrm.pipeline import Pipeline
+from hrm.pipelines import Pipeline
 
 arithmetic = Pipeline("arithmetic")
 

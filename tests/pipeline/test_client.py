@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hrm.errors import InvalidRequest, NotFound, Unavailable
-from hrm.pipeline.client import Client, Task, TaskResult
+from hrm.pipelines.client.client import Client, Task, TaskResult
 from hrm.v1 import pipeline_pb2 as pb
 from tests.pipeline import sample_steps
 
@@ -104,7 +104,7 @@ def test_a_map_is_given_up_in_time_though_the_master_is_away(
 
     gone = Gone()
     monkeypatch.setattr(client, "_stub", gone)
-    monkeypatch.setattr("hrm.pipeline.client.GIVE_UP_S", 0.1)
+    monkeypatch.setattr("hrm.pipelines.client.client.GIVE_UP_S", 0.1)
     begun_s = time.monotonic()
     with pytest.raises(TimeoutError, match="has not ended"):
         next(client.map(sample_steps.arithmetic, [1], timeout_s=0.2))

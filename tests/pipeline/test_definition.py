@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hrm.core.pipeline.model import Device, row_of, size_bucket
 from hrm.errors import InvalidConfig
-from hrm.pipeline import Pipeline
+from hrm.pipelines import Pipeline
+from hrm.pipelines.core.model import Device, row_of, size_bucket
 
 
 def double(value: int) -> int:

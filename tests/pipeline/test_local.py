@@ -12,8 +12,8 @@ import grpc
 import pytest
 
 from hrm.errors import Unavailable
-from hrm.pipeline import local
-from hrm.pipeline.local import LocalGpus
+from hrm.pipelines.client import local
+from hrm.pipelines.client.local import LocalGpus
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import pipeline_pb2_grpc
 

@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hrm.core.pipeline.model import ResultFormat
 from hrm.errors import HrmError, InvalidConfig, PermissionDenied
-from hrm.pipeline import Pipeline, results
-from hrm.pipeline.results import NotPlain, Seal, check_proof, decode, encode
+from hrm.pipelines import Pipeline
+from hrm.pipelines.client import results
+from hrm.pipelines.client.results import NotPlain, Seal, check_proof, decode, encode
+from hrm.pipelines.core.model import ResultFormat
 
 AUTO, PICKLE = ResultFormat.AUTO, ResultFormat.PICKLE
 JSON, ARROW = ResultFormat.JSON, ResultFormat.ARROW

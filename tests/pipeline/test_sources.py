@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from hrm.errors import InvalidConfig, LimitReached
-from hrm.pipeline import Pipeline, sources
+from hrm.pipelines import Pipeline
+from hrm.pipelines.client import sources
 from tests.pipeline import sample_steps
 
 SCRIPT = """
-from hrm.pipeline import Pipeline
-from hrm.pipeline.sources import sources_of
+from hrm.pipelines import Pipeline
+from hrm.pipelines.client.sources import sources_of
 
 mine = Pipeline("mine")
 
@@ -92,8 +93,11 @@ def test_a_pipeline_without_a_name_in_a_module_cannot_travel() -> None:
     [
         ("nonsense", "names no pipeline; write MODULE:ATTRIBUTE"),
         ("no_such_module_at_all:p", "cannot be imported from .*ModuleNotFoundError"),
-        ("tests.pipeline.sample_steps:not_a_pipeline", "is no hrm.pipeline.Pipeline; it has arith"),
-        ("tests.pipeline.sample_steps:absent", "is no hrm.pipeline.Pipeline"),
+        (
+            "tests.pipeline.sample_steps:not_a_pipeline",
+            "is no hrm.pipelines.Pipeline; it has arith",
+        ),
+        ("tests.pipeline.sample_steps:absent", "is no hrm.pipelines.Pipeline"),
         ("json:loads", "it has none"),
     ],
 )

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hrm.pipeline.spark import _import
+from hrm.pipelines.client.spark import _import
 
 CODE = """
-from hrm.pipeline import Pipeline
+from hrm.pipelines import Pipeline
 from hrm_brought.help import FACTOR
 p = Pipeline("p")
 

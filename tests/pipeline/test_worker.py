@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hrm.pipeline.worker import run_job
+from hrm.pipelines.agent.worker import run_job
 from hrm.v1 import pipeline_pb2 as pb
 
 SAMPLES = "tests.pipeline.sample_steps"
@@ -80,7 +80,7 @@ def test_a_worker_limits_memory_and_goes_on_to_the_next_run(tmp_path: Path) -> N
     (tmp_path / "much").write_bytes(pickle.dumps(256))
     (tmp_path / "input").write_bytes(pickle.dumps(32))
     done = subprocess.run(
-        [sys.executable, "-m", "hrm.pipeline.worker"],
+        [sys.executable, "-m", "hrm.pipelines.agent.worker"],
         input="".join(json.dumps(one) + "\n" for one in jobs),
         capture_output=True,
         text=True,
@@ -100,7 +100,7 @@ def test_what_is_no_unicode_can_be_told_nevertheless(
     def reads(_value: Any) -> None:
         raise FileNotFoundError("no file b\udcff")
 
-    monkeypatch.setattr("hrm.pipeline.worker._function", lambda _job: reads)
+    monkeypatch.setattr("hrm.pipelines.agent.worker._function", lambda _job: reads)
     answer = run_job(job(tmp_path, "arithmetic.double", 1))
     assert answer["outcome"] == "RAISED" and "no file b\\udcff" in answer["message"]
     assert pb.SubtaskTiming(message=answer["message"]).message == answer["message"]

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hrm.core.pipeline.model import Device, NodeView, Start, SubtaskKey, TaskId
 from hrm.errors import InvalidRequest, NotFound
+from hrm.pipelines.core.model import Device, NodeView, Start, SubtaskKey, TaskId
 from hrm.policies.guard import (
     Answer,
     Doubt,

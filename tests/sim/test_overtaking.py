@@ -14,7 +14,7 @@ from hrm.core.messages import events as e
 from hrm.core.node.core import NodeCore
 from hrm.core.queue.reservation import Reservation
 from hrm.core.vocabulary.model import ContainerId, ContainerSpec, NodeName, WorkloadClass
-from hrm.sim.overtaking import Overtaking, held_up
+from hrm.sim.oracle.overtaking import Overtaking, held_up
 from hrm.testing.virtual import unit
 from tests.core.test_making_way import spec
 

@@ -53,7 +53,7 @@ from hrm.core.vocabulary.model import (
 from hrm.core.vocabulary.partitioning import Binding, Hardware, cut
 from hrm.core.vocabulary.wakefulness import Wakefulness
 from hrm.policies.min_wait import MinWait
-from hrm.sim.plan import Limits
+from hrm.sim.faults.plan import Limits
 from hrm.sim.run import run_seed
 
 SEEDS = range(150)

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 from hrm.cli.app import app
 from hrm.core.master.nodes import Nodes
 from hrm.core.vocabulary.partitioning import BindingMode
-from hrm.sim.plan import KINDS, TRAITS, Limits
-from hrm.sim.plan_generator import draw
-from hrm.sim.policies import POLICIES
+from hrm.sim.actors.policies import POLICIES
+from hrm.sim.faults.plan import KINDS, TRAITS, Limits
+from hrm.sim.faults.plan_generator import draw
+from hrm.sim.faults.shrink import shrink
 from hrm.sim.run import run_plan, run_seed
-from hrm.sim.shrink import shrink
 
 SEEDS = (7, 12, 40)
 

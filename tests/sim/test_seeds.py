@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hrm.sim.plan import KINDS, Limits
+from hrm.sim.faults.plan import KINDS, Limits
 from hrm.sim.run import Result, Summary, run_seed
 
 RUNS = 300

@@ -10,8 +10,8 @@ import pytest
 from hrm.core.master.nodes import Nodes
 from hrm.core.master.state import Container, MasterState
 from hrm.core.vocabulary.model import ContainerEnd, ContainerState, EndCause
-from hrm.sim.plan import KINDS, Limits, TimedFault
-from hrm.sim.plan_generator import draw
+from hrm.sim.faults.plan import KINDS, Limits, TimedFault
+from hrm.sim.faults.plan_generator import draw
 from hrm.sim.run import run_plan
 
 SEEDS = range(60)

@@ -18,7 +18,7 @@ from typing import Any
 
 import grpc
 
-from hrm import rpc, rpc_server, wire
+from hrm import rpc, rpc_server
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
@@ -29,6 +29,7 @@ from hrm.core.vocabulary.model import (
 from hrm.core.vocabulary.model import Resources as CoreResources
 from hrm.spark.launch import executor_launch, find_java, find_spark
 from hrm.v1 import application_pb2, application_pb2_grpc, common_pb2
+from hrm.wire import codec
 
 __all__ = ["FakeMaster", "fake_master", "until"]
 
@@ -231,7 +232,7 @@ class FakeMaster(application_pb2_grpc.ApplicationServiceServicer):
             ),
             unit_id=ResourceUnitId("fake-node/0"),
             heap_mib=request.heap_mib,
-            launch=wire.to_launch(self.registrations[0].launch),
+            launch=codec.to_launch(self.registrations[0].launch),
         )
 
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from hrm.core.messages import appmaster as messages
-from hrm.spark import app_wire
 from hrm.v1 import common_pb2
+from hrm.wire import appmaster as app_wire
 
 TARGET = messages.ProfileTarget(profile=3, count=2, vcores=4, heap_mib=1024, memory_mib=1408)
 

@@ -3,7 +3,7 @@
 Events are facts in the past tense and carry ``now`` (seconds, monotonic): from Spark (what it
 wants, whom it lets go), from the master (how its containers fare) and from time. Commands are
 wishes in the imperative, to the master or to Spark. ``hrm.core.appmaster.application_master`` turns
-the one into the other; ``hrm.spark.app_wire`` is the only place that knows their protobuf.
+the one into the other; ``hrm.wire.appmaster`` is the only place that knows their protobuf.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ import pytest
 from benchmarks.pipelines import PIPELINES, cluster, profile
 from benchmarks.pipelines.answers import ANSWERS, Answer, same
 from benchmarks.pipelines.cluster import Job, Pair, run_pair
-from hrm.core.pipeline.model import Device
-from hrm.pipeline import Pipeline
+from hrm.pipelines import Pipeline
+from hrm.pipelines.core.model import Device
 from tests.pipeline import sample_steps
 
 LIMIT_S = 60.0

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from hrm.core.pipeline import node_messages as m
-from hrm.core.pipeline.basic import FirstFit
-from hrm.core.pipeline.estimates import RunningMeans
-from hrm.core.pipeline.invariants import check_node
-from hrm.core.pipeline.model import (
-    Device,
-    NodePolicy,
-    PipelineSpec,
-    SubtaskSpec,
-    TaskId,
-    TaskSpec,
-)
-from hrm.core.pipeline.node import NodeBounds, PipelineNode
-from hrm.core.pipeline.node_messages import RunOutcome
 from hrm.core.vocabulary.model import NodeName, WorkloadClass
+from hrm.pipelines.core import node_messages as m
+from hrm.pipelines.core.basic import FirstFit
+from hrm.pipelines.core.estimates import RunningMeans
+from hrm.pipelines.core.invariants import check_node
+from hrm.pipelines.core.model import Device, NodePolicy, PipelineSpec, SubtaskSpec, TaskId, TaskSpec
+from hrm.pipelines.core.node import NodeBounds, PipelineNode
+from hrm.pipelines.core.node_messages import RunOutcome
 
 CPU = frozenset({Device.CPU})
 GPU = frozenset({Device.GPU})

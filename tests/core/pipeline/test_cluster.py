@@ -8,12 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hrm.core.pipeline import cluster_messages as m
-from hrm.core.pipeline.basic import LeastLoaded
-from hrm.core.pipeline.cluster import ClusterBounds, PipelineCluster
-from hrm.core.pipeline.estimates import RunningMeans
-from hrm.core.pipeline.invariants import check_cluster
-from hrm.core.pipeline.model import (
+from hrm.core.vocabulary.model import NodeName
+from hrm.errors import AlreadyExists, LimitReached, NotFound
+from hrm.pipelines.core import cluster_messages as m
+from hrm.pipelines.core.basic import LeastLoaded
+from hrm.pipelines.core.cluster import ClusterBounds, PipelineCluster
+from hrm.pipelines.core.estimates import RunningMeans
+from hrm.pipelines.core.invariants import check_cluster
+from hrm.pipelines.core.model import (
     Choice,
     ClusterPolicy,
     ClusterView,
@@ -22,9 +24,7 @@ from hrm.core.pipeline.model import (
     TaskId,
     TaskSpec,
 )
-from hrm.core.pipeline.node_messages import NodeCapacity, NodeLoad, TaskOutcome
-from hrm.core.vocabulary.model import NodeName
-from hrm.errors import AlreadyExists, LimitReached, NotFound
+from hrm.pipelines.core.node_messages import NodeCapacity, NodeLoad, TaskOutcome
 from tests.core.pipeline.building import GPU, Node, capacity, pipeline, subtask, task
 
 

@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 
-from hrm.core.pipeline import node_messages as m
-from hrm.core.pipeline.basic import FirstFit
-from hrm.core.pipeline.invariants import check_node
-from hrm.core.pipeline.model import Device, NodeView, Row, Start, SubtaskKey, TaskId
-from hrm.core.pipeline.node import NodeBounds, PipelineNode
-from hrm.core.pipeline.node_messages import RunOutcome, TaskOutcome
-from hrm.core.pipeline.subtasks import SubtaskState
+from hrm.pipelines.core import node_messages as m
+from hrm.pipelines.core.basic import FirstFit
+from hrm.pipelines.core.invariants import check_node
+from hrm.pipelines.core.model import Device, NodeView, Row, Start, SubtaskKey, TaskId
+from hrm.pipelines.core.node import NodeBounds, PipelineNode
+from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
+from hrm.pipelines.core.subtasks import SubtaskState
 from tests.core.pipeline.building import (
     BOTH,
     GPU,

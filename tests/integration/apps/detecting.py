@@ -12,8 +12,8 @@ from pathlib import Path
 import pandas as pd
 from pyspark.sql import SparkSession
 
-from hrm.pipeline import Pipeline
-from hrm.pipeline.spark import map_in_pandas
+from hrm.pipelines import Pipeline
+from hrm.pipelines.client.spark import map_in_pandas
 
 squares = Pipeline("squares")
 

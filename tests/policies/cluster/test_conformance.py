@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hrm.core.pipeline.model import ClusterPolicy, TaskId
 from hrm.errors import InvalidConfig
-from hrm.policies.cluster import HEURISTICS, LEARNED, load
-from hrm.policies.cluster.features import Layout
+from hrm.pipelines.core.model import ClusterPolicy, TaskId
+from hrm.pipelines.policies.cluster import HEURISTICS, LEARNED, load
+from hrm.pipelines.policies.cluster.features import Layout
 from hrm.policies.guard import Mode
 from tests.policies.cluster.views import all_fit, mlp_model, set_model, task_of, view_of
 

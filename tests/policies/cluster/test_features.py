@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hrm.core.vocabulary.model import NodeName, WorkloadClass
-from hrm.policies.cluster.features import (
+from hrm.pipelines.policies.cluster.features import (
     CANDIDATES_MAX,
     NODE_FIELDS,
     TASK_FIELDS,

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hrm.policies.cluster import load
-from hrm.policies.cluster.heuristics import min_min
+from hrm.pipelines.policies.cluster import load
+from hrm.pipelines.policies.cluster.heuristics import min_min
 from tests.policies.cluster.views import all_fit, task_of, view_of
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hrm.core.pipeline.model import Choice, ClusterView, TaskId, TaskSpec
 from hrm.errors import InvalidConfig, NotFound
+from hrm.pipelines.core.model import Choice, ClusterView, TaskId, TaskSpec
+from hrm.pipelines.policies.cluster import HEURISTIC, load
+from hrm.pipelines.policies.cluster.features import TASK_FIELDS, Layout
+from hrm.pipelines.policies.cluster.hosted import HostedPolicy
+from hrm.pipelines.policies.cluster.ldwp import Ldwp, LdwpSet
 from hrm.policies import models
-from hrm.policies.cluster import HEURISTIC, load
-from hrm.policies.cluster.features import TASK_FIELDS, Layout
-from hrm.policies.cluster.hosted import HostedPolicy
-from hrm.policies.cluster.ldwp import Ldwp, LdwpSet
 from hrm.policies.guard import Mode
 from hrm.policies.models import Model
 from tests.policies.cluster.views import all_fit, mlp_model, set_model, task_of, view_of

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hrm.core.pipeline.model import ClusterView
 from hrm.core.vocabulary.model import NodeName
-from hrm.policies.cluster.features import TYPES, Layout, observe_set
-from hrm.policies.cluster.ldwp import Ldwp, LdwpSet, Proposal
-from hrm.policies.cluster.networks import mlp_shapes, set_q, set_shapes, transfer
+from hrm.pipelines.core.model import ClusterView
+from hrm.pipelines.policies.cluster.features import TYPES, Layout, observe_set
+from hrm.pipelines.policies.cluster.ldwp import Ldwp, LdwpSet, Proposal
+from hrm.pipelines.policies.cluster.networks import mlp_shapes, set_q, set_shapes, transfer
 from tests.policies.cluster.views import all_fit, arranged, mlp_model, set_model, task_of, view_of
 
 

@@ -7,9 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from hrm.core.pipeline.model import ClusterView, Device, PipelineSpec, SubtaskSpec, TaskId, TaskSpec
 from hrm.core.vocabulary.model import NodeName
-from hrm.policies.cluster.features import (
+from hrm.pipelines.core.model import (
+    ClusterView,
+    Device,
+    PipelineSpec,
+    SubtaskSpec,
+    TaskId,
+    TaskSpec,
+)
+from hrm.pipelines.policies.cluster.features import (
     NODE_FIELDS,
     PAPER_NODE_FIELDS,
     PAPER_TASK_FIELDS,
@@ -17,8 +24,8 @@ from hrm.policies.cluster.features import (
     TYPES,
     Layout,
 )
-from hrm.policies.cluster.ldwp import SET_SCHEMA
-from hrm.policies.cluster.networks import mlp_shapes, set_shapes
+from hrm.pipelines.policies.cluster.ldwp import SET_SCHEMA
+from hrm.pipelines.policies.cluster.networks import mlp_shapes, set_shapes
 from hrm.policies.models import Model
 
 PLATFORMS = ("p4x4", "k80x4", "p4x2")

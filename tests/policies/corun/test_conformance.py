@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from hrm.core.pipeline.feasibility import refusal, started
-from hrm.core.pipeline.model import Device, NodePolicy, NodeView
 from hrm.errors import InvalidConfig
-from hrm.policies.corun import known, load
+from hrm.pipelines.core.feasibility import refusal, started
+from hrm.pipelines.core.model import Device, NodePolicy, NodeView
+from hrm.pipelines.policies.corun import known, load
 from tests.policies.corun.worlds import Known, gpu, node_view, run_all, subtask, views
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {

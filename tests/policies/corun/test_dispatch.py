@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hrm.core.pipeline.feasibility import Caps
-from hrm.core.pipeline.model import Device, NodePolicy
-from hrm.policies.corun import load
-from hrm.policies.corun.iawp import Iawp
-from hrm.policies.corun.scores import Cosine
+from hrm.pipelines.core.feasibility import Caps
+from hrm.pipelines.core.model import Device, NodePolicy
+from hrm.pipelines.policies.corun import load
+from hrm.pipelines.policies.corun.iawp import Iawp
+from hrm.pipelines.policies.corun.scores import Cosine
 from tests.policies.corun.worlds import ONE_SLOT, Known, gpu, node_view, run_all, subtask
 
 CPU_S = {"a": 8.0, "b": 6.0, "c": 10.0, "d": 4.0, "e": 12.0, "f": 9.0}

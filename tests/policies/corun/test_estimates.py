@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hrm.core.pipeline.model import Device, Estimates, Row, SubtaskSpec
 from hrm.errors import InvalidRequest
-from hrm.policies.corun import Stdm
-from hrm.policies.corun.estimates import DEFAULT_S_PER_MB, ROWS_MAX
-from hrm.policies.corun.metrics import (
+from hrm.pipelines.core.model import Device, Estimates, Row, SubtaskSpec
+from hrm.pipelines.policies.corun import Stdm
+from hrm.pipelines.policies.corun.estimates import DEFAULT_S_PER_MB, ROWS_MAX
+from hrm.pipelines.policies.corun.metrics import (
     COLUMN,
     DEFAULTS,
     scaled_size,
     scaled_speedup,
     speedup_of,
 )
-from hrm.policies.corun.store import load_estimates, save_estimates
+from hrm.pipelines.policies.corun.store import load_estimates, save_estimates
 
 ROW = Row("edges", 2, "P4")
 SHARES = ("cpu", "sm", "l1", "l2", "tex", "dram", "load", "store")

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from hrm.core.pipeline.dispatch import FOR_WAITING
-from hrm.core.pipeline.feasibility import CAPS
-from hrm.core.pipeline.model import Device, NodeView, Row, Start, SubtaskKey, TaskId
-from hrm.core.pipeline.node_messages import RunOutcome, SubtaskTiming
 from hrm.errors import InvalidConfig
-from hrm.policies.corun import HEURISTIC, HostedPolicy, Stdm, load, load_hosted
-from hrm.policies.corun.hosted import SLICE_S, FiniteScore
-from hrm.policies.corun.room import Room
-from hrm.policies.corun.scores import Oracle
+from hrm.pipelines.core.dispatch import FOR_WAITING
+from hrm.pipelines.core.feasibility import CAPS
+from hrm.pipelines.core.model import Device, NodeView, Row, Start, SubtaskKey, TaskId
+from hrm.pipelines.core.node_messages import RunOutcome, SubtaskTiming
+from hrm.pipelines.policies.corun import HEURISTIC, HostedPolicy, Stdm, load, load_hosted
+from hrm.pipelines.policies.corun.hosted import SLICE_S, FiniteScore
+from hrm.pipelines.policies.corun.room import Room
+from hrm.pipelines.policies.corun.scores import Oracle
 from hrm.policies.guard import HostBounds, Mode
 from tests.policies.corun.worlds import Known, gpu, node_view, subtask, views
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from hrm.errors import InvalidRequest
-from hrm.policies.corun import predictor
-from hrm.policies.corun.ncf import (
+from hrm.pipelines.policies.corun import predictor
+from hrm.pipelines.policies.corun.ncf import (
     HIDDEN,
     SIZE,
     Network,

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hrm.errors import InvalidConfig
-from hrm.policies.corun import predictor
-from hrm.policies.corun.predictors import Floats, Predictor, distances
+from hrm.pipelines.policies.corun import predictor
+from hrm.pipelines.policies.corun.predictors import Floats, Predictor, distances
 
 PLAIN = ("mean", "neighbours", "matrix", "gaussian")
 every = pytest.mark.parametrize("name", PLAIN)

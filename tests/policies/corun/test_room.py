@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from hrm.core.pipeline.feasibility import CAPS, Caps, refusal
-from hrm.core.pipeline.model import Device, NodeView, Start
-from hrm.policies.corun.room import Room
+from hrm.pipelines.core.feasibility import CAPS, Caps, refusal
+from hrm.pipelines.core.model import Device, NodeView, Start
+from hrm.pipelines.policies.corun.room import Room
 from tests.policies.corun.worlds import Known, gpu, node_view, subtask, views
 
 LOADED = Known(features={"edges": [0.4] * 8}, gpu_memory_mib={"edges": 3000.0}, memory_mib=1000.0)

@@ -5,10 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hrm.core.pipeline.model import Row
-from hrm.policies.corun.metrics import scaled_size
-from hrm.policies.corun.scores import Cosine, Learned, Oracle, Overload, cosine, joint_excess
-from hrm.policies.corun.slowdowns import LOADS, Slowdowns
+from hrm.pipelines.core.model import Row
+from hrm.pipelines.policies.corun.metrics import scaled_size
+from hrm.pipelines.policies.corun.scores import (
+    Cosine,
+    Learned,
+    Oracle,
+    Overload,
+    cosine,
+    joint_excess,
+)
+from hrm.pipelines.policies.corun.slowdowns import LOADS, Slowdowns
 from tests.policies.corun.test_dispatch import BUSY
 from tests.policies.corun.test_dispatch import LOADS as KNOWN
 from tests.policies.corun.worlds import Known

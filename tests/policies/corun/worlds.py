@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from hrm.core.pipeline.feasibility import Caps
-from hrm.core.pipeline.model import (
+from hrm.pipelines.core.feasibility import Caps
+from hrm.pipelines.core.model import (
     Device,
     GpuView,
     NodePolicy,

@@ -7,17 +7,11 @@ import statistics
 import pytest
 
 from hrm.errors import InvalidRequest
-from hrm.sim.pipelines.bounds import (
-    Fluid,
-    assignment_bound,
-    best_makespan,
-    fluid_rate,
-    makespans,
-)
-from hrm.sim.pipelines.policies import policies
-from hrm.sim.pipelines.profiles import load, sample
-from hrm.sim.pipelines.run import simulate
-from hrm.sim.pipelines.scenario import SATURATION_PER_MIN, Scenario, arrivals, workers
+from hrm.pipelines.sim.bounds import Fluid, assignment_bound, best_makespan, fluid_rate, makespans
+from hrm.pipelines.sim.policies import policies
+from hrm.pipelines.sim.profiles import load, sample
+from hrm.pipelines.sim.run import simulate
+from hrm.pipelines.sim.scenario import SATURATION_PER_MIN, Scenario, arrivals, workers
 
 pytest.importorskip("scipy")
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hrm.core.pipeline.model import SubtaskKey, TaskId
 from hrm.errors import InvalidRequest
-from hrm.sim.pipelines.interference import LAWS, WORLDS, Pair, fit, laws_of, pairs_of, world
-from hrm.sim.pipelines.machine import Gpu
-from hrm.sim.pipelines.profiles import K80, P4, sample
+from hrm.pipelines.core.model import SubtaskKey, TaskId
+from hrm.pipelines.sim.interference import LAWS, WORLDS, Pair, fit, laws_of, pairs_of, world
+from hrm.pipelines.sim.machine import Gpu
+from hrm.pipelines.sim.profiles import K80, P4, sample
 
 KINDS = sample().kinds
 WITH_GPU = sorted(name for name, kind in KINDS.items() if kind.log_gpu_s is not None)

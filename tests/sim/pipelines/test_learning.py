@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hrm.core.pipeline.model import Choice
 from hrm.errors import InvalidConfig
 from hrm.learn.environment import drive, evaluate
-from hrm.policies.cluster.heuristics import Demand, Ect
-from hrm.sim.pipelines.learning import TASKS_MOST, LearningEnvironment, draw, environment
-from hrm.sim.pipelines.profiles import sample
+from hrm.pipelines.core.model import Choice
+from hrm.pipelines.policies.cluster.heuristics import Demand, Ect
+from hrm.pipelines.sim.learning import TASKS_MOST, LearningEnvironment, draw, environment
+from hrm.pipelines.sim.profiles import sample
 
 
 def _drive(made: LearningEnvironment, seed: int) -> list[tuple[str, float, bool]]:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hrm.core.pipeline.model import Device
 from hrm.errors import InvalidRequest
-from hrm.sim.pipelines.profiles import load, sample_document
+from hrm.pipelines.core.model import Device
+from hrm.pipelines.sim.profiles import load, sample_document
 
 
 def _write(path: Path, document: object) -> Path:

@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hrm.core.pipeline.estimates import RunningMeans
-from hrm.core.pipeline.model import Device, SubtaskKey, row_of
-from hrm.sim.pipelines.beliefs import PROFILE_ERROR, noise, warm
-from hrm.sim.pipelines.measures import Result
-from hrm.sim.pipelines.policies import policies
-from hrm.sim.pipelines.profiles import K80, P4, sample
-from hrm.sim.pipelines.run import Simulation, simulate
-from hrm.sim.pipelines.scenario import Change, Scenario, arrivals, workers
-from hrm.sim.pipelines.worker import PROFILE_S
+from hrm.pipelines.core.estimates import RunningMeans
+from hrm.pipelines.core.model import Device, SubtaskKey, row_of
+from hrm.pipelines.sim.beliefs import PROFILE_ERROR, noise, warm
+from hrm.pipelines.sim.measures import Result
+from hrm.pipelines.sim.policies import policies
+from hrm.pipelines.sim.profiles import K80, P4, sample
+from hrm.pipelines.sim.run import Simulation, simulate
+from hrm.pipelines.sim.scenario import Change, Scenario, arrivals, workers
+from hrm.pipelines.sim.worker import PROFILE_S
 
 TABLE = sample()
 SMALL = Scenario(profiles=TABLE, rate_per_min=40.0, tasks=40, workers=workers(4), seed=7)

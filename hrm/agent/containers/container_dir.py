@@ -1,0 +1,284 @@
+"""The directory of one container: all there is to know of it, while it runs and after its end.
+
+``<work_dir>/containers/<id>/`` says enough for an agent that starts after a crash of its
+predecessor to continue where that one stopped:
+
+    container.json   what it is (never its secrets), and the driver that isolates it
+    process.json     the shim's pid and start time (see ``hrm.agent.containers.shim``)
+    stop.json        the order to stop, with cause and reason
+    exit.json        how the command ended
+    acknowledged     the master knows of the end; only the logs are of interest now
+    stdout, stderr   with their older parts, kept as ``hrm.agent.containers.retention`` says
+    local/, tmp/     Spark's scratch space
+
+At the end all is removed but the logs and the records above: what a container fetched or wrote
+where it stood, too.
+
+The directory belongs to the agent's user, and the command runs in it. Where a container runs as
+somebody else (``run_as``), it runs in ``work/``; that, ``local/``, ``tmp/``, its logs and the files
+that it was given belong to that user and are closed to all others. The rest it can neither read
+nor replace.
+
+Nothing here starts or ends a process, so all of it may be called in a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import json
+import os
+import shutil
+import stat
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import json_format
+
+from hrm.agent.containers import shim
+from hrm.agent.containers.last_words import last_words, read_tail
+from hrm.agent.containers.logs import STREAMS
+from hrm.agent.containers.retention import ACKNOWLEDGED_FILE
+from hrm.agent.drivers.driver_process import APPLICATION_DIR, without_secrets
+from hrm.agent.run_as import Account
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ContainerSpec,
+    EndCause,
+    LaunchContext,
+    is_driver,
+)
+from hrm.errors import HrmError
+from hrm.v1 import common_pb2
+from hrm.wire import codec
+
+__all__ = [
+    "Ended",
+    "StopOrder",
+    "clear",
+    "prepare",
+    "read_end",
+    "read_json",
+    "read_order",
+    "read_record",
+    "remove_tree",
+    "write_end",
+    "write_order",
+    "write_record",
+]
+
+RECORD_FILE = "container.json"
+HOME_DIR = "work"
+_SCRATCH = ("local", "tmp")
+_KEPT = {RECORD_FILE, ACKNOWLEDGED_FILE, "shim.log"} | {
+    *(shim.PROCESS_FILE, shim.STOP_FILE, shim.EXIT_FILE),
+}
+_CRASH_REPORT = "hs_err_pid*.log"
+_REMOVE_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopOrder:
+    """Why a container was told to stop, and whether it may finish what it does."""
+
+    cause: EndCause
+    reason: str
+    decommission: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """All about the end of a container. ``exit_code`` is -1 where there is none."""
+
+    started: bool
+    exit_code: int
+    signal: int
+    ended_at_s: float
+    memory_kills: int
+    order: StopOrder | None
+    last_words: str
+    problem: str = ""
+
+
+def prepare(directory: Path, account: Account | None, files: Mapping[str, str]) -> Path:
+    """Make the directory as a container that is about to start finds it, with ``files`` (text by
+    name) in it; answers where the command is to run. ``account``: who it belongs to, None: the
+    agent.
+
+    Raises:
+        OSError: the disk, or what stands there, does not let it.
+    """
+    _open_up(directory, account)
+    stale = (shim.PROCESS_FILE, shim.STOP_FILE, shim.EXIT_FILE, ACKNOWLEDGED_FILE)
+    for name in stale:
+        (directory / name).unlink(missing_ok=True)
+    for name in _SCRATCH if account is None else (*_SCRATCH, HOME_DIR):
+        (directory / name).mkdir(mode=0o700, exist_ok=True)
+        _hand_over(directory / name, account)
+    for name, text in files.items():
+        _write_private(directory / name, text)
+        _hand_over(directory / name, account)
+    return directory if account is None else directory / HOME_DIR
+
+
+def write_record(directory: Path, spec: ContainerSpec, isolation: str) -> None:
+    """Write down what the container is, without its secrets, and which driver isolates it."""
+    told = LaunchContext(
+        decommissions=spec.launch.decommissions, driver=without_secrets(spec.launch.driver)
+    )
+    bare = replace(spec, launch=told)
+    record = {
+        "isolation": isolation,
+        "spec": json_format.MessageToDict(codec.from_spec(bare)),
+    }
+    shim.write_json(directory / RECORD_FILE, record)
+
+
+def read_record(directory: Path) -> tuple[ContainerSpec, str]:
+    """What ``write_record`` wrote.
+
+    Raises:
+        HrmError: there is no such record, or it is damaged.
+    """
+    record = read_json(directory / RECORD_FILE)
+    try:
+        message = json_format.ParseDict(record["spec"], common_pb2.ContainerSpec())
+    except (KeyError, json_format.ParseError) as error:
+        raise HrmError(f"{directory / RECORD_FILE} is no record of a container: {error}") from error
+    return codec.to_spec(message), str(record.get("isolation", "none"))
+
+
+def write_order(directory: Path, order: StopOrder, grace_s: float) -> None:
+    """For the shim, and for a later agent.
+
+    Raises:
+        OSError: the disk does not take it.
+    """
+    document = {
+        "grace_s": grace_s,
+        "cause": order.cause.value,
+        "reason": order.reason,
+        "decommission": order.decommission,
+    }
+    shim.write_json(directory / shim.STOP_FILE, document)
+
+
+def read_order(directory: Path) -> StopOrder | None:
+    """The latest order to stop it; None: there is none, or none that can be read."""
+    document = read_json(directory / shim.STOP_FILE)
+    try:
+        return StopOrder(
+            cause=EndCause(document["cause"]),
+            reason=str(document["reason"]),
+            decommission=bool(document.get("decommission")),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def read_end(directory: Path, memory_kills: int) -> Ended:
+    """How the container ended. Where its supervisor died without a record, there is one after."""
+    exited = read_json(directory / shim.EXIT_FILE)
+    problem = "" if exited else "its supervisor died without a record"
+    ended = Ended(
+        started=(directory / shim.PROCESS_FILE).exists(),
+        exit_code=int(exited.get("exit_code", -1)),
+        signal=int(exited.get("signal", 0)),
+        ended_at_s=float(exited.get("ended_at_s", time.time())),
+        memory_kills=memory_kills,
+        order=read_order(directory),
+        last_words=_last_words(directory),
+        problem=str(exited.get("error", problem)),
+    )
+    if not exited:
+        write_end(directory, problem)
+    return ended
+
+
+def write_end(directory: Path, problem: str) -> None:
+    """In place of a shim that could not: every ended container has the record."""
+    document = {"exit_code": -1, "ended_at_s": time.time(), "error": problem}
+    with contextlib.suppress(OSError):
+        shim.write_json(directory / shim.EXIT_FILE, document)
+
+
+def clear(directory: Path) -> None:
+    """Remove all but the logs, crash reports and records. What cannot be removed stays."""
+    for place in (HOME_DIR, APPLICATION_DIR, f"{HOME_DIR}/{APPLICATION_DIR}"):
+        with contextlib.suppress(OSError):
+            _keep_crash_reports(directory / place, directory)
+    with contextlib.suppress(OSError):
+        for path in list(directory.iterdir()):
+            log = path.name.split(".")[0] in STREAMS or path.match(_CRASH_REPORT)
+            kind = path.lstat().st_mode
+            if stat.S_ISDIR(kind):
+                remove_tree(path)
+            elif not stat.S_ISREG(kind) or not (log or path.name in _KEPT):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory with all below it, which a container may have made as deep as it liked:
+    deeper than Python can follow. Follows no link; what is not there is no error."""
+    with contextlib.suppress(RecursionError):
+        shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        command = ["rm", "-rf", "--", str(path)]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(command, check=False, timeout=_REMOVE_LIMIT_S, stdin=subprocess.DEVNULL)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file; empty where there is none, or it is none."""
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _open_up(directory: Path, account: Account | None) -> None:
+    """Make a container's directory. Another user may pass through it, and no more than that."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if account is not None:
+        directory.chmod(0o711)
+        directory.parent.chmod(0o711)
+
+
+def _write_private(path: Path, text: str) -> None:
+    """A new file that is closed to others from its first byte on: it may hold a secret."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+
+
+def _hand_over(path: Path, account: Account | None) -> None:
+    if account is not None:
+        os.chown(path, account.uid, account.gid, follow_symlinks=False)
+        path.chmod(0o700 if path.is_dir() else 0o600)
+
+
+def _keep_crash_reports(place: Path, directory: Path) -> None:
+    """Java leaves them where it ran. No link is followed: this may be root, in a user's directory.
+
+    Raises:
+        OSError: there is no such place, or a file in it cannot be moved.
+    """
+    here = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        for name in fnmatch.filter(os.listdir(here), _CRASH_REPORT):  # noqa: PTH208
+            if stat.S_ISREG(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode):
+                os.rename(name, directory / name, src_dir_fd=here)
+    finally:
+        os.close(here)
+
+
+def _last_words(directory: Path) -> str:
+    out, err = (directory / name for name in STREAMS)
+    spoken = read_tail(out) if is_driver(ApplicationId(directory.name)) else ""
+    return last_words(read_tail(err), spoken)

@@ -1,0 +1,404 @@
+"""The agent's hands: start, stop, adopt and clear away containers.
+
+    start ──► prepare the directory ──► the isolation's group ──► a shim, or a warm JVM's shim
+    stop  ──► the order, in the directory ──► SIGTERM; a shim that does not end in time is killed
+    end   ──► the shim's pidfd is readable ──► record read, the rest cleared away, ``on_end``
+    adopt ──► when the agent starts: shims on record that live are watched like its own, the ends
+              of those that do not are told
+
+What a container is and how it ended is in its directory (``hrm.agent.containers.container_dir``),
+never only in here: that is why an agent may die at any moment, and the next one go on. How a shim
+is spoken to is in ``hrm.agent.containers.supervisor``. What remains is the order of the steps, and
+what is left behind when one of them fails: nothing that runs, and a record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from hrm import descriptors
+from hrm.agent.containers import container_dir, shim, supervisor
+from hrm.agent.containers.container_dir import Ended, StopOrder, remove_tree
+from hrm.agent.containers.retention import ACKNOWLEDGED_FILE, Swept, sweep
+from hrm.agent.isolation import DRIVERS, Device, Isolation, Limits
+from hrm.agent.run_as import Account
+from hrm.agent.startup.warm import WarmJvm, WarmPool
+from hrm.core.vocabulary.model import ContainerSpec
+from hrm.errors import HrmError, LaunchFailed
+from hrm.spark.launch import Launch
+
+__all__ = ["Adopted", "Containers", "Ended", "StopOrder"]
+
+EnvironmentOf = Callable[[Account | None], Awaitable[Mapping[str, str]]]
+_FORCE_MARGIN_S = 20.0
+_SHIM_GRACE_S = 5.0
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+_log = structlog.get_logger("hrm.agent.containers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted:
+    """A container of an earlier run of this agent; ``ended`` is None while it runs, ``order`` the
+    latest order to stop it."""
+
+    spec: ContainerSpec
+    started_at_s: float
+    ended: Ended | None
+    order: StopOrder | None = None
+
+
+@dataclass(slots=True)
+class _Running:
+    shim_pid: int
+    pidfd: int
+    process: subprocess.Popen[bytes] | None
+    isolation: Isolation
+    done: asyncio.Event
+
+
+class Containers:
+    """The containers' processes and directories. ``on_end`` is called in the event loop."""
+
+    def __init__(
+        self,
+        work_dir: Path,
+        isolation: Isolation,
+        *,
+        rebuild: Callable[[str], Isolation],
+        log_bytes_max: int,
+        log_files_max: int,
+        on_end: Callable[[str, Ended], None],
+        environment_of: EnvironmentOf | None = None,
+        account_of: Callable[[str], Account | None] = lambda _user: None,
+        warm: WarmPool | None = None,
+    ) -> None:
+        """``rebuild`` makes the driver of that name, for containers that an earlier run began.
+        ``environment_of``: what each container of an account gets beside its own variables.
+        ``account_of``: as
+        whom the containers of a user run, None: as the agent; it may refuse with LaunchFailed.
+        ``warm``: JVMs that have started already, for containers that they fit."""
+        self.dir = work_dir / "containers"
+        self._isolation = isolation
+        self._drivers = {isolation.name: isolation}
+        self._rebuild = rebuild
+        self._log_bytes_max = log_bytes_max
+        self._log_files_max = log_files_max
+        self._on_end = on_end
+        self._environment_of = environment_of
+        self._account_of = account_of
+        self._warm = warm
+        self._running: dict[str, _Running] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def work_dir(self, container_id: str) -> Path:
+        """The directory of a container.
+
+        Raises:
+            LaunchFailed: the id cannot name one.
+        """
+        if not _ID.fullmatch(container_id):
+            raise LaunchFailed(f"{container_id!r} cannot name a work directory")
+        return self.dir / container_id
+
+    def isolation_of(self, container_id: str) -> Isolation:
+        entry = self._running.get(container_id)
+        return self._isolation if entry is None else entry.isolation
+
+    def shim_pid(self, container_id: str) -> int | None:
+        entry = self._running.get(container_id)
+        return None if entry is None else entry.shim_pid
+
+    async def start(
+        self,
+        spec: ContainerSpec,
+        launch: Launch,
+        cpus: tuple[int, ...] = (),
+        closed: tuple[Device, ...] = (),
+    ) -> float:
+        """Start a container, held on ``cpus``, kept from the devices ``closed``; answers when it
+        started.
+
+        Raises:
+            LaunchFailed: with the reason; nothing is left running.
+        """
+        limits = Limits(
+            vcores=spec.resources.vcores,
+            memory_mib=spec.resources.memory_mib,
+            cpus=cpus,
+            closed=closed,
+        )
+        jvm = self._reserve(spec, launch)
+        if jvm is not None:
+            try:
+                return await self._begin(spec, launch, limits, jvm)
+            except LaunchFailed as error:
+                await asyncio.to_thread(jvm.end)
+                assert self._warm is not None
+                self._warm.useless(jvm, error.message)
+                # What has moved there with it is not this container's: its first words, above all.
+                await asyncio.to_thread(remove_tree, self.work_dir(spec.container_id))
+                _log.warning("a warm JVM was of no use", why=error.message)
+        return await self._begin(spec, launch, limits, None)
+
+    def _reserve(self, spec: ContainerSpec, launch: Launch) -> WarmJvm | None:
+        if self._warm is None:
+            return None
+        try:
+            other_user = self._account_of(spec.user) is not None
+        except LaunchFailed:
+            return None  # said where the container is started
+        return self._warm.reserve(launch, spec.resources.memory_mib, other_user=other_user)
+
+    async def _begin(
+        self, spec: ContainerSpec, launch: Launch, limits: Limits, jvm: WarmJvm | None
+    ) -> float:
+        container_id = spec.container_id
+        directory = self.work_dir(container_id)
+        try:
+            account = await asyncio.to_thread(self._account_of, spec.user)
+            more = {} if self._environment_of is None else await self._environment_of(account)
+            process = await asyncio.to_thread(
+                self._spawn, directory, spec, account, more, launch, limits, jvm
+            )
+        except (OSError, LaunchFailed) as error:
+            await asyncio.to_thread(self._not_started, container_id, directory, str(error))
+            raise LaunchFailed(f"cannot start {container_id}: {error}") from error
+        assert process.stdout is not None
+        pidfd = os.pidfd_open(process.pid)
+        entry = _Running(process.pid, pidfd, process, self._isolation, asyncio.Event())
+        report = await asyncio.to_thread(supervisor.read_report, process)
+        if "error" in report:
+            await asyncio.to_thread(supervisor.give_up, process)
+            os.close(pidfd)
+            problem = str(report["error"])
+            await asyncio.to_thread(self._not_started, container_id, directory, problem)
+            raise LaunchFailed(f"cannot start {container_id}: {problem}")
+        self._watch(container_id, entry)
+        return float(report["started_at_s"])
+
+    def _spawn(
+        self,
+        directory: Path,
+        spec: ContainerSpec,
+        account: Account | None,
+        environment: Mapping[str, str],
+        launch: Launch,
+        limits: Limits,
+        jvm: WarmJvm | None,
+    ) -> subprocess.Popen[bytes]:
+        if jvm is not None:
+            jvm.move(directory)
+            # Memory that it has touched stays on the agent's account, whatever group it joins.
+            limits = replace(limits, memory_mib=limits.memory_mib - jvm.memory_mib)
+        home = container_dir.prepare(directory, account, launch.files)
+        container_dir.write_record(directory, spec, self._isolation.name)
+        joined = self._isolation.create(spec.container_id, limits)
+        document = {
+            "work_dir": str(directory),
+            "cwd": str(home),
+            "argv": list(launch.argv),
+            "environment": {
+                **environment,
+                **launch.environment,
+                **(account.environment(home) if account else {}),
+            },
+            "account": account.for_shim() if account else None,
+            "cgroup_files": [str(path) for path in joined],
+            "log_bytes_max": self._log_bytes_max,
+            "log_files_max": self._log_files_max,
+            "grace_s": _SHIM_GRACE_S,
+            "files_max": descriptors.for_children(),
+        }
+        if jvm is not None:
+            return jvm.hand_over(document)
+        return supervisor.start(directory, document)
+
+    def _not_started(self, container_id: str, directory: Path, problem: str) -> None:
+        # One that was refused has no directory yet, and its end is on record like any other.
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._clear(container_id, directory, self._isolation)
+        if not (directory / shim.EXIT_FILE).exists():
+            container_dir.write_end(directory, problem)
+
+    def _watch(self, container_id: str, entry: _Running) -> None:
+        self._running[container_id] = entry
+        asyncio.get_running_loop().add_reader(entry.pidfd, self._shim_ended, container_id)
+
+    def _shim_ended(self, container_id: str) -> None:
+        entry = self._running[container_id]
+        asyncio.get_running_loop().remove_reader(entry.pidfd)
+        os.close(entry.pidfd)
+        if entry.process is not None:
+            entry.process.wait()  # it has ended: this only reaps
+        self._later(self._collect(container_id, entry))
+
+    def _later(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _collect(self, container_id: str, entry: _Running) -> None:
+        directory = self.dir / container_id
+        try:
+            ended = await asyncio.to_thread(self._gather, container_id, directory, entry.isolation)
+        except Exception as error:
+            # Whatever went wrong here, the core must hear of the end, or its room stays taken.
+            _log.exception("cannot clear away a container", container=container_id)
+            ended = Ended(
+                started=True,
+                exit_code=-1,
+                signal=0,
+                ended_at_s=time.time(),
+                memory_kills=0,
+                order=None,
+                last_words="",
+                problem=str(error),
+            )
+        del self._running[container_id]
+        entry.done.set()
+        self._on_end(container_id, ended)
+
+    def _gather(self, container_id: str, directory: Path, isolation: Isolation) -> Ended:
+        """Read how a container ended, and clear away what it held."""
+        memory_kills = isolation.memory_kills(container_id)
+        self._clear(container_id, directory, isolation)
+        return container_dir.read_end(directory, memory_kills)
+
+    def _clear(self, container_id: str, directory: Path, isolation: Isolation) -> None:
+        """Remove what outlives no container: processes, group, files, secrets."""
+        (directory / shim.SPEC_FILE).unlink(missing_ok=True)
+        if not (directory / shim.EXIT_FILE).exists():
+            supervisor.kill_marked(container_id)  # only a dead shim leaves processes
+        if not isolation.remove(container_id):
+            _log.error("a container's group cannot be removed", container=container_id)
+        container_dir.clear(directory)
+
+    def stop(self, container_id: str, order: StopOrder, grace_s: float) -> None:
+        """Tell a container to end; ``on_end`` follows. Unknown ones are left alone."""
+        entry = self._running.get(container_id)
+        if entry is None:
+            return
+        try:
+            container_dir.write_order(self.dir / container_id, order, grace_s)
+        except OSError as error:
+            _log.warning("cannot write the order to stop", container=container_id, why=str(error))
+        supervisor.send_signal(entry.pidfd, signal.SIGTERM)
+        self._later(self._force(container_id, entry, grace_s + _FORCE_MARGIN_S))
+
+    async def _force(self, container_id: str, entry: _Running, limit_s: float) -> None:
+        """A shim that does not end in time is killed, and its container with it."""
+        try:
+            async with asyncio.timeout(limit_s):
+                await entry.done.wait()
+        except TimeoutError:
+            if container_id in self._running:
+                _log.error("a supervisor does not end; killing it", container=container_id)
+                supervisor.send_signal(entry.pidfd, signal.SIGKILL)
+
+    async def drain(self, limit_s: float) -> bool:
+        """Wait until no container runs; False: some still do."""
+        try:
+            async with asyncio.timeout(limit_s):
+                while self._running:
+                    await next(iter(self._running.values())).done.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Let go of everything; what runs, runs on."""
+        for entry in self._running.values():
+            asyncio.get_running_loop().remove_reader(entry.pidfd)
+            with contextlib.suppress(OSError):
+                os.close(entry.pidfd)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def acknowledge(self, container_id: str) -> None:
+        """The master has written this end down: a later run need not report it."""
+        with contextlib.suppress(OSError, LaunchFailed):
+            (self.work_dir(container_id) / ACKNOWLEDGED_FILE).touch(mode=0o600)
+
+    async def adopt(self) -> list[Adopted]:
+        """Find what earlier runs of this agent left; ended containers first.
+
+        Blocks no longer than file-system time and the removal of dead containers' groups. Those
+        that run are watched from now on, as if this agent had started them: only now, because an
+        end that is told before its beginning would be forgotten, and its room with it. The caller
+        tells the beginnings before it lets the loop go on.
+        """
+        self.dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found: list[Adopted] = []
+        living: dict[str, _Running] = {}
+        for directory in sorted(self.dir.iterdir()):
+            if not directory.is_dir() or not _ID.fullmatch(directory.name):
+                continue
+            if (directory / ACKNOWLEDGED_FILE).exists():
+                continue
+            adopted = await self._adopt(directory, living)
+            if adopted is not None:
+                found.append(adopted)
+        await asyncio.to_thread(self._clear_groups, {a.spec.container_id for a in found})
+        for container_id, entry in living.items():
+            self._watch(container_id, entry)
+        return sorted(found, key=lambda a: a.ended is None)
+
+    async def _adopt(self, directory: Path, living: dict[str, _Running]) -> Adopted | None:
+        container_id = directory.name
+        try:
+            spec, isolated_by = container_dir.read_record(directory)
+            isolation = self._driver(isolated_by)
+        except HrmError as error:
+            _log.warning("a work directory is unreadable", path=str(directory), why=str(error))
+            await asyncio.to_thread(self._clear, container_id, directory, self._isolation)
+            self.acknowledge(container_id)
+            return None
+        process = container_dir.read_json(directory / shim.PROCESS_FILE)
+        pidfd = supervisor.find(process)
+        started_at_s = float(process.get("started_at_s", time.time()))
+        if pidfd is not None:
+            pid = int(process["shim_pid"])
+            living[container_id] = _Running(pid, pidfd, None, isolation, asyncio.Event())
+            order = container_dir.read_order(directory)
+            return Adopted(spec=spec, started_at_s=started_at_s, ended=None, order=order)
+        ended = await asyncio.to_thread(self._gather, container_id, directory, isolation)
+        return Adopted(spec=spec, started_at_s=started_at_s, ended=ended)
+
+    def _driver(self, name: str) -> Isolation:
+        if name not in DRIVERS:
+            raise LaunchFailed(f"no isolation driver {name!r}")
+        if name not in self._drivers:
+            self._drivers[name] = self._rebuild(name)
+        return self._drivers[name]
+
+    def _clear_groups(self, known: set[str]) -> None:
+        for driver in self._drivers.values():
+            for container_id in driver.existing():
+                if container_id not in known:
+                    _log.info("removing a leftover group", container=container_id)
+                    driver.remove(container_id)
+
+    def forget_old(self, keep_s: float, now: float, bytes_max: int = 1 << 62) -> Swept:
+        """Remove directories of containers that ended ``keep_s`` ago, and the oldest of those that
+        have ended while all together have more than ``bytes_max``."""
+        return sweep(
+            self.dir,
+            self._running.__contains__,
+            keep_s=keep_s,
+            bytes_max=bytes_max,
+            now=now,
+            remove=remove_tree,
+        )

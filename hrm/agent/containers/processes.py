@@ -1,0 +1,145 @@
+"""What the core orders done with processes: from a container's specification to its command, its
+start, its stop.
+
+A start takes a while (files are written, groups made, a supervisor answers), and the core goes on
+meanwhile: an order to stop a container that is still being started waits for the start's end. An
+order is remembered until the container has ended, because by then it is the reason of the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+
+from hrm.agent.containers.containers import Adopted, Containers, StopOrder
+from hrm.agent.containers.logs import Logs
+from hrm.agent.gpu.mps import Mps
+from hrm.agent.machine import Machine
+from hrm.agent.parts import CommandOf
+from hrm.agent.shuffle import ShuffleService
+from hrm.agent.tracker import Tracker
+from hrm.core.messages import commands as c
+from hrm.core.vocabulary.model import ContainerEnd, ContainerSpec, EndCause, ResourceUnit
+from hrm.errors import HrmError
+
+__all__ = ["Processes"]
+
+_log = structlog.get_logger("hrm.agent")
+
+
+class Processes:
+    """Containers that start, run, and are to stop. One event loop."""
+
+    def __init__(
+        self,
+        containers: Containers,
+        *,
+        command_of: CommandOf,
+        machine: Machine,
+        logs: Logs,
+        mps: Mps,
+        tracker: Tracker,
+        shuffle: ShuffleService | None,
+        on_failure: Callable[[str, ContainerEnd], None],
+    ) -> None:
+        """``on_failure``: a container could not be started."""
+        self._containers = containers
+        self._command_of = command_of
+        self._machine = machine
+        self._logs = logs
+        self._mps = mps
+        self._tracker = tracker
+        self._shuffle = shuffle
+        self._on_failure = on_failure
+        self._starting: dict[str, asyncio.Task[None]] = {}
+        self._stops: dict[str, StopOrder] = {}
+
+    def start(self, spec: ContainerSpec, unit: ResourceUnit) -> None:
+        """Start a container on its unit, in the background."""
+        task = asyncio.create_task(self._launch(spec, unit))
+        self._starting[spec.container_id] = task
+        task.add_done_callback(lambda _: self._starting.pop(spec.container_id, None))
+
+    async def _launch(self, spec: ContainerSpec, unit: ResourceUnit) -> None:
+        container_id = spec.container_id
+        try:
+            launch = self._command_of(
+                spec,
+                self._containers.work_dir(container_id),
+                self._logs.url(container_id, "stdout", spec.user),
+                self._logs.url(container_id, "stderr", spec.user),
+                unit.gpu,
+            )
+            held = unit.gpu if spec.resources.gpu_memory_mib else None
+            closed = self._machine.gpu_devices.closed(held)
+            shared = self._mps.environment(held, spec.resources.gpu_memory_mib)
+            launch = replace(launch, environment={**launch.environment, **shared})
+            if self._shuffle is not None and self._shuffle.serves(spec):
+                launch = self._shuffle.prepare(spec, launch)
+            await self._containers.start(spec, launch, unit.cpus, closed)
+        except Exception as error:
+            if not isinstance(error, HrmError):
+                _log.exception("launching failed", container=container_id)
+            self._stops.pop(container_id, None)
+            end = ContainerEnd(cause=EndCause.LAUNCH_FAILED, message=str(error))
+            self._on_failure(container_id, end)
+            return
+        self._track(spec)
+        _log.info("started", container=container_id, resources=str(spec.resources))
+
+    def adopt(self, adopted: Adopted) -> None:
+        """Take over a container of an earlier run of this agent."""
+        spec = adopted.spec
+        if adopted.ended is None:
+            self._track(spec)
+        if adopted.order is not None:
+            self._stops[spec.container_id] = adopted.order
+
+    def _track(self, spec: ContainerSpec) -> None:
+        pid = self._containers.shim_pid(spec.container_id)
+        if pid is not None:
+            self._tracker.watch(
+                spec.container_id,
+                pid,
+                self._containers.isolation_of(spec.container_id),
+                limit_mib=spec.resources.memory_mib,
+                heap_mib=spec.heap_mib,
+                gpu_limit_mib=spec.resources.gpu_memory_mib,
+            )
+
+    def stop(self, command: c.StopProcess, spec: ContainerSpec) -> None:
+        """Tell a container to end, once it has started."""
+        decommission = command.decommission and spec.launch.decommissions
+        order = StopOrder(cause=command.cause, reason=command.reason, decommission=decommission)
+        self._stops[command.container_id] = order
+        _log.info("stopping", container=command.container_id, why=command.reason)
+
+        def stop(_: object = None) -> None:
+            self._containers.stop(command.container_id, order, command.grace_s)
+
+        starting = self._starting.get(command.container_id)
+        if starting is None:
+            stop()
+        else:
+            starting.add_done_callback(stop)
+
+    def hurry(self) -> None:
+        """Whoever was told to end has had time enough."""
+        for container_id, order in self._stops.items():
+            self._containers.stop(container_id, order, 0.0)
+
+    def ended(self, container_id: str) -> StopOrder | None:
+        """It has: the order that it followed, if there was one, and nothing is known of it any
+        more."""
+        self._tracker.unwatch(container_id)
+        return self._stops.pop(container_id, None)
+
+    async def all_started(self, limit_s: float) -> None:
+        """Wait for the starts that have begun, ``limit_s`` at most."""
+        latest_s = time.monotonic() + limit_s
+        while self._starting and (left_s := latest_s - time.monotonic()) > 0:
+            await asyncio.wait(tuple(self._starting.values()), timeout=left_s)

@@ -1,0 +1,120 @@
+"""How long the logs of ended containers stay on a node.
+
+A container's directory keeps its logs after the end, for ``hrm app logs``. It goes when the end is
+``work_keep_s`` ago, or when the directories of all containers together have more than
+``logs_mib_max``: then those that ended first. Nothing of a container that runs is ever touched,
+though what it has written counts. Of one whose end the master has not heard of yet, only the logs
+go: the record of the end is for the master, however long that is away. Such records, some KiB each,
+have a bound of their own, ``UNHEARD_MAX``; beyond it the oldest go.
+
+One sweep removes a bounded number, so that it never keeps the disk busy for long; the next goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hrm.agent.containers import shim
+
+__all__ = ["ACKNOWLEDGED_FILE", "REMOVED_MAX", "UNHEARD_MAX", "Swept", "sweep"]
+
+ACKNOWLEDGED_FILE = "acknowledged"
+REMOVED_MAX = 1_000
+"""Directories that one sweep removes, at most."""
+UNHEARD_MAX = 10_000
+"""Ended containers of which the master has not heard, and that are kept for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """What a sweep did: for age, for size, because nobody heard of too many; bytes it left."""
+
+    old: int = 0
+    too_much: int = 0
+    unheard: int = 0
+    bytes_left: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    directory: Path
+    ended_at_s: float
+    size: int
+    heard: bool
+
+
+def sweep(
+    containers_dir: Path,
+    runs: Callable[[str], bool],
+    *,
+    keep_s: float,
+    bytes_max: int,
+    now: float,
+    remove: Callable[[Path], None],
+) -> Swept:
+    """Remove what is too old, then the oldest of what is too much.
+
+    ``runs(container_id)``: it must not be touched. ``remove``: removes a directory with all in it.
+    """
+    total, ended = _look(containers_dir, runs)
+    excess = sum(not kept.heard for kept in ended) - UNHEARD_MAX
+    old = too_much = unheard = 0
+    for kept in ended:
+        if old + too_much + unheard >= REMOVED_MAX:
+            break
+        is_old = kept.ended_at_s < now - keep_s
+        given_up = excess > 0 and not kept.heard
+        if not (is_old or given_up or total > bytes_max):
+            continue
+        freed = _remove(kept, remove, whole=kept.heard or given_up)
+        total -= freed
+        if given_up:
+            excess -= 1
+            unheard += 1
+        elif kept.heard or freed:
+            old += is_old
+            too_much += not is_old and freed > 0
+    return Swept(old=old, too_much=too_much, unheard=unheard, bytes_left=total)
+
+
+def _look(containers_dir: Path, runs: Callable[[str], bool]) -> tuple[int, list[_Kept]]:
+    """The bytes of all containers, and those that have ended, who ended first at the front."""
+    total, ended = 0, []
+    for directory in sorted(containers_dir.iterdir()):
+        size = _size(directory)
+        total += size
+        with contextlib.suppress(OSError):
+            ended_at_s = (directory / shim.EXIT_FILE).stat().st_mtime
+            if not runs(directory.name):
+                heard = (directory / ACKNOWLEDGED_FILE).exists()
+                ended.append(
+                    _Kept(directory=directory, ended_at_s=ended_at_s, size=size, heard=heard)
+                )
+    ended.sort(key=lambda kept: kept.ended_at_s)
+    return total, ended
+
+
+def _remove(kept: _Kept, remove: Callable[[Path], None], *, whole: bool) -> int:
+    """Remove a directory, or only the logs in it; answers how many bytes are gone."""
+    if whole:
+        remove(kept.directory)
+    else:
+        for file in (*kept.directory.glob("stdout*"), *kept.directory.glob("stderr*")):
+            with contextlib.suppress(OSError):  # no file of ours: what is no log was to go before
+                file.unlink()
+    return kept.size - _size(kept.directory)
+
+
+def _size(directory: Path) -> int:
+    """Bytes of the files right in ``directory``: logs and records. Spark's scratch space is not
+    counted: it goes with the end."""
+    size = 0
+    with contextlib.suppress(OSError):
+        for file in directory.iterdir():
+            with contextlib.suppress(OSError):
+                if file.is_file() and not file.is_symlink():
+                    size += file.stat().st_size
+    return size

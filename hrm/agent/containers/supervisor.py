@@ -1,0 +1,121 @@
+"""Supervisors as their agent sees them: started, heard, found again, signalled, ended.
+
+The parent of a container's command is a process of its own, the shim
+(``hrm.agent.containers.shim``), which outlives the agent. So an agent knows a shim in one of two
+ways: as its child, whose first words it reads from a pipe; or by the pid and start time that an
+earlier agent's shim wrote down. Both come to the same handle, a pidfd: it becomes readable when
+that very process ends, be it our child or not, and never confuses two processes that had one
+number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import structlog
+
+from hrm.agent.containers import shim
+
+__all__ = ["MARK", "find", "give_up", "kill_marked", "read_report", "send_signal", "start"]
+
+MARK = "HRM_CONTAINER_ID"
+_START_LIMIT_S = 30.0
+_REMAINS_LIMIT_S = 5.0
+_REMAINS_PERIOD_S = 0.05
+_log = structlog.get_logger("hrm.agent.containers")
+
+
+def start(directory: Path, document: dict[str, Any]) -> subprocess.Popen[bytes]:
+    """Start a shim on ``document``, what it is to run (see ``hrm.agent.containers.shim``); it
+    answers with ``read_report``.
+
+    Raises:
+        OSError: no process, or no room for the document, can be had.
+    """
+    shim.write_json(directory / shim.SPEC_FILE, document)
+    with (directory / "shim.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", shim.__file__, str(directory / shim.SPEC_FILE)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            cwd="/",
+            env={"PATH": os.defpath, "LANG": "C.UTF-8"},
+        )
+
+
+def read_report(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    """The shim's one line: the running command's pids, or ``error``."""
+    assert process.stdout is not None
+    with process.stdout as pipe:
+        waiting = select.poll()  # select.select knows no descriptor beyond 1,023
+        waiting.register(pipe, select.POLLIN)
+        if not waiting.poll(1000 * _START_LIMIT_S):
+            return {"error": f"its supervisor did not answer within {_START_LIMIT_S:.0f} s"}
+        line = pipe.readline()
+    try:
+        document = json.loads(line)
+    except ValueError:
+        return {"error": "its supervisor died at its start; see shim.log in the work directory"}
+    return document if isinstance(document, dict) else {"error": "a garbled report"}
+
+
+def give_up(process: subprocess.Popen[bytes]) -> None:
+    """See a shim that did not start to its end; one that even SIGKILL cannot end (it hangs in the
+    kernel) is left to it: its container has failed either way."""
+    for last_try in (False, True):
+        if last_try:
+            process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=_REMAINS_LIMIT_S)
+            return
+    _log.error("a supervisor survives SIGKILL; letting go of it", pid=process.pid)
+
+
+def send_signal(pidfd: int, number: int) -> None:
+    """One that has ended is no error."""
+    with contextlib.suppress(ProcessLookupError, OSError):
+        signal.pidfd_send_signal(pidfd, number)
+
+
+def find(process: dict[str, Any]) -> int | None:
+    """A pidfd of the shim that ``process.json`` records, if that very process lives."""
+    if process.get("boot_id") != shim.boot_id():
+        return None
+    try:
+        pidfd = os.pidfd_open(int(process["shim_pid"]))
+    except (OSError, KeyError, ValueError):
+        return None
+    # Compared after opening: from here on the number cannot change hands unnoticed.
+    if shim.start_ticks(int(process["shim_pid"])) != process.get("shim_start_ticks"):
+        os.close(pidfd)
+        return None
+    return pidfd
+
+
+def kill_marked(mark: str) -> None:
+    """Kill every process that carries this mark in its environment: a container's id, or what an
+    agent gives to its workers of pipelines."""
+    deadline = time.monotonic() + _REMAINS_LIMIT_S
+    while time.monotonic() < deadline:
+        marked = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.environ().get(MARK) == mark:
+                    marked.append(process)
+        if not marked:
+            return
+        for process in marked:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        time.sleep(_REMAINS_PERIOD_S)

@@ -1,0 +1,1 @@
+"""Drivers that run on nodes: their files, their processes, their runner."""

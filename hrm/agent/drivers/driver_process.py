@@ -1,0 +1,149 @@
+"""A driver as a container: what its node starts.
+
+The command is ``hrm.agent.drivers.driver_runner``, which starts the node's own spark-submit in
+client mode: from there on a driver on a node is like one at a user's terminal, with its AppMaster
+beside it. All that the runner must know is in one file of the container, and so is the cluster's
+token, for the AppMaster and the runner: a driver that runs as its submitter cannot read the
+agent's. So are the submission's ownership key and the cluster's authority, where it speaks TLS. All
+go with the container; the first holds the application's configuration, and so its secrets.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from hrm import clear_text
+from hrm.config import AgentSettings
+from hrm.core.vocabulary.model import ContainerSpec
+from hrm.errors import LaunchFailed
+from hrm.rpc import read_token
+from hrm.spark.conf import DRIVER_ENVIRONMENT, conf_dir
+from hrm.spark.launch import Java, Launch, Spark, gpu_environment
+from hrm.tls import CA_FILE, ca_file, read_ca
+
+__all__ = [
+    "APPLICATION_DIR",
+    "DOCUMENT_FILE",
+    "driver_launch",
+    "files_dir",
+    "files_of",
+    "without_secrets",
+]
+
+APPLICATION_DIR = "app"
+"""Of a driver's home: where its files are, and where it runs."""
+DOCUMENT_FILE = "driver.json"
+TOKEN_FILE = "token"  # nosec B105 # noqa: S105 - a name
+OWNERSHIP_KEY_FILE = "ownership-key"
+"""Of the submission, for the AppMaster; the runner has it in its document."""
+_INHERITED = (
+    *("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH"),
+    *(
+        "HRM_HOME",
+        "HRM_EVENT_LOG_DIR",
+        "PYTHONPATH",
+        "SPARK_LOCAL_IP",
+        "HADOOP_CONF_DIR",
+        "SPARK_DIST_CLASSPATH",
+    ),
+)
+_ENVIRONMENT_SETTING = DRIVER_ENVIRONMENT.removesuffix("NAME")
+
+
+def files_dir(settings: AgentSettings) -> Path:
+    """Where a node keeps files that it got from the master: ``hrm.agent.containers.file_cache``."""
+    return settings.work_dir.absolute() / "files"
+
+
+_RUNNER = ("-m", "hrm.agent.drivers.driver_runner")
+
+
+def driver_launch(
+    spec: ContainerSpec,
+    *,
+    spark: Spark,
+    java: Java,
+    settings: AgentSettings,
+    work_dir: Path,
+    cache_dir: Path,
+) -> Launch:
+    """The command of the driver ``spec`` on this node. ``cache_dir``: where it keeps files.
+
+    Raises:
+        LaunchFailed: its document cannot be read, or this Spark has no spark-submit.
+        HrmError: the agent's own token, or authority, cannot be read.
+    """
+    try:
+        document = json.loads(spec.launch.driver)
+        conf = [(str(key), str(value)) for key, value in document["conf"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise LaunchFailed(f"{spec.container_id} has no readable driver: {error!r}") from error
+    program = spark.home / "bin" / "spark-submit"
+    if not program.is_file():
+        raise LaunchFailed(
+            f"there is no {program}, so this node can run executors and no drivers; name a whole "
+            f"Spark with --spark-home"
+        )
+    authority = read_ca(ca_file(settings.token_file, settings.tls_ca))
+    document |= {
+        "attempt": int(spec.executor_id),
+        "master": settings.master,
+        "token_file": str(work_dir.absolute() / TOKEN_FILE),
+        "tls_ca": str(work_dir.absolute() / CA_FILE) if authority else "",
+        "host": settings.host,
+        "spark_submit": str(program),
+        "cache_dir": str(cache_dir),
+        "heap_mib": spec.heap_mib,
+    }
+    environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    environment.setdefault("LANG", "C.UTF-8")
+    for key, value in conf:
+        if key.startswith(_ENVIRONMENT_SETTING):
+            environment[key.removeprefix(_ENVIRONMENT_SETTING)] = value
+    path = environment.get("PATH") or os.environ.get("PATH") or os.defpath
+    environment |= {
+        "PATH": f"{Path(sys.executable).parent}:{path}",
+        "SPARK_HOME": str(spark.home),
+        "SPARK_CONF_DIR": str(conf_dir()),
+        "SPARK_LOCAL_DIRS": str(work_dir / "local"),
+        "TMPDIR": str(work_dir / "tmp"),
+        "HRM_PYTHON": sys.executable,
+        "HRM_TOKEN_FILE": document["token_file"],
+        "HRM_TLS_CA": document["tls_ca"],
+        clear_text.VARIABLE: str(settings.allow_clear_text).lower(),
+        "HRM_CONTAINER_ID": spec.container_id,
+        "HRM_SUBMISSION_ID": str(document["submission_id"]),
+        "HRM_SUBMISSION_ATTEMPT": spec.executor_id,
+        "HRM_SUBMISSION_OWNERSHIP_KEY_FILE": str(work_dir.absolute() / OWNERSHIP_KEY_FILE),
+    }
+    environment |= gpu_environment(spec, None)
+    if java.home is not None:
+        environment["JAVA_HOME"] = str(java.home)
+    argv = (sys.executable, "-P", *_RUNNER, str(work_dir / DOCUMENT_FILE))
+    files = {
+        DOCUMENT_FILE: json.dumps(document),
+        TOKEN_FILE: read_token(settings.token_file),
+        OWNERSHIP_KEY_FILE: str(document.get("ownership_key", "")),
+    }
+    if authority:
+        files[CA_FILE] = authority.decode()
+    return Launch(argv=argv, environment=environment, files=files)
+
+
+def files_of(document: str) -> frozenset[str]:
+    """Hashes of the files that the driver of this document needs; of none where there is no
+    document, or it cannot be read."""
+    try:
+        return frozenset(str(x["sha256"]) for x in json.loads(document)["resources"] if x["sha256"])
+    except (ValueError, KeyError, TypeError):
+        return frozenset()
+
+
+def without_secrets(document: str) -> str:
+    """What of a driver's document may lie on the disk after its start: which files it needs."""
+    if not document:
+        return ""
+    return json.dumps({"resources": [{"sha256": digest} for digest in sorted(files_of(document))]})

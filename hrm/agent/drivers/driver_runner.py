@@ -1,0 +1,382 @@
+"""The parent of one driver on a node: fetches its files, holds its lease, and tells how it ended.
+
+    shim ──► runner ──► spark-submit, which becomes the driver's JVM ──► AppMaster, Python
+              │ asks the master for a lease before it starts the driver, and again and again
+              └ kills the driver when the lease is refused, or its time is over
+
+See ``hrm.core.submission.submissions`` for why that keeps two drivers from running at once. Time is
+measured by a clock that goes on while the machine sleeps; a runner that is killed takes its driver
+along (parent-death signal). What it cannot do is to kill while it is itself stopped (SIGSTOP, a
+debugger) and the driver is not.
+
+The exit status is the driver's: 128 and the signal's number where one ended it. Before the runner
+leaves it lets the AppMaster say goodbye, and tells the master that the driver is gone.
+
+This is ``python -m hrm.agent.drivers.driver_runner driver.json``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from hrm import rpc, tls
+from hrm.agent.containers import shim
+from hrm.agent.drivers.driver_files import bring
+from hrm.agent.drivers.driver_process import APPLICATION_DIR
+from hrm.core.vocabulary.wakefulness import Patience
+from hrm.errors import HrmError, InvalidConfig, LaunchFailed, NotFound, StaleEpoch
+from hrm.spark.conf import properties_text
+from hrm.text import shown
+from hrm.v1 import submission_pb2 as pb
+from hrm.v1 import submission_pb2_grpc
+
+__all__ = ["Lease", "Runner", "main", "spark_submit_arguments"]
+
+FAILED = 1
+CALL_TIMEOUT_S = 5.0
+START_LIMIT_S = 120.0
+RETRY_S = 0.5
+GOODBYE_LIMIT_S = 35.0
+GOODBYE_PERIOD_S = 0.05
+LATE_S = 2.0
+"""So much later than it would look again, this process slept, and others have a fresh limit. Not so
+its driver's lease: that is its own right, and ends by real time."""
+EXIT_FILE = "exit-code"
+
+_PR_SET_CHILD_SUBREAPER = 36
+_PYTHON_LIMIT_S = 30.0
+_TIED = (
+    "import ctypes,os,sys;ctypes.CDLL(None).prctl(1,9,0,0,0);"
+    "os.getppid()==int(sys.argv[1]) or os._exit(127);os.execv(sys.argv[2],sys.argv[2:])"
+)
+"""A program that dies with its parent. Not a ``preexec_fn``: after fork gRPC's threads are gone."""
+
+_NOT_FROM_THE_CLIENT = (
+    *("spark.master", "spark.submit.deployMode", "spark.driver.host", "spark.driver.bindAddress"),
+    *("spark.jars", "spark.files", "spark.archives", "spark.submit.pyFiles"),
+    *("spark.hrm.token.file", "spark.hrm.tls.ca", "spark.hrm.python"),
+    "spark.hrm.allowClearText",
+)
+_LISTS = {"py-file": "--py-files", "jar": "--jars", "file": "--files", "archive": "--archives"}
+
+
+def say(message: str) -> None:
+    sys.stderr.write(f"HRM: {shown(message)}\n")
+    sys.stderr.flush()
+
+
+class Lease:
+    """The master's leave to run the driver, as seen from here."""
+
+    def __init__(
+        self, stub: Any, master: str, submission_id: str, attempt: int, ownership_key: str
+    ) -> None:
+        self._stub = stub
+        self._master = master
+        self._request = pb.LeaseDriverRequest(
+            submission_id=submission_id, attempt=attempt, ownership_key=ownership_key
+        )
+        self._ends_at_s = 0.0
+        self._renew_s = RETRY_S
+        self._over = threading.Event()
+
+    def take(self) -> None:
+        """The first one; waits for a master that is away.
+
+        Raises:
+            HrmError: it is refused, or nobody answers within ``START_LIMIT_S``.
+        """
+        late_s = CALL_TIMEOUT_S + RETRY_S + LATE_S
+        patience = Patience(_now_s(), limit_s=START_LIMIT_S, late_s=late_s)
+        while True:
+            try:
+                self._ask(CALL_TIMEOUT_S)
+                return
+            except (StaleEpoch, NotFound):
+                raise
+            except HrmError:
+                if patience.is_over(_now_s()):
+                    raise
+            time.sleep(RETRY_S)
+
+    def hold(self) -> str:
+        """Renew it until it is refused or its time is over: why. Empty: ``let_go`` was called."""
+        problem = ""
+        while not self._over.wait(min(self._renew_s, max(0.0, self._left_s()))):
+            if self._left_s() <= 0:
+                return f"no master has renewed the driver's lease in time ({problem})"
+            try:
+                self._ask(max(0.05, min(CALL_TIMEOUT_S, self._left_s())))
+            except (StaleEpoch, NotFound) as error:
+                return error.message
+            except HrmError as error:
+                problem = error.message
+                self._renew_s = RETRY_S
+        return ""
+
+    def let_go(self) -> None:
+        self._over.set()
+
+    def give_back(self) -> None:
+        """The driver is dead: its successor need not wait. Best effort."""
+        request = pb.LeaseDriverRequest(gone=True)
+        request.MergeFrom(self._request)
+        with contextlib.suppress(grpc.RpcError):
+            self._stub.Lease(request, timeout=2.0)
+
+    def _left_s(self) -> float:
+        return self._ends_at_s - _now_s()
+
+    def _ask(self, timeout_s: float) -> None:
+        asked_at_s = _now_s()
+        try:
+            answer = self._stub.Lease(self._request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise rpc.error_from(error, self._master) from error
+        self._ends_at_s = asked_at_s + answer.lease_s if answer.lease_s else float("inf")
+        self._renew_s = answer.renew_s
+
+
+class Runner:
+    """One driver, from its files to its end."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self._document = document
+        self._dir = Path.cwd()
+        self._app_dir = self._dir / APPLICATION_DIR
+        self._driver: subprocess.Popen[bytes] | None = None
+        self._starts = False
+        self._told_to_end = False
+
+    def run(self) -> int:
+        """The exit status.
+
+        Raises:
+            HrmError: it did not come to a driver.
+        """
+        document = self._document
+        master = document["master"]
+        _become_subreaper()
+        signal.signal(signal.SIGTERM, self._end_asked)
+        token_file = Path(document["token_file"])
+        token_file.chmod(0o600)
+        ca = tls.read_ca(Path(document["tls_ca"]) if document["tls_ca"] else None)
+        with rpc.sync_channel(master, rpc.read_token(token_file), ca) as channel:
+            stub = submission_pb2_grpc.SubmissionServiceStub(channel)
+            self._bring_files(stub)
+            conf = self._conf()
+            lease = Lease(
+                stub, master, document["submission_id"], document["attempt"],
+                document.get("ownership_key", ""),
+            )  # fmt: skip
+            lease.take()
+            try:
+                self._start(conf)
+            except BaseException:
+                lease.give_back()
+                raise
+            holding = threading.Thread(target=self._hold, args=(lease,), daemon=True)
+            holding.start()
+            assert self._driver is not None
+            code = self._driver.wait()
+            code = 128 - code if code < 0 else code
+            lease.let_go()
+            self._tell_exit(code)
+            _wait_for_appmasters()
+            _kill_all()
+            lease.give_back()
+        return code
+
+    def _end_asked(self, *_: object) -> None:
+        """SIGTERM. A driver has it, too, and answers it; before there is one this is the end.
+
+        Not by an exception: it would come up anywhere, and gRPC holds locks.
+        """
+        self._told_to_end = True
+        if not self._starts:
+            with contextlib.suppress(OSError):
+                for half in Path(self._document["cache_dir"]).glob(f"*.{os.getpid()}.part"):
+                    half.unlink(missing_ok=True)
+            os.write(2, b"HRM: told to end before the driver has started\n")
+            os._exit(128 + signal.SIGTERM)
+
+    def _bring_files(self, stub: Any) -> None:
+        self._app_dir.mkdir(mode=0o700, exist_ok=True)
+
+        def fetch(digest: str, offset: int) -> Iterator[bytes]:
+            try:
+                for piece in stub.GetFile(pb.GetFileRequest(sha256=digest, offset=offset)):
+                    yield piece.data
+            except grpc.RpcError as error:
+                raise rpc.error_from(error, self._document["master"]) from error
+
+        for resource in self._document["resources"]:
+            if resource["sha256"]:
+                target = self._app_dir / resource["name"]
+                bring(fetch, resource["sha256"], target, Path(self._document["cache_dir"]))
+
+    def _conf(self) -> list[tuple[str, str]]:
+        document = self._document
+        conf = {key: value for key, value in document["conf"] if key not in _NOT_FROM_THE_CLIENT}
+        conf["spark.driver.host"] = document["host"]
+        conf.setdefault("spark.ui.port", "0")  # several drivers may be on one node
+        # An application that leaves its context running ends with its main program all the same.
+        conf.setdefault("spark.submit.callSystemExitOnMainExit", "true")
+        conf.setdefault("spark.driver.memory", f"{document['heap_mib']}m")
+        options = conf.get("spark.driver.extraJavaOptions", "")
+        own = f"-Djava.io.tmpdir={os.environ.get('TMPDIR', self._dir)}"
+        conf["spark.driver.extraJavaOptions"] = f"{own} {options}".strip()
+        main = next(each for each in document["resources"] if each["role"] == "main")
+        if (main["name"] or main["uri"]).endswith(".py"):
+            conf |= _python_conf(conf)
+        return list(conf.items())
+
+    def _start(self, conf: list[tuple[str, str]]) -> None:
+        properties = self._dir / "spark.properties"
+        properties.touch(mode=0o600)
+        properties.write_text(properties_text(conf))
+        (self._dir / EXIT_FILE).unlink(missing_ok=True)
+        command = spark_submit_arguments(self._document, self._app_dir, properties)
+        tied = [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid()), *command]
+        environment = {**os.environ, "HRM_DRIVER_EXIT_FILE": str(self._dir / EXIT_FILE)}
+        if not os.access(environment.get("HRM_HOME", ""), os.W_OK):
+            environment.pop("HRM_HOME", None)  # the agent's, and the driver runs as somebody else
+        self._starts = True
+        self._driver = subprocess.Popen(
+            tied, cwd=self._app_dir, env=environment, stdin=subprocess.DEVNULL
+        )
+        if self._told_to_end:  # meanwhile, maybe too early for the driver to hear of it
+            self._driver.terminate()
+
+    def _tell_exit(self, code: int) -> None:
+        """To the AppMaster, which sees the end of the driver and not how it came."""
+        partial = self._dir / f".{EXIT_FILE}"
+        partial.write_text(str(code))
+        partial.replace(self._dir / EXIT_FILE)
+
+    def _hold(self, lease: Lease) -> None:
+        """In a thread of its own, so that nothing else can be in its way."""
+        problem = "the runner failed"
+        try:
+            problem = lease.hold()
+        finally:
+            if problem:
+                say(f"the driver is killed: {problem}")
+                _kill_all()
+
+
+def spark_submit_arguments(document: dict[str, Any], app_dir: Path, properties: Path) -> list[str]:
+    """The spark-submit of this node, in client mode."""
+
+    def place(resource: dict[str, Any]) -> str:
+        where = str(app_dir / resource["name"]) if resource["sha256"] else resource["uri"]
+        return f"{where}#{resource['fragment']}" if resource["fragment"] else str(where)
+
+    command = [
+        document["spark_submit"],
+        *("--master", f"hrm://{document['master']}"),
+        *("--deploy-mode", "client"),
+        *("--properties-file", str(properties)),
+    ]
+    if document["name"]:
+        command += ["--name", document["name"]]
+    if document["main_class"]:
+        command += ["--class", document["main_class"]]
+    for role, option in _LISTS.items():
+        places = [place(each) for each in document["resources"] if each["role"] == role]
+        if places:
+            command += [option, ",".join(places)]
+    command += document["options"]
+    main = next(each for each in document["resources"] if each["role"] == "main")
+    return [*command, place(main), *document["arguments"]]
+
+
+def _python_conf(conf: dict[str, str]) -> dict[str, str]:
+    """Names the driver's Python to nodes that would choose the one of their own.
+
+    Raises:
+        InvalidConfig: the driver's Python cannot be run on this node.
+    """
+    workers = conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
+    driver = (
+        conf.get("spark.pyspark.driver.python")
+        or os.environ.get("PYSPARK_DRIVER_PYTHON")
+        or workers
+        or "python3"
+    )
+    ask = [driver, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+    try:
+        done = subprocess.run(
+            ask, capture_output=True, text=True, timeout=_PYTHON_LIMIT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise InvalidConfig(
+            f"the driver's Python, {driver}, cannot be run on this node ({error}); install it "
+            f"here, or name another with spark.pyspark.python"
+        ) from error
+    return {} if workers else {"spark.executorEnv.HRM_DRIVER_PYTHON": done.stdout.strip()}
+
+
+def _now_s() -> float:
+    """Seconds of a clock that nobody sets, and that goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _become_subreaper() -> None:
+    """Whoever loses its parent stays below this process, and is seen and killed from here."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise LaunchFailed(f"prctl: {os.strerror(ctypes.get_errno())}")
+
+
+def _kill_all() -> None:
+    for _ in range(100):
+        below = shim.descendants(os.getpid())
+        if not below:
+            return
+        for pid in below:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(GOODBYE_PERIOD_S)
+
+
+def _wait_for_appmasters() -> None:
+    """An AppMaster may have last words for the master; whatever else is left may not."""
+    patience = Patience(_now_s(), limit_s=GOODBYE_LIMIT_S, late_s=LATE_S)
+    while not patience.is_over(_now_s()):
+        if not any(_is_appmaster(pid) for pid in shim.descendants(os.getpid())):
+            return
+        time.sleep(GOODBYE_PERIOD_S)
+
+
+def _is_appmaster(pid: int) -> bool:
+    try:
+        return b"hrm.spark.appmaster" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def main() -> int:
+    """Run the driver that the document named by the first argument describes."""
+    document = json.loads(Path(sys.argv[1]).read_text())
+    try:
+        return Runner(document).run()
+    except HrmError as error:
+        say(error.message)
+        return FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

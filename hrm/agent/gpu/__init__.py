@@ -1,0 +1,1 @@
+"""GPUs of a node: devices, memory, MPS, sockets of containers that share one."""

@@ -1,0 +1,153 @@
+"""CUDA MPS: one control daemon for each GPU that containers share.
+
+Without MPS, processes that share a GPU take turns, and nothing stops one of them from allocating
+all of its memory. With MPS they run side by side, and the driver holds each container to the share
+that it was granted:
+
+    CUDA_MPS_PINNED_DEVICE_MEM_LIMIT    device memory, beyond which its allocations fail
+    CUDA_MPS_ACTIVE_THREAD_PERCENTAGE   of the GPU's processors, in proportion to that memory
+
+A container that holds a whole GPU needs none of it. What MPS costs: the containers on one GPU share
+one server, and a fatal fault of one ends the work of all; and a server serves one user at a time,
+so that containers of two users on one GPU wait for each other.
+
+``auto`` starts it where the driver comes with ``nvidia-cuda-mps-control`` and it answers; where
+not, the node says so, and device memory is watched alone (``hrm.agent.gpu.device_memory``). A
+daemon outlives a crash of its agent, as containers do, and the next agent on the directory takes it
+over.
+
+Source: NVIDIA, Multi-Process Service, appendix "Tools and Interface Reference".
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import structlog
+
+from hrm.core.vocabulary.model import Gpu
+
+__all__ = ["Mps"]
+
+_COMMAND = "nvidia-cuda-mps-control"
+_LIMIT_S = 20.0
+_ANSWER_MAX = 200
+_PATH_MAX = 80
+"""Bytes of a pipe directory: the daemon puts sockets there, whose paths may have 107."""
+_log = structlog.get_logger("hrm.agent")
+
+
+class Mps:
+    """The control daemons of one agent. ``start`` and ``stop`` block for seconds."""
+
+    def __init__(self, wanted: str, work_dir: Path, gpus: Iterable[Gpu]) -> None:
+        """``wanted``: auto or off. Declared GPUs have no driver, and are left out."""
+        gpus = tuple(gpus)
+        self._dir = work_dir.absolute() / "mps"
+        self._gpus = tuple(gpu for gpu in gpus if not gpu.declared)
+        self._running: dict[int, Gpu] = {}
+        self._why_not = ""
+        if wanted == "off":
+            self._why_not = "mps = off"
+        elif gpus and not self._gpus:
+            self._why_not = "the GPUs are declared, and no device stands behind them"
+        elif shutil.which(_COMMAND) is None:
+            self._why_not = f"the driver here comes without {_COMMAND}"
+        self._shown = bool(gpus)
+
+    @property
+    def remark(self) -> str:
+        """For people who look at the node; empty: it has no GPU."""
+        if not self._shown:
+            return ""
+        if self._running:
+            numbers = ", ".join(map(str, self._running))
+            partly = f"; not on the others: {self._why_not}" if self._why_not else ""
+            return f"MPS: on GPU {numbers}; a share of device memory is enforced{partly}"
+        return f"MPS: off ({self._why_not}): containers of one GPU take turns"
+
+    def start(self) -> None:
+        """Start, or take over, a daemon for each GPU; those that do not answer are left out."""
+        if self._why_not:
+            return
+        for gpu in self._gpus:
+            problem = self._start_one(gpu)
+            if problem:
+                self._why_not = problem
+                _log.warning("no MPS", gpu=gpu.index, why=problem)
+            else:
+                self._running[gpu.index] = gpu
+
+    def _start_one(self, gpu: Gpu) -> str:
+        """Why it does not run; empty: it does."""
+        pipes = self._pipes(gpu)
+        if len(str(pipes).encode()) > _PATH_MAX:
+            return f"the path {pipes} is too long for its sockets; choose a shorter --work-dir"
+        try:
+            for directory in (pipes, self._logs(gpu)):
+                directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+            if not self._ask(gpu, "get_server_list"):
+                return ""  # its predecessor's
+            refused = self._run(gpu, "-d")
+            return refused or self._ask(gpu, "get_server_list")
+        except OSError as error:
+            return str(error)
+
+    def stop(self) -> None:
+        """End the daemons; to be called when no container is left."""
+        for gpu in self._running.values():
+            problem = self._ask(gpu, "quit")
+            if problem:
+                _log.warning("cannot end MPS", gpu=gpu.index, why=problem)
+        self._running.clear()
+
+    def environment(self, gpu: Gpu | None, gpu_memory_mib: int) -> dict[str, str]:
+        """What a container that holds so much of ``gpu`` gets in its environment."""
+        if gpu is None or gpu.index not in self._running or gpu_memory_mib >= gpu.memory_mib:
+            return {}
+        percent = max(1, round(100 * gpu_memory_mib / gpu.memory_mib))
+        return {
+            "CUDA_MPS_PIPE_DIRECTORY": str(self._pipes(gpu)),
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={gpu_memory_mib}M",
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(percent),
+        }
+
+    def _pipes(self, gpu: Gpu) -> Path:
+        return self._dir / f"gpu{gpu.index}"
+
+    def _logs(self, gpu: Gpu) -> Path:
+        return self._dir / f"gpu{gpu.index}-log"
+
+    def _ask(self, gpu: Gpu, command: str) -> str:
+        """Say something to the daemon of a GPU; why it did not take it, empty: it did."""
+        return self._run(gpu, said=f"{command}\n")
+
+    def _run(self, gpu: Gpu, *arguments: str, said: str = "") -> str:
+        environment = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "CUDA_VISIBLE_DEVICES": gpu.uuid or str(gpu.index),
+            "CUDA_MPS_PIPE_DIRECTORY": str(self._pipes(gpu)),
+            "CUDA_MPS_LOG_DIRECTORY": str(self._logs(gpu)),
+        }
+        try:
+            # Not a pipe: a daemon that keeps it open would be waited for.
+            with tempfile.TemporaryFile() as answer:
+                done = subprocess.run(
+                    [_COMMAND, *arguments],
+                    input=said.encode(),
+                    env=environment,
+                    stdout=answer,
+                    stderr=subprocess.STDOUT,
+                    timeout=_LIMIT_S,
+                    check=False,
+                )
+                answer.seek(0)
+                spoken = answer.read(_ANSWER_MAX).decode(errors="replace").strip()
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"{_COMMAND}: {error}"
+        return "" if done.returncode == 0 else f"{_COMMAND}: {spoken or done.returncode}"

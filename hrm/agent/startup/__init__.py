@@ -1,0 +1,1 @@
+"""Fast starts: warm JVMs, archives of classes."""

@@ -1,0 +1,478 @@
+"""A small pool of JVMs that have started before anybody wants them.
+
+A warm JVM has done everything that executors do alike (see ``WarmExecutor.scala``) and waits to be
+told whose executor it is. It is used once, by one application. What is fixed when a JVM starts must
+therefore be what the application wants: heap, Java's options, jars, user (``warm_profile``). So the
+pool keeps JVMs of a few kinds, those that were wanted last: applications of two heaps take turns
+without pushing each other out, and a new kind takes the place of the one that nobody has wanted for
+the longest time. Executors that want anything else start as ever, and the report says why. What may
+come late, comes through a pipe: the application's secret stands in no environment and no file.
+
+Each waits in a directory of its own, under a shim of its own, which ends it when the agent ends or
+dies. When it is taken, the directory becomes the container's: it is renamed, and a link keeps the
+paths valid that the JVM knows.
+
+The memory of the pool, all kinds of it, is not offered to the cluster (``reserved_mib``), so that
+it is never taken twice. It starts one JVM at a time, of the kind wanted last first, when nobody has
+asked for an executor for some seconds (``warm_delay_s``) and the machine has a core to spare, after
+a minute in any case; at a low priority where the agent is root. Where an operator wants no such
+regard, 0 seconds make the pool at once, at the agent's priority. It gives up a kind after some
+failures in a row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import structlog
+
+from hrm import descriptors
+from hrm.agent.containers import shim
+from hrm.agent.containers.logs import STREAMS
+from hrm.agent.startup.archives import Count
+from hrm.agent.startup.warm_profile import Profile, order_of, profile_of
+from hrm.config import AgentSettings, hrm_home
+from hrm.core.vocabulary.model import Shortcut
+from hrm.errors import LaunchFailed
+from hrm.spark import build
+from hrm.spark.archive import argument_file, class_path
+from hrm.spark.launch import ARGUMENT_FILE, Launch, Spark
+
+__all__ = ["WarmJvm", "WarmPool", "reserved_mib"]
+
+NAME = "warm-executors"
+
+WARM_CLASS = "org.apache.spark.scheduler.cluster.hrm.WarmExecutor"
+READY_FILE = "warm.ready"
+MEMORY_MAX_MIB = 768
+"""The most that a JVM in waiting may take."""
+
+FAILURES_MAX = 3
+CALM_LIMIT_S = 60.0
+_NICE = 10
+_READY_LIMIT_S = 600.0  # for the lowest priority of a busy node; alone it takes some 20 s
+_END_LIMIT_S = 10.0
+_ORDER_LIMIT_S = 10.0
+_LOOK_PERIOD_S = 0.2
+_LOG_BYTES_MAX = 1 << 20
+_NOTE_MAX = 500
+_log = structlog.get_logger("hrm.agent.warm")
+
+
+def machine_idle_s() -> float:
+    """Seconds that this machine's cores have had nothing to do, all together, since it started."""
+    return float(psutil.cpu_times().idle)
+
+
+def reserved_mib(settings: AgentSettings) -> int:
+    """What the pool may take of the node's memory, and nobody else gets."""
+    return settings.warm_executors * settings.warm_kinds_max * MEMORY_MAX_MIB
+
+
+class WarmJvm:
+    """One JVM in waiting, with its shim and its directory."""
+
+    def __init__(self, path: Path, profile: Profile, process: subprocess.Popen[bytes]) -> None:
+        self.path = path
+        self.profile = profile
+        self.memory_mib = 0
+        self._process = process
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def ready(self) -> bool:
+        return (self.path / READY_FILE).exists()
+
+    def weigh(self) -> int:
+        """What it takes, MiB; what of it is its own, and no file's, is noted."""
+        used = own = 0
+        for pid in shim.descendants(self._process.pid):
+            with contextlib.suppress(psutil.Error):
+                memory = psutil.Process(pid).memory_info()
+                used += memory.rss
+                own += memory.rss - memory.shared
+        self.memory_mib = (own >> 20) + 1
+        return used >> 20
+
+    def move(self, directory: Path) -> None:
+        """Its directory becomes ``directory``; the JVM goes on to use the old name.
+
+        Raises:
+            LaunchFailed: something is there already.
+        """
+        try:
+            directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.rename(directory)
+            self.path.symlink_to(directory)
+        except OSError as error:
+            raise LaunchFailed(f"cannot move {self.path}: {error.strerror}") from error
+        (directory / READY_FILE).unlink(missing_ok=True)
+
+    def hand_over(self, document: dict[str, Any]) -> subprocess.Popen[bytes]:
+        """Tell it whose executor it is; its shim, which reports like any other.
+
+        Raises:
+            LaunchFailed: it has ended, or does not listen.
+        """
+        assert self._process.stdin is not None
+        try:
+            with self._process.stdin as pipe:
+                _write_in_time(pipe.fileno(), json.dumps(order_of(document)).encode() + b"\n")
+        except TimeoutError as error:
+            limit = f"{_ORDER_LIMIT_S:g} s"
+            raise LaunchFailed(f"the warm JVM has not heard its order within {limit}") from error
+        except OSError as error:
+            raise LaunchFailed(f"the warm JVM has ended: {error.strerror}") from error
+        return self._process
+
+    def end(self) -> None:
+        """End it; blocks for seconds at most. Its shim ends it when its input ends."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        for _ in range(2):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_LIMIT_S)
+                break
+            self._process.kill()  # the kernel kills the JVM with its shim
+        if self.path.is_symlink():  # its directory is the container's now, its words are not
+            for name in STREAMS:
+                (self.path / name).unlink(missing_ok=True)
+            self.path.unlink()
+        else:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+@dataclass(slots=True)
+class _Kind:
+    """JVMs of one profile, and how they fared."""
+
+    profile: Profile
+    ready: list[WarmJvm] = field(default_factory=list)
+    count: Count = field(default_factory=Count)
+    failures: int = 0
+    note: str = ""
+
+    @property
+    def given_up(self) -> bool:
+        return self.failures >= FAILURES_MAX
+
+
+class WarmPool:
+    """``warm_executors`` JVMs of each of the ``warm_kinds_max`` kinds that were wanted last. One
+    event loop.
+
+    Invariants: ``_kinds`` has at most ``warm_kinds_max`` kinds, the one wanted last at its end. No
+    JVM waits that is neither in one of them nor in ``_leaving``, and there are never more of all of
+    them together than ``reserved_mib`` counts: only ``_keep`` starts one, and ends those in
+    ``_leaving`` before.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        spark: Spark,
+        plugin: Callable[[], str] | None = None,
+        idle_s: Callable[[], float] = machine_idle_s,
+    ) -> None:
+        """``plugin``: finds the jar with ``WarmExecutor``; built where it is not given.
+        ``idle_s``: seconds that cores have had nothing to do, ever."""
+        self._size = settings.warm_executors
+        self._kinds_max = settings.warm_kinds_max
+        self._dir = settings.work_dir.absolute() / "warm"
+        self._jars = ":".join(class_path(str(spark.home)))
+        self._plugin = plugin or (lambda: _built(spark))
+        self._count = Count()
+        self._kinds: dict[Profile, _Kind] = {}
+        self._leaving: list[WarmJvm] = []
+        self._building: _Kind | None = None
+        self._asked_at_s = 0.0
+        self._delay_s = settings.warm_delay_s
+        self._idle_s = idle_s
+        self._kick = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Clear away what an earlier run left, and keep the pool from now on."""
+        if self._size and self._task is None:
+            self._clear()
+            self._task = asyncio.get_running_loop().create_task(self._keep())
+
+    def _clear(self) -> None:
+        """Shims of an earlier run have ended with it. Links of running containers stay."""
+        self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in self._dir.iterdir():
+            if not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+        self._forget_links()
+
+    def _forget_links(self) -> None:
+        for path in self._dir.iterdir():
+            if path.is_symlink() and not path.exists():
+                path.unlink()
+
+    async def close(self) -> None:
+        """End every JVM that nobody has taken."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for kind in self._kinds.values():
+            self._leaving += kind.ready
+            kind.ready = []
+        await self._end_leaving()
+
+    def reserve(self, launch: Launch, memory_mib: int, *, other_user: bool) -> WarmJvm | None:
+        """The JVM that is to be this executor, taken from the pool; None: start one as ever."""
+        if not self._size:
+            return None
+        profile = "it runs as another user" if other_user else profile_of(launch, self._jars)
+        if isinstance(profile, str):
+            self._count.missing(profile)
+            return None
+        self._asked_at_s = time.monotonic()
+        kind = self._want(profile)
+        self._kick.set()
+        for jvm in kind.ready:
+            if jvm.alive and jvm.memory_mib < memory_mib:
+                kind.ready.remove(jvm)
+                self._count.used += 1
+                kind.count.used += 1
+                return jvm
+        for count in (self._count, kind.count):
+            count.missing("none of its kind was ready")
+        return None
+
+    def _want(self, profile: Profile) -> _Kind:
+        """The kind of this profile, as the one wanted last; who makes room for it leaves."""
+        kind = self._kinds.pop(profile, None) or _Kind(profile)
+        self._kinds[profile] = kind
+        while len(self._kinds) > self._kinds_max:
+            oldest = self._kinds.pop(next(iter(self._kinds)))
+            self._leaving += oldest.ready
+        return kind
+
+    def useless(self, jvm: WarmJvm, why: str) -> None:
+        """A JVM that was reserved could not be used: it was no use, but a miss."""
+        kind = self._kinds.get(jvm.profile)
+        for count in (self._count, kind.count) if kind is not None else (self._count,):
+            count.used -= 1
+            count.missing(why)
+
+    def report(self) -> tuple[Shortcut, ...]:
+        """For ``hrm node show``: the pool, which is in the state of the kind wanted last, and each
+        of its kinds, the one wanted last first."""
+        kinds = list(reversed(self._kinds.values()))
+        ready = sum(len(kind.ready) for kind in kinds)
+        state, note = "waiting", "the first executor shows what kind is wanted"
+        if not self._size:
+            state, note = "off", ""
+        elif kinds:
+            many = f"{len(kinds)} of at most {self._kinds_max} kinds"
+            note = f"{many}, {ready} of {len(kinds) * self._size} ready"
+            state, note = self._state(kinds[0]), kinds[0].note or note
+        shown = [_shortcut(NAME, state, note, self._count)]
+        for number, kind in enumerate(kinds):
+            heap = f"{kind.profile.heap_mib}m"
+            before = sum(kind.profile.heap_mib == x.profile.heap_mib for x in kinds[:number])
+            name = f"{NAME}-{heap}-{before + 1}" if before else f"{NAME}-{heap}"
+            note = kind.note or f"{len(kind.ready)} of {self._size} ready"
+            shown.append(_shortcut(name, self._state(kind), note, kind.count))
+        return tuple(shown)
+
+    def _state(self, kind: _Kind) -> str:
+        if kind.given_up:
+            return "failed"
+        if kind.ready:
+            return "ready"
+        return "building" if kind is self._building else "waiting"
+
+    async def _keep(self) -> None:
+        while True:
+            await self._kick.wait()
+            self._kick.clear()
+            await self._end_leaving()
+            self._building = self._next()
+            if self._building is None:
+                continue
+            self._kick.set()
+            await self._calm()
+            await self._end_leaving()
+            self._building = kind = self._next()  # others may be wanted by now
+            if kind is None:
+                continue
+            try:
+                jvm = await self._warm_up(kind.profile)
+            except (LaunchFailed, OSError) as error:
+                kind.failures += 1
+                kind.note = str(error)
+                _log.warning("no warm JVM", why=kind.note, failures=kind.failures)
+            else:
+                kind.failures, kind.note = 0, ""
+                kept = self._kinds.get(kind.profile)
+                (kept.ready if kept is not None else self._leaving).append(jvm)
+            finally:
+                self._building = None
+
+    def _next(self) -> _Kind | None:
+        """The kind that is to have another JVM: of those that lack one, the one wanted last."""
+        for kind in reversed(self._kinds.values()):
+            if len(kind.ready) < self._size and not kind.given_up:
+                return kind
+        return None
+
+    async def _end_leaving(self) -> None:
+        """End those of kinds that are kept no longer, and bury those that have ended."""
+        for kind in self._kinds.values():
+            self._leaving += [jvm for jvm in kind.ready if not jvm.alive]
+            kind.ready = [jvm for jvm in kind.ready if jvm.alive]
+        while self._leaving:
+            jvm = self._leaving[0]
+            await asyncio.to_thread(jvm.end)
+            self._leaving.remove(jvm)
+
+    async def _calm(self) -> None:
+        """Be in nobody's way: let the executors that have just been asked for start, and wait for
+        an idle core, within a limit."""
+        spare = min(1.0, (psutil.cpu_count() or 1) / 2)
+        latest = time.monotonic() + CALM_LIMIT_S
+        idle = self._delay_s == 0.0
+        while (now := time.monotonic()) < latest:
+            wait_s = self._asked_at_s + self._delay_s - now
+            if idle and wait_s <= 0:
+                return
+            before_s = self._idle_s()
+            await asyncio.sleep(min(max(wait_s, self._delay_s), latest - now))
+            idle = self._idle_s() - before_s >= spare * (time.monotonic() - now)
+
+    async def _warm_up(self, profile: Profile) -> WarmJvm:
+        """Start one and wait until it is ready.
+
+        Raises:
+            LaunchFailed: it ended, took too long, or takes too much memory.
+        """
+        await asyncio.to_thread(self._forget_links)
+        plugin = await asyncio.to_thread(self._plugin)
+        spawning = asyncio.create_task(asyncio.to_thread(self._spawn, profile, plugin))
+        try:
+            jvm = await asyncio.shield(spawning)
+        except asyncio.CancelledError:
+            # A thread cannot be called back: what it starts would be nobody's.
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread((await spawning).end)
+            raise
+        try:
+            deadline = time.monotonic() + _READY_LIMIT_S
+            while not jvm.ready:
+                if not jvm.alive:
+                    raise LaunchFailed(f"it ended as it started: {_said(jvm.path)}")
+                if time.monotonic() > deadline:
+                    raise LaunchFailed(f"it was not ready within {_READY_LIMIT_S:.0f} s")
+                await asyncio.sleep(_LOOK_PERIOD_S)
+            used_mib = await asyncio.to_thread(jvm.weigh)
+            if used_mib > MEMORY_MAX_MIB:
+                raise LaunchFailed(
+                    f"it takes {used_mib} MiB; at most {MEMORY_MAX_MIB} are set aside"
+                )
+        except BaseException:
+            await asyncio.shield(asyncio.to_thread(jvm.end))
+            raise
+        return jvm
+
+    def _spawn(self, profile: Profile, plugin: str) -> WarmJvm:
+        path = self._dir / uuid.uuid4().hex[:12]
+        for directory in (path, path / "local", path / "tmp"):
+            directory.mkdir(mode=0o700, parents=True)
+        plain = argument_file(["-cp", self._jars])
+        arguments = profile.arguments.removesuffix(plain)
+        arguments += argument_file(["-cp", f"{self._jars}:{plugin}"])
+        (path / ARGUMENT_FILE).write_text(arguments)
+        directories = {"SPARK_LOCAL_DIRS": path / "local", "SPARK_EXECUTOR_DIRS": path / "local"}
+        document = {
+            "work_dir": str(path),
+            "cwd": str(path),
+            "argv": [
+                profile.java, f"@{path / ARGUMENT_FILE}", f"-Djava.io.tmpdir={path / 'tmp'}",
+                *profile.options, WARM_CLASS,
+            ],
+            "environment": {
+                **dict(profile.environment),
+                **{name: str(value) for name, value in directories.items()},
+            },
+            "cgroup_files": [],
+            "log_bytes_max": _LOG_BYTES_MAX,
+            "log_files_max": 1,
+            "grace_s": 0.0,
+            "files_max": descriptors.for_children(),
+            "waits": True,
+            "nice": _NICE if self._delay_s else 0,
+        }  # fmt: skip
+        shim.write_json(path / shim.SPEC_FILE, document)
+        with (path / "shim.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", shim.__file__, str(path / shim.SPEC_FILE)],
+                bufsize=0,  # or a pipe that breaks would be written to once more
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd="/",
+                env={"PATH": os.defpath, "LANG": "C.UTF-8"},
+            )
+        return WarmJvm(path, profile, process)
+
+
+def _shortcut(name: str, state: str, note: str, count: Count) -> Shortcut:
+    return Shortcut(
+        name=name,
+        state=state,
+        note=note[:_NOTE_MAX],
+        used=count.used,
+        missed=count.missed,
+        why_missed=count.why_missed,
+    )
+
+
+def _write_in_time(pipe: int, data: bytes) -> None:
+    """Raises:
+    TimeoutError: not all was taken within ``_ORDER_LIMIT_S``.
+    OSError: nobody can read it any more.
+    """
+    os.set_blocking(pipe, False)
+    poll = select.poll()
+    poll.register(pipe, select.POLLOUT)
+    deadline = time.monotonic() + _ORDER_LIMIT_S
+    while data:
+        if not poll.poll(1e3 * max(0.0, deadline - time.monotonic())):
+            raise TimeoutError
+        data = data[os.write(pipe, data) :]
+
+
+def _built(spark: Spark) -> str:
+    try:
+        return build.plugin_jar(str(spark.home), cache=str(hrm_home() / "plugins"))
+    except build.BuildError as error:
+        raise LaunchFailed(str(error)) from error
+
+
+def _said(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        lines = (path / "stderr").read_text(errors="replace").splitlines()
+        return next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+    return "nothing"

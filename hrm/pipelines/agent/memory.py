@@ -1,0 +1,76 @@
+"""What a node knows of its subtasks, over restarts of its agent.
+
+The estimates are kept in ``pipeline-estimates.npz`` in the work directory: at most once a minute
+while they change, and when the agent ends. A killed agent has lost a minute of measurements, never
+the file. One that is damaged, or of other metrics, is a warning: the node learns anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import structlog
+
+from hrm.errors import InvalidRequest
+from hrm.pipelines.policies.corun.estimates import Stdm
+from hrm.pipelines.policies.corun.store import dump_estimates, load_estimates, write_estimates
+
+__all__ = ["ESTIMATES_FILE", "EstimatesFile"]
+
+ESTIMATES_FILE = "pipeline-estimates.npz"
+SAVE_PERIOD_S = 60.0
+_log = structlog.get_logger("hrm.agent.pipelines")
+
+
+class EstimatesFile:
+    """The file of ``estimates``, which begin with what it holds."""
+
+    def __init__(self, work_dir: Path, estimates: Stdm) -> None:
+        self._path = work_dir / ESTIMATES_FILE
+        self._estimates = estimates
+        self._saved = 0
+        """What ``Stdm.changes`` was at the latest save."""
+        self._saved_s = time.monotonic()
+        self._writing: asyncio.Task[None] | None = None
+        if not self._path.exists():
+            return
+        try:
+            load_estimates(self._path, estimates)
+        except InvalidRequest as error:
+            _log.warning("estimates of a former agent cannot be used", why=error.message)
+        else:
+            _log.info("estimates of a former agent are here", rows=len(estimates.entries))
+        self._saved = estimates.changes
+
+    def save_if_due(self) -> None:
+        """Begin to write, if there is something new and the latest time is long enough ago."""
+        writing = self._writing is not None and not self._writing.done()
+        now_s = time.monotonic()
+        if writing or now_s - self._saved_s < SAVE_PERIOD_S or self._is_saved:
+            return
+        self._saved_s = now_s
+        self._writing = asyncio.create_task(self._save())
+
+    async def close(self) -> None:
+        """Write what is new."""
+        if self._writing is not None:
+            await self._writing
+        if not self._is_saved:
+            await self._save()
+
+    @property
+    def _is_saved(self) -> bool:
+        return self._saved == self._estimates.changes
+
+    async def _save(self) -> None:
+        """The content is of one moment; the disk may take its time."""
+        changes = self._estimates.changes
+        content = dump_estimates(self._estimates)
+        try:
+            await asyncio.to_thread(write_estimates, self._path, content)
+        except OSError as error:
+            _log.warning("estimates cannot be kept", file=str(self._path), why=str(error))
+        else:
+            self._saved = changes

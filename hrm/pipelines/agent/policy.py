@@ -1,0 +1,117 @@
+"""How far this node's learned policy is trusted, over restarts of the agent.
+
+People say so to the master (``hrm policy set``), which passes it on as an order with a number. An
+order is followed once: a policy that fell back to its shadow stays there, whatever restarts or
+connects anew, until somebody says so again. What stands is kept in ``pipeline-policy.json`` in the
+work directory; a damaged file lets the policy begin in its shadow, and stay there whatever was
+ordered before: it may have fallen back since.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import structlog
+
+from hrm.durable import write_durably
+from hrm.pipelines.core.model import NodePolicy
+from hrm.pipelines.core.node_messages import SubtaskTiming
+from hrm.pipelines.policies.corun import HostedPolicy
+from hrm.policies.guard import Hosts, Mode, mode_of
+from hrm.v1 import policy_pb2 as pb
+from hrm.wire import policies as policy_wire
+
+__all__ = ["POLICY_FILE", "AgentPolicies"]
+
+POLICY_FILE = "pipeline-policy.json"
+_log = structlog.get_logger("hrm.agent.pipelines")
+
+
+class AgentPolicies:
+    """The learned policies of this node: none, or the one that its settings name."""
+
+    def __init__(self, work_dir: Path, policy: NodePolicy) -> None:
+        self._path = work_dir / POLICY_FILE
+        self._hosted = policy if isinstance(policy, HostedPolicy) else None
+        self._orders: dict[str, int] = {}
+        self._too_old = 0
+        """Orders up to this number, the master's milliseconds, may have been followed before."""
+        self._told: dict[str, pb.LearnedPolicy] = {}
+        self._hosts = Hosts(self._kept(), keep=self._fell_back)
+        if self._hosted is not None:
+            self._hosts.add(self._hosted.host)
+
+    def follow(self, order: pb.PolicyOrder) -> None:
+        """Do as the master says, once.
+
+        Raises:
+            InvalidRequest: no such mode.
+        """
+        mode = mode_of(order.mode)
+        if self._hosted is None or self._hosted.name != order.policy:
+            return
+        if self._orders.get(order.policy) == order.order:
+            return
+        self._orders[order.policy] = order.order
+        if order.order <= self._too_old:
+            _log.warning(
+                "an order of before the damage is not followed; say it again: hrm policy set",
+                policy=order.policy,
+                mode=mode.value,
+            )
+            return
+        self._hosts.set_mode(order.policy, mode)
+        self._keep(self._hosts.modes)
+        _log.info("mode set", policy=order.policy, mode=mode.value)
+
+    def ended(self, timing: SubtaskTiming, now: float) -> None:
+        """A run is over: the watchdog wants to know."""
+        if self._hosted is not None:
+            self._hosted.ended(timing, now)
+
+    def report(self, now: float) -> list[pb.LearnedPolicy]:
+        """All of them, for a master that knows nothing yet."""
+        self._told = {}
+        return self.changed(now)
+
+    def changed(self, now: float) -> list[pb.LearnedPolicy]:
+        """Those of which there is something new since this was last called."""
+        states = [policy_wire.from_status(status, now) for status in self._hosts.statuses(now)]
+        new = [state for state in states if self._told.get(state.policy) != state]
+        self._told = {state.policy: state for state in states}
+        return new
+
+    def _kept(self) -> dict[str, Mode]:
+        try:
+            held = json.loads(self._path.read_text())
+            modes = {str(name): Mode(one["mode"]) for name, one in held.items()}
+            self._orders = {str(name): int(one["order"]) for name, one in held.items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            _log.warning(
+                "modes of learned policies cannot be read; they begin in their shadow",
+                file=str(self._path),
+                why=repr(error),
+            )
+            self._too_old = int(1e3 * time.time())
+            return {}
+        return modes
+
+    def _fell_back(self, modes: dict[str, Mode]) -> None:
+        assert self._hosted is not None
+        _log.warning("the node policy was worse and fell back", policy=self._hosted.name)
+        self._keep(modes)
+
+    def _keep(self, modes: dict[str, Mode]) -> None:
+        """Whole or not at all. A disk that is full must not keep a policy from falling back."""
+        held = {
+            name: {"mode": mode.value, "order": self._orders.get(name, 0)}
+            for name, mode in modes.items()
+        }
+        try:
+            write_durably(self._path, f"{json.dumps(held)}\n".encode())
+        except OSError as error:
+            _log.warning("modes of learned policies cannot be kept", why=str(error))

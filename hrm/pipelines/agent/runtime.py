@@ -1,0 +1,490 @@
+"""The live interpreter of ``PipelineNode``: runs subtasks in workers, keeps their data.
+
+A task's data stay on its node, in a directory of its own (``hrm.pipelines.agent.work_places``): the
+input, and what each subtask returned, until the master has acknowledged the end. Where ``run_as``
+is active, workers and data are the submitter's, and a task of a user whom its rules refuse fails.
+What the agent is told (orders, ends, the clock, samples) becomes events; what the core wants done
+is done here.
+
+A crash of the agent ends its workers, and the next agent begins with none of the tasks: the master
+places them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+import grpc.aio
+import numpy as np
+import structlog
+
+from hrm.agent.run_as import RunAs
+from hrm.config import AgentSettings
+from hrm.errors import HrmError, LaunchFailed, LimitReached, Unavailable, Unsatisfiable
+from hrm.pipelines.agent.link import PipelineLink
+from hrm.pipelines.agent.memory import EstimatesFile
+from hrm.pipelines.agent.policy import AgentPolicies
+from hrm.pipelines.agent.profile import Profiler
+from hrm.pipelines.agent.samples import Sampler
+from hrm.pipelines.agent.share import PipelineShare
+from hrm.pipelines.agent.work_places import Attempt, Placed, Places, runs_as
+from hrm.pipelines.agent.workers import RunResult, Workers
+from hrm.pipelines.core import node_messages as m
+from hrm.pipelines.core.model import Device
+from hrm.pipelines.core.node import PipelineNode
+from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
+from hrm.pipelines.policies import corun
+from hrm.pipelines.policies.corun.estimates import Stdm
+from hrm.pipelines.policies.corun.told import ToldStdm
+from hrm.text import shortened
+from hrm.v1 import pipeline_pb2 as pb
+from hrm.wire import codec
+from hrm.wire import pipelines as pw
+
+__all__ = ["PipelineRuntime"]
+
+_PERIOD_S = 1.0
+_PROFILE_S = 4.0
+_PROFILE_SAMPLES = 16
+_STOP_LIMIT_S = 10.0
+_FLUSH_LIMIT_S = 3.0
+_ON_DECLARED = "on a declared GPU: no device stands behind it, its GPU version ran on the CPU"
+_log = structlog.get_logger("hrm.agent.pipelines")
+
+
+class PipelineRuntime:
+    """Pipelines on this node, from ``start`` to ``close``.
+
+    Invariants: every task of the core, and every end that is not acknowledged, has an entry in
+    ``_placed`` until it is acknowledged or withdrawn.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        share: PipelineShare,
+        identity: str,
+        open_channel: Callable[[], grpc.aio.Channel],
+        run_as: RunAs,
+        ownership_key: str = "",
+    ) -> None:
+        self.share = share
+        self._identity = identity
+        self._ownership_key = ownership_key
+        self._run_as = run_as
+        self._places = Places(settings.work_dir / "pipelines", shared=run_as.active)
+        capacity = share.capacity
+        models = {gpu.model: gpu.memory_mib for gpu in capacity.gpus}
+        self._stdm = Stdm(memory_mib=capacity.memory_mib, gpu_memory_mib=models)
+        policy = corun.load_hosted(
+            settings.pipeline_policy,
+            rng=np.random.default_rng(),
+            node=capacity.name,
+            estimates=self._stdm,
+            sampled_at=self._sampled_at,
+        )
+        self.core = PipelineNode(capacity, policy, ToldStdm(self._stdm))
+        self._policies = AgentPolicies(settings.work_dir, policy)
+        self._estimates = EstimatesFile(settings.work_dir, self._stdm)
+        self._workers = Workers(
+            share, self._places.root, settings.pipeline_path, mark=f"pipelines-{identity}"
+        )
+        self._sampler = Sampler(share)
+        self._placed: dict[Attempt, Placed] = {}
+        self._unacknowledged: dict[Attempt, m.EndTask] = {}
+        self._runs: set[asyncio.Task[None]] = set()
+        self._claims: dict[str, asyncio.Future[int]] = {}
+        self._refusals_told = (0, 0)
+        self._giving_up: asyncio.Task[None] | None = None
+        """There after a bug in the core."""
+        self._wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._link = PipelineLink(
+            target=settings.master,
+            open_channel=open_channel,
+            register=self._registration,
+            on_up=self._connected,
+            on_message=self._master_said,
+            load=self._load,
+            delay_max_s=settings.reconnect_delay_max_s,
+        )
+
+    def _sampled_at(self) -> float | None:
+        sample = self.core.room.sample
+        return None if sample is None else sample.now
+
+    def _load(self) -> pb.PipelineLoad:
+        now = time.time()
+        load = pw.from_load(self.core.load(now))
+        load.policies.extend(self._policies.changed(now))
+        return load
+
+    async def start(self) -> None:
+        """Forget what a former agent left, and be there for the master."""
+        await self._workers.end_former()
+        await asyncio.to_thread(self._places.prepare)
+        self._tasks = [asyncio.create_task(self._link.run()), asyncio.create_task(self._tick())]
+
+    async def close(self) -> None:
+        """Give back what is here, end the workers, say so."""
+        self._deliver(m.DrainAsked(now=time.time(), begun=True))
+        if self._runs:
+            await asyncio.wait(self._runs, timeout=_STOP_LIMIT_S)
+        await self._link.close(_FLUSH_LIMIT_S)
+        await self._workers.close()
+        await self._estimates.close()
+        self._tell_refusals()
+        for task in [*self._tasks, *self._runs]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._runs, return_exceptions=True)
+        await self._places.close()
+
+    async def _tick(self) -> None:
+        """The clock: time limits, samples, idle workers."""
+        sampled_s = 0.0
+        while True:
+            self._wake.clear()
+            wait_s = min(_PERIOD_S, self.core.next_deadline() - time.time())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, wait_s)):
+                    await self._wake.wait()
+            now = time.time()
+            if now >= self.core.next_deadline():
+                self._deliver(m.ClockTicked(now=now))
+            if now - sampled_s < _PERIOD_S:
+                continue
+            sampled_s = now
+            self._tell_refusals()
+            self._workers.end_idle()
+            self._estimates.save_if_due()
+            try:
+                sample = self._sampler.sample(now)
+            except Exception:
+                _log.exception("the machine cannot be sampled")
+            else:
+                self._deliver(sample)
+
+    def _tell_refusals(self) -> None:
+        """Say so, where the policy named what it may not, or failed; at most once a period."""
+        dispatcher = self.core.dispatcher
+        counts = (dispatcher.refused, dispatcher.faults)
+        if counts != self._refusals_told:
+            self._refusals_told = counts
+            _log.warning(
+                "the node policy was not followed",
+                policy=self.core.policy.name,
+                refused=dispatcher.refused,
+                failed=dispatcher.faults,
+                latest=dispatcher.refusals[-1],
+            )
+
+    # --- events in, commands out --------------------------------------------------------------
+
+    def _deliver(self, event: m.NodeEvent) -> None:
+        if self._giving_up is not None:
+            return
+        try:
+            commands = self.core.handle(event)
+        except Exception:
+            _log.critical(
+                "core of pipelines failed; this agent runs none any more until it is restarted",
+                input=type(event).__name__,
+                exc_info=True,
+            )
+            self._giving_up = asyncio.create_task(self._give_up())
+            return
+        for command in commands:
+            match command:
+                case m.StartSubtask():
+                    run = asyncio.create_task(self._run(command))
+                    self._runs.add(run)
+                    run.add_done_callback(self._runs.discard)
+                    self._wake.set()
+                case m.StopSubtask():
+                    self._workers.stop(command.run)
+                case m.ReportSubtask():
+                    self._report(command)
+                case m.EndTask():
+                    self._ended(command)
+                case m.GrantGpu():
+                    self._answer_claim(command.holder, command.number)
+                case m.RefuseGpu():
+                    refusal = Unsatisfiable if command.never else LimitReached
+                    self._answer_claim(command.holder, refusal(command.why))
+
+    async def _give_up(self) -> None:
+        """The books may be half changed: fall silent, so that others get the tasks."""
+        for claim in self._claims.values():
+            if not claim.done():
+                claim.set_exception(_broken())
+        await self._link.close(0.0)
+        await self._workers.close()
+
+    async def _run(self, start: m.StartSubtask) -> None:
+        profiles: list[asyncio.Task[None]] = []
+
+        def started(pid: int) -> None:
+            if start.profile:
+                profiles.append(asyncio.create_task(self._profile(start, pid)))
+
+        placed = self._placed[start.key.task_id, start.attempt]
+        spec = placed.spec
+        assert spec is not None
+        subtask = next(one for one in spec.pipeline.subtasks if one.name == start.key.subtask)
+        job = {
+            "reference": spec.pipeline.reference,
+            "subtask": subtask.name,
+            "device": start.device.value,
+            "inputs": [str(placed.output(one)) for one in subtask.after] or [str(placed.input)],
+            "raw": placed.raw and not subtask.after,
+            "output": str(placed.output(subtask.name)),
+            "memory_limit_mib": start.memory_limit_mib if start.device is Device.CPU else 0,
+        }
+        if subtask.name == placed.last:
+            job |= {
+                "result_format": spec.result_format.value,
+                "result_key": placed.key.hex(),
+                "task_id": spec.task_id,
+                "placement": start.attempt,
+            }
+        place = (start.device, start.number)
+        try:
+            result = await self._workers.run(
+                start.run, place, placed.code, job, started, placed.account
+            )
+        except Exception as error:
+            _log.exception("a run could not be carried out", task=start.key.task_id)
+            result = RunResult(outcome=RunOutcome.CRASHED, message=f"the agent failed: {error!r}")
+        finally:
+            for profile in profiles:
+                profile.cancel()
+        message = result.message
+        if result.outcome is RunOutcome.DONE and subtask.name == placed.last:
+            placed.kind, placed.proof = result.kind, result.proof
+        if result.outcome is RunOutcome.DONE and self._is_declared(start):
+            message = _ON_DECLARED
+        self._deliver(
+            m.SubtaskEnded(
+                now=time.time(),
+                key=start.key,
+                run=start.run,
+                outcome=result.outcome,
+                message=message,
+                ran_s=result.ran_s,
+                memory_mib=result.memory_mib,
+                gpu_memory_mib=result.gpu_memory_mib,
+            )
+        )
+
+    def _is_declared(self, start: m.StartSubtask) -> bool:
+        return start.device is Device.GPU and self.share.gpus[start.number].declared
+
+    async def _profile(self, start: m.StartSubtask, pid: int) -> None:
+        """Look at a run's first seconds; of a shorter one the estimates hear at its end."""
+        real_gpu = start.device is Device.GPU and not self._is_declared(start)
+        profiler = Profiler(pid, start.number if real_gpu else None)
+        try:
+            for _ in range(_PROFILE_SAMPLES):
+                if not profiler.sample():
+                    return
+                await asyncio.sleep(_PROFILE_S / _PROFILE_SAMPLES)
+            profiler.sample()
+            figures = profiler.profile().figures
+        finally:
+            profiler.close()
+        if figures:
+            event = m.SubtaskProfiled(now=time.time(), key=start.key, run=start.run, cells=figures)
+            self._deliver(event)
+
+    def _report(self, command: m.ReportSubtask) -> None:
+        self._policies.ended(command.timing, time.time())
+        run = pb.PipelineRun(
+            attempt=pw.attempt_of(command.task_id, command.attempt),
+            timing=pw.from_timing(command.timing),
+        )
+        self._link.send(pb.NodePipelineMessage(run=run))
+
+    def _ended(self, command: m.EndTask) -> None:
+        self._unacknowledged[command.task_id, command.attempt] = command
+        if (placed := self._placed.get((command.task_id, command.attempt))) is not None:
+            placed.key = b""
+        _log.info(
+            "task ended",
+            task=command.task_id,
+            outcome=command.outcome.value,
+            why=command.message,
+        )
+        self._link.send_each(self._end_messages(command))
+
+    def _end_messages(self, command: m.EndTask) -> Iterator[pb.NodePipelineMessage]:
+        """The result in pieces, then the end; nothing if it is forgotten when its turn comes."""
+        if (command.task_id, command.attempt) not in self._unacknowledged:
+            return
+        attempt = pw.attempt_of(command.task_id, command.attempt)
+        end = pb.PipelineTaskEnd(
+            outcome=pw.from_outcome(command.outcome),
+            message=shortened(command.message, codec.TEXT_LENGTH_MAX),
+            timings=[pw.from_timing(one) for one in command.timings],
+        )
+        placed = self._placed.get((command.task_id, command.attempt))
+        if command.outcome is TaskOutcome.DONE and placed is not None:
+            end.result_format = pw.from_result_format(placed.kind)
+            end.proof = placed.proof
+            try:
+                with placed.open_result() as file:
+                    while data := file.read(pw.CHUNK_BYTES):
+                        piece = pb.PipelineData(attempt=attempt, offset=end.result_bytes, data=data)
+                        end.result_bytes += len(data)
+                        yield pb.NodePipelineMessage(data=piece)
+            except OSError as error:
+                end.outcome = pw.from_outcome(TaskOutcome.FAILED)
+                end.message = (
+                    f"node {self.share.capacity.name}: what {placed.last!r} returned cannot be "
+                    f"read: {error}"
+                )
+        yield pb.NodePipelineMessage(ended=pb.PipelineAttemptEnd(attempt=attempt, end=end))
+
+    # --- the master ---------------------------------------------------------------------------
+
+    def _registration(self) -> pb.RegisterPipelineNode:
+        self._forget_unplaced()
+        here = [
+            pw.attempt_of(task_id, task.attempt)
+            for task_id, task in self.core.tasks.items()
+            if not task.claim
+        ]
+        ended = [pw.attempt_of(*attempt) for attempt in self._unacknowledged]
+        now = time.time()
+        load = pw.from_load(self.core.load(now))
+        load.policies.extend(self._policies.report(now))
+        return pb.RegisterPipelineNode(
+            capacity=pw.from_capacity(self.share.capacity),
+            identity=self._identity,
+            ownership_key=self._ownership_key,
+            tasks=[*here, *ended],
+            load=load,
+            runs_as=runs_as(self._run_as),
+        )
+
+    def _forget_unplaced(self) -> None:
+        """Inputs of which the order did not come before the stream broke: it comes anew, or not."""
+        for attempt in [one for one, placed in self._placed.items() if placed.spec is None]:
+            if attempt not in self._unacknowledged:
+                self._forget(attempt)
+
+    def _connected(self) -> None:
+        _log.info("pipelines are connected", cores=self.share.capacity.cores)
+        for command in self._unacknowledged.values():
+            self._link.send_each(self._end_messages(command))
+
+    def _master_said(self, message: pb.MasterPipelineMessage) -> None:
+        now, kind = time.time(), message.WhichOneof("message")
+        if kind == "data":
+            self._input_data(message.data)
+        elif kind == "place":
+            self._place(message.place, now)
+        elif kind == "withdraw":
+            attempt = message.withdraw.attempt
+            task_id, why = pw.to_task_id(attempt.task_id), message.withdraw.reason
+            self._deliver(
+                m.TaskWithdrawn(now=now, task_id=task_id, attempt=attempt.attempt, why=why)
+            )
+            if task_id not in self.core.tasks:
+                self._forget((task_id, attempt.attempt))
+        elif kind == "acknowledge":
+            attempt = message.acknowledge
+            self._forget((pw.to_task_id(attempt.task_id), attempt.attempt))
+        elif kind == "drain":
+            self._deliver(m.DrainAsked(now=now, draining=message.drain))
+        elif kind == "policy":
+            self._policies.follow(message.policy)
+
+    def _files_of(self, attempt: pb.PipelineAttempt) -> Placed:
+        key = (pw.to_task_id(attempt.task_id), attempt.attempt)
+        placed = self._placed.get(key)
+        if placed is None:
+            placed = self._placed[key] = self._places.make(*key)
+        return placed
+
+    def _input_data(self, data: pb.PipelineData) -> None:
+        placed = self._files_of(data.attempt)
+        if placed.filled:
+            return
+        try:
+            with placed.input.open("ab" if data.offset else "wb") as file:
+                file.write(data.data)
+        except OSError as error:
+            placed.problem = f"its input cannot be kept: {error}"
+
+    def _place(self, order: pb.PlacePipelineTask, now: float) -> None:
+        placed = self._files_of(order.attempt)
+        task_id = pw.to_task_id(order.attempt.task_id)
+        task = pw.to_task(order, task_id, size_mb=order.size_mb, submitted_at=order.submitted_at_s)
+        if not placed.filled:
+            placed.filled = True
+            try:
+                account = self._run_as.account_of(task.user)
+                used = {one.code for one in self._placed.values()}
+                self._places.fill(placed, order, account, used)
+            except LaunchFailed as error:
+                placed.refusal = f"pipelines run as their submitter here: {error}"
+            except OSError as error:
+                placed.problem = f"its files cannot be kept: {error}"
+        if placed.refusal or placed.problem:
+            ended = m.EndTask(
+                task_id=task_id,
+                attempt=order.attempt.attempt,
+                outcome=TaskOutcome.FAILED if placed.refusal else TaskOutcome.GIVEN_BACK,
+                message=f"node {self.share.capacity.name}: {placed.refusal or placed.problem}",
+                timings=(),
+            )
+            self._ended(ended)
+            return
+        placed.spec = task
+        self._deliver(m.TaskPlaced(now=now, task=task, attempt=order.attempt.attempt))
+
+    def _forget(self, attempt: Attempt) -> None:
+        self._unacknowledged.pop(attempt, None)
+        placed = self._placed.pop(attempt, None)
+        if placed is not None:
+            self._places.remove(placed.directory)
+
+    # --- claims on GPUs -----------------------------------------------------------------------
+
+    async def acquire(self, asked: m.GpuAsked) -> int:
+        """Wait for a share of a GPU; its number. ``release`` it in any case.
+
+        Raises:
+            Unsatisfiable: no GPU here can ever have the room.
+            LimitReached: too many wait.
+            Unavailable: pipelines have ended here.
+        """
+        if self._giving_up is not None:
+            raise _broken()
+        granted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._claims[asked.holder] = granted
+        self._deliver(asked)
+        return await granted
+
+    def _answer_claim(self, holder: str, answer: int | HrmError) -> None:
+        """Nobody waits any more if the holder hangs up at this very moment; ``release`` follows."""
+        claim = self._claims.get(holder)
+        if claim is None or claim.done():
+            return
+        if isinstance(answer, HrmError):
+            claim.set_exception(answer)
+        else:
+            claim.set_result(answer)
+
+    def release(self, holder: str) -> None:
+        """The holder is done, or gone; nothing if it holds and waits for nothing."""
+        claim = self._claims.pop(holder, None)
+        if claim is not None:
+            self._deliver(m.GpuReleased(now=time.time(), holder=holder))
+
+
+def _broken() -> Unavailable:
+    return Unavailable("pipelines of this node have failed; its log says why, restart its agent")

@@ -1,0 +1,216 @@
+"""The files of pipeline tasks on a node, and to whom they belong.
+
+Below ``<work_dir>/pipelines``, all of which is made anew at the start of an agent::
+
+    tasks/<task>.<attempt>/    the input, and what each subtask returned
+    code/[<uid>-]<digest>/     modules that were sent along
+    scratch[/<uid>]/           where workers stand
+    worker-[<user>-]cpu-0.log  what functions print, one file for each core or GPU (and user)
+    gone/                      what is being removed
+
+Where workers run as their submitter (``run_as``), each leaf belongs to that user and is closed to
+all others; what lies above belongs to the agent's user, and others may pass through it alone. So no
+user can put a link in the place of a directory, and the agent, which is root, writes into a
+directory only until it is handed over. What it reads later, a result, it opens as a regular file of
+that user, without following links.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import os
+import pwd
+import stat
+from pathlib import Path
+from typing import IO
+
+from hrm.agent.containers.container_dir import remove_tree
+from hrm.agent.run_as import Account, RunAs
+from hrm.pipelines.core.model import ResultFormat, TaskId, TaskSpec
+from hrm.v1 import pipeline_pb2 as pb
+from hrm.wire import pipelines as pw
+
+__all__ = ["SUBMITTER", "Attempt", "Placed", "Places", "hand_over", "runs_as"]
+
+CODE_KEPT = 100
+"""Versions of code that stay although no task here uses them."""
+SUBMITTER = "submitter"
+_REMOVE_LIMIT_S = 60.0
+
+Attempt = tuple[TaskId, int]
+
+
+class Placed:
+    """A placement's files: ``directory`` holds the input and the outputs, ``code`` its modules.
+
+    ``account``: whose they are, None: the agent's user's. ``key``: with which the last subtask's
+    worker proves the result (``proof``, in the format ``kind``).
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.spec: TaskSpec | None = None
+        self.account: Account | None = None
+        self.raw = False
+        self.code = directory
+        self.key = b""
+        self.kind = ResultFormat.PICKLE
+        self.proof = b""
+        self.filled = False
+        """All is there, or was refused: from now on the directory may be its user's."""
+        self.problem = ""
+        """Why its input could not be kept."""
+        self.refusal = ""
+        """Why its user's tasks may not run here."""
+
+    @property
+    def input(self) -> Path:
+        return self.directory / "input"
+
+    def output(self, subtask: str) -> Path:
+        return self.directory / f"{subtask}.out"
+
+    @property
+    def last(self) -> str:
+        """The subtask whose result is the task's."""
+        assert self.spec is not None
+        return self.spec.pipeline.subtasks[-1].name
+
+    def open_result(self) -> IO[bytes]:
+        """The result, if it is a file that the task's user made here.
+
+        Raises:
+            OSError: it is not.
+        """
+        uid = os.geteuid() if self.account is None else self.account.uid
+        here = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            file = os.fdopen(os.open(self.output(self.last).name, flags, dir_fd=here), "rb")
+        finally:
+            os.close(here)
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode) or about.st_uid != uid:
+            file.close()
+            raise OSError("it is no file of the task's user")
+        return file
+
+
+def runs_as(run_as: RunAs) -> str:
+    """As whom workers run here: ``SUBMITTER``, or the name of the agent's user."""
+    if run_as.active:
+        return SUBMITTER
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return f"uid {os.geteuid()}"
+
+
+def hand_over(path: Path, account: Account | None) -> None:
+    """Give a file, or a directory with all in it, to ``account``; closed to all others.
+
+    Only for what no other user could reach until now.
+    """
+    if account is None:
+        return
+    inside = path.rglob("*") if path.is_dir() else ()
+    for one in [*inside, path]:  # the directory last: from then on its user may change it
+        one.chmod(0o700 if one.is_dir() else 0o600)
+        os.chown(one, account.uid, account.gid, follow_symlinks=False)
+
+
+class Places:
+    """The directories of one agent. ``shared``: several users' workers run here."""
+
+    def __init__(self, root: Path, *, shared: bool) -> None:
+        self.root = root
+        self._mode = 0o711 if shared else 0o700
+        self._code: dict[Path, None] = {}
+        """Directories of modules, the latest used last."""
+        self._numbers = itertools.count()
+        self._removing: set[asyncio.Task[None]] = set()
+
+    def prepare(self) -> None:
+        """Remove what a former agent left, and begin anew."""
+        remove_tree(self.root)
+        for path in (self.root, *(self.root / name for name in ("tasks", "code", "scratch"))):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.chmod(self._mode)
+        (self.root / "gone").mkdir(mode=0o700, exist_ok=True)
+
+    def make(self, task_id: TaskId, attempt: int) -> Placed:
+        """A new placement, whose input is on its way; closed to all but the agent."""
+        directory = self.root / "tasks" / f"{task_id}.{attempt}"
+        directory.mkdir(mode=0o700, exist_ok=True)
+        return Placed(directory)
+
+    def fill(
+        self, placed: Placed, order: pb.PlacePipelineTask, account: Account | None, used: set[Path]
+    ) -> None:
+        """All is there: hand it over. ``used``: directories of code that other placements use.
+
+        Raises:
+            OSError: the disk does not let it.
+        """
+        if not order.payload_bytes:
+            placed.input.write_bytes(b"")
+        size = placed.input.stat().st_size
+        if size != order.payload_bytes:
+            placed.problem = f"{size} of the {order.payload_bytes} bytes of its input arrived"
+        placed.raw = order.raw
+        placed.account = account
+        placed.key = pw.check_key(order.result_key)
+        placed.code = self.code_of(pw.to_files(order.files), account, used)
+        hand_over(placed.directory, account)
+
+    def code_of(
+        self, files: dict[str, bytes], account: Account | None = None, used: set[Path] | None = None
+    ) -> Path:
+        """The directory of these modules, named after their content; made if it is not there.
+
+        Users share none, be the content the same: what one of them may change runs as no other.
+        """
+        digest = hashlib.sha256()
+        for path, content in sorted(files.items()):
+            digest.update(f"{path}\0{len(content)}\0".encode() + content)
+        owner = "" if account is None else f"{account.uid}-"
+        directory = self.root / "code" / f"{owner}{digest.hexdigest()[:32]}"
+        if not directory.is_dir():
+            self._drop_old_code(used or set())
+            part = self.root / "gone" / f"part-{next(self._numbers)}"
+            part.mkdir(mode=0o700)
+            for path, content in files.items():
+                target = part / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content)
+            hand_over(part, account)
+            part.rename(directory)
+        self._code.pop(directory, None)
+        self._code[directory] = None  # the latest now
+        return directory
+
+    def _drop_old_code(self, used: set[Path]) -> None:
+        for directory in [one for one in self._code if one not in used]:
+            if len(self._code) < CODE_KEPT:
+                return
+            del self._code[directory]
+            self.remove(directory)
+
+    def remove(self, directory: Path) -> None:
+        """Take a directory away at once, and remove it in its own time: its user may have filled
+        it."""
+        gone = self.root / "gone" / str(next(self._numbers))
+        try:
+            directory.rename(gone)
+        except OSError:
+            return
+        task = asyncio.get_running_loop().create_task(asyncio.to_thread(remove_tree, gone))
+        self._removing.add(task)
+        task.add_done_callback(self._removing.discard)
+
+    async def close(self) -> None:
+        """See to it that what was taken away is removed, within a limit."""
+        if self._removing:
+            await asyncio.wait(self._removing, timeout=_REMOVE_LIMIT_S)

@@ -1,0 +1,216 @@
+"""``python -m hrm.pipelines.agent.worker``: runs subtasks of pipelines, one after the other, for an
+agent.
+
+The agent writes one line of JSON for each run to the standard input, and reads one line back when
+the run is over; what the functions print goes to the worker's log. Inputs and outputs are files,
+pickled with protocol 5, which stay on the node; what the last subtask returns leaves it in the
+format that its client asked for, with a proof.
+
+A worker serves one core or one GPU. It imports a pipeline when it is first asked for, and keeps it:
+the agent starts another worker where the code is another. It ends with its agent, at the latest at
+the end of its input.
+
+The limit on memory is RLIMIT_DATA, set from what the process has at the start of the run: the
+function meets MemoryError, not the kernel's killer. GPU versions have none, because device drivers
+map far more than they use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import pickle
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hrm.pipelines.client.definition import Function, Pipeline
+from hrm.pipelines.client.results import NotPlain, Seal, encode
+from hrm.pipelines.core.model import Device, ResultFormat
+from hrm.pipelines.core.node_messages import RunOutcome
+
+__all__ = ["Job", "main", "run_job"]
+
+Job = dict[str, Any]
+"""``reference``, ``subtask``, ``device``; ``inputs``: paths of files; ``raw``: the input is bytes,
+not pickled; ``output``: the path to write; ``memory_limit_mib``: 0 for none.
+
+Of the last subtask also ``result_format``, ``result_key`` (hexadecimal, "" for none), ``task_id``
+and ``placement``: what it returns is the task's result (see ``hrm.pipelines.client.results``)."""
+
+_MESSAGE_MAX = 2_000
+_PR_SET_PDEATHSIG = 1
+_MIB = 1 << 20
+
+
+class _NotImportable(Exception):
+    """The function cannot be found here."""
+
+
+def main() -> int:
+    """Serve until the input ends."""
+    _end_with_the_agent()
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    for line in sys.stdin.buffer:
+        answers.write(json.dumps(run_job(json.loads(line))) + "\n")
+    return 0
+
+
+def _end_with_the_agent() -> None:
+    """An agent that is killed takes its workers along: nobody else would stop a function."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def run_job(job: Job) -> dict[str, Any]:
+    """Run one subtask; how it went: ``outcome``, ``message``, ``ran_s``, memory peaks in MiB."""
+    started_s = time.perf_counter()
+    ran_s: float | None = None
+    outcome, message = RunOutcome.DONE, ""
+    sealed = {}
+    _reset_peaks()
+    try:
+        function = _function(job)
+        inputs = [_read(Path(path), raw=job.get("raw", False)) for path in job["inputs"]]
+        with _memory_limit(job["memory_limit_mib"]):
+            started_s = time.perf_counter()
+            result = function(*inputs)
+            ran_s = time.perf_counter() - started_s
+            sealed = _write(job, result)
+    except _NotImportable as error:
+        outcome, message = RunOutcome.NOT_IMPORTABLE, str(error)
+    except MemoryError:
+        outcome = RunOutcome.OUT_OF_MEMORY
+        message = f"it took more than its memory_mib of {job['memory_limit_mib']} MiB"
+        if not job["memory_limit_mib"]:
+            message = "the machine has no memory left for it"
+    except BaseException as error:
+        outcome = _outcome_of(error)
+        message = _describe(error)
+    if ran_s is None:
+        ran_s = time.perf_counter() - started_s
+    return {
+        "outcome": outcome.name,
+        # Names of files that are no UTF-8 come as lone surrogates, which no message can carry.
+        "message": message[:_MESSAGE_MAX].encode("utf-8", "backslashreplace").decode(),
+        "ran_s": ran_s,
+        "memory_mib": _peak_mib(),
+        "gpu_memory_mib": _gpu_peak_mib(),
+        **sealed,
+    }
+
+
+def _function(job: Job) -> Function:
+    reference, name, device = job["reference"], job["subtask"], Device(job["device"])
+    module_name, _, attribute = reference.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except Exception as error:
+        raise _NotImportable(
+            f"{reference} failed with {type(error).__name__}: {error}; install it on the node, "
+            f"name its directory in pipeline_path, or send its file along"
+        ) from error
+    if not isinstance(found, Pipeline):
+        raise _NotImportable(f"{reference} is a {type(found).__name__}, not a Pipeline")
+    step = found.steps.get(name)
+    if step is None or device not in step.versions:
+        has = ", ".join(found.steps) if step is None else f"{name} without a {device.value} version"
+        raise _NotImportable(f"{reference} here is another one than was submitted; it has {has}")
+    return step.versions[device]
+
+
+def _read(path: Path, *, raw: bool) -> Any:
+    if raw:
+        return path.read_bytes()
+    with path.open("rb") as file:
+        return pickle.load(file)  # nosec B301 # noqa: S301 - its functions are the submitter's, too
+
+
+def _write(job: Job, result: Any) -> dict[str, str]:
+    """What a subtask returned; of the last one, what the agent is to say of it to the client."""
+    path = Path(job["output"])
+    part = path.with_suffix(".part")
+    last = "result_format" in job
+    wanted = ResultFormat(job["result_format"]) if last else ResultFormat.PICKLE
+    key = bytes.fromhex(job.get("result_key", ""))
+    try:
+        with part.open("wb") as file:
+            seal = Seal(file, key, job.get("task_id", ""), job.get("placement", 0))
+            kind = encode(result, wanted, seal)
+    except NotPlain:
+        raise
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise TypeError(f"what it returned does not pickle: {error}") from error
+    part.rename(path)
+    return {"result_format": kind.value, "proof": seal.proof(kind).hex()} if last else {}
+
+
+@contextlib.contextmanager
+def _memory_limit(limit_mib: int) -> Iterator[None]:
+    if not limit_mib:
+        yield
+        return
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    ceiling = _status_mib("VmData") * _MIB + limit_mib * _MIB
+    resource.setrlimit(resource.RLIMIT_DATA, (int(ceiling), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def _status_mib(field: str) -> float:
+    with Path("/proc/self/status").open() as file:
+        for line in file:
+            if line.startswith(f"{field}:"):
+                return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def _reset_peaks() -> None:
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _peak_mib() -> float:
+    return _status_mib("VmHWM")
+
+
+def _gpu_peak_mib() -> float:
+    """What torch reserved on the device; 0 where it was not used."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return 0.0
+    return float(torch.cuda.max_memory_reserved()) / _MIB
+
+
+def _outcome_of(error: BaseException) -> RunOutcome:
+    on_device = type(error).__name__ == "OutOfMemoryError" or "CUDA out of memory" in str(error)
+    return RunOutcome.OUT_OF_GPU_MEMORY if on_device else RunOutcome.RAISED
+
+
+def _describe(error: BaseException) -> str:
+    """The error, and where in the user's code it was raised; all of it goes to the log."""
+    traceback.print_exception(error, file=sys.stderr)
+    sys.stderr.flush()
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" (line {frames[-1].lineno} of {frames[-1].filename})" if len(frames) > 1 else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Pipelines as users write and submit them."""

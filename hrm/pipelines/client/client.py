@@ -1,0 +1,628 @@
+"""Pipelines on a cluster: submit tasks, watch them, get results and timings back.
+
+    from hrm.pipelines import Client
+
+    with Client() as client:                          # the cluster of `hrm up`, or $HRM_MASTER
+        task = client.submit(counting, "clip.bin")
+        print(task.result(timeout_s=60).value)
+        for result in client.map(counting, clips):    # in the order of clips, with a progress bar
+            print(result.value, result.node, result.runs)
+
+One asyncio loop in a thread of its own does the talking. Each task has an id of this client's
+making, so that a call that broke off can be repeated: the master takes one id once. While the
+master is away, or has no room, calls are tried again for ``patience_s``; a master that came back
+without its tasks gets them again. So a task runs at least once, and its result arrives once.
+
+No result is read before a worker has proved that it was given the task
+(``hrm.pipelines.client.results``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import getpass
+import os
+import pickle
+import secrets
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Sized
+from concurrent import futures
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+
+from hrm import errors, ownership, rpc, tls
+from hrm.address import default_master, token_file
+from hrm.core.vocabulary.model import WorkloadClass
+from hrm.pipelines.client.definition import Pipeline, to_format
+from hrm.pipelines.client.results import check_proof, decode, need_arrow
+from hrm.pipelines.client.sources import Sources, sources_of
+from hrm.pipelines.core.model import Device, ResultFormat
+from hrm.v1 import pipeline_pb2 as pb
+from hrm.v1.pipeline_pb2_grpc import PipelineServiceStub
+from hrm.wire import codec
+from hrm.wire import pipelines as pipeline_wire
+
+__all__ = ["Client", "SubtaskRun", "Task", "TaskFailed", "TaskResult", "progress_bar"]
+
+IN_FLIGHT = 64
+"""Tasks of one ``map`` that the master has at a time."""
+RETRY_S = 0.5
+WORKED_S = 5.0
+"""A call that lasted so long before it broke off has found its master."""
+WATCHED_A_CONNECTION = 32
+CONNECTIONS_MAX = 64
+"""Connections on which tasks are watched; with more tasks than these hold, ends are heard late."""
+LIVES_MAX = 10
+"""How often a task is submitted again to a master that has begun anew."""
+CALL_TIMEOUT_S = 60.0
+KEY_BYTES = 32
+GIVE_UP_S = 5.0
+PAGES_MAX = 10_000
+"""Most that is waited for tasks to end that were given up, and for a master that is away to hear
+of it."""
+_AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
+
+T = TypeVar("T")
+
+
+class _GivenUp(Exception):
+    """Nobody wants the task any more, and the master does not have it."""
+
+
+class TaskFailed(errors.HrmError):
+    """A task ended without a result; the message names the subtask, the node and the cause."""
+
+    def __init__(self, message: str, result: TaskResult) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskRun:
+    """One run of one subtask. ``outcome``: "done", or what went wrong; ``message`` says more.
+
+    ``placed_by``: the policy that chose the device; ``fallback``: why not the learned one.
+    """
+
+    subtask: str
+    device: Device
+    number: int
+    node: str
+    waited_s: float
+    ran_s: float
+    outcome: str
+    message: str = ""
+    placed_by: str = ""
+    fallback: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome == "done"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """How one task ended. ``value`` is None where ``error`` says what went wrong.
+
+    ``runs``: every run of every subtask, in the order in which they ended. ``response_s``: from
+    submission to end, as the master saw it.
+    """
+
+    task_id: str
+    value: Any
+    error: str = ""
+    node: str = ""
+    attempt: int = 0
+    response_s: float = 0.0
+    runs: tuple[SubtaskRun, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.error
+
+
+class Task:
+    """A task on its way."""
+
+    def __init__(
+        self,
+        client: Client,
+        request: pb.SubmitPipelineTaskRequest,
+        future: futures.Future[TaskResult],
+        given_up: threading.Event | None = None,
+    ) -> None:
+        """Who sets ``given_up`` keeps it from being submitted (again)."""
+        self._client = client
+        self._request = request
+        self._future = future
+        self._given_up = given_up or threading.Event()
+
+    @property
+    def task_id(self) -> str:
+        """Its id at the master; another one after the master has begun anew without it."""
+        return self._request.task_id
+
+    def done(self) -> bool:
+        return self._future.done()
+
+    def outcome(self, timeout_s: float | None = None) -> TaskResult:
+        """How it ended, well or not.
+
+        Raises:
+            TimeoutError: it has not ended after ``timeout_s``; it goes on.
+            HrmError: the master is away for too long, or refused the task; or the client was
+                closed before the task had ended.
+        """
+        try:
+            return self._future.result(timeout_s)
+        except futures.TimeoutError as error:
+            raise TimeoutError(
+                f"task {self.task_id} has not ended after {timeout_s} s; it goes on - "
+                f"`hrm pipeline list` says what it waits for"
+            ) from error
+        except futures.CancelledError as error:
+            raise errors.Unavailable(
+                f"the client was closed before task {self.task_id} had ended; if the master has "
+                f"it, it goes on - keep the client open until its tasks have ended"
+            ) from error
+
+    def result(self, timeout_s: float | None = None) -> TaskResult:
+        """How it ended, if it ended well.
+
+        Raises:
+            TaskFailed: it failed or was cancelled.
+            TimeoutError, HrmError: as ``outcome``.
+        """
+        outcome = self.outcome(timeout_s)
+        if not outcome.ok:
+            raise TaskFailed(f"task {self.task_id} failed: {outcome.error}", outcome)
+        return outcome
+
+    def when_done(self, call: Callable[[], None]) -> None:
+        """``call`` from another thread, once it has ended."""
+        self._future.add_done_callback(lambda _future: call())
+
+    def cancel(self, reason: str = "cancelled by its client") -> None:
+        """End it, at the master or on its way there; ``outcome`` then says so."""
+        self._given_up.set()
+        with contextlib.suppress(errors.NotFound):
+            self._client.cancel(self.task_id, reason)
+
+
+class Client:
+    """A connection to the master's PipelineService, to be closed (or used in a ``with``)."""
+
+    def __init__(
+        self,
+        master: str | None = None,
+        *,
+        token_path: Path | None = None,
+        tls_ca: Path | None = None,
+        allow_clear_text: bool | None = None,
+        patience_s: float = 60.0,
+        call_timeout_s: float = CALL_TIMEOUT_S,
+        user: str | None = None,
+    ) -> None:
+        """``patience_s``: how long calls are tried again while the master is away or full;
+        ``call_timeout_s``: of one call; ``tls_ca``: the cluster's authority, where it is not the
+        one that commands use; ``allow_clear_text``: to a master that is not on loopback (None:
+        as $HRM_ALLOW_CLEAR_TEXT says). ``user``: whose tasks these are, None: this process's user;
+        nodes that run pipelines as their submitter need a user of that name."""
+        self._call_timeout_s = call_timeout_s
+        self.user = _this_user() if user is None else user
+        self.target = default_master(master)
+        path = token_file(master, token_path)
+        token, ca = rpc.read_token(path), tls.read_ca(tls.ca_file(path, tls_ca))
+        self._new_channel = partial(
+            rpc.channel, self.target, token, ca, allow_clear_text=allow_clear_text
+        )
+        self.patience_s = patience_s
+        self._loop = _loop()
+        self._running: dict[asyncio.Task[Any], pb.SubmitPipelineTaskRequest] = {}
+        self._closed = False
+        self._ownership_key = ownership.new_key()
+        self._sources: dict[int, tuple[Pipeline, Sources, pb.PipelineSpec]] = {}
+        self._channel: grpc.aio.Channel = self._call(self._connect())
+        self._stub = PipelineServiceStub(self._channel)
+        self._watched_here = 0
+        self._more: list[_Connection] = []
+
+    def submit(
+        self,
+        pipeline: Pipeline,
+        value: Any,
+        *,
+        size_mb: float = 0.0,
+        workload: WorkloadClass = WorkloadClass.BATCH,
+        result_format: str | None = None,
+    ) -> Task:
+        """Send one task; it may wait for room at the master before it is taken.
+
+        ``size_mb``: of the input, for schedulers; 0: of the pickled ``value``. ``result_format``:
+        None: the pipeline's. With "json" or "arrow" a result is data, and never unpickled here.
+
+        Raises:
+            InvalidConfig: the pipeline cannot work, or cannot be imported by a node; no such
+                format, or PyArrow is missing for it.
+            InvalidRequest: ``value`` cannot be pickled.
+        """
+        request = self._request(pipeline, value, size_mb, workload, result_format)
+        given_up = threading.Event()
+        future = asyncio.run_coroutine_threadsafe(self._run(request, given_up), self._loop)
+        return Task(self, request, future, given_up)
+
+    def map(
+        self,
+        pipeline: Pipeline,
+        values: Iterable[Any],
+        *,
+        size_mb: float | Callable[[Any], float] = 0.0,
+        workload: WorkloadClass = WorkloadClass.BATCH,
+        in_flight: int = IN_FLIGHT,
+        keep_failures: bool = False,
+        progress: bool | None = None,
+        timeout_s: float | None = None,
+        result_format: str | None = None,
+    ) -> Generator[TaskResult, None, None]:
+        """Run ``pipeline`` over all ``values``; results come in their order, as soon as they can.
+
+        At most ``in_flight`` tasks are on their way, so ``values`` may be long. ``progress``: a bar
+        on stderr; None: if that is a terminal. ``keep_failures``: a failed task is a result, too.
+        ``timeout_s``: of the whole, from the first task to the last result; None: no limit.
+        ``result_format``: as in ``submit``.
+
+        Raises:
+            TaskFailed: a task failed; those on their way are cancelled.
+            TimeoutError: ``timeout_s`` has passed; the same.
+        """
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        size = size_mb if callable(size_mb) else (lambda _value: float(size_mb))
+        more: dict[str, Any] = {"workload": workload, "result_format": result_format}
+        waiting: list[Task] = []
+        source = iter(values)
+        total = len(values) if isinstance(values, Sized) else None
+        with progress_bar(pipeline.name, total, progress) as advance:
+            try:
+                while True:
+                    while len(waiting) < in_flight:
+                        try:
+                            value = next(source)
+                        except StopIteration:
+                            break
+                        task = self.submit(pipeline, value, size_mb=size(value), **more)
+                        task.when_done(advance)
+                        waiting.append(task)
+                    if not waiting:
+                        return
+                    left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+                    first = waiting[0]
+                    result = first.outcome(left_s) if keep_failures else first.result(left_s)
+                    del waiting[0]
+                    yield result
+            finally:
+                self.cancel_all(waiting, "the map that it belongs to was given up")
+
+    def cancel(self, task_id: str, reason: str) -> None:
+        request = pb.CancelPipelineTaskRequest(task_id=task_id, reason=reason)
+        self._call(self._again(lambda: self._stub.Cancel(request, timeout=self._call_timeout_s)))
+
+    def cancel_all(self, tasks: Iterable[Task], reason: str) -> None:
+        """End these, all at once, at the master or on their way there."""
+        given_up = [one for one in tasks if not one.done()]
+        for one in given_up:
+            one._given_up.set()
+
+        async def ask() -> None:
+            await asyncio.gather(*(self._cancel(one.task_id, reason) for one in given_up))
+            requests = {id(one._request) for one in given_up}
+            running = [task for task, own in self._running.items() if id(own) in requests]
+            if running:
+                await asyncio.wait(running, timeout=GIVE_UP_S)
+
+        self._call(ask())
+
+    async def _cancel(self, task_id: str, reason: str) -> None:
+        """What the master does not know, or cannot be told, is let pass."""
+        request = pb.CancelPipelineTaskRequest(task_id=task_id, reason=reason)
+        call = partial(self._stub.Cancel, request, timeout=self._call_timeout_s)
+        with contextlib.suppress(errors.HrmError):
+            await self._again(call, min(GIVE_UP_S, self.patience_s))
+
+    def tasks(self, *, everything: bool = False, limit: int = 0) -> pb.ListPipelineTasksResponse:
+        """The tasks and nodes that the master knows; ``everything``: ended tasks, too. ``limit``:
+        the latest so many; 0: all."""
+        request = pb.ListPipelineTasksRequest(all=everything, limit=limit)
+
+        async def ask() -> pb.ListPipelineTasksResponse:
+            answer: pb.ListPipelineTasksResponse = await self._stub.List(
+                request, timeout=self._call_timeout_s
+            )
+            return answer
+
+        whole = pb.ListPipelineTasksResponse()
+        for _ in range(PAGES_MAX):
+            answer: pb.ListPipelineTasksResponse = self._call(self._again(ask))
+            request.page_token = answer.next_page_token
+            answer.ClearField("next_page_token")
+            whole.MergeFrom(answer)
+            if not request.page_token:
+                return whole
+        raise errors.HrmError(f"the master has sent {PAGES_MAX} pages of tasks, and there are more")
+
+    def close(self) -> None:
+        """End the connection; tasks at the master go on."""
+        if not self._closed:
+            self._closed = True
+            self._call(self._end())
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- in the loop's thread ---------------------------------------------------------------------
+
+    def _call(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    async def _connect(self) -> grpc.aio.Channel:
+        return self._new_channel()
+
+    async def _end(self) -> None:
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        for channel in (self._channel, *(one.channel for one in self._more)):
+            await channel.close(None)
+
+    def _request(
+        self,
+        pipeline: Pipeline,
+        value: Any,
+        size_mb: float,
+        workload: WorkloadClass,
+        result_format: str | None,
+    ) -> pb.SubmitPipelineTaskRequest:
+        kind = pipeline.result_format if result_format is None else to_format(result_format)
+        if kind is ResultFormat.ARROW:
+            need_arrow("here")
+        known = self._sources.get(id(pipeline))
+        if known is None:
+            sources = sources_of(pipeline)
+            spec = pipeline_wire.from_pipeline(pipeline.spec(sources.reference))
+            known = self._sources[id(pipeline)] = (pipeline, sources, spec)
+        _pipeline, sources, spec = known
+        try:
+            payload = pickle.dumps(value, protocol=5)
+        except Exception as error:
+            raise errors.InvalidRequest(
+                f"the input of pipeline {pipeline.name!r} cannot be pickled "
+                f"({type(error).__name__}: {error}); give the path of a file, or plain data"
+            ) from error
+        return pb.SubmitPipelineTaskRequest(
+            task_id=f"{pipeline.name[:40]}-{uuid.uuid4().hex[:16]}",
+            pipeline=spec,
+            payload=payload,
+            size_mb=size_mb or len(payload) / 1e6,
+            workload_class=codec.WORKLOAD_CLASS[workload],
+            files=[pb.SourceFile(path=path, content=content) for path, content in sources.files],
+            user=self.user,
+            result_format=pipeline_wire.from_result_format(kind),
+            result_key=secrets.token_bytes(KEY_BYTES),
+            ownership_key=self._ownership_key,
+        )
+
+    async def _run(
+        self, request: pb.SubmitPipelineTaskRequest, given_up: threading.Event
+    ) -> TaskResult:
+        """One task from its submission to its result, whatever happens to the master meanwhile."""
+        this = asyncio.current_task()
+        assert this is not None
+        self._running[this] = request
+        this.add_done_callback(self._running.pop)
+        first = request.task_id
+        for life in range(2, LIVES_MAX + 2):
+            try:
+                with contextlib.suppress(errors.AlreadyExists):
+                    await self._again(lambda: self._submit(request, given_up))
+            except _GivenUp:
+                why = "it was given up before the master had it"
+                return TaskResult(task_id=request.task_id, value=None, error=why)
+            try:
+                end = await self._again(lambda: self._watch(request.task_id))
+                if end.outcome != pb.PIPELINE_TASK_OUTCOME_DONE:
+                    return _result(request.task_id, end, None)
+                data = await self._again(lambda: self._fetch(request.task_id))
+            except errors.NotFound:
+                # The master began anew. Nodes may still have the task under its old id.
+                request.task_id = f"{first}-{life}"
+                request.result_key = secrets.token_bytes(KEY_BYTES)
+                continue
+            return _result(request.task_id, end, _value(request, end, data))
+        raise errors.Unavailable(
+            f"the master at {self.target} has lost task {first} {LIVES_MAX} times; look at its log"
+        )
+
+    async def _submit(
+        self, request: pb.SubmitPipelineTaskRequest, given_up: threading.Event
+    ) -> None:
+        if given_up.is_set():
+            raise _GivenUp
+        await self._stub.Submit(request, timeout=self._call_timeout_s)
+        if given_up.is_set():
+            # Its cancellation may have overtaken it.
+            await self._cancel(request.task_id, "it was given up")
+
+    async def _watch(self, task_id: str) -> pb.PipelineTaskEnd:
+        with self._place_to_watch() as stub:
+            async for update in stub.Watch(pb.WatchPipelineTasksRequest(task_ids=[task_id])):
+                if update.WhichOneof("update") == "ended":
+                    ended: pb.PipelineTaskEnd = update.ended
+                    return ended
+        raise errors.Unavailable(f"{self.target} stopped telling of task {task_id}; try again")
+
+    @contextlib.contextmanager
+    def _place_to_watch(self) -> Iterator[PipelineServiceStub]:
+        """A connection with few of these long calls: a master takes a bounded number on one, and
+        what is short must not wait for them."""
+        if self._watched_here < WATCHED_A_CONNECTION:
+            self._watched_here += 1
+            try:
+                yield self._stub
+            finally:
+                self._watched_here -= 1
+            return
+        least = min(self._more, key=lambda one: one.watched, default=None)
+        full = least is None or least.watched >= WATCHED_A_CONNECTION
+        if least is None or (full and len(self._more) < CONNECTIONS_MAX):
+            least = _Connection(self._new_channel())
+            self._more.append(least)
+        least.watched += 1
+        try:
+            yield PipelineServiceStub(least.channel)
+        finally:
+            least.watched -= 1
+
+    async def _fetch(self, task_id: str) -> bytes:
+        request = pb.GetPipelineResultRequest(
+            task_id=task_id, forget=True, ownership_key=self._ownership_key
+        )
+        chunks: AsyncIterator[pb.PipelineResultChunk] = self._stub.GetResult(
+            request, timeout=self._call_timeout_s
+        )
+        return b"".join([chunk.data async for chunk in chunks])
+
+    async def _again(self, call: Callable[[], Awaitable[T]], patience_s: float | None = None) -> T:
+        """``call``, repeated while the master is away or full, for ``patience_s`` at the most;
+        None: the client's."""
+        patience_s = self.patience_s if patience_s is None else patience_s
+        deadline = None
+        while True:
+            begun = self._loop.time()
+            try:
+                return await call()
+            except (errors.Unavailable, grpc.RpcError) as error:
+                code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
+                again = isinstance(error, errors.Unavailable) or code in _AGAIN
+                if isinstance(error, grpc.aio.AioRpcError) and code is grpc.StatusCode.UNAVAILABLE:
+                    again = tls.failure(self.target, error.details() or "") is None
+                now = self._loop.time()
+                if deadline is None or now - begun > WORKED_S:
+                    deadline = now + patience_s
+                if not again or now >= deadline:
+                    if isinstance(error, grpc.RpcError):
+                        raise rpc.error_from(error, self.target) from error
+                    raise
+            await asyncio.sleep(RETRY_S)
+
+
+@dataclass(slots=True)
+class _Connection:
+    """One more of a client, and how many tasks are watched there."""
+
+    channel: grpc.aio.Channel
+    watched: int = 0
+
+
+@functools.cache
+def _loop_of(_pid: int) -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True, name="hrm-pipelines").start()
+    return loop
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    """The loop of all clients of this process. It is never closed: gRPC hands events of all loops
+    to whichever comes, and forgets some when one of them is gone."""
+    return _loop_of(os.getpid())
+
+
+def _this_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""  # nodes that need a name say so
+
+
+def _value(request: pb.SubmitPipelineTaskRequest, end: pb.PipelineTaskEnd, data: bytes) -> Any:
+    """The value of a result, if its worker has proved that it is one.
+
+    Raises:
+        PermissionDenied: it has not, or it is not the data that was asked for.
+    """
+    kind = pipeline_wire.to_result_format(end.result_format)
+    check_proof(
+        data,
+        end.proof,
+        key=request.result_key,
+        task_id=request.task_id,
+        placement=end.placement,
+        kind=kind,
+        node=end.node,
+    )
+    wanted = pipeline_wire.to_result_format(request.result_format)
+    return decode(data, kind, wanted=wanted, task_id=request.task_id)
+
+
+def _result(task_id: str, end: pb.PipelineTaskEnd, value: Any) -> TaskResult:
+    done = end.outcome == pb.PIPELINE_TASK_OUTCOME_DONE
+    return TaskResult(
+        task_id=task_id,
+        value=value,
+        error="" if done else end.message or "it was cancelled",
+        node=end.node,
+        attempt=end.attempt,
+        response_s=end.response_s,
+        runs=tuple(_run(one) for one in end.timings),
+    )
+
+
+def _run(timing: pb.SubtaskTiming) -> SubtaskRun:
+    on_gpu = timing.device == pb.SUBTASK_DEVICE_GPU
+    outcome = pb.SubtaskOutcome.Name(timing.outcome).removeprefix("SUBTASK_OUTCOME_")
+    return SubtaskRun(
+        subtask=timing.subtask,
+        device=Device.GPU if on_gpu else Device.CPU,
+        number=timing.number,
+        node=timing.node,
+        waited_s=timing.waited_s,
+        ran_s=timing.ran_s,
+        outcome=outcome.lower().replace("_", "-"),
+        message=timing.message,
+        placed_by=timing.placed_by,
+        fallback=timing.fallback,
+    )
+
+
+@contextlib.contextmanager
+def progress_bar(
+    name: str, total: int | None, shown: bool | None = None
+) -> Iterator[Callable[[], None]]:
+    """A progress bar on stderr, and the function that moves it on."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    if not (console.is_terminal if shown is None else shown):
+        yield lambda: None
+        return
+    with Progress(console=console) as progress:
+        bar = progress.add_task(name, total=total)
+        yield lambda: progress.advance(bar)

@@ -1,0 +1,289 @@
+"""How a task's result travels: as data where that loses nothing, and never without a proof.
+
+To read a pickle is to run what its writer wants. A result comes from a node, through the master;
+either may be somebody's who only holds the cluster's token. So two things stand between a result
+and its client:
+
+**The proof.** A client makes a random key for each task. It goes with the order, through the
+master, to the worker of the one node that runs the task, and to nothing else: no list, event, log
+or result has it. The worker returns an HMAC-SHA256 over the task's id, its placement, the format
+and the bytes; the client reads nothing of a result before that is right. Those who do not have the
+task's order can neither make a result nor exchange one for another.
+
+**The format.** JSON and Arrow are data: reading them runs nothing. With ``auto`` a worker chooses
+JSON for what consists of None, bool, int, float, str, list and dict alone, Arrow for tables and
+batches of PyArrow, and a pickle for the rest, so that what comes back equals what was returned. A
+client that asks for ``json`` or ``arrow`` gets that or an error, and reads no pickle at all, not
+even from the node that runs its task and has the key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import io
+import json
+import math
+import pickle
+import sys
+from types import ModuleType
+from typing import IO, Any
+
+from hrm.errors import HrmError, InvalidConfig, PermissionDenied
+from hrm.pipelines.core.model import ResultFormat
+
+__all__ = ["NotPlain", "Seal", "check_proof", "decode", "encode", "need_arrow"]
+
+PICKLE_PROTOCOL = 5
+ARROW_MAJOR_MIN = 15
+"""Older ones run code of a file's schema when they read it (CVE-2023-47248)."""
+PLAIN_DEPTH_MAX = 64
+"""How deep lists and dicts may lie in each other and still be JSON."""
+PLAIN_ITEMS_MAX = 100_000
+"""Of ``auto``: what has more is pickled, for speed."""
+JSON_ITEMS_MAX = 10_000_000
+INTEGER_BITS_MAX = 4096
+"""Python writes no decimal number of more than 4,300 digits."""
+_DOMAIN = b"hrm pipeline result, version 1"
+_JSON, _ARROW, _PICKLE = ResultFormat.JSON, ResultFormat.ARROW, ResultFormat.PICKLE
+
+
+class NotPlain(TypeError):
+    """What was returned cannot travel in the format that was asked for; the message says why."""
+
+
+class Seal:
+    """A file that takes in what is written to another one, and says what proves it."""
+
+    def __init__(self, file: IO[bytes], key: bytes, task_id: str, placement: int) -> None:
+        self._file = file
+        self._key = key
+        self._about = (task_id, placement)
+        self._digest = hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        # Pickling hands large arrays over as they lie, in whatever order and shape.
+        self._digest.update(data.raw() if isinstance(data, pickle.PickleBuffer) else data)
+        return self._file.write(data)
+
+    def proof(self, kind: ResultFormat) -> bytes:
+        """Of all that was written; empty without a key."""
+        return _proof(self._key, *self._about, kind, self._digest) if self._key else b""
+
+
+def _proof(
+    key: bytes, task_id: str, placement: int, kind: ResultFormat, digest: hashlib._Hash
+) -> bytes:
+    parts = (_DOMAIN, task_id.encode(), str(placement).encode(), kind.value.encode())
+    about = b"".join(len(one).to_bytes(8, "big") + one for one in parts)
+    return hmac.digest(key, about + digest.digest(), "sha256")
+
+
+def check_proof(
+    data: bytes,
+    proof: bytes,
+    *,
+    key: bytes,
+    task_id: str,
+    placement: int,
+    kind: ResultFormat,
+    node: str,
+) -> None:
+    """Is this what a worker that has the task's key returned?
+
+    Raises:
+        PermissionDenied: no; nothing of ``data`` may be read.
+    """
+    if not proof:
+        raise PermissionDenied(
+            f"the result of task {task_id} from node {node} has no proof that a worker with the "
+            f"task's key made it, so it was not read; is the agent of {node} or the master older "
+            f"than this client? Update it, or take the node away: hrm node drain {node}"
+        )
+    wanted = _proof(key, task_id, placement, kind, hashlib.sha256(data))
+    if not hmac.compare_digest(wanted, proof):
+        raise PermissionDenied(
+            f"the result of task {task_id} from node {node} is not what a worker with the task's "
+            f"key returned, so it was not read: {node}, or something between here and there, "
+            f"changed or made it up; take the node away (hrm node drain {node}), look at whose it "
+            f"is, and submit the task again"
+        )
+
+
+# --- writing, in the worker -------------------------------------------------------------------
+
+
+def encode(value: Any, wanted: ResultFormat, to: Seal | IO[bytes]) -> ResultFormat:
+    """Write ``value`` in the format that is wanted; which one it was.
+
+    Raises:
+        NotPlain: this is no value of that format.
+        Exception: what pickling the value raises.
+    """
+    if wanted is ResultFormat.AUTO:
+        wanted = _best(value)
+    if wanted is _JSON:
+        why = _why_not_plain(value)
+        if why:
+            raise NotPlain(f"result_format is json, and {why}")
+        to.write(json.dumps(value, allow_nan=False).encode())
+    elif wanted is _ARROW:
+        _write_arrow(value, to)
+    else:
+        pickle.dump(value, to, protocol=PICKLE_PROTOCOL)
+    return wanted
+
+
+def _best(value: Any) -> ResultFormat:
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None and type(value) in (arrow.Table, arrow.RecordBatch):
+        return _ARROW
+    return _PICKLE if _why_not_plain(value, PLAIN_ITEMS_MAX) else _JSON
+
+
+def _why_not_plain(value: Any, items_max: int = JSON_ITEMS_MAX) -> str:
+    """Why JSON would not give back an equal value of equal types; "" if it does."""
+    waiting: list[tuple[Any, str, int]] = [(value, "what it returned", 0)]
+    seen = 0
+    while waiting:
+        one, where, depth = waiting.pop()
+        seen += 1
+        kind = type(one)
+        if depth > PLAIN_DEPTH_MAX or seen > items_max:
+            return f"{where} is too large for it"
+        if kind is list:
+            waiting += [(each, f"{where}[{n}]", depth + 1) for n, each in enumerate(one)]
+        elif kind is dict:
+            for key, each in one.items():
+                if type(key) is not str:
+                    return f"a key of {where} is {_named(key)}, not str"
+                waiting.append((each, f"{where}[{key[:40]!r}]", depth + 1))
+        elif kind is float and not math.isfinite(one):
+            return f"{where} is {one}, which JSON does not have"
+        elif kind is int and one.bit_length() > INTEGER_BITS_MAX:
+            return f"{where} is a number of {one.bit_length()} bits"
+        elif one is not None and kind not in (bool, int, float, str):
+            return (
+                f"{where} is {_named(one)}: return None, bool, int, float, str, list and dict, or "
+                f"choose result_format arrow or pickle"
+            )
+    return ""
+
+
+def _named(value: Any) -> str:
+    kind = type(value)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return f"{module}{kind.__qualname__}"
+
+
+def _write_arrow(value: Any, to: Seal | IO[bytes]) -> None:
+    pa = need_arrow("on the node")
+    name, table = _as_table(pa, value)
+    to.write(name.encode() + b"\n")
+    buffer = pa.BufferOutputStream()
+    if name == "tensor":
+        pa.ipc.write_tensor(table, buffer)
+    else:
+        with pa.ipc.new_stream(buffer, table.schema) as stream:
+            stream.write(table)
+    to.write(memoryview(buffer.getvalue()))
+
+
+def _as_table(pa: ModuleType, value: Any) -> tuple[str, Any]:
+    """What it was, and a table, a batch or a tensor that holds it."""
+    try:
+        if isinstance(value, pa.Table):
+            return "table", value
+        if isinstance(value, pa.RecordBatch):
+            return "batch", value
+        if isinstance(value, pa.ChunkedArray):
+            return "chunked", pa.table({"": value})
+        if isinstance(value, pa.Array):
+            return "array", pa.record_batch([value], names=[""])
+        pandas, numpy = sys.modules.get("pandas"), sys.modules.get("numpy")
+        if pandas is not None and isinstance(value, pandas.DataFrame):
+            return "frame", pa.Table.from_pandas(value)
+        if numpy is not None and type(value) is numpy.ndarray:
+            return "tensor", pa.Tensor.from_numpy(numpy.ascontiguousarray(value))
+    except (pa.ArrowException, TypeError) as error:
+        raise NotPlain(
+            f"result_format is arrow, which cannot hold this {_named(value)}: {error}"
+        ) from error
+    raise NotPlain(
+        f"result_format is arrow, and it returned {_named(value)}: return a pyarrow Table, "
+        f"RecordBatch or Array, a pandas DataFrame or a numpy array, or choose another format"
+    )
+
+
+# --- reading, in the client -------------------------------------------------------------------
+
+
+def need_arrow(where: str) -> ModuleType:
+    """PyArrow.
+
+    Raises:
+        InvalidConfig: there is none ``where`` this runs, or one that is not safe to read with.
+    """
+    try:
+        import pyarrow
+        import pyarrow.ipc
+    except ImportError as error:
+        raise InvalidConfig(
+            f"result_format arrow needs pyarrow {where}: pip install 'pyarrow>={ARROW_MAJOR_MIN}', "
+            f"or choose result_format json"
+        ) from error
+    if int(pyarrow.__version__.partition(".")[0]) < ARROW_MAJOR_MIN:
+        raise InvalidConfig(
+            f"pyarrow {pyarrow.__version__} {where} may run code that comes with data: pip install "
+            f"'pyarrow>={ARROW_MAJOR_MIN}', or choose result_format json"
+        )
+    module: ModuleType = pyarrow
+    return module
+
+
+def decode(data: bytes, kind: ResultFormat, *, wanted: ResultFormat, task_id: str) -> Any:
+    """The value of a result whose proof is right.
+
+    Raises:
+        PermissionDenied: it is a pickle, and the client asked for data.
+        InvalidConfig: it needs PyArrow, which is not here.
+        HrmError: it is no value of this format.
+    """
+    if kind is not wanted and wanted is not ResultFormat.AUTO:
+        raise PermissionDenied(
+            f"the result of task {task_id} came as {kind.value}, and {wanted.value} was asked for, "
+            f"so it was not read; submit it with result_format {kind.value} or auto if you trust "
+            f"the nodes"
+        )
+    try:
+        if kind is _JSON:
+            return json.loads(data)
+        if kind is _ARROW:
+            return _read_arrow(need_arrow("here"), data)
+    except (ValueError, RecursionError, UnicodeError, KeyError, OSError, ImportError) as error:
+        raise HrmError(
+            f"the result of task {task_id} is no {kind.value}: {type(error).__name__}: {error}"
+        ) from error
+    if kind is not _PICKLE:
+        raise HrmError(f"the result of task {task_id} does not say what it is")
+    return pickle.load(io.BytesIO(data))  # nosec B301 # noqa: S301 - proved by its key
+
+
+def _read_arrow(pa: ModuleType, data: bytes) -> Any:
+    name, _, content = data.partition(b"\n")
+    if name == b"tensor":
+        return pa.ipc.read_tensor(pa.BufferReader(content)).to_numpy().copy()
+    with pa.ipc.open_stream(content) as stream:
+        if name in (b"batch", b"array"):
+            batch = stream.read_next_batch()
+            batch.validate(full=True)
+            return batch if name == b"batch" else batch.column(0)
+        table = stream.read_all()
+    table.validate(full=True)
+    if name == b"chunked":
+        return table.column(0)
+    if name == b"frame":
+        return table.to_pandas()
+    if name != b"table":
+        raise ValueError(f"it begins with {bytes(name[:20])!r}")
+    return table

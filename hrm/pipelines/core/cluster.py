@@ -1,0 +1,484 @@
+"""The master's core for pipeline tasks: which node runs which task. Sans-IO.
+
+Tasks stand in one bounded queue. Its head is shown to a ``ClusterPolicy`` together with the nodes
+that may take it (here, not draining, able to run every subtask, below their bound), and goes to the
+node that the policy names; a policy that fails or names another is replaced for this one decision
+by ``LeastLoaded``, and counted. A task that no node could ever run, or only draining ones, steps
+aside until a node joins or takes tasks again.
+
+Nothing is lost and nothing happens twice:
+
+- a placement has a number, the attempt; ends of any other attempt are ignored;
+- tasks of a lost node go to the front of the queue, up to ``attempts_limit`` placements;
+- what a node gives back was not begun and counts as no attempt; the node gets nothing more until
+  it has reported, or it would be asked again at once, up to the limit;
+- a node that comes back keeps the tasks that are still its own and is told to drop the rest.
+
+The queue lives as long as the master does: who submits holds the inputs until the result is there.
+
+Source: LDWP + IAWP, section 3.2 (masks) and algorithm 1 (the place of the policy).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hrm.core.vocabulary.model import NodeName
+from hrm.core.vocabulary.wakefulness import Wakefulness, excused
+from hrm.errors import AlreadyExists, LimitReached, NotFound
+from hrm.pipelines.core import cluster_messages as m
+from hrm.pipelines.core.basic import LeastLoaded
+from hrm.pipelines.core.estimates import RunningMeans
+from hrm.pipelines.core.feasibility import CAPS, Caps
+from hrm.pipelines.core.model import (
+    Choice,
+    ClusterPolicy,
+    ClusterView,
+    Device,
+    LearningEstimates,
+    PipelineSpec,
+    TaskId,
+    TaskSpec,
+    size_bucket,
+)
+from hrm.pipelines.core.node_messages import RunOutcome, SubtaskTiming, TaskOutcome
+from hrm.pipelines.core.table import Mask, NodeTable
+
+__all__ = ["ClusterBounds", "PipelineCluster", "TaskRecord"]
+
+_RATE_WINDOW_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterBounds:
+    """Bounds of the cluster's core; the daemon fills them from its settings."""
+
+    queue_limit: int = 10_000
+    node_tasks_limit: int = 1_000
+    attempts_limit: int = 3
+    given_back_limit: int = 100
+    node_timeout_s: float = 15.0
+    tick_late_s: float = 1.0
+    ended_kept: int = 1_000
+
+
+_CHOSEN_MAX = 20
+"""Steps that ``chosen`` tells of, the latest."""
+
+
+class TaskRecord:
+    """What the core knows of a task. ``node`` is where it is placed, None in the queue and at the
+    end; ``attempt`` counts placements."""
+
+    def __init__(self, spec: TaskSpec) -> None:
+        self.spec = spec
+        self.node: NodeName | None = None
+        self.attempt = 0
+        self.losses = 0
+        self.given_back = 0
+        self.placed_at = 0.0
+        self.why = "it is in the queue"
+        self.placed_by = ""
+        self.fallback = ""
+        """Who chose its node, and why not the learned policy, as in ``Choice``."""
+        self.before = ""
+        """Why its latest placement came to nothing."""
+        self.timings: list[SubtaskTiming] = []
+        self.outcome: TaskOutcome | None = None
+        self.message = ""
+
+
+class PipelineCluster:
+    """``handle(event) -> commands``; ``explain`` says why a task waits.
+
+    Invariants: a live task is in exactly one of the queue, ``stranded`` and a node's ``placed``;
+    each task submitted has exactly one ``FinishTask``.
+    """
+
+    def __init__(
+        self,
+        policy: ClusterPolicy,
+        estimates: LearningEstimates | None = None,
+        *,
+        bounds: ClusterBounds | None = None,
+        caps: Caps = CAPS,
+    ) -> None:
+        self.policy = policy
+        self.estimates = RunningMeans() if estimates is None else estimates
+        self.bounds = bounds or ClusterBounds()
+        self.table = NodeTable(self.estimates, caps)
+        self.tasks: dict[TaskId, TaskRecord] = {}
+        """Those that have not ended, in the order of submission."""
+        self.ended: dict[TaskId, TaskRecord] = {}
+        self.queue: deque[TaskId] = deque()
+        self.stranded: dict[TaskId, None] = {}
+        self.policy_faults = 0
+        self.latest_fault = ""
+        self._fallback = LeastLoaded()
+        self._arrivals: deque[float] = deque()
+        self._awake: Wakefulness | None = None
+        self._commands: list[m.ClusterCommand] = []
+
+    def handle(self, event: m.ClusterEvent) -> list[m.ClusterCommand]:
+        """Take the event in and say what is to be done, in order.
+
+        Raises:
+            LimitReached: of a submission, the queue is full.
+            AlreadyExists: of a submission, a task has this id.
+            NotFound: of a cancellation, no live task has this id.
+        """
+        commands: list[m.ClusterCommand] = []
+        self._commands = commands
+        self._notice_sleep(event)
+        match event:
+            case m.TaskSubmitted():
+                self._submit(event)
+            case m.CancelAsked():
+                self._cancel(event)
+            case m.NodeJoined():
+                self._join(event)
+            case m.NodeLost():
+                self._lose(event.name, event.now, event.why or "the node was lost")
+            case m.NodeDraining():
+                self._set_draining(event)
+            case m.NodeReported():
+                if event.name in self.table.nodes:
+                    self.table.reported(event.name, event.load, event.now)
+            case m.SubtaskReported():
+                self._report(event)
+            case m.TaskEnded():
+                self._ended(event)
+            case m.ClusterTicked():
+                self._lose_silent(event.now)
+        self._place(event.now)
+        return commands
+
+    # --- what others ask ----------------------------------------------------------------------
+
+    def places(self) -> dict[TaskId, int]:
+        """How many stand before each task in the queue: for ``explain`` of many."""
+        return {task_id: ahead for ahead, task_id in enumerate(self.queue)}
+
+    def chosen(self, task_id: TaskId) -> list[str]:
+        """Who chose the task's node and its steps' devices, and why not the learned policy; lines.
+
+        Raises:
+            KeyError: no such task.
+        """
+        record = self.tasks.get(task_id) or self.ended[task_id]
+        lines = [_by("its node was chosen", record.placed_by, record.fallback)]
+        lines += [
+            _by(f"{x.key.subtask} on {x.device.value} {x.number}", x.placed_by, x.fallback)
+            for x in record.timings[-_CHOSEN_MAX:]
+        ]
+        return [line for line in lines if line]
+
+    def explain(self, task_id: TaskId, places: Mapping[TaskId, int] | None = None) -> str:
+        """Where the task is and what it waits for, in one line.
+
+        Raises:
+            NotFound: no such task, or it ended too long ago.
+        """
+        record = self.tasks.get(task_id) or self.ended.get(task_id)
+        if record is None:
+            raise NotFound(f"no pipeline task {task_id}; hrm pipeline list shows those there are")
+        if record.outcome is not None:
+            return f"{record.outcome.value}{': ' if record.message else ''}{record.message}"
+        if record.node is None:
+            ahead = (self.places() if places is None else places).get(task_id, 0)
+            before = f", {ahead} before it" if ahead else ""
+            past = f"; before that: {record.before}" if record.before else ""
+            return f"it waits for a node{before}: {record.why}{past}"
+        done = {t.key.subtask for t in record.timings if t.outcome is RunOutcome.DONE}
+        left = [one.name for one in record.spec.pipeline.subtasks if one.name not in done]
+        return (
+            f"on node {record.node} ({record.why}), placement {record.attempt}; "
+            f"done: {', '.join(sorted(done)) or 'nothing'}; to do: {', '.join(left) or 'nothing'}"
+        )
+
+    def view(self, task: TaskSpec, now: float) -> tuple[ClusterView, Mask]:
+        """What the policy would see of this task now, and the nodes that may take it."""
+        fits, _ = self.table.fits(task, self.bounds.node_tasks_limit)
+        return self._view(task, fits, now), fits
+
+    def _view(self, task: TaskSpec, fits: Mask, now: float) -> ClusterView:
+        self._forget_arrivals(now)
+        return self.table.view(
+            task,
+            fits,
+            now=now,
+            queue_length=len(self.queue),
+            rate_per_s=len(self._arrivals) / _RATE_WINDOW_S,
+        )
+
+    def _forget_arrivals(self, now: float) -> None:
+        while self._arrivals and self._arrivals[0] <= now - _RATE_WINDOW_S:
+            self._arrivals.popleft()
+
+    # --- tasks --------------------------------------------------------------------------------
+
+    def _submit(self, event: m.TaskSubmitted) -> None:
+        task_id = event.task.task_id
+        if task_id in self.tasks or task_id in self.ended:
+            raise AlreadyExists(f"a pipeline task {task_id} is there already; choose another id")
+        waiting = len(self.queue) + len(self.stranded)
+        if waiting >= self.bounds.queue_limit:
+            raise LimitReached(
+                f"{waiting} pipeline tasks wait for a node already, and pipeline_queue_limit is "
+                f"{self.bounds.queue_limit}; submit more when some have ended, or raise it"
+            )
+        self.tasks[task_id] = TaskRecord(event.task)
+        self.queue.append(task_id)
+        self._forget_arrivals(event.now)
+        self._arrivals.append(event.now)
+
+    def _cancel(self, event: m.CancelAsked) -> None:
+        record = self.tasks.get(event.task_id)
+        if record is None:
+            if event.task_id in self.ended:
+                return
+            raise NotFound(f"no pipeline task {event.task_id}")
+        why = event.why or "it was cancelled"
+        if record.node is not None:
+            self._tell_off(record.node, event.task_id, record.attempt, why)
+        self._finish(record, TaskOutcome.CANCELLED, why, event.now)
+
+    def _tell_off(self, node: NodeName, task_id: TaskId, attempt: int, why: str) -> None:
+        self._commands.append(m.CancelTask(node=node, task_id=task_id, attempt=attempt, why=why))
+
+    def _report(self, event: m.SubtaskReported) -> None:
+        record = self.tasks.get(event.task_id)
+        if record is None or (record.node, record.attempt) != (event.name, event.attempt):
+            return
+        timing = event.timing
+        record.timings.append(timing)
+        capacity = self.table.nodes[event.name].capacity
+        if timing.outcome is RunOutcome.DONE:
+            on_cpu = timing.device is Device.CPU
+            self.estimates.observe_run(
+                timing.row,
+                timing.device,
+                timing.ran_s * (capacity.cpu_speed if on_cpu else capacity.gpu_speed),
+                timing.memory_mib,
+                timing.gpu_memory_mib,
+                timing.co_runners,
+            )
+        self._commands.append(
+            m.ReportTiming(
+                task_id=event.task_id, node=event.name, attempt=event.attempt, timing=timing
+            )
+        )
+
+    def _ended(self, event: m.TaskEnded) -> None:
+        record = self.tasks.get(event.task_id)
+        if record is None or (record.node, record.attempt) != (event.name, event.attempt):
+            return
+        if event.timings:
+            record.timings = list(event.timings)
+        if event.outcome is TaskOutcome.GIVEN_BACK:
+            self._given_back(record, event)
+        elif event.outcome is TaskOutcome.CANCELLED:
+            self._again(record, event.now, event.message or "its node let go of it")
+        else:
+            self._finish(record, event.outcome, event.message, event.now)
+
+    def _given_back(self, record: TaskRecord, event: m.TaskEnded) -> None:
+        record.given_back += 1
+        self.table.nodes[event.name].gave_back = True
+        if record.given_back >= self.bounds.given_back_limit:
+            message = f"given back {record.given_back} times, the last time because {event.message}"
+            self._finish(record, TaskOutcome.FAILED, message, event.now)
+            return
+        self._requeue(record, event.now, f"given back by {event.name}: {event.message}")
+
+    def _again(self, record: TaskRecord, now: float, why: str) -> None:
+        """Its node has lost it: place it again, or give up."""
+        record.losses += 1
+        if record.losses >= self.bounds.attempts_limit:
+            times = f"{record.losses} times" if record.losses > 1 else "once"
+            message = f"its node was lost {times}, which is the limit; the last: {why}"
+            self._finish(record, TaskOutcome.FAILED, message, now)
+        else:
+            self._requeue(record, now, why)
+
+    def _leave_node(self, record: TaskRecord, now: float, *, ok: bool) -> None:
+        if record.node is None:
+            return
+        if record.node in self.table.nodes:
+            self.table.over(record.node, record.spec.task_id)
+        record.node = None
+        self._tell_policy(record, now, ok=ok)
+
+    def _tell_policy(self, record: TaskRecord, now: float, *, ok: bool) -> None:
+        response_s = now - record.spec.submitted_at
+        try:
+            self.policy.ended(record.spec.task_id, now=now, response_s=response_s, ok=ok)
+        except Exception as error:
+            self._fault(f"{self.policy.name} failed to take in an end: {error!r}")
+
+    def _requeue(self, record: TaskRecord, now: float, why: str) -> None:
+        self._leave_node(record, now, ok=False)
+        record.why = "it is in the queue again"
+        record.placed_by = record.fallback = ""
+        record.before = why
+        record.timings = []
+        self.queue.appendleft(record.spec.task_id)
+        self._commands.append(
+            m.ReportPlacement(
+                task_id=record.spec.task_id, node=None, attempt=record.attempt, message=why
+            )
+        )
+
+    def _finish(self, record: TaskRecord, outcome: TaskOutcome, message: str, now: float) -> None:
+        task_id, node = record.spec.task_id, record.node
+        self._leave_node(record, now, ok=outcome is TaskOutcome.DONE)
+        if node is None:
+            self.stranded.pop(task_id, None)
+            if task_id in self.queue:
+                self.queue.remove(task_id)
+        del self.tasks[task_id]
+        record.outcome, record.message = outcome, message
+        self.ended[task_id] = record
+        while len(self.ended) > self.bounds.ended_kept:
+            del self.ended[next(iter(self.ended))]
+        self._commands.append(
+            m.FinishTask(
+                task_id=task_id,
+                node=node,
+                attempt=record.attempt,
+                outcome=outcome,
+                message=message,
+                timings=tuple(record.timings),
+                response_s=now - record.spec.submitted_at,
+            )
+        )
+
+    # --- nodes --------------------------------------------------------------------------------
+
+    def _join(self, event: m.NodeJoined) -> None:
+        name = event.capacity.name
+        before = self.table.nodes.get(name)
+        had = list(before.placed.values()) if before else []
+        self.table.add(event.capacity, event.now)
+        has = dict(event.tasks)
+        for task in had:
+            record = self.tasks[task.task_id]
+            if has.get(task.task_id) == record.attempt:
+                self.table.placed(name, task)
+            else:
+                self._again(record, event.now, f"node {name} came back without it")
+        kept = self.table.nodes[name].placed
+        for task_id, attempt in event.tasks:
+            if task_id not in kept or self.tasks[task_id].attempt != attempt:
+                self._tell_off(name, task_id, attempt, "it was given to another node, or ended")
+        if event.load is not None:
+            self.table.reported(name, event.load, event.now)
+        self._call_back_stranded()
+
+    def _call_back_stranded(self) -> None:
+        self.queue.extendleft(reversed(self.stranded))
+        self.stranded.clear()
+
+    def _lose(self, name: NodeName, now: float, why: str) -> None:
+        if name not in self.table.nodes:
+            return
+        tasks = list(self.table.remove(name).placed)
+        for task_id in reversed(tasks):
+            self._again(self.tasks[task_id], now, f"node {name} was lost: {why}")
+
+    def _notice_sleep(self, event: m.ClusterEvent) -> None:
+        """This process slept, and has not heard what nodes have said since."""
+        if self._awake is None:
+            late_s = min(self.bounds.tick_late_s, self.bounds.node_timeout_s / 4)
+            self._awake = Wakefulness(late_s, event.now)
+        slept_s = self._awake.passed(event.now)
+        if isinstance(event, m.ClusterTicked):
+            slept_s += self._awake.ticked(event.now)
+        for row in self.table.nodes.values() if slept_s else ():
+            row.excused_at = excused(row.reported_at, row.excused_at, event.now, slept_s)
+
+    def _lose_silent(self, now: float) -> None:
+        limit_s = self.bounds.node_timeout_s
+        for name, row in list(self.table.nodes.items()):
+            if now - max(row.reported_at, row.excused_at) > limit_s:
+                self._lose(name, now, f"it has not reported for {limit_s:g} s")
+
+    def _set_draining(self, event: m.NodeDraining) -> None:
+        row = self.table.nodes.get(event.name)
+        if row is not None:
+            row.draining = event.draining
+            self.table.recount(event.name)
+            if not event.draining:
+                row.gave_back = False
+                self._call_back_stranded()
+
+    # --- placing ------------------------------------------------------------------------------
+
+    def _place(self, now: float) -> None:
+        """Place the head of the queue, as long as somebody may take it and the policy agrees."""
+        # Thousands that wait for one node are mostly alike: each kind is looked at once.
+        nowhere: dict[tuple[PipelineSpec, int], str] = {}
+        while self.queue:
+            record = self.tasks[self.queue[0]]
+            kind = (record.spec.pipeline, size_bucket(record.spec.size_mb))
+            if kind in nowhere:
+                record.why = nowhere[kind]
+                self.stranded[self.queue.popleft()] = None
+                continue
+            fits, why = self.table.fits(record.spec, self.bounds.node_tasks_limit)
+            if not fits.any():
+                record.why = why if self.table.nodes else "there is no node for pipelines"
+                if self.table.nodes and self.table.waits_for_room(record.spec):
+                    return
+                nowhere[kind] = record.why
+                self.stranded[self.queue.popleft()] = None
+                continue
+            choice = self._choose(record.spec, fits, now)
+            if choice.node < 0:
+                record.why = choice.why
+                return
+            self.queue.popleft()
+            record.placed_by = choice.placed_by or self.policy.name
+            record.fallback = choice.fallback
+            self._send(record, self.table.names[choice.node], choice.why, now)
+
+    def _choose(self, task: TaskSpec, fits: Mask, now: float) -> Choice:
+        view = self._view(task, fits, now)
+        try:
+            choice = self.policy.choose(task, view, fits)
+            if choice.node < 0 or (choice.node < len(fits) and fits[choice.node]):
+                return choice
+            self._fault(f"{self.policy.name} chose node {choice.node}, which may not take the task")
+        except Exception as error:
+            self._fault(f"{self.policy.name} failed: {error!r}")
+        choice = self._fallback.choose(task, view, fits)
+        return Choice(
+            node=choice.node,
+            why=f"{choice.why}; {self.latest_fault}",
+            placed_by=self._fallback.name,
+            fallback=self.latest_fault,
+        )
+
+    def _fault(self, what: str) -> None:
+        self.policy_faults += 1
+        self.latest_fault = what
+
+    def _send(self, record: TaskRecord, node: NodeName, why: str, now: float) -> None:
+        record.node = node
+        record.attempt += 1
+        record.placed_at = now
+        record.why = why
+        self.table.placed(node, record.spec)
+        task_id, attempt = record.spec.task_id, record.attempt
+        self._commands.append(m.PlaceTask(node=node, task=record.spec, attempt=attempt, why=why))
+        self._commands.append(
+            m.ReportPlacement(task_id=task_id, node=node, attempt=attempt, message=why)
+        )
+
+
+def _by(what: str, who: str, fallback: str) -> str:
+    if not who:
+        return ""
+    return f"{what} by {who}{', not by the learned policy: ' if fallback else ''}{fallback}"

@@ -1,0 +1,174 @@
+"""What the cluster's core of pipelines hears (past tense, with ``now``) and wants done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hrm.core.vocabulary.model import NodeName
+from hrm.pipelines.core.model import TaskId, TaskSpec
+from hrm.pipelines.core.node_messages import NodeCapacity, NodeLoad, SubtaskTiming, TaskOutcome
+
+__all__ = [
+    "CancelAsked",
+    "CancelTask",
+    "ClusterCommand",
+    "ClusterEvent",
+    "ClusterTicked",
+    "FinishTask",
+    "NodeDraining",
+    "NodeJoined",
+    "NodeLost",
+    "NodeReported",
+    "PlaceTask",
+    "ReportPlacement",
+    "ReportTiming",
+    "SubtaskReported",
+    "TaskEnded",
+    "TaskSubmitted",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSubmitted:
+    """Somebody wants the task run. Refused by an exception, or ended by one ``FinishTask``."""
+
+    now: float
+    task: TaskSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelAsked:
+    now: float
+    task_id: TaskId
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeJoined:
+    """A node is here (again), with these tasks and the attempts that placed them."""
+
+    now: float
+    capacity: NodeCapacity
+    tasks: tuple[tuple[TaskId, int], ...] = ()
+    load: NodeLoad | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLost:
+    now: float
+    name: NodeName
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDraining:
+    """The node takes nothing new; ``draining`` False: it does again."""
+
+    now: float
+    name: NodeName
+    draining: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReported:
+    now: float
+    name: NodeName
+    load: NodeLoad
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskReported:
+    now: float
+    name: NodeName
+    task_id: TaskId
+    attempt: int
+    timing: SubtaskTiming
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskEnded:
+    """A placement is over: the node's ``EndTask``, as the master hears it."""
+
+    now: float
+    name: NodeName
+    task_id: TaskId
+    attempt: int
+    outcome: TaskOutcome
+    message: str = ""
+    timings: tuple[SubtaskTiming, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterTicked:
+    """Time has passed: silent nodes are lost."""
+
+    now: float
+
+
+ClusterEvent = (
+    TaskSubmitted
+    | CancelAsked
+    | NodeJoined
+    | NodeLost
+    | NodeDraining
+    | NodeReported
+    | SubtaskReported
+    | TaskEnded
+    | ClusterTicked
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceTask:
+    """Send the task to the node. ``why`` is the policy's reason."""
+
+    node: NodeName
+    task: TaskSpec
+    attempt: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelTask:
+    """Tell the node that nobody wants this placement of the task."""
+
+    node: NodeName
+    task_id: TaskId
+    attempt: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportPlacement:
+    """Tell who watches the task that it was placed, or why it is back in the queue."""
+
+    task_id: TaskId
+    node: NodeName | None
+    attempt: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportTiming:
+    """Tell who watches the task of one run that is over."""
+
+    task_id: TaskId
+    node: NodeName
+    attempt: int
+    timing: SubtaskTiming
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishTask:
+    """The task is over for good; exactly one for each task submitted."""
+
+    task_id: TaskId
+    node: NodeName | None
+    attempt: int
+    outcome: TaskOutcome
+    message: str
+    timings: tuple[SubtaskTiming, ...]
+    response_s: float
+
+
+ClusterCommand = PlaceTask | CancelTask | ReportPlacement | ReportTiming | FinishTask

@@ -1,0 +1,104 @@
+"""The plainest estimates that learn: running means of what was measured, row by row.
+
+A row that was never measured has the mean of its kind's other rows, and failing that one second
+and what its author declared. Runs that had a GPU to themselves count alone once there are any;
+those that shared it tell of interference, not of the row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from hrm.pipelines.core.model import CO_RUN_FEATURES, Device, Row, SubtaskSpec, Vector
+
+__all__ = ["RunningMeans"]
+
+_MEMORY_MIB = 256.0
+_GPU_MEMORY_MIB = 512.0
+_RUN_S = 1.0
+
+
+class _Mean:
+    __slots__ = ("count", "value")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.value = 0.0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self.value += (value - self.value) / self.count
+
+
+class RunningMeans:
+    """A ``LearningEstimates`` without a model. Defaults: 1 s, 256 MiB, 512 MiB, an idle GPU's
+    features (zeros)."""
+
+    def __init__(self) -> None:
+        self._devices: dict[str, frozenset[Device]] = {}
+        self._declared: dict[Row, SubtaskSpec] = {}
+        self._alone: dict[tuple[Row, Device], _Mean] = {}
+        self._shared: dict[tuple[Row, Device], _Mean] = {}
+        self._kind: dict[tuple[str, Device], _Mean] = {}
+        self._memory: dict[Row, float] = {}
+        self._gpu_memory: dict[Row, float] = {}
+        self._cells: dict[Row, dict[str, float]] = {}
+
+    def declare(self, row: Row, subtask: SubtaskSpec) -> None:
+        self._declared[row] = subtask
+        self._devices[row.kind] = self._devices.get(row.kind, frozenset()) | subtask.devices
+
+    def run_s(self, row: Row, device: Device) -> float:
+        if device not in self._devices.get(row.kind, frozenset()):
+            return math.inf
+        key = (row, device)
+        mean = self._alone.get(key) or self._shared.get(key) or self._kind.get((row.kind, device))
+        return mean.value if mean else _RUN_S
+
+    def speedup(self, row: Row) -> float:
+        devices = self._devices.get(row.kind, frozenset())
+        if Device.GPU not in devices:
+            return 0.0
+        if Device.CPU not in devices:
+            return math.inf
+        return self.run_s(row, Device.CPU) / max(1e-9, self.run_s(row, Device.GPU))
+
+    def gpu_features(self, row: Row) -> Vector:
+        cells = self._cells.get(row, {})
+        return np.array([cells.get(name, 0.0) for name in CO_RUN_FEATURES], dtype=np.float32)
+
+    def memory_mib(self, row: Row) -> float:
+        return self._memory.get(row, _MEMORY_MIB)
+
+    def gpu_memory_mib(self, row: Row) -> float:
+        declared = self._declared.get(row)
+        known = declared.gpu_memory_mib if declared else 0
+        return max(self._gpu_memory.get(row, 0.0), known) or _GPU_MEMORY_MIB
+
+    def measured_cells(self, row: Row) -> int:
+        timed = sum((row, d) in self._alone or (row, d) in self._shared for d in Device)
+        measured = (row in self._memory) + (row in self._gpu_memory)
+        return timed + measured + len(self._cells.get(row, ()))
+
+    def observe_run(
+        self,
+        row: Row,
+        device: Device,
+        seconds: float,
+        memory_mib: float,
+        gpu_memory_mib: float,
+        co_runners: tuple[Row, ...],
+    ) -> None:
+        means = self._shared if co_runners else self._alone
+        means.setdefault((row, device), _Mean()).add(seconds)
+        self._kind.setdefault((row.kind, device), _Mean()).add(seconds)
+        if memory_mib > 0:
+            self._memory[row] = max(memory_mib, self._memory.get(row, 0.0))
+        if gpu_memory_mib > 0:
+            self._gpu_memory[row] = max(gpu_memory_mib, self._gpu_memory.get(row, 0.0))
+
+    def observe_cells(self, row: Row, cells: Mapping[str, float]) -> None:
+        self._cells.setdefault(row, {}).update(cells)

@@ -1,0 +1,165 @@
+"""What fits where: the one rule that policies, the node and the master hold subtasks against.
+
+On a core: the core is idle and the host's memory suffices. On a GPU: fewer than four run there,
+their memory with the newcomer's stays within 90 % of the card, and the card is less than 90 % busy;
+the host's memory must suffice, too. Memory counts as promised, not as used: what has been admitted
+may still grow into it.
+
+A card on which nothing of ours runs passes the test of utilisation: what strangers do there must
+not keep it from us for ever.
+
+Source: LDWP + IAWP, algorithm 2; memory is tested after admission, not before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hrm.pipelines.core.model import (
+    CO_RUN_FEATURES,
+    Device,
+    Estimates,
+    GpuView,
+    NodeView,
+    ReadySubtask,
+    Start,
+    SubtaskSpec,
+)
+from hrm.pipelines.core.node_messages import NodeCapacity
+
+__all__ = [
+    "CAPS",
+    "Caps",
+    "fits_gpu",
+    "gpu_need_mib",
+    "host_need_mib",
+    "never_fits",
+    "refusal",
+    "started",
+]
+
+_SM = CO_RUN_FEATURES.index("sm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caps:
+    """The same for every policy. Shares are 0..1 of the card."""
+
+    co_runners_max: int = 4
+    gpu_memory_share: float = 0.90
+    gpu_utilisation: float = 0.90
+
+
+CAPS = Caps()
+
+
+def host_need_mib(subtask: ReadySubtask, estimates: Estimates) -> float:
+    """Host memory that the subtask is charged while it runs, MiB."""
+    return subtask.memory_mib or estimates.memory_mib(subtask.row)
+
+
+def gpu_need_mib(subtask: ReadySubtask, estimates: Estimates) -> float:
+    """Device memory that its GPU version is charged while it runs, MiB."""
+    return subtask.gpu_memory_mib or estimates.gpu_memory_mib(subtask.row)
+
+
+def refusal(
+    view: NodeView, subtask: ReadySubtask, device: Device, number: int, caps: Caps = CAPS
+) -> str:
+    """Why the subtask may not start there now, in words; "" if it may."""
+    if device not in subtask.devices:
+        return f"it has no {device.value} version to start"
+    need_mib = host_need_mib(subtask, view.estimates)
+    if need_mib > view.memory_free_mib:
+        return f"it needs {need_mib:.0f} MiB, {view.memory_free_mib:.0f} MiB are free"
+    if device is Device.CPU:
+        return "" if number in view.idle_cores else f"core {number} is not idle"
+    gpu = next((one for one in view.gpus if one.index == number), None)
+    if gpu is None:
+        return f"there is no GPU {number}"
+    return _gpu_refusal(gpu, gpu_need_mib(subtask, view.estimates), caps)
+
+
+def fits_gpu(gpu: GpuView, need_mib: float, caps: Caps = CAPS) -> bool:
+    """May one that takes ``need_mib`` of device memory join those that run on ``gpu``?"""
+    return (
+        len(gpu.running) < caps.co_runners_max
+        and gpu.memory_used_mib + need_mib <= caps.gpu_memory_share * gpu.memory_mib
+        and not (gpu.running and gpu.utilisation >= caps.gpu_utilisation)
+    )
+
+
+def _gpu_refusal(gpu: GpuView, need_mib: float, caps: Caps) -> str:
+    if fits_gpu(gpu, need_mib, caps):
+        return ""
+    if len(gpu.running) >= caps.co_runners_max:
+        return f"{len(gpu.running)} run on GPU {gpu.index} already"
+    limit_mib = caps.gpu_memory_share * gpu.memory_mib
+    if gpu.memory_used_mib + need_mib > limit_mib:
+        return (
+            f"it needs {need_mib:.0f} MiB of GPU {gpu.index}, of whose {limit_mib:.0f} MiB "
+            f"{gpu.memory_used_mib:.0f} are promised"
+        )
+    return f"GPU {gpu.index} is {gpu.utilisation:.0%} busy"
+
+
+def started(view: NodeView, start: Start) -> NodeView:
+    """The view as it will be once ``start`` is carried out, by prediction: telemetry lags."""
+    subtask = next(one for one in view.ready if one.key == start.key)
+    estimates = view.estimates
+    free_mib = view.memory_free_mib - host_need_mib(subtask, estimates)
+    ready = tuple(one for one in view.ready if one.key != start.key)
+    seconds = estimates.run_s(subtask.row, start.device)
+    if start.device is Device.CPU:
+        remaining_s = tuple(
+            seconds if number == start.number else before
+            for number, before in enumerate(view.core_remaining_s)
+        )
+        idle = tuple(one for one in view.idle_cores if one != start.number)
+        return replace(
+            view,
+            ready=ready,
+            idle_cores=idle,
+            core_remaining_s=remaining_s,
+            memory_free_mib=free_mib,
+        )
+    gpus = tuple(
+        _joined(one, subtask, seconds, estimates) if one.index == start.number else one
+        for one in view.gpus
+    )
+    return replace(view, ready=ready, gpus=gpus, memory_free_mib=free_mib)
+
+
+def _joined(gpu: GpuView, subtask: ReadySubtask, seconds: float, estimates: Estimates) -> GpuView:
+    return replace(
+        gpu,
+        memory_used_mib=gpu.memory_used_mib + gpu_need_mib(subtask, estimates),
+        utilisation=min(1.0, gpu.utilisation + float(estimates.gpu_features(subtask.row)[_SM])),
+        running=(*gpu.running, subtask.row),
+        remaining_s=max(gpu.remaining_s, seconds),
+    )
+
+
+def never_fits(subtask: SubtaskSpec, capacity: NodeCapacity, caps: Caps = CAPS) -> str:
+    """Why such a node, even empty, can never run the subtask; "" if it can.
+
+    What its author declared counts, estimates do not: they may be wrong.
+    """
+    if subtask.memory_mib > capacity.memory_mib:
+        return (
+            f"subtask {subtask.name!r} needs {subtask.memory_mib:.0f} MiB of memory, the node has "
+            f"{capacity.memory_mib:.0f} MiB for pipelines"
+        )
+    if Device.CPU in subtask.devices and capacity.cores > 0:
+        return ""
+    if Device.GPU not in subtask.devices:
+        return f"subtask {subtask.name!r} needs a core, the node has none for pipelines"
+    if not capacity.gpus:
+        return f"subtask {subtask.name!r} needs a GPU, the node has none for pipelines"
+    room_mib = caps.gpu_memory_share * max(gpu.memory_mib for gpu in capacity.gpus)
+    if subtask.gpu_memory_mib > room_mib:
+        return (
+            f"subtask {subtask.name!r} needs {subtask.gpu_memory_mib:.0f} MiB of a GPU, the "
+            f"node's largest has room for {room_mib:.0f} MiB"
+        )
+    return ""

@@ -1,0 +1,476 @@
+"""The node's core for pipeline tasks: which subtask runs where, and when. Sans-IO.
+
+Tasks arrive whole. Their subtasks become ready as what they come after ends; a ``NodePolicy`` says
+which of the ready ones start on which core or GPU (``dispatch``), and whatever it says is held
+against ``feasibility.refusal`` before anything starts.
+
+The core never knows how long a run will take: it hears of ends (``SubtaskEnded``) and of the clock
+(``ClockTicked``), and tells an interpreter what to start and stop. The agent and the simulator are
+its two interpreters.
+
+GPUs asked for from outside (``GpuAsked``) stand in the same queue, under the same rules.
+
+Source: LDWP + IAWP, sections 2.1, 3.4 and algorithm 2.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hrm.pipelines.core import feasibility
+from hrm.pipelines.core import node_messages as m
+from hrm.pipelines.core.dispatch import Dispatcher, NodeBounds
+from hrm.pipelines.core.estimates import RunningMeans
+from hrm.pipelines.core.feasibility import CAPS, Caps
+from hrm.pipelines.core.load import node_load
+from hrm.pipelines.core.model import (
+    CO_RUN_FEATURES,
+    Device,
+    LearningEstimates,
+    NodePolicy,
+    NodeView,
+    PipelineSpec,
+    ReadySubtask,
+    Start,
+    SubtaskKey,
+    SubtaskSpec,
+    TaskId,
+    TaskSpec,
+    row_of,
+)
+from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
+from hrm.pipelines.core.room import Room
+from hrm.pipelines.core.subtasks import PlacedSubtask, PlacedTask, Run, SubtaskState
+
+__all__ = ["NodeBounds", "PipelineNode"]
+
+_LATE_S = 2.0
+"""So long after it was due a tick comes only to a process that slept."""
+
+_SM = CO_RUN_FEATURES.index("sm")
+_OUT_OF_MEMORY_FACTOR = 1.5
+_CLAIM = "gpu"
+
+
+class PipelineNode:
+    """``handle(event) -> commands``. ``load`` is what the node reports, ``view`` what policies see.
+
+    Invariants (``hrm.pipelines.core.invariants``): every run is booked once; memory is never
+    promised twice; each task ends once.
+    """
+
+    def __init__(
+        self,
+        capacity: m.NodeCapacity,
+        policy: NodePolicy,
+        estimates: LearningEstimates | None = None,
+        *,
+        bounds: NodeBounds | None = None,
+        caps: Caps = CAPS,
+    ) -> None:
+        self.capacity = capacity
+        self.policy = policy
+        self.estimates = RunningMeans() if estimates is None else estimates
+        self.bounds = bounds or NodeBounds()
+        self.room = Room(capacity, self.estimates, caps)
+        self.tasks: dict[TaskId, PlacedTask] = {}
+        self.draining = False
+        self._ready: dict[SubtaskKey, ReadySubtask] = {}
+        self.dispatcher = Dispatcher(
+            policy, self.room, self._ready, self.bounds, start=self._start, is_claim=self._is_claim
+        )
+        self._last_run = 0
+        self._commands: list[m.NodeCommand] = []
+
+    def handle(self, event: m.NodeEvent) -> list[m.NodeCommand]:
+        """Take the event in and say what is to be done, in order."""
+        commands: list[m.NodeCommand] = []
+        self._commands = commands
+        match event:
+            case m.TaskPlaced():
+                self._place(event)
+            case m.TaskWithdrawn():
+                self._withdraw(event)
+            case m.SubtaskEnded():
+                self._ended(event)
+            case m.SubtaskProfiled():
+                self._profiled(event)
+            case m.LoadSampled():
+                self.room.sampled(event)
+            case m.ClockTicked():
+                self._time_out(event.now)
+            case m.DrainAsked():
+                self._drain(event)
+            case m.GpuAsked():
+                self._ask(event)
+            case m.GpuReleased():
+                self._released(event)
+        self.dispatcher.dispatch(event.now)
+        return commands
+
+    # --- what others ask ----------------------------------------------------------------------
+
+    @property
+    def refused(self) -> int:
+        """How often the policy named what it may not."""
+        return self.dispatcher.refused
+
+    def load(self, now: float) -> m.NodeLoad:
+        """What the node reports of itself."""
+        return node_load(self.room, self.tasks.values(), now)
+
+    def view(self, now: float) -> NodeView:
+        """What its policy would see now."""
+        return self.room.view(now, tuple(self._ready.values()))
+
+    def next_deadline(self) -> float:
+        """When ``ClockTicked`` is due; inf: not before the next event."""
+        return min((run.deadline for run in self.room.runs if run.stop is None), default=math.inf)
+
+    def states(self, task_id: TaskId) -> dict[str, SubtaskState]:
+        """Of each subtask of a task that is here; empty: it is not."""
+        task = self.tasks.get(task_id)
+        return {name: one.state for name, one in task.subtasks.items()} if task else {}
+
+    # --- tasks --------------------------------------------------------------------------------
+
+    def _place(self, event: m.TaskPlaced) -> None:
+        spec, known = event.task, self.tasks.get(event.task.task_id)
+        if known is not None and known.attempt == event.attempt:
+            return
+        task = PlacedTask(spec, event.attempt)
+        if known is not None:
+            self._give_back(task, f"attempt {known.attempt} of it is still here")
+        elif self.draining:
+            self._give_back(task, f"node {self.capacity.name} is draining")
+        elif len(self.tasks) >= self.bounds.tasks_limit:
+            self._give_back(task, f"node {self.capacity.name} has {len(self.tasks)} tasks already")
+        else:
+            self._take_in(task, event.now)
+
+    def _give_back(self, task: PlacedTask, why: str) -> None:
+        self._say_end(task, TaskOutcome.GIVEN_BACK, why)
+
+    def _take_in(self, task: PlacedTask, now: float) -> None:
+        """Make its subtasks, and refuse the whole if one of them can never run here."""
+        spec = task.spec
+        for one in spec.pipeline.subtasks:
+            row = row_of(one, spec.size_mb, self.capacity.gpu_model)
+            self.estimates.declare(row, one)
+            key = SubtaskKey(spec.task_id, one.name)
+            task.subtasks[one.name] = PlacedSubtask(key, one, row)
+            why = feasibility.never_fits(one, self.capacity, self.room.caps)
+            if why:
+                self._say_end(task, TaskOutcome.FAILED, f"node {self.capacity.name}: {why}")
+                return
+        self.tasks[spec.task_id] = task
+        self._release_followers(task, now)
+
+    def _release_followers(self, task: PlacedTask, now: float) -> None:
+        """What has all its inputs is ready."""
+        done = {n for n, one in task.subtasks.items() if one.state is SubtaskState.DONE}
+        for one in task.subtasks.values():
+            if one.state is SubtaskState.PENDING and done.issuperset(one.spec.after):
+                self._make_ready(task, one, now, "its inputs are there")
+
+    def _make_ready(self, task: PlacedTask, one: PlacedSubtask, now: float, why: str) -> None:
+        """It may start now. What it is charged is settled here: an estimate that is more than there
+        is may be wrong, and keeps it from no empty node; a need that is known to be more does."""
+        capacity, estimates = self.capacity, self.estimates
+        room_mib = max((gpu.memory_mib for gpu in capacity.gpus), default=0.0)
+        room_mib *= self.room.caps.gpu_memory_share
+        known_mib = max(one.gpu_need_mib, one.spec.gpu_memory_mib)
+        if not capacity.gpus or known_mib > room_mib:
+            one.devices = one.devices & {Device.CPU}
+        if not capacity.cores:
+            one.devices = one.devices & {Device.GPU}
+        one.life.move(SubtaskState.READY, now, why)
+        if not one.devices:
+            self._fail(task, one, now, f"no device of the node suffices ({why})")
+            return
+        gpu_mib = max(known_mib, min(room_mib, estimates.gpu_memory_mib(one.row)))
+        host_mib = min(capacity.memory_mib, estimates.memory_mib(one.row))
+        one.ready = self._ready[one.key] = ReadySubtask(
+            key=one.key,
+            row=one.row,
+            devices=one.devices,
+            since=now,
+            workload=task.workload,
+            memory_mib=one.spec.memory_mib or host_mib,
+            gpu_memory_mib=gpu_mib,
+        )
+
+    def _withdraw(self, event: m.TaskWithdrawn) -> None:
+        task = self.tasks.get(event.task_id)
+        if task is not None and task.attempt == event.attempt:
+            self._end(
+                task, TaskOutcome.CANCELLED, event.why or "nobody wants it any more", event.now
+            )
+
+    def _drain(self, event: m.DrainAsked) -> None:
+        self.draining = event.draining
+        if not event.draining:
+            return
+        why = f"node {self.capacity.name} is draining"
+        for task in list(self.tasks.values()):
+            if not task.claim and (event.begun or not task.begun):
+                self._end(task, TaskOutcome.GIVEN_BACK, why, event.now)
+
+    def _fail(self, task: PlacedTask, one: PlacedSubtask, now: float, why: str) -> None:
+        one.life.move(SubtaskState.FAILED, now, why)
+        message = f"subtask {one.spec.name!r} failed on node {self.capacity.name}: {why}"
+        self._end(task, TaskOutcome.FAILED, message, now)
+
+    def _end(self, task: PlacedTask, outcome: TaskOutcome, message: str, now: float) -> None:
+        """Begin to end it; it is over when none of its runs is left. The first reason stays."""
+        if task.ending is None:
+            task.ending, task.message = outcome, message
+            for one in task.subtasks.values():
+                if one.state in (SubtaskState.PENDING, SubtaskState.READY):
+                    self._unready(one)
+                    one.life.move(SubtaskState.DROPPED, now, message)
+            for run in task.running:
+                self._stop(run, RunOutcome.STOPPED, message)
+        self._settle(task)
+
+    def _settle(self, task: PlacedTask) -> None:
+        if task.ending is None or task.running:
+            return
+        del self.tasks[task.spec.task_id]
+        self._say_end(task, task.ending, task.message)
+
+    def _say_end(self, task: PlacedTask, outcome: TaskOutcome, message: str) -> None:
+        if task.claim:
+            if outcome is TaskOutcome.FAILED:
+                self._commands.append(m.RefuseGpu(holder=task.claim, why=message, never=True))
+            return
+        self._commands.append(
+            m.EndTask(
+                task_id=task.spec.task_id,
+                attempt=task.attempt,
+                outcome=outcome,
+                message=message,
+                timings=tuple(task.timings),
+            )
+        )
+
+    # --- runs ---------------------------------------------------------------------------------
+
+    def _unready(self, one: PlacedSubtask) -> None:
+        one.ready = None
+        self._ready.pop(one.key, None)
+
+    def _start(self, start: Start, now: float, profile: bool) -> None:
+        ready = self._ready[start.key]
+        task = self.tasks[start.key.task_id]
+        one = task.subtasks[start.key.subtask]
+        self._last_run += 1
+        on_gpu = start.device is Device.GPU
+        run = Run(
+            run=self._last_run,
+            key=start.key,
+            row=one.row,
+            device=start.device,
+            number=start.number,
+            ready_at=ready.since,
+            started_at=now,
+            expected_s=self.estimates.run_s(one.row, start.device),
+            memory_mib=feasibility.host_need_mib(ready, self.estimates),
+            gpu_memory_mib=feasibility.gpu_need_mib(ready, self.estimates) if on_gpu else 0.0,
+            deadline=math.inf if task.claim else now + one.spec.timeout_s,
+            profile=profile,
+            sm=float(self.estimates.gpu_features(one.row)[_SM]) if on_gpu else 0.0,
+            placed_by=start.placed_by,
+            fallback=start.fallback,
+        )
+        self.room.take(run)
+        self._unready(one)
+        one.run = run
+        one.runs += 1
+        one.life.move(SubtaskState.RUNNING, now, f"on {start.device.value} {start.number}")
+        if task.claim:
+            self._commands.append(m.GrantGpu(holder=task.claim, number=start.number))
+            return
+        self._commands.append(
+            m.StartSubtask(
+                key=start.key,
+                run=run.run,
+                attempt=task.attempt,
+                device=start.device,
+                number=start.number,
+                memory_limit_mib=one.spec.memory_mib,
+                timeout_s=one.spec.timeout_s,
+                profile=profile,
+            )
+        )
+
+    def _stop(self, run: Run, outcome: RunOutcome, why: str) -> None:
+        if run.stop is None:
+            run.stop = outcome
+            self._commands.append(m.StopSubtask(key=run.key, run=run.run, why=why))
+
+    def _time_out(self, now: float) -> None:
+        for run in self.room.runs:
+            if run.stop is None and now >= run.deadline:
+                if now - run.deadline > _LATE_S and not run.excused:
+                    # This process slept, and the run may have ended well meanwhile, unread.
+                    run.deadline, run.excused = now + _LATE_S, True
+                    continue
+                limit_s = run.deadline - run.started_at
+                self._stop(run, RunOutcome.TIMED_OUT, f"longer than its limit of {limit_s:g} s")
+
+    def _find(self, key: SubtaskKey, run: int) -> tuple[PlacedTask, PlacedSubtask] | None:
+        """The subtask that this run is of, if the run is known and not over."""
+        task = self.tasks.get(key.task_id)
+        one = task.subtasks.get(key.subtask) if task else None
+        if task is None or one is None or one.run is None or one.run.run != run:
+            return None
+        return task, one
+
+    def _profiled(self, event: m.SubtaskProfiled) -> None:
+        found = self._find(event.key, event.run)
+        if found is not None:
+            run = found[1].run
+            assert run is not None
+            run.profile = False
+            self.estimates.observe_cells(found[1].row, event.cells)
+
+    def _ended(self, event: m.SubtaskEnded) -> None:
+        found = self._find(event.key, event.run)
+        if found is None:
+            return
+        task, one = found
+        run = one.run
+        assert run is not None
+        outcome, message = event.outcome, event.message
+        if run.stop is not None and outcome is not RunOutcome.DONE:
+            outcome = run.stop
+        if outcome is RunOutcome.TIMED_OUT:
+            message = f"it ran longer than its limit of {one.spec.timeout_s:g} s and was stopped"
+        self.room.release(run, event.now)
+        one.run = None
+        timing = self._timing(run, event, outcome, message)
+        task.timings.append(timing)
+        if outcome is RunOutcome.DONE:
+            self._learn(run, timing)
+        if not task.claim:
+            report = m.ReportSubtask(task_id=task.spec.task_id, attempt=task.attempt, timing=timing)
+            self._commands.append(report)
+        self._next_state(task, one, run, outcome, message, event.now)
+
+    def _timing(
+        self, run: Run, event: m.SubtaskEnded, outcome: RunOutcome, message: str
+    ) -> m.SubtaskTiming:
+        return m.SubtaskTiming(
+            key=run.key,
+            row=run.row,
+            device=run.device,
+            number=run.number,
+            run=run.run,
+            outcome=outcome,
+            ready_at=run.ready_at,
+            started_at=run.started_at,
+            # The clock may be set back: a master refuses what is below 0, again and again.
+            waited_s=max(0.0, run.started_at - run.ready_at),
+            ran_s=max(0.0, event.now - run.started_at) if event.ran_s is None else event.ran_s,
+            memory_mib=event.memory_mib,
+            gpu_memory_mib=event.gpu_memory_mib,
+            co_runners=run.co_runners(event.now),
+            message=message,
+            placed_by=run.placed_by,
+            fallback=run.fallback,
+        )
+
+    def _learn(self, run: Run, timing: m.SubtaskTiming) -> None:
+        self.estimates.observe_run(
+            run.row,
+            run.device,
+            timing.ran_s,
+            timing.memory_mib,
+            timing.gpu_memory_mib,
+            timing.co_runners,
+        )
+
+    def _next_state(
+        self,
+        task: PlacedTask,
+        one: PlacedSubtask,
+        run: Run,
+        outcome: RunOutcome,
+        message: str,
+        now: float,
+    ) -> None:
+        if task.ending is not None:
+            done = outcome is RunOutcome.DONE
+            one.life.move(SubtaskState.DONE if done else SubtaskState.DROPPED, now, message)
+            self._settle(task)
+        elif outcome is RunOutcome.DONE:
+            one.life.move(SubtaskState.DONE, now, "it returned")
+            self._release_followers(task, now)
+            if all(other.state is SubtaskState.DONE for other in task.subtasks.values()):
+                self._end(task, TaskOutcome.DONE, "", now)
+        elif outcome is RunOutcome.OUT_OF_GPU_MEMORY and run.device is Device.GPU:
+            self._retry_with_memory(task, one, run, message, now)
+        elif outcome is RunOutcome.NOT_IMPORTABLE:
+            self._fail(task, one, now, f"it cannot be imported: {message}")
+        elif one.runs < one.spec.attempts:
+            self._make_ready(task, one, now, f"run {one.runs} of it: {outcome.value}")
+        else:
+            times = f" ({one.runs} times)" if one.runs > 1 else ""
+            self._fail(task, one, now, f"{outcome.value}{times}: {message}".rstrip(": "))
+
+    def _retry_with_memory(
+        self, task: PlacedTask, one: PlacedSubtask, run: Run, message: str, now: float
+    ) -> None:
+        """Once more with half as much memory again; then on a core, or not at all."""
+        one.out_of_gpu_memory += 1
+        if one.out_of_gpu_memory == 1:
+            one.gpu_need_mib = run.gpu_memory_mib * _OUT_OF_MEMORY_FACTOR
+        else:
+            one.devices = one.devices & {Device.CPU}
+        self._make_ready(task, one, now, f"out of device memory: {message}".rstrip(": "))
+
+    def _is_claim(self, key: SubtaskKey) -> bool:
+        return bool(self.tasks[key.task_id].claim)
+
+    # --- claims from outside ------------------------------------------------------------------
+
+    def _ask(self, event: m.GpuAsked) -> None:
+        task_id = _claim_id(event.holder)
+        if task_id in self.tasks:
+            return
+        if sum(bool(task.claim) for task in self.tasks.values()) >= self.bounds.claims_limit:
+            why = f"{self.bounds.claims_limit} claims on GPUs are here already; try again later"
+            self._commands.append(m.RefuseGpu(holder=event.holder, why=why, never=False))
+            return
+        subtask = SubtaskSpec(
+            name=_CLAIM,
+            kind=event.kind,
+            devices=frozenset({Device.GPU}),
+            gpu_memory_mib=event.gpu_memory_mib,
+            attempts=1,
+        )
+        pipeline = PipelineSpec(name=event.kind, reference="", subtasks=(subtask,))
+        spec = TaskSpec(
+            task_id=task_id,
+            pipeline=pipeline,
+            size_mb=event.size_mb,
+            workload=event.workload,
+            submitted_at=event.now,
+        )
+        self._take_in(PlacedTask(spec, 1, claim=event.holder), event.now)
+
+    def _released(self, event: m.GpuReleased) -> None:
+        task = self.tasks.get(_claim_id(event.holder))
+        if task is None:
+            return
+        one = task.subtasks[_CLAIM]
+        if one.run is None:
+            self._end(task, TaskOutcome.CANCELLED, "the holder has gone", event.now)
+            return
+        ended = m.SubtaskEnded(now=event.now, key=one.key, run=one.run.run, outcome=RunOutcome.DONE)
+        self._ended(ended)
+
+
+def _claim_id(holder: str) -> TaskId:
+    return TaskId(f"gpu claim of {holder}")

@@ -1,0 +1,329 @@
+"""What the node's core hears (past tense, with ``now``) and wants done (imperative).
+
+Times are seconds since the epoch, durations seconds, memory MiB. A *run* is one attempt at a
+subtask; its number is the node's own and never used twice. A *claim* is a GPU asked for by somebody
+outside of pipelines, such as an operator in a Spark executor.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hrm.core.vocabulary.model import NodeName, WorkloadClass
+from hrm.pipelines.core.model import Device, Row, SubtaskKey, TaskId, TaskSpec
+
+__all__ = [
+    "ClockTicked",
+    "DrainAsked",
+    "EndTask",
+    "GpuAsked",
+    "GpuCard",
+    "GpuReleased",
+    "GrantGpu",
+    "LoadSampled",
+    "NodeCapacity",
+    "NodeCommand",
+    "NodeEvent",
+    "NodeLoad",
+    "RefuseGpu",
+    "ReportSubtask",
+    "RunOutcome",
+    "StartSubtask",
+    "StopSubtask",
+    "SubtaskEnded",
+    "SubtaskProfiled",
+    "SubtaskTiming",
+    "TaskOutcome",
+    "TaskPlaced",
+    "TaskWithdrawn",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuCard:
+    """A GPU of the node. ``index`` is what the interpreter finds it by."""
+
+    index: int
+    model: str
+    memory_mib: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCapacity:
+    """What a node has for pipelines. Speeds are relative to the reference platform, 1.0.
+
+    All rows of a node stand beside the model of its first GPU.
+    """
+
+    name: NodeName
+    cores: int
+    memory_mib: float
+    gpus: tuple[GpuCard, ...] = ()
+    platform: str = ""
+    cpu_speed: float = 1.0
+    gpu_speed: float = 1.0
+
+    @property
+    def gpu_model(self) -> str:
+        return self.gpus[0].model if self.gpus else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLoad:
+    """What a node reports: its part of ``ClusterView``'s columns, in the same units."""
+
+    at: float
+    cpu: float
+    gpu: float
+    memory: float
+    gpu_memory: float
+    sent: float
+    received: float
+    running: int
+    waiting_batch: int
+    waiting_stream: int
+    expected_wait_s: float
+    free_cores: int
+    free_memory_mib: float
+    free_gpu_memory_mib: float
+    tasks: frozenset[TaskId] = frozenset()
+    """All tasks that the numbers account for."""
+
+
+class RunOutcome(enum.Enum):
+    """How one run ended."""
+
+    __hash__ = object.__hash__
+
+    DONE = "done"
+    RAISED = "raised"
+    CRASHED = "crashed"
+    OUT_OF_MEMORY = "out of memory"
+    OUT_OF_GPU_MEMORY = "out of device memory"
+    TIMED_OUT = "timed out"
+    NOT_IMPORTABLE = "not importable"
+    STOPPED = "stopped"
+
+
+class TaskOutcome(enum.Enum):
+    """How a task ended on a node, or for good. GIVEN_BACK: not begun, another node may have it."""
+
+    __hash__ = object.__hash__
+
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    GIVEN_BACK = "given back"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskTiming:
+    """One run: where, how long it had waited since it was ready, how long it ran, what it took.
+
+    ``placed_by``, ``fallback``: who chose the device, as in ``Start``.
+    """
+
+    key: SubtaskKey
+    row: Row
+    device: Device
+    number: int
+    run: int
+    outcome: RunOutcome
+    ready_at: float
+    started_at: float
+    waited_s: float
+    ran_s: float
+    memory_mib: float = 0.0
+    gpu_memory_mib: float = 0.0
+    co_runners: tuple[Row, ...] = ()
+    message: str = ""
+    placed_by: str = ""
+    fallback: str = ""
+
+
+# --- events -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPlaced:
+    """The master wants the task run here; ``attempt`` is its placement's number."""
+
+    now: float
+    task: TaskSpec
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskWithdrawn:
+    """Nobody wants the task (of this placement) any more."""
+
+    now: float
+    task_id: TaskId
+    attempt: int
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskEnded:
+    """A run is over and holds nothing any more. Peaks in MiB, 0 where nobody measured.
+
+    ``ran_s`` is the time in the function alone where the interpreter knows it; None: the time
+    between start and end.
+    """
+
+    now: float
+    key: SubtaskKey
+    run: int
+    outcome: RunOutcome
+    message: str = ""
+    ran_s: float | None = None
+    memory_mib: float = 0.0
+    gpu_memory_mib: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtaskProfiled:
+    """The first seconds of a run told something of its row: shares 0..1 by name."""
+
+    now: float
+    key: SubtaskKey
+    run: int
+    cells: Mapping[str, float] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSampled:
+    """Telemetry: shares 0..1 of the node, and of each GPU in the order of its cards.
+
+    ``gpu_memory_used_mib`` counts all processes on the card. Empty tuples: the machine cannot tell.
+    """
+
+    now: float
+    cpu: float = 0.0
+    memory: float = 0.0
+    sent: float = 0.0
+    received: float = 0.0
+    gpu_utilisation: tuple[float, ...] = ()
+    gpu_memory_used_mib: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockTicked:
+    """Time has passed; due at ``NodeCore.next_deadline``."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainAsked:
+    """Take nothing new; tasks that have not begun go back, with ``begun`` those that have, too.
+
+    ``draining`` False: take tasks again.
+    """
+
+    now: float
+    draining: bool = True
+    begun: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuAsked:
+    """Somebody outside of pipelines asks for a share of a GPU, under the same rules."""
+
+    now: float
+    holder: str
+    kind: str
+    gpu_memory_mib: int
+    size_mb: float = 0.0
+    workload: WorkloadClass = WorkloadClass.BATCH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReleased:
+    """The holder is done, has changed its mind, or has died."""
+
+    now: float
+    holder: str
+
+
+NodeEvent = (
+    TaskPlaced
+    | TaskWithdrawn
+    | SubtaskEnded
+    | SubtaskProfiled
+    | LoadSampled
+    | ClockTicked
+    | DrainAsked
+    | GpuAsked
+    | GpuReleased
+)
+
+
+# --- commands ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartSubtask:
+    """Run this version of the subtask on core or GPU ``number``; report its end once.
+
+    ``memory_limit_mib``: 0 for none. ``profile``: its row is little known, so measure its first
+    seconds and report them as ``SubtaskProfiled``; the run goes on.
+    """
+
+    key: SubtaskKey
+    run: int
+    attempt: int
+    device: Device
+    number: int
+    memory_limit_mib: int
+    timeout_s: float
+    profile: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopSubtask:
+    """End the run, all of its processes; report the end as of any other."""
+
+    key: SubtaskKey
+    run: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportSubtask:
+    """Tell the master of a run that is over."""
+
+    task_id: TaskId
+    attempt: int
+    timing: SubtaskTiming
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTask:
+    """The task is over on this node: tell the master, then remove its data."""
+
+    task_id: TaskId
+    attempt: int
+    outcome: TaskOutcome
+    message: str
+    timings: tuple[SubtaskTiming, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantGpu:
+    holder: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefuseGpu:
+    """``never``: asking again is no use on this node."""
+
+    holder: str
+    why: str
+    never: bool
+
+
+NodeCommand = StartSubtask | StopSubtask | ReportSubtask | EndTask | GrantGpu | RefuseGpu

@@ -1,0 +1,135 @@
+"""One task on its node: the legal life of a subtask, and the small records that the core moves.
+
+A subtask is PENDING until all that it comes after are DONE, READY until a policy finds it a core or
+a GPU, RUNNING there. A run that fails makes it READY again while attempts are left, else FAILED,
+and its task with it. What is left of a task that ends early is DROPPED.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from hrm.core.vocabulary.model import WorkloadClass
+from hrm.core.vocabulary.transitions import Lifecycle
+from hrm.pipelines.core.model import Device, ReadySubtask, Row, SubtaskKey, SubtaskSpec, TaskSpec
+from hrm.pipelines.core.node_messages import RunOutcome, SubtaskTiming, TaskOutcome
+
+__all__ = ["SUBTASK", "PlacedSubtask", "PlacedTask", "Run", "SubtaskState"]
+
+
+class SubtaskState(enum.Enum):
+    """``SUBTASK`` holds the legal moves."""
+
+    __hash__ = object.__hash__
+
+    PENDING = "pending"
+    READY = "ready"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    DROPPED = "dropped"
+
+
+_S = SubtaskState
+
+SUBTASK: dict[SubtaskState, frozenset[SubtaskState]] = {
+    _S.PENDING: frozenset({_S.READY, _S.DROPPED}),
+    _S.READY: frozenset({_S.RUNNING, _S.FAILED, _S.DROPPED}),
+    _S.RUNNING: frozenset({_S.READY, _S.DONE, _S.FAILED, _S.DROPPED}),
+    _S.DONE: frozenset(),
+    _S.FAILED: frozenset(),
+    _S.DROPPED: frozenset(),
+}
+
+
+class PlacedSubtask:
+    """A subtask of a task that is here.
+
+    Invariants: ``ready`` is there iff the state is READY; ``run`` is there iff it is RUNNING.
+    """
+
+    def __init__(self, key: SubtaskKey, spec: SubtaskSpec, row: Row) -> None:
+        self.key = key
+        self.spec = spec
+        self.row = row
+        self.life = Lifecycle(
+            "subtask", f"{key.subtask} of {key.task_id}", SUBTASK, SubtaskState.PENDING
+        )
+        self.devices = spec.devices
+        self.gpu_need_mib = 0.0
+        self.out_of_gpu_memory = 0
+        self.runs = 0
+        self.ready: ReadySubtask | None = None
+        self.run: Run | None = None
+
+    @property
+    def state(self) -> SubtaskState:
+        return self.life.state
+
+    @property
+    def over(self) -> bool:
+        return not SUBTASK[self.life.state]
+
+
+class PlacedTask:
+    """A task that is here. ``ending`` is how it will end once none of its runs is left."""
+
+    __slots__ = ("attempt", "claim", "ending", "message", "spec", "subtasks", "timings")
+
+    def __init__(self, spec: TaskSpec, attempt: int, claim: str = "") -> None:
+        self.spec = spec
+        self.attempt = attempt
+        self.claim = claim
+        """The holder, if it is no task at all but a claim on a GPU."""
+        self.subtasks: dict[str, PlacedSubtask] = {}
+        self.ending: TaskOutcome | None = None
+        self.message = ""
+        self.timings: list[SubtaskTiming] = []
+
+    @property
+    def workload(self) -> WorkloadClass:
+        return self.spec.workload
+
+    @property
+    def begun(self) -> bool:
+        return any(one.runs for one in self.subtasks.values())
+
+    @property
+    def running(self) -> list[Run]:
+        return [one.run for one in self.subtasks.values() if one.run is not None]
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Run:
+    """An attempt that holds a core or a part of a GPU. ``stop``: how its end counts once it has
+    been told to stop; ``excused``: its deadline was moved, because this process slept through it;
+    ``beside``: the seconds for which it shared its GPU with each row."""
+
+    run: int
+    key: SubtaskKey
+    row: Row
+    device: Device
+    number: int
+    ready_at: float
+    started_at: float
+    expected_s: float
+    memory_mib: float
+    gpu_memory_mib: float
+    deadline: float
+    profile: bool
+    sm: float = 0.0
+    """Share of its GPU's multiprocessors that it was expected to use when it started."""
+    placed_by: str = ""
+    fallback: str = ""
+    stop: RunOutcome | None = None
+    excused: bool = False
+    beside: dict[Row, float] = field(default_factory=dict)
+
+    def remaining_s(self, now: float) -> float:
+        """Estimated; a run that takes longer than expected is believed to be nearly done."""
+        return max(0.1 * self.expected_s, self.started_at + self.expected_s - now)
+
+    def co_runners(self, now: float) -> tuple[Row, ...]:
+        half_s = 0.5 * (now - self.started_at)
+        return tuple(row for row, seconds in self.beside.items() if seconds >= half_s > 0)

@@ -1,0 +1,1 @@
+"""Pipelines at the master: the service, tasks, files of results."""

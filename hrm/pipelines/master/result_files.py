@@ -1,0 +1,205 @@
+"""Inputs and results of pipeline tasks on the master's disk, within a bound.
+
+One file each under ``state_dir/pipelines``. They live as long as the master does: its queue is in
+memory, so what a former master left is removed at the start.
+
+Where there is no room, results that nobody has fetched make some, the oldest first, but none that
+is younger than a minute: whoever waits for it is about to fetch it.
+
+No call waits for the disk on the event loop. The books are changed at once, before the disk is: who
+comes next finds room that is promised taken, and a task that was dropped gone. The disk follows in
+a few threads, one task's files in the order of the calls, so that it cannot read what is not
+written yet, nor write what is removed already. What has begun is done to its end, also when who
+asked for it has gone away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+
+from hrm.errors import LimitReached, NotFound
+from hrm.master.disk import Disk, open_file, size_of
+from hrm.pipelines.core.model import TaskId
+from hrm.wire.pipelines import CHUNK_BYTES
+
+__all__ = ["RESULT_SAFE_S", "PipelineFiles"]
+
+RESULT_SAFE_S = 60.0
+_log = structlog.get_logger("master.pipelines")
+T = TypeVar("T")
+
+
+class PipelineFiles:
+    """Files of a task, by what they are: "in", "out", or "N.part", a result on its way.
+
+    Invariant: ``held_bytes`` is the sum of all sizes, what is being written included.
+    """
+
+    def __init__(
+        self, directory: Path, bytes_max: int, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._directory = directory
+        self._bytes_max = bytes_max
+        self._now_s = now_s
+        self._results: dict[TaskId, float] = {}
+        """When each result was there, the oldest first."""
+        self._sizes: dict[TaskId, dict[str, int]] = {}
+        self._turns: dict[TaskId, asyncio.Task[Any]] = {}
+        """The last thing that the disk is asked to do with a task's files."""
+        self._disk = Disk("hrm-pipelines")
+        self.held_bytes = 0
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True, mode=0o700)
+
+    def _path(self, task_id: TaskId, what: str) -> Path:
+        return self._directory / f"{task_id}.{what}"
+
+    def _set(self, task_id: TaskId, what: str, size: int) -> None:
+        sizes = self._sizes.setdefault(task_id, {})
+        self.held_bytes += size - sizes.get(what, 0)
+        sizes[what] = size
+
+    def _forget(self, task_id: TaskId, what: str) -> int:
+        size = self._sizes[task_id].pop(what)
+        self.held_bytes -= size
+        return size
+
+    def _room_for(self, size: int) -> None:
+        safe_s = self._now_s() - RESULT_SAFE_S
+        while self.held_bytes + size > self._bytes_max and self._results:
+            oldest, since_s = next(iter(self._results.items()))
+            if since_s > safe_s:
+                break
+            self.drop(oldest)
+        if self.held_bytes + size > self._bytes_max:
+            raise LimitReached(
+                f"inputs and results of pipeline tasks hold {self.held_bytes >> 20} MiB of the "
+                f"{self._bytes_max >> 20} MiB that pipeline_held_mib allows; fetch results with "
+                f"`forget`, or raise it"
+            )
+
+    async def put_input(self, task_id: TaskId, data: bytes) -> None:
+        """Keep an input.
+
+        Raises:
+            LimitReached: no room for it.
+        """
+        await self._add(task_id, "in", 0, data)
+
+    async def add(self, task_id: TaskId, attempt: int, offset: int, data: bytes) -> None:
+        """A piece of a result that is on its way; offset 0 begins anew.
+
+        Raises:
+            LimitReached: no room for it.
+        """
+        await self._add(task_id, f"{attempt}.part", offset, data)
+
+    async def _add(self, task_id: TaskId, what: str, offset: int, data: bytes) -> None:
+        self._room_for(len(data))
+        before = self.size(task_id, what) if offset else 0
+        self._set(task_id, what, before + len(data))
+        write = partial(self._write, task_id, what, data, "ab" if offset else "wb")
+        await asyncio.shield(self._in_turn(task_id, write))
+
+    async def _write(self, task_id: TaskId, what: str, data: bytes, mode: str) -> None:
+        path, failed = self._path(task_id, what), None
+        try:
+            size = await self._disk.do(_write, path, data, mode)
+        except OSError as error:
+            size, failed = await self._disk.do(size_of, path), error
+        if what in self._sizes.get(task_id, {}):  # it may have been dropped meanwhile
+            self._set(task_id, what, size)
+        if failed is not None:
+            reason = f"{path} cannot be written: {failed.strerror}; make room on the master"
+            raise LimitReached(reason) from failed
+
+    def finish(self, task_id: TaskId, attempt: int, size: int) -> bool:
+        """The pieces are the result; False if they are not all there."""
+        what = f"{attempt}.part"
+        if self._sizes.get(task_id, {}).get(what) != size:
+            return False
+        self._set(task_id, "out", self._forget(task_id, what))
+        self._results.pop(task_id, None)
+        self._results[task_id] = self._now_s()
+        part, whole = self._path(task_id, what), self._path(task_id, "out")
+        self._in_turn(task_id, partial(self._disk.do, part.rename, whole))
+        return True
+
+    def drop(self, task_id: TaskId, *, result: bool = True) -> None:
+        """Forget the input, the pieces, and ``result``, too, unless told not to."""
+        gone = [w for w in self._sizes.get(task_id, ()) if w != "out" or result]
+        for what in gone:
+            self._forget(task_id, what)
+        if result:
+            self._results.pop(task_id, None)
+        if not self._sizes.get(task_id, True):
+            del self._sizes[task_id]
+        if gone:
+            paths = [self._path(task_id, what) for what in gone]
+            self._in_turn(task_id, partial(self._disk.do, _remove, paths))
+
+    def size(self, task_id: TaskId, what: str) -> int:
+        """Bytes; 0: there is no such file."""
+        return self._sizes.get(task_id, {}).get(what, 0)
+
+    async def chunks(self, task_id: TaskId, what: str) -> AsyncGenerator[bytes, None]:
+        """The input ("in") or the result ("out"), piece by piece.
+
+        Raises:
+            NotFound: there is none (any more).
+        """
+        missing = NotFound(
+            f"no result of pipeline task {task_id} is here: it has not ended well, or it has "
+            f"been fetched and forgotten, or made room for newer ones (pipeline_held_mib)"
+        )
+        if what not in self._sizes.get(task_id, {}):
+            raise missing
+        opening = partial(self._disk.do, open_file, self._path(task_id, what))
+        try:
+            file = await asyncio.shield(self._in_turn(task_id, opening))
+        except FileNotFoundError:
+            raise missing from None
+        with file:
+            while data := await self._disk.do(file.read, CHUNK_BYTES):
+                yield data
+
+    def _in_turn(
+        self, task_id: TaskId, work: Callable[[], Coroutine[Any, Any, T]]
+    ) -> asyncio.Task[T]:
+        """Do it once all is done that was asked before with this task's files."""
+        before = self._turns.get(task_id)
+
+        async def turn() -> T:
+            if before is not None:
+                await asyncio.wait((before,))
+            return await work()
+
+        def over(task: asyncio.Task[T]) -> None:
+            if self._turns.get(task_id) is task:
+                del self._turns[task_id]
+            if not task.cancelled() and isinstance(error := task.exception(), OSError):
+                _log.warning("a file of a pipeline task", task=task_id, why=str(error))
+
+        task = self._turns[task_id] = asyncio.get_running_loop().create_task(turn())
+        task.add_done_callback(over)
+        return task
+
+
+def _write(path: Path, data: bytes, mode: str) -> int:
+    """The size that the file has now."""
+    with path.open(mode) as file:
+        file.write(data)
+        return file.tell()
+
+
+def _remove(paths: list[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,272 @@
+"""PipelineService: clients' calls, and one stream a node, around ``PipelineTasks``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeAlias
+
+import grpc
+import grpc.aio
+import structlog
+
+from hrm import clock, ownership, rpc_server
+from hrm.core.vocabulary.model import NodeName
+from hrm.core.vocabulary.ownership import is_owner
+from hrm.errors import AlreadyExists, HrmError, InvalidRequest, LimitReached, Unavailable
+from hrm.master.paging import check_limit, page
+from hrm.pipelines.core import cluster_messages as m
+from hrm.pipelines.core.cluster import TaskRecord
+from hrm.pipelines.core.model import TaskId
+from hrm.pipelines.master.tasks import NodeStream, PipelineTasks, Watcher
+from hrm.v1 import pipeline_pb2 as pb
+from hrm.v1 import pipeline_pb2_grpc
+from hrm.wire import pipelines as pw
+
+__all__ = ["PipelineService"]
+
+FIRST_MESSAGE_TIMEOUT_S = 10.0
+WATCHED_TASKS_MAX = 100_000
+_MB = 1e6
+
+log = structlog.get_logger("master.pipelines")
+
+_Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+
+
+class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
+    def __init__(
+        self,
+        tasks: PipelineTasks,
+        heartbeat_interval_s: float,
+        check_owner: Callable[[NodeName, str], None] | None = None,
+    ) -> None:
+        """``check_owner`` raises where a digest is not that of the node's ownership key."""
+        self._tasks = tasks
+        self._check_owner = check_owner
+        self._heartbeat_interval_s = heartbeat_interval_s
+
+    async def Submit(  # noqa: N802
+        self, request: pb.SubmitPipelineTaskRequest, context: _Context
+    ) -> pb.SubmitPipelineTaskResponse:
+        try:
+            return pb.SubmitPipelineTaskResponse(task_id=await self._submit(request))
+        except HrmError as error:
+            await rpc_server.abort(context, error)
+
+    async def _submit(self, request: pb.SubmitPipelineTaskRequest) -> TaskId:
+        task_id = pw.to_task_id(request.task_id or uuid.uuid4().hex)
+        size, limit = len(request.payload), self._tasks.payload_bytes_max
+        if size > limit:
+            raise InvalidRequest(
+                f"the input has {size} bytes, more than pipeline_payload_mib allows "
+                f"({limit >> 20} MiB); put it where the nodes can read it, and submit its path"
+            )
+        size_mb = request.size_mb or size / _MB
+        task = pw.to_task(request, task_id, size_mb=size_mb, submitted_at=clock.now())
+        files = pw.to_files(request.files)
+        await self._tasks.submit(
+            task,
+            request.payload,
+            raw=request.raw,
+            files=files,
+            key=pw.check_key(request.result_key),
+            owner=ownership.owner_of(request.ownership_key),
+        )
+        return task_id
+
+    async def Watch(  # noqa: N802
+        self, request: pb.WatchPipelineTasksRequest, context: _Context
+    ) -> AsyncIterator[pb.PipelineTaskUpdate]:
+        try:
+            if not 1 <= len(request.task_ids) <= WATCHED_TASKS_MAX:
+                raise InvalidRequest(f"task_ids: name 1 to {WATCHED_TASKS_MAX} tasks")
+            watcher = self._tasks.watch([TaskId(one) for one in request.task_ids])
+        except HrmError as error:
+            await rpc_server.abort(context, error)
+        try:
+            async for update in _updates(watcher):
+                yield update
+        finally:
+            self._tasks.unwatch(watcher)
+        if watcher.overflowed:
+            await rpc_server.abort(
+                context, LimitReached("updates came faster than read; watch again")
+            )
+
+    async def GetResult(  # noqa: N802
+        self, request: pb.GetPipelineResultRequest, context: _Context
+    ) -> AsyncIterator[pb.PipelineResultChunk]:
+        task_id = TaskId(request.task_id)
+        files = self._tasks.files
+        try:
+            self._tasks.check_owner(task_id, ownership.owner_of(request.ownership_key))
+            async with contextlib.aclosing(files.chunks(task_id, "out")) as chunks:
+                async for data in chunks:
+                    yield pb.PipelineResultChunk(data=data)
+        except HrmError as error:
+            await rpc_server.abort(context, error)
+        if request.forget:
+            files.drop(task_id)
+
+    async def Cancel(  # noqa: N802
+        self, request: pb.CancelPipelineTaskRequest, context: _Context
+    ) -> pb.CancelPipelineTaskResponse:
+        event = m.CancelAsked(now=clock.now(), task_id=TaskId(request.task_id), why=request.reason)
+        try:
+            self._tasks.handle(event)
+        except HrmError as error:
+            await rpc_server.abort(context, error)
+        return pb.CancelPipelineTaskResponse()
+
+    async def List(  # noqa: N802
+        self, request: pb.ListPipelineTasksRequest, context: _Context
+    ) -> pb.ListPipelineTasksResponse:
+        core = self._tasks.core
+        records = list(core.ended.values()) if request.all else []
+        records += core.tasks.values()
+        places = core.places()
+        try:
+            limit = check_limit(request.limit)
+            tasks, token = page(
+                records,
+                lambda x: (x.spec.submitted_at, x.spec.task_id),
+                lambda x: self._info(x, places),
+                request,
+                limit=limit,
+            )
+        except HrmError as error:
+            await rpc_server.abort(context, error)
+        rows = [] if request.page_token else core.table.nodes.values()
+        return pb.ListPipelineTasksResponse(
+            tasks=tasks,
+            nodes=[
+                pb.PipelineNodeInfo(
+                    capacity=pw.from_capacity(row.capacity),
+                    load=pw.from_load(row.load) if row.load else None,
+                    tasks=len(row.placed),
+                    draining=row.draining,
+                    runs_as=self._tasks.runs_as(row.capacity.name),
+                )
+                for row in rows
+            ],
+            policy=core.policy.name,
+            policy_faults=core.policy_faults,
+            next_page_token=token,
+        )
+
+    def _info(self, record: TaskRecord, places: dict[TaskId, int]) -> pb.PipelineTaskInfo:
+        spec = record.spec
+        outcome = pw.from_outcome(record.outcome) if record.outcome else None
+        fallbacks = [timing.fallback for timing in record.timings if timing.fallback]
+        return pb.PipelineTaskInfo(
+            task_id=spec.task_id,
+            pipeline=spec.pipeline.name,
+            size_mb=spec.size_mb,
+            submitted_at_s=spec.submitted_at,
+            node=record.node or "",
+            attempt=record.attempt,
+            state=self._tasks.core.explain(spec.task_id, places),
+            outcome=outcome,
+            placed_by=record.placed_by,
+            fallback=record.fallback,
+            runs_placed_by=Counter(timing.placed_by for timing in record.timings),
+            run_fallback=fallbacks[-1] if fallbacks else "",
+            user=spec.user,
+        )
+
+    # --- nodes --------------------------------------------------------------------------------
+
+    async def Connect(self, requests: Any, context: _Context) -> None:  # noqa: N802
+        """One agent's stream, from its registration to its end."""
+        try:
+            name, stream = await self._register(requests)
+        except HrmError as error:
+            await rpc_server.abort(context, error)
+        log.info("node has joined", node=name)
+        reading = asyncio.create_task(self._read(requests, name, stream))
+        writing = asyncio.create_task(self._write(stream, context))
+        cut = asyncio.create_task(stream.cut.wait())
+        try:
+            await asyncio.wait({reading, writing, cut}, return_when=asyncio.FIRST_COMPLETED)
+            problem = reading.exception() if reading.done() else None
+            if isinstance(problem, HrmError):
+                log.warning("node sent a bad message", node=name, error=str(problem))
+                await rpc_server.abort(context, problem)
+        finally:
+            for task in (reading, writing, cut):
+                task.cancel()
+            await asyncio.gather(reading, writing, cut, return_exceptions=True)
+            self._tasks.leave(name, stream)
+            log.info("the stream of a node is down", node=name)
+
+    async def _register(self, requests: Any) -> tuple[NodeName, NodeStream]:
+        try:
+            first = await asyncio.wait_for(anext(aiter(requests)), FIRST_MESSAGE_TIMEOUT_S)
+        except StopAsyncIteration:
+            raise InvalidRequest("the stream ended before a registration") from None
+        except TimeoutError:  # or this process slept, and has not read it yet
+            limit = f"{FIRST_MESSAGE_TIMEOUT_S:.0f} s"
+            raise Unavailable(f"no registration came within {limit}; register again") from None
+        if first.WhichOneof("message") != "register":
+            raise InvalidRequest("the first message of a node must be `register`")
+        name = NodeName(first.register.capacity.node)
+        owner = ownership.owner_of(first.register.ownership_key)
+        if self._check_owner is not None:
+            self._check_owner(name, owner)
+        other = self._tasks.nodes.get(name)
+        if other is not None and not (
+            other.identity == first.register.identity and is_owner(other.owner, owner)
+        ):
+            raise AlreadyExists(
+                f"another live agent offers pipelines as node {name!r}; give this one another name"
+            )
+        return self._tasks.join(first.register)
+
+    async def _read(self, requests: Any, name: NodeName, stream: NodeStream) -> None:
+        async for message in requests:
+            if stream.closed:
+                return
+            await self._tasks.heard(name, message)
+
+    async def _write(self, stream: NodeStream, context: _Context) -> None:
+        registered = pb.PipelineNodeRegistered(heartbeat_interval_s=self._heartbeat_interval_s)
+        await context.write(pb.MasterPipelineMessage(registered=registered))
+        while (item := await stream.queue.get()) is not None:
+            if isinstance(item, pb.MasterPipelineMessage):
+                await context.write(item)
+            else:
+                await self._place(item, context)
+
+    async def _place(self, command: m.PlaceTask, context: _Context) -> None:
+        order = self._tasks.placing(command)
+        if order is None:
+            return
+        offset = 0
+        chunks = self._tasks.files.chunks(command.task.task_id, "in")
+        async with contextlib.aclosing(chunks):
+            async for data in chunks:
+                if self._tasks.placing(command) is None:
+                    return
+                piece = pb.PipelineData(attempt=order.attempt, offset=offset, data=data)
+                await context.write(pb.MasterPipelineMessage(data=piece))
+                offset += len(data)
+        if self._tasks.placing(command) is None:
+            return
+        await context.write(pb.MasterPipelineMessage(place=order))
+
+
+async def _updates(watcher: Watcher) -> AsyncIterator[pb.PipelineTaskUpdate]:
+    """Until all that is watched has ended, or the watcher was too slow."""
+    while True:
+        watcher.changed.clear()
+        while watcher.updates:
+            yield watcher.updates.popleft()
+        if watcher.overflowed or not watcher.open:
+            if not watcher.updates:
+                return
+            continue
+        await watcher.changed.wait()

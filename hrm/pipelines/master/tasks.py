@@ -1,0 +1,545 @@
+"""The live interpreter of ``PipelineCluster``: its events come from streams, its commands go there.
+
+Everything runs on the master's loop, so events reach the core one at a time. Watchers and nodes
+have bounded queues; one that overflows is cut off, comes back, and is told everything anew.
+
+Inputs go to a node piece by piece before the order to run them, results come back the same way
+before the end is told: a large one does not hold up what the stream carries besides for long.
+
+On the wire the number of an attempt has the master's epoch in it. A node that still has a task of a
+former master, under an id that somebody has given twice, does not take one for the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+import structlog
+
+from hrm import clock, ownership
+from hrm.config import MasterSettings
+from hrm.core.vocabulary.model import NodeName
+from hrm.core.vocabulary.ownership import denied, is_owner
+from hrm.errors import (
+    AlreadyExists,
+    HrmError,
+    InvalidConfig,
+    InvalidRequest,
+    LimitReached,
+    NotFound,
+)
+from hrm.master.node_policies import NodePolicies
+from hrm.master.policy_service import cluster_policy
+from hrm.pipelines.core import cluster_messages as m
+from hrm.pipelines.core.cluster import ClusterBounds, PipelineCluster
+from hrm.pipelines.core.model import ClusterPolicy, ResultFormat, TaskId, TaskSpec
+from hrm.pipelines.core.node_messages import TaskOutcome
+from hrm.pipelines.core.table import NodeRow
+from hrm.pipelines.master.result_files import PipelineFiles
+from hrm.pipelines.policies.corun.estimates import Stdm
+from hrm.pipelines.policies.corun.told import ToldStdm
+from hrm.policies.guard import Hosts
+from hrm.v1 import pipeline_pb2 as pb
+from hrm.v1 import policy_pb2
+from hrm.wire import codec
+from hrm.wire import pipelines as pw
+
+__all__ = ["NodeStream", "PipelineTasks", "Watcher", "pipeline_policy"]
+
+TICK_INTERVAL_S = 0.5
+_WATCHED_MAX = 10_000
+_FORGOTTEN_AT_ONCE = 100
+_ORDERS_MAX = 10_000
+"""More than a node can have tasks, and withdrawals of them."""
+_ATTEMPTS_MAX = 1 << 10
+"""Of one task; more than both limits on losses allow."""
+_PROOF_BYTES_MAX = 64
+_EPOCHS = 1 << 20
+"""Then they begin anew, so that an attempt of an epoch has 30 bits."""
+_MEMORY_MIB = 65_536.0
+"""Of a node, as a scale for what estimates say of memory."""
+log = structlog.get_logger("master.pipelines")
+
+
+def pipeline_policy(settings: MasterSettings, hosts: Hosts, *, seed: int) -> ClusterPolicy:
+    """The cluster policy of the settings; one that has learned is made known to ``hosts``.
+
+    Raises:
+        InvalidConfig: there is none of that name, or its model is missing or damaged.
+    """
+    try:
+        return cluster_policy(
+            settings.pipeline_policy,
+            hosts=hosts,
+            state_dir=settings.state_dir,
+            heartbeat_s=settings.heartbeat_interval_s,
+            seed=seed,
+        )
+    except NotFound as error:
+        raise InvalidConfig(f"pipeline_policy: {error.message}") from error
+
+
+@dataclass(slots=True, eq=False)
+class Watcher:
+    """Who watches ``open`` tasks. ``overflowed``: it was too slow and misses updates."""
+
+    open: set[TaskId]
+    updates: deque[pb.PipelineTaskUpdate] = field(default_factory=deque)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    overflowed: bool = False
+
+    def put(self, update: pb.PipelineTaskUpdate) -> None:
+        if len(self.updates) >= _WATCHED_MAX + len(self.open):
+            self.overflowed = True
+        else:
+            self.updates.append(update)
+        self.changed.set()
+
+
+@dataclass(frozen=True, slots=True)
+class _Proof:
+    """What a worker said of a result; it is the client that checks it."""
+
+    kind: ResultFormat
+    proof: bytes
+    placement: int
+
+
+_NO_PROOF = _Proof(ResultFormat.PICKLE, b"", 0)
+
+
+def _proof_of(end: pb.PipelineTaskEnd, placement: int) -> _Proof:
+    if len(end.proof) > _PROOF_BYTES_MAX:
+        raise InvalidRequest(f"end.proof has {len(end.proof)} bytes; at most {_PROOF_BYTES_MAX}")
+    kind = pw.to_result_format(end.result_format)
+    if kind is ResultFormat.AUTO:
+        raise InvalidRequest("end.result_format is AUTO; say which one the worker took")
+    return _Proof(kind, end.proof, placement)
+
+
+class NodeStream:
+    """The way to one node: orders in turn; an input is read when its turn comes."""
+
+    def __init__(self, identity: str, owner: str = "", runs_as: str = "") -> None:
+        self.identity = identity
+        self.owner = owner
+        """The digest of its agent's ownership key."""
+        self.runs_as = runs_as
+        self.queue: asyncio.Queue[m.PlaceTask | pb.MasterPipelineMessage | None] = asyncio.Queue()
+        self.closed = False
+        self.cut = asyncio.Event()
+        """Set with ``closed``: whoever serves the stream ends it, whatever it waits for."""
+        self.draining: bool | None = None
+        """What the node was told; None: nothing yet, and it may remember something else."""
+
+    def put(self, what: m.PlaceTask | pb.MasterPipelineMessage) -> None:
+        if self.closed:
+            return
+        if self.queue.qsize() >= _ORDERS_MAX:
+            log.warning("a node does not keep up; it has to connect again", orders=_ORDERS_MAX)
+            self.close()
+            return
+        self.queue.put_nowait(what)
+
+    def close(self) -> None:
+        self.closed = True
+        self.cut.set()
+        self.queue.put_nowait(None)
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class _Code:
+    """What travels with a task beside its input. Tasks of the same code share one."""
+
+    raw: bool
+    files: dict[str, bytes]
+
+
+class PipelineTasks:
+    """The live half of pipelines in the master.
+
+    Invariant: ``_code`` has an entry for each live task; a live task's input is in ``files``.
+    """
+
+    def __init__(
+        self,
+        settings: MasterSettings,
+        *,
+        policy: ClusterPolicy,
+        stop: Callable[[HrmError], None],
+        epoch: int = 0,
+    ) -> None:
+        """``stop`` ends the master: after a bug in the core its books may be half changed.
+
+        Raises:
+            InvalidConfig: the modes of node policies that were kept are damaged.
+        """
+        self._stop = stop
+        self._attempts_before = epoch % _EPOCHS * _ATTEMPTS_MAX
+        self.core = PipelineCluster(
+            policy,
+            ToldStdm(Stdm(memory_mib=_MEMORY_MIB)),
+            bounds=ClusterBounds(
+                queue_limit=settings.pipeline_queue_limit,
+                attempts_limit=settings.pipeline_attempts,
+                node_timeout_s=settings.node_timeout_s,
+                ended_kept=settings.pipeline_ended_kept,
+            ),
+        )
+        directory: Path = settings.state_dir / "pipelines"
+        self.files = PipelineFiles(directory, settings.pipeline_held_mib << 20)
+        self.payload_bytes_max = settings.pipeline_payload_mib << 20
+        self.nodes: dict[NodeName, NodeStream] = {}
+        self.policies = NodePolicies(settings.state_dir, self._order_all)
+        self._watchers: dict[TaskId, list[Watcher]] = {}
+        self._last: dict[TaskId, pb.PipelineTaskUpdate] = {}
+        """Of each task that is known, where it is or how it ended."""
+        self._owners: dict[TaskId, str] = {}
+        """Of each task that is known: the digest of its client's ownership key."""
+        self._code: dict[TaskId, _Code] = {}
+        self._keys: dict[TaskId, bytes] = {}
+        """Of tasks that have not ended; for the node that runs each, and for nobody else."""
+        self._proofs: dict[TaskId, _Proof] = {}
+        """Of results that have arrived and whose ends are about to be told."""
+        self._arriving: set[TaskId] = set()
+        """Tasks that the core does not know yet: their inputs are being written."""
+        self._shared: WeakValueDictionary[bytes, _Code] = WeakValueDictionary()
+
+    def handle(self, event: m.ClusterEvent) -> None:
+        """Let the core take the event in, and do what it says.
+
+        Raises:
+            HrmError: the core refuses.
+        """
+        try:
+            commands = self.core.handle(event)
+        except (AlreadyExists, LimitReached, NotFound):
+            raise
+        except Exception as error:
+            name = type(event).__name__
+            log.critical("core of pipelines failed", input=name, exc_info=True)
+            self._stop(HrmError(f"{name} could not be taken in: {error!r}"))
+            return
+        for command in commands:
+            match command:
+                case m.PlaceTask():
+                    self._send(command.node, command)
+                case m.CancelTask():
+                    attempt = self._attempt_of(command.task_id, command.attempt)
+                    order = pb.WithdrawPipelineTask(attempt=attempt, reason=command.why)
+                    self._send(command.node, pb.MasterPipelineMessage(withdraw=order))
+                case m.ReportPlacement():
+                    self._placement(command)
+                case m.ReportTiming():
+                    timing = pw.from_timing(command.timing, command.node)
+                    self._tell(command.task_id, pb.PipelineTaskUpdate(subtask=timing))
+                case m.FinishTask():
+                    self._finished(command)
+
+    async def tick_forever(self, draining: Callable[[NodeName], bool]) -> None:
+        """``draining``: does the rest of the master drain this node?"""
+        while True:
+            await asyncio.sleep(TICK_INTERVAL_S)
+            now = clock.now()
+            self.handle(m.ClusterTicked(now=now))
+            self._cut_off_lost()
+            for name, row in list(self.core.table.nodes.items()):
+                self._set_draining(name, row, draining(name), now)
+
+    def _cut_off_lost(self) -> None:
+        """A node that was silent for too long has to register again, or nobody would hear it."""
+        for name in [one for one in self.nodes if one not in self.core.table.nodes]:
+            self.nodes.pop(name).close()
+            self.policies.left(name)
+
+    def _set_draining(self, name: NodeName, row: NodeRow, wanted: bool, now: float) -> None:
+        """A node whose stream is down takes nothing new either, but is not told to drain."""
+        stream = self.nodes.get(name)
+        if stream is not None and stream.draining != wanted:
+            stream.draining = wanted
+            stream.put(pb.MasterPipelineMessage(drain=wanted))
+        closed = wanted or stream is None
+        if row.draining != closed:
+            self.handle(m.NodeDraining(now=now, name=name, draining=closed))
+
+    def _send(self, node: NodeName, what: m.PlaceTask | pb.MasterPipelineMessage) -> None:
+        """To a node whose stream is down nothing is sent: it is told when it comes back."""
+        stream = self.nodes.get(node)
+        if stream is not None:
+            stream.put(what)
+
+    def _order_all(self, order: policy_pb2.PolicyOrder) -> None:
+        for stream in self.nodes.values():
+            stream.put(pb.MasterPipelineMessage(policy=order))
+
+    # --- tasks --------------------------------------------------------------------------------
+
+    async def submit(
+        self,
+        task: TaskSpec,
+        payload: bytes,
+        *,
+        raw: bool,
+        files: dict[str, bytes],
+        key: bytes = b"",
+        owner: str = "",
+    ) -> None:
+        """Take a task in, once its input is on the disk.
+
+        Raises:
+            HrmError: the core or the files refuse it; nothing is left of it then.
+        """
+        task_id = task.task_id
+        self.check_owner(task_id, owner)
+        if self._known(task_id):
+            raise AlreadyExists(f"a pipeline task {task_id} is there already; choose another id")
+        self._arriving.add(task_id)
+        self._owners[task_id] = owner
+        try:
+            await self.files.put_input(task_id, payload)
+            self._code[task_id] = self._code_of(raw, files)
+            self._keys[task_id] = key
+            self.handle(m.TaskSubmitted(now=clock.now(), task=task))
+        except BaseException:  # who submits it may also have gone away
+            self.files.drop(task_id)
+            self._code.pop(task_id, None)
+            self._keys.pop(task_id, None)
+            self._owners.pop(task_id, None)
+            raise
+        finally:
+            self._arriving.discard(task_id)
+
+    def check_owner(self, task_id: TaskId, owner: str) -> None:
+        """Does this key speak for the task, if there is one?
+
+        Raises:
+            NotOwner: no.
+        """
+        if not is_owner(self._owners.get(task_id, ""), owner):
+            raise denied(f"pipeline task {task_id}", "choose another id")
+
+    def _code_of(self, raw: bool, files: dict[str, bytes]) -> _Code:
+        """Ten thousand tasks that wait must not hold a package of 2 MB ten thousand times."""
+        digest = hashlib.sha256(b"raw" if raw else b"")
+        for path, content in sorted(files.items()):
+            digest.update(f"{path}\0{len(content)}\0".encode() + content)
+        return self._shared.setdefault(digest.digest(), _Code(raw, files))
+
+    def _placement(self, command: m.ReportPlacement) -> None:
+        if command.node is None:
+            update = pb.PipelineTaskUpdate(queued=command.message)
+        else:
+            placed = pb.PipelinePlacement(
+                node=command.node, attempt=command.attempt, why=command.message
+            )
+            update = pb.PipelineTaskUpdate(placed=placed)
+        self._tell(command.task_id, update, last=True)
+
+    def _finished(self, command: m.FinishTask) -> None:
+        task_id = command.task_id
+        done = command.outcome is TaskOutcome.DONE
+        self.files.drop(task_id, result=not done)
+        self._code.pop(task_id, None)
+        self._keys.pop(task_id, None)
+        proof = self._proofs.pop(task_id, _NO_PROOF)
+        end = pb.PipelineTaskEnd(
+            outcome=pw.from_outcome(command.outcome),
+            message=command.message,
+            node=command.node or "",
+            attempt=command.attempt,
+            timings=[pw.from_timing(one, command.node or "") for one in command.timings],
+            response_s=command.response_s,
+            result_bytes=self.files.size(task_id, "out"),
+            result_format=pw.from_result_format(proof.kind) if done else None,
+            proof=proof.proof if done else b"",
+            placement=proof.placement if done else 0,
+        )
+        self._tell(task_id, pb.PipelineTaskUpdate(ended=end), last=True)
+        for watcher in self._watchers.pop(task_id, ()):
+            watcher.open.discard(task_id)
+        log.info("task ended", task=task_id, outcome=command.outcome.value, why=command.message)
+        self._forget_old()
+
+    def _forget_old(self) -> None:
+        """Drop what the core has forgotten, some at a time."""
+        if len(self._last) < len(self.core.tasks) + len(self.core.ended) + _FORGOTTEN_AT_ONCE:
+            return
+        for old in [one for one in self._last if not self._known(one)]:
+            del self._last[old]
+            self._owners.pop(old, None)
+            self.files.drop(old)
+
+    def _known(self, task_id: TaskId) -> bool:
+        known = task_id in self.core.tasks or task_id in self.core.ended
+        return known or task_id in self._arriving
+
+    def _tell(self, task_id: TaskId, update: pb.PipelineTaskUpdate, *, last: bool = False) -> None:
+        update.task_id = task_id
+        update.at_s = clock.now()
+        if last:
+            self._last[task_id] = update
+        for watcher in self._watchers.get(task_id, ()):
+            watcher.put(update)
+
+    def watch(self, task_ids: list[TaskId]) -> Watcher:
+        """Watch these from now on; where each of them is comes first."""
+        watcher = Watcher(open={one for one in task_ids if one in self.core.tasks})
+        places = self.core.places()
+        for task_id in task_ids:
+            why = self.core.explain(task_id, places)
+            last = self._last.get(task_id)
+            if last is None:
+                last = pb.PipelineTaskUpdate(task_id=task_id, at_s=clock.now(), queued=why)
+            watcher.put(last)
+        for task_id in watcher.open:
+            self._watchers.setdefault(task_id, []).append(watcher)
+        return watcher
+
+    def unwatch(self, watcher: Watcher) -> None:
+        for task_id in watcher.open:
+            others = [one for one in self._watchers.get(task_id, ()) if one is not watcher]
+            if others:
+                self._watchers[task_id] = others
+            else:
+                self._watchers.pop(task_id, None)
+
+    # --- nodes --------------------------------------------------------------------------------
+
+    def join(self, register: pb.RegisterPipelineNode) -> tuple[NodeName, NodeStream]:
+        """A node is here; its stream is to be written from the second answer.
+
+        Raises:
+            InvalidRequest: a field is malformed.
+        """
+        capacity = pw.to_capacity(register.capacity)
+        load = pw.to_load(register.load)
+        tasks = tuple((pw.to_task_id(one.task_id), self._number(one)) for one in register.tasks)
+        self.policies.left(capacity.name)
+        self.policies.heard(capacity.name, register.load.policies)
+        runs_as = codec.to_text(register.runs_as, "runs_as")
+        owner = ownership.owner_of(register.ownership_key)
+        stream = NodeStream(register.identity, owner, runs_as)
+        for order in self.policies.orders.values():
+            stream.put(pb.MasterPipelineMessage(policy=order))
+        before = self.nodes.get(capacity.name)
+        self.nodes[capacity.name] = stream
+        if before is not None:
+            before.close()
+        now = clock.now()
+        self.handle(m.NodeJoined(now=now, capacity=capacity, tasks=tasks, load=load))
+        return capacity.name, stream
+
+    def runs_as(self, name: NodeName) -> str:
+        """As whom this node says that its workers run; "": its stream is down, or it is silent."""
+        stream = self.nodes.get(name)
+        return stream.runs_as if stream is not None else ""
+
+    def leave(self, name: NodeName, stream: NodeStream) -> None:
+        """Its stream is down. It takes nothing new, and is lost if it stays away."""
+        if self.nodes.get(name) is stream:
+            del self.nodes[name]
+            self.policies.left(name)
+            self.handle(m.NodeDraining(now=clock.now(), name=name))
+
+    async def heard(self, name: NodeName, message: pb.NodePipelineMessage) -> None:
+        """Take in what a node says, and return when a piece of a result is on the disk: a node is
+        read no faster than that.
+
+        Raises:
+            InvalidRequest: a field is malformed.
+        """
+        now, kind = clock.now(), message.WhichOneof("message")
+        if kind == "load":
+            self.policies.heard(name, message.load.policies)
+            self.handle(m.NodeReported(now=now, name=name, load=pw.to_load(message.load)))
+        elif kind == "run":
+            task_id = pw.to_task_id(message.run.attempt.task_id)
+            attempt, timing = self._number(message.run.attempt), message.run.timing
+            self.handle(
+                m.SubtaskReported(
+                    now=now,
+                    name=name,
+                    task_id=task_id,
+                    attempt=attempt,
+                    timing=pw.to_timing(timing, task_id),
+                )
+            )
+        elif kind == "data":
+            await self._result_data(name, message.data)
+        elif kind == "ended":
+            self._attempt_ended(name, message.ended, now)
+
+    def _is_current(self, name: NodeName, attempt: pb.PipelineAttempt) -> bool:
+        record = self.core.tasks.get(TaskId(attempt.task_id))
+        place = (name, self._number(attempt))
+        return record is not None and (record.node, record.attempt) == place
+
+    def _attempt_of(self, task_id: TaskId, attempt: int) -> pb.PipelineAttempt:
+        return pw.attempt_of(task_id, self._attempts_before + attempt)
+
+    def _number(self, attempt: pb.PipelineAttempt) -> int:
+        """Of this master's attempts; those of others are no number that it ever gives."""
+        return attempt.attempt - self._attempts_before
+
+    async def _result_data(self, name: NodeName, data: pb.PipelineData) -> None:
+        attempt = data.attempt
+        if self._is_current(name, attempt):
+            task_id = TaskId(attempt.task_id)
+            try:
+                await self.files.add(task_id, attempt.attempt, data.offset, data.data)
+            except HrmError as error:
+                log.warning("no room for a result", task=task_id, why=error.message)
+
+    def _attempt_ended(self, name: NodeName, ended: pb.PipelineAttemptEnd, now: float) -> None:
+        attempt, end = ended.attempt, ended.end
+        task_id = pw.to_task_id(attempt.task_id)
+        outcome, message = pw.to_outcome(end.outcome), end.message
+        current = self._is_current(name, attempt) and outcome is TaskOutcome.DONE
+        proof = _proof_of(end, attempt.attempt) if current else _NO_PROOF
+        if current and not self.files.finish(task_id, attempt.attempt, end.result_bytes):
+            outcome = TaskOutcome.FAILED
+            message = (
+                f"its result of {end.result_bytes} bytes did not arrive whole: inputs and "
+                f"results may hold pipeline_held_mib of the master's disk"
+            )
+        elif current:
+            self._proofs[task_id] = proof
+        self.handle(
+            m.TaskEnded(
+                now=now,
+                name=name,
+                task_id=task_id,
+                attempt=self._number(attempt),
+                outcome=outcome,
+                message=message,
+                timings=tuple(pw.to_timing(one, task_id) for one in end.timings),
+            )
+        )
+        self._send(name, pb.MasterPipelineMessage(acknowledge=attempt))
+
+    def placing(self, command: m.PlaceTask) -> pb.PlacePipelineTask | None:
+        """The order to run a task; None: it has ended, or been placed elsewhere, meanwhile."""
+        task = command.task
+        attempt = self._attempt_of(task.task_id, command.attempt)
+        code = self._code.get(task.task_id)
+        if code is None or not self._is_current(command.node, attempt):
+            return None
+        return pb.PlacePipelineTask(
+            attempt=attempt,
+            pipeline=pw.from_pipeline(task.pipeline),
+            size_mb=task.size_mb,
+            workload_class=codec.WORKLOAD_CLASS[task.workload],
+            submitted_at_s=task.submitted_at,
+            raw=code.raw,
+            payload_bytes=self.files.size(task.task_id, "in"),
+            files=[pb.SourceFile(path=k, content=v) for k, v in code.files.items()],
+            user=task.user,
+            result_format=pw.from_result_format(task.result_format),
+            result_key=self._keys.get(task.task_id, b""),
+        )

@@ -1,0 +1,101 @@
+"""Stage 1 of placing pipeline tasks: policies that choose the node of a whole task, by name.
+
+``random``, ``least-loaded``, ``min-wait``, ``demand``, ``ect`` and ``min-min`` compute
+(``heuristics``); ``ldwp`` and ``ldwp-set`` have learned (``ldwp``), and answer under a host that
+falls back to ``HEURISTIC`` (``hosted``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from hrm.errors import InvalidConfig
+from hrm.pipelines.core.model import ClusterPolicy
+from hrm.pipelines.policies.cluster.heuristics import (
+    Demand,
+    Ect,
+    LeastLoaded,
+    MinMin,
+    MinWait,
+    Random,
+)
+from hrm.pipelines.policies.cluster.hosted import HostedPolicy
+from hrm.pipelines.policies.cluster.ldwp import Ldwp, LdwpSet, schema_wanted
+from hrm.policies import models
+from hrm.policies.guard import HostBounds, Mode
+from hrm.policies.models import Model
+
+__all__ = ["HEURISTIC", "HEURISTICS", "LEARNED", "load"]
+
+HEURISTICS = ("random", "least-loaded", "min-wait", "demand", "ect", "min-min")
+LEARNED = ("ldwp", "ldwp-set")
+HEURISTIC = "min-wait"
+"""Beside a learned one; with ``corun.HEURISTIC`` the best pair on validation seeds
+(benchmarks/results/paper-ldwp.md)."""
+
+
+def load(
+    name: str,
+    *,
+    rng: np.random.Generator,
+    model: Model | Path | None = None,
+    state_dir: Path | None = None,
+    hosted: bool = True,
+    mode: Mode = Mode.SHADOW,
+    heartbeat_s: float = 1.0,
+    clock_s: Callable[[], float] = time.thread_time,
+    bounds: HostBounds | None = None,
+) -> ClusterPolicy:
+    """The cluster policy ``name``.
+
+    Args:
+        rng: of ``random``; the others draw nothing.
+        model: of a learned policy; None: the newest of ``state_dir`` and of HRM's own.
+        hosted: False gives the learned policy itself, without fallback, for experiments.
+        mode, heartbeat_s, clock_s, bounds: of the host (``hrm.policies.guard``).
+
+    Raises:
+        InvalidConfig: no such policy; or its model is damaged or of another shape.
+        NotFound: it is a learned one, and there is no model.
+    """
+    if name in LEARNED:
+        held = _model(name, model, state_dir)
+        if not hosted:
+            return _learned(held)
+        # Weights of an older HRM must not keep a master from starting: they are never asked.
+        policy = _learned(held) if held.schema == schema_wanted(held) else None
+        return HostedPolicy(
+            held,
+            policy,
+            MinWait(),
+            clock_s=clock_s,
+            heartbeat_s=heartbeat_s,
+            mode=mode,
+            bounds=bounds,
+        )
+    if name == "random":
+        return Random(rng)
+    for kind in (LeastLoaded, MinWait, Demand, Ect, MinMin):
+        if kind.name == name:
+            return kind()
+    raise InvalidConfig(
+        f"no cluster policy is called {name!r}; name one of {', '.join((*HEURISTICS, *LEARNED))}"
+    )
+
+
+def _model(name: str, model: Model | Path | None, state_dir: Path | None) -> Model:
+    if isinstance(model, Path):
+        return models.read(model, kind=name)
+    if model is None:
+        return models.find(name, state_dir=state_dir)
+    if model.kind != name:
+        raise InvalidConfig(f"model {model} is of kind {model.kind!r}, not {name!r}")
+    return model
+
+
+def _learned(model: Model) -> Ldwp | LdwpSet:
+    return LdwpSet(model) if model.kind == LdwpSet.name else Ldwp(model)

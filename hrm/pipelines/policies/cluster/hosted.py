@@ -1,0 +1,142 @@
+"""A learned cluster policy under ``hrm.policies.guard``: what may be doubted about a placement.
+
+The rules, in the order in which they are asked. Before the network: its features are those of this
+HRM (else it is never asked), the type of task is one it knows, there are about as many nodes as
+when it learned (half of the fewest to four times the most), and the nodes' reports are fresh. After
+it: every value is finite and none is ten times greater than any in training, at most a tenth of its
+inputs lies outside of the ranges of training, and the node it names may take the task and has
+reported lately.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from hrm.pipelines.core.model import Choice, ClusterPolicy, ClusterView, TaskId, TaskSpec
+from hrm.pipelines.policies.cluster.features import Bools, completion_s, usable
+from hrm.pipelines.policies.cluster.ldwp import Learned, told
+from hrm.policies.guard import Answer, Doubt, HostBounds, Mode, PolicyGuard, Reason
+from hrm.policies.models import Model
+
+__all__ = ["HostedPolicy"]
+
+Q_FACTOR = 10.0
+OUTSIDE_MAX = 0.1
+HEARTBEATS_MAX = 3
+NODES_LEAST, NODES_MOST = 0.5, 4.0
+
+
+class _Question(NamedTuple):
+    task: TaskSpec
+    view: ClusterView
+    fits: Bools
+
+
+class HostedPolicy:
+    """A ``ClusterPolicy``: ``learned`` as far as ``mode`` trusts it, else ``heuristic``.
+
+    ``learned`` is None where the features of ``model`` are not those of this HRM; the heuristic
+    then decides everything, and the reason is told.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        learned: Learned | None,
+        heuristic: ClusterPolicy,
+        *,
+        clock_s: Callable[[], float],
+        heartbeat_s: float = 1.0,
+        mode: Mode = Mode.SHADOW,
+        bounds: HostBounds | None = None,
+    ) -> None:
+        self.name = model.kind
+        self._learned = learned
+        self._heuristic = heuristic
+        self._heartbeat_s = heartbeat_s
+        self._proposed = False
+        self.host: PolicyGuard[_Question, int] = PolicyGuard(
+            policy=model.kind,
+            kind="cluster",
+            heuristic=heuristic.name,
+            model=str(model),
+            schema=model.schema,
+            learned=self._ask,
+            fallback=self._fall_back,
+            clock_s=clock_s,
+            mode=mode,
+            bounds=bounds,
+        )
+
+    def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
+        """See ``ClusterPolicy.choose``; ``why`` tells of a fallback and its reason."""
+        self._proposed = False
+        decided = self.host.decide(task.task_id, _Question(task, view, fits), view.now)
+        if self._proposed and self._learned is not None and decided.decision >= 0:
+            self._learned.placed(decided.decision, view)
+        by = self.name if decided.learned else self.host.heuristic
+        return Choice(node=decided.decision, why=decided.why, placed_by=by, fallback=decided.doubt)
+
+    def ended(self, task_id: TaskId, *, now: float, response_s: float, ok: bool) -> None:
+        """See ``ClusterPolicy.ended``."""
+        self._heuristic.ended(task_id, now=now, response_s=response_s, ok=ok)
+        self.host.ended(task_id, now=now, response_s=response_s, ok=ok)
+
+    def _fall_back(self, question: _Question) -> Answer[int]:
+        choice = self._heuristic.choose(*question)
+        # What the heuristic expects of its choice is the watchdog's measure, if it is finite.
+        return Answer(choice.node, choice.why, float(completion_s(question.view)[choice.node]))
+
+    def _ask(self, question: _Question) -> Answer[int]:
+        task, view, fits = question
+        learned = self._checked(task, view, fits)
+        proposal = learned.propose(task, view, fits)
+        self._proposed = True
+        trained = learned.trained
+        if not np.isfinite(proposal.q).all():
+            raise Doubt(Reason.NOT_FINITE, "a value is NaN or infinite")
+        greatest = float(np.abs(proposal.q).max())
+        if greatest > Q_FACTOR * trained.q_abs_max:
+            raise Doubt(
+                Reason.VALUE,
+                f"a value of {greatest:.3g}, in training at most {trained.q_abs_max:.3g}",
+            )
+        if proposal.outside > OUTSIDE_MAX:
+            raise Doubt(
+                Reason.DISTRIBUTION,
+                f"{proposal.outside:.0%} of the inputs are outside of what it has learned from",
+            )
+        if not fits[proposal.row]:
+            raise Doubt(Reason.INFEASIBLE, f"{view.names[proposal.row]} cannot take the task")
+        self._fresh(float(view.reported_at[proposal.row]), view.names[proposal.row])
+        return Answer(proposal.row, told(learned, proposal, view))
+
+    def _checked(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Learned:
+        """The learned policy, if the question is one that it has learned to answer."""
+        if self._learned is None:
+            raise Doubt(
+                Reason.SCHEMA,
+                f"{self.host.model} was trained on features {self.host.schema}, which this HRM "
+                f"does not have; train one (hrm policy train)",
+            )
+        trained = self._learned.trained
+        if task.pipeline.name not in trained.types:
+            raise Doubt(Reason.UNKNOWN_TYPE, f"it has never seen {task.pipeline.name}")
+        nodes = int(np.count_nonzero(view.alive))
+        least, most = NODES_LEAST * trained.nodes_min, NODES_MOST * trained.nodes_max
+        if not least <= nodes <= most:
+            raise Doubt(
+                Reason.NODES,
+                f"{nodes} nodes; it has learned with {trained.nodes_min} to {trained.nodes_max}",
+            )
+        ages = view.reported_at[usable(view, fits)]
+        self._fresh(float(np.median(ages)), "half of the nodes")
+        return self._learned
+
+    def _fresh(self, age_s: float, who: str) -> None:
+        limit_s = HEARTBEATS_MAX * self._heartbeat_s
+        if not age_s <= limit_s:
+            raise Doubt(Reason.STALE, f"{who} last reported {age_s:.1f} s ago, over {limit_s:g} s")

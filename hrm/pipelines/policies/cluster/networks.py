@@ -1,0 +1,117 @@
+"""The two networks of LDWP in a few lines of numpy, and their transfer between clusters.
+
+``MLP``, the paper's: everything in, one output a node; its shape is that of one cluster. The set
+network: one small network that all nodes share, which sees a node, the task, and the mean and the
+greatest of what it sees of all nodes; any number of nodes in any order.
+
+Weights are stored as (inputs, outputs), float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hrm.core.vocabulary.model import NodeName
+from hrm.pipelines.core.model import Vector
+from hrm.pipelines.policies.cluster.features import NODE_FIELDS, TASK_FIELDS, Layout
+
+__all__ = ["HIDDEN", "WIDTH", "Weights", "mlp_q", "mlp_shapes", "set_q", "set_shapes", "transfer"]
+
+HIDDEN = (256, 128)
+WIDTH = 64
+
+Weights = Mapping[str, Vector]
+
+
+def mlp_shapes(layout: Layout, nodes: int) -> dict[str, tuple[int, ...]]:
+    """Arrays of the paper's network: 51,979 numbers for 11 nodes, features ``paper``, H = 1."""
+    first, second = HIDDEN
+    return {
+        "w1": (layout.inputs(nodes), first), "b1": (first,),
+        "w2": (first, second), "b2": (second,),
+        "w3": (second, nodes), "b3": (nodes,),
+    }  # fmt: skip
+
+
+def set_shapes() -> dict[str, tuple[int, ...]]:
+    """Arrays of the set network: 18,432 numbers."""
+    return {
+        "wn": (len(NODE_FIELDS), WIDTH), "wc": (len(TASK_FIELDS), WIDTH), "b1": (WIDTH,),
+        "w2": (WIDTH, WIDTH), "b2": (WIDTH,),
+        "wh": (WIDTH, WIDTH), "wg": (2 * WIDTH, WIDTH), "b3": (WIDTH,),
+        "w": (WIDTH,),
+    }  # fmt: skip
+
+
+def mlp_q(weights: Weights, x: Vector) -> Vector:
+    """Q of every node, shape (..., M), for inputs of shape (..., ``Layout.inputs``)."""
+    hidden = np.maximum(x @ weights["w1"] + weights["b1"], 0.0)
+    hidden = np.maximum(hidden @ weights["w2"] + weights["b2"], 0.0)
+    q: Vector = hidden @ weights["w3"] + weights["b3"]
+    return q
+
+
+def set_q(weights: Weights, nodes: Vector, task: Vector) -> Vector:
+    """Q of every node, shape (n,), for ``nodes`` (n, 16) and ``task`` (12,); n at least 1."""
+    hidden = np.maximum(nodes @ weights["wn"] + (task @ weights["wc"] + weights["b1"]), 0.0)
+    hidden = np.maximum(hidden @ weights["w2"] + weights["b2"], 0.0)
+    pooled = np.concatenate((hidden.mean(axis=0), hidden.max(axis=0)))
+    joined = np.maximum(hidden @ weights["wh"] + (pooled @ weights["wg"] + weights["b3"]), 0.0)
+    q: Vector = joined @ weights["w"]
+    return q
+
+
+def transfer(
+    weights: Weights,
+    layout: Layout,
+    old: Sequence[tuple[NodeName, str]],
+    new: Sequence[tuple[NodeName, str]],
+) -> dict[str, Vector]:
+    """Weights of the paper's network for other nodes, given and answered as (name, platform).
+
+    The hidden layer stays. What belongs to a node goes with its *name*, wherever that stands now; a
+    new node begins as a copy of the first surviving one of its platform, else as the mean of all.
+    """
+    assert old, "there is nothing to transfer from"
+    shares = _shares(old, new)
+    tasks, fields = layout.task_fields, layout.node_fields
+    w1, at = weights["w1"], 0
+    blocks: list[npt.NDArray[np.floating]] = []
+    for step in range(layout.history):
+        blocks.append(w1[at : at + tasks])
+        at += tasks
+        of_nodes = w1[at : at + fields * len(old)].reshape(len(old), -1)
+        blocks.append((shares @ of_nodes).reshape(fields * len(new), -1))
+        at += fields * len(old)
+        if step < layout.history - 1:
+            blocks.append(shares @ w1[at : at + len(old)])
+            at += len(old)
+    return {
+        "w1": np.concatenate(blocks).astype(np.float32),
+        "b1": weights["b1"].copy(),
+        "w2": weights["w2"].copy(),
+        "b2": weights["b2"].copy(),
+        "w3": np.ascontiguousarray(weights["w3"] @ shares.T, dtype=np.float32),
+        "b3": (shares @ weights["b3"]).astype(np.float32),
+    }
+
+
+def _shares(
+    old: Sequence[tuple[NodeName, str]], new: Sequence[tuple[NodeName, str]]
+) -> npt.NDArray[np.float64]:
+    """Shape (new, old): of which old nodes each new one is made."""
+    index = {name: number for number, (name, _) in enumerate(old)}
+    surviving = [(index[name], platform) for name, platform in new if name in index]
+    shares = np.zeros((len(new), len(old)))
+    for number, (name, platform) in enumerate(new):
+        alike = [row for row, other in surviving if other == platform]
+        if name in index:
+            shares[number, index[name]] = 1.0
+        elif alike:
+            shares[number, alike[0]] = 1.0
+        else:
+            shares[number, [row for row, _ in surviving] or range(len(old))] = 1.0
+    return np.asarray(shares / shares.sum(axis=1, keepdims=True))

@@ -1,0 +1,192 @@
+"""Stage 2 of pipeline scheduling: which device of a node, and beside whom.
+
+``load`` makes a ``NodePolicy`` by its name, ``load_hosted`` the same as an agent wants it: a
+learned one beside its heuristic, as far as its mode trusts it (``hosted``). ``Stdm``
+(``estimates``) is what all of them believe about subtasks; ``predictor`` makes the part of it that
+fills in what nobody has measured.
+
+Source: LDWP + IAWP, sections 2.4, 3.3, 3.4 and 4.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hrm.errors import InvalidConfig
+from hrm.pipelines.core.model import NodePolicy
+from hrm.pipelines.policies.corun.baselines import Mct, MinMin, Pats, Random
+from hrm.pipelines.policies.corun.estimates import Stdm
+from hrm.pipelines.policies.corun.hosted import FiniteScore, HostedPolicy
+from hrm.pipelines.policies.corun.iawp import Iawp
+from hrm.pipelines.policies.corun.ncf import NeuralFilter
+from hrm.pipelines.policies.corun.predictors import (
+    Gaussian,
+    MatrixFactors,
+    Mean,
+    Neighbours,
+    Predictor,
+)
+from hrm.pipelines.policies.corun.scores import CoRunScore, Cosine, Learned, Oracle, Overload
+from hrm.pipelines.policies.corun.store import load_estimates, save_estimates
+
+__all__ = [
+    "DEFAULT_SCORE",
+    "HEURISTIC",
+    "LEARNED",
+    "SCORES",
+    "HostedPolicy",
+    "Stdm",
+    "known",
+    "load",
+    "load_estimates",
+    "load_hosted",
+    "parse",
+    "predictor",
+    "save_estimates",
+]
+
+DEFAULT_SCORE = "cosine"
+"""What ranked measured pairs best (benchmarks/results/paper-ncf.md)."""
+SCORES: dict[str, Callable[..., CoRunScore]] = {
+    "cosine": Cosine,
+    "overload": Overload,
+    "learned": Learned,
+    "oracle": Oracle,
+}
+_POLICIES: dict[str, Callable[..., NodePolicy]] = {
+    "random": Random,
+    "mct": Mct,
+    "min-min": MinMin,
+    "pats": Pats,
+    "iawp": Iawp,
+}
+LEARNED = frozenset({"iawp"})
+"""Those that decide by what they predict, and for which ``HEURISTIC`` answers."""
+HEURISTIC = "mct"
+"""With ``cluster.HEURISTIC`` the best pair on validation seeds
+(benchmarks/results/paper-ldwp.md)."""
+_PREDICTORS: dict[str, Callable[..., Predictor]] = {
+    "mean": Mean,
+    "neighbours": Neighbours,
+    "matrix": MatrixFactors,
+    "gaussian": Gaussian,
+    "ncf": NeuralFilter,
+}
+_Made = TypeVar("_Made")
+_SCORE_OPTIONS = {"oracle": "truth", "learned": "slowdowns"}
+
+
+def known() -> list[str]:
+    """The names of all node policies, sorted."""
+    return sorted(_POLICIES)
+
+
+def load(name: str, *, rng: np.random.Generator, **options: Any) -> NodePolicy:
+    """The node policy ``name``, for one node.
+
+    Options of all: ``caps`` (``Caps``). Of ``min-min``: ``window``. Of ``iawp``: ``score``
+    (``cosine``, ``overload``, ``learned``, ``oracle`` or a ``CoRunScore``), ``truth`` (for
+    ``oracle``: a function of a row and the rows beside it), ``slowdowns`` (for ``learned``; without
+    it those of the estimates), ``queue_length``, ``patience``, ``tail_guard``, ``steal``.
+
+    Raises:
+        InvalidConfig: no policy, score or option of that name.
+    """
+    make = _POLICIES.get(name)
+    if make is None:
+        raise InvalidConfig(
+            f"no node policy is called {name!r}; choose one of {', '.join(known())}"
+        )
+    if name == "iawp":
+        options["score"] = _score(options.pop("score", DEFAULT_SCORE), options)
+    return _made(f"node policy {name!r}", make, {"rng": rng, **options})
+
+
+def parse(said: str) -> tuple[str, dict[str, Any]]:
+    """``said`` in a setting, as a name and options of ``load``.
+
+    A co-run score may stand behind the name (``iawp:overload``), and ``guarded``, which turns on
+    ``tail_guard`` and ``steal`` (``iawp:guarded``, ``iawp:learned:guarded``).
+    """
+    name, *words = said.split(":")
+    options: dict[str, Any] = {}
+    if "guarded" in words:
+        words.remove("guarded")
+        options = {"tail_guard": True, "steal": True}
+    if words:
+        options["score"] = ":".join(words)
+    return name, options
+
+
+def load_hosted(
+    said: str,
+    *,
+    rng: np.random.Generator,
+    node: str,
+    estimates: Stdm,
+    sampled_at: Callable[[], float | None],
+    clock_s: Callable[[], float] = time.thread_time,
+) -> NodePolicy:
+    """The node policy ``said`` (``parse``) for an agent; a learned one is hosted and begins in its
+    shadow.
+
+    ``sampled_at``, ``clock_s``: as for ``HostedPolicy`` and ``PolicyGuard``.
+
+    Raises:
+        InvalidConfig: no policy or score of that name.
+    """
+    name, options = parse(said)
+    if name not in LEARNED:
+        return load(name, rng=rng, **options)
+    score = options.pop("score", DEFAULT_SCORE)
+    finite = FiniteScore(_score(score, {}))
+    guarded = "guarded " if options else ""
+    return HostedPolicy(
+        load(name, rng=rng, score=finite, **options),
+        load(HEURISTIC, rng=rng),
+        node=node,
+        model=f"{guarded}{score} over {estimates.predictor.name}",
+        clock_s=clock_s,
+        outside=estimates.outside,
+        sampled_at=sampled_at,
+    )
+
+
+def predictor(name: str, **options: Any) -> Predictor:
+    """The predictor ``name``: ``mean``, ``neighbours``, ``matrix``, ``gaussian`` or ``ncf``.
+
+    ``ncf`` needs ``network``, a trained one or its file.
+
+    Raises:
+        InvalidConfig: no predictor or option of that name.
+    """
+    make = _PREDICTORS.get(name)
+    if make is None:
+        raise InvalidConfig(
+            f"no predictor is called {name!r}; choose one of {', '.join(sorted(_PREDICTORS))}"
+        )
+    return _made(f"predictor {name!r}", make, options)
+
+
+def _score(wanted: str | CoRunScore, options: dict[str, Any]) -> CoRunScore:
+    if not isinstance(wanted, str):
+        return wanted
+    make = SCORES.get(wanted)
+    if make is None:
+        raise InvalidConfig(
+            f"no co-run score is called {wanted!r}; choose one of {', '.join(sorted(SCORES))}"
+        )
+    own = _SCORE_OPTIONS.get(wanted)
+    given = [options.pop(own)] if own in options else []
+    return _made(f"co-run score {wanted!r}", make, {}, *given)
+
+
+def _made(who: str, make: Callable[..., _Made], options: dict[str, Any], *given: Any) -> _Made:
+    try:
+        return make(*given, **options)
+    except TypeError as error:
+        raise InvalidConfig(f"{who} cannot be made: {error}") from error

@@ -1,0 +1,212 @@
+"""The node policies that a learned one must beat, with the same estimates and the same limits.
+
+``random``   a place among those that fit, drawn for one subtask after the other
+``mct``      minimum completion time: in order of arrival, each to the device that is through with
+             it first, ties to the GPU, for good; devices take their own queue's in order
+``min-min``  the same for all that wait at once: the one that ends first goes first; plans are made
+             anew every time, and of each plan only what can start now does
+``pats``     a list sorted by speed-up: an idle core takes the smallest, a GPU the largest
+
+Sources: Ali et al. (2000) for the second and third, Teodoro et al. (2012, 2013) for the last; LDWP
++ IAWP, section 4. All fill a GPU up to the same limits; no one looks at who runs there.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import numpy as np
+
+from hrm.pipelines.core.feasibility import CAPS, Caps
+from hrm.pipelines.core.model import Device, NodeView, ReadySubtask, Start, SubtaskKey
+from hrm.pipelines.policies.corun.room import Room
+
+__all__ = ["Mct", "MinMin", "Pats", "Random"]
+
+_CORES = -1
+"""In a queue's place: any core. GPUs have their index."""
+
+
+class Random:
+    """Uniform over the devices that have a version and room, then over their numbers."""
+
+    name = "random"
+
+    def __init__(self, *, rng: np.random.Generator, caps: Caps = CAPS) -> None:
+        self._rng = rng
+        self._caps = caps
+
+    def dispatch(self, view: NodeView) -> list[Start]:
+        """See ``NodePolicy``."""
+        room = Room(view, self._caps)
+        for subtask in room.left():
+            places = {
+                Device.CPU: [n for n in room.idle_cores if room.fits(subtask, Device.CPU, n)],
+                Device.GPU: [
+                    gpu.index for gpu in room.gpus if room.fits(subtask, Device.GPU, gpu.index)
+                ],
+            }
+            devices = [device for device in Device if places[device]]
+            if devices:
+                device = devices[int(self._rng.integers(len(devices)))]
+                numbers = places[device]
+                room.take(subtask, device, numbers[int(self._rng.integers(len(numbers)))])
+        return room.starts
+
+
+class Mct:
+    """Each arrival is given a queue once. A restart gives those that wait one anew."""
+
+    name = "mct"
+
+    def __init__(self, *, rng: np.random.Generator, caps: Caps = CAPS) -> None:
+        self._caps = caps
+        self._queue_of: dict[SubtaskKey, int] = {}
+
+    def dispatch(self, view: NodeView) -> list[Start]:
+        """See ``NodePolicy``."""
+        room = Room(view, self._caps)
+        present = {subtask.key for subtask in view.ready}
+        self._queue_of = {k: queue for k, queue in self._queue_of.items() if k in present}
+        queues: dict[int, list[ReadySubtask]] = {_CORES: []}
+        queues |= {gpu.index: [] for gpu in view.gpus}
+        for subtask in view.ready:
+            queue = self._queue_of.get(subtask.key)
+            if queue not in queues:
+                queue = self._chosen(view, room, subtask, queues)
+            if queue is not None:
+                self._queue_of[subtask.key] = queue
+                queues[queue].append(subtask)
+        for subtask in queues[_CORES]:
+            if not room.idle_cores or not room.fits(subtask, Device.CPU, room.idle_cores[0]):
+                break
+            room.take(subtask, Device.CPU, room.idle_cores[0])
+        for gpu in view.gpus:
+            for subtask in queues[gpu.index]:
+                if not room.fits(subtask, Device.GPU, gpu.index):
+                    break
+                room.take(subtask, Device.GPU, gpu.index)
+        return room.starts
+
+    def _chosen(
+        self,
+        view: NodeView,
+        room: Room,
+        subtask: ReadySubtask,
+        queues: dict[int, list[ReadySubtask]],
+    ) -> int | None:
+        """The queue in which it is through first; None: no device may ever run it."""
+        estimates, row = view.estimates, subtask.row
+        ends: list[tuple[float, int, int]] = []
+        if Device.GPU in subtask.devices:
+            for gpu in view.gpus:
+                if room.could_fit(subtask, gpu):
+                    queued_s = sum(room.work_s(other.row, gpu) for other in queues[gpu.index])
+                    wait_s = room.wait_s(subtask, gpu) + queued_s
+                    ends.append((wait_s + estimates.run_s(row, Device.GPU), 0, gpu.index))
+        if Device.CPU in subtask.devices and view.core_remaining_s:
+            wait_s = _core_wait_s(view, queues[_CORES])
+            ends.append((wait_s + estimates.run_s(row, Device.CPU), 1, _CORES))
+        return min(ends)[2] if ends else None
+
+
+def _core_wait_s(view: NodeView, queued: Sequence[ReadySubtask]) -> float:
+    """Until a core is free after the ``queued``, each on the first that was."""
+    free_s = list(view.core_remaining_s)
+    heapq.heapify(free_s)
+    for other in queued:
+        heapq.heapreplace(free_s, free_s[0] + view.estimates.run_s(other.row, Device.CPU))
+    return free_s[0]
+
+
+class MinMin:
+    """At most ``window`` of those that wait, oldest first, are planned: the plan is quadratic."""
+
+    name = "min-min"
+
+    def __init__(self, *, rng: np.random.Generator, caps: Caps = CAPS, window: int = 64) -> None:
+        self._caps = caps
+        self._window = window
+
+    def dispatch(self, view: NodeView) -> list[Start]:
+        """See ``NodePolicy``."""
+        room = Room(view, self._caps)
+        cores_s = [*view.core_remaining_s]
+        heapq.heapify(cores_s)
+        wait_s = {gpu.index: 0.0 for gpu in view.gpus}
+        waiting = list(range(min(len(view.ready), self._window)))
+        while waiting:
+            plans = [
+                (*plan, age)
+                for age in waiting
+                for plan in self._plans(view, room, view.ready[age], cores_s, wait_s)
+            ]
+            if not plans:
+                break
+            end_s, _, place, age = min(plans, key=lambda plan: (plan[0], plan[1], plan[3], plan[2]))
+            waiting.remove(age)
+            subtask = view.ready[age]
+            if place == _CORES:
+                idle = room.idle_cores
+                if cores_s[0] <= 0 and idle and room.fits(subtask, Device.CPU, idle[0]):
+                    room.take(subtask, Device.CPU, idle[0])
+                heapq.heapreplace(cores_s, end_s)
+            elif wait_s[place] <= 0 and room.fits(subtask, Device.GPU, place):
+                room.take(subtask, Device.GPU, place)
+            else:
+                gpu = next(gpu for gpu in room.gpus if gpu.index == place)
+                wait_s[place] += room.work_s(subtask.row, gpu)
+        return room.starts
+
+    def _plans(
+        self,
+        view: NodeView,
+        room: Room,
+        subtask: ReadySubtask,
+        cores_s: Sequence[float],
+        wait_s: dict[int, float],
+    ) -> list[tuple[float, int, int]]:
+        """(end, GPU before CPU, place) of each device that may run it."""
+        estimates, row = view.estimates, subtask.row
+        plans = []
+        if Device.GPU in subtask.devices:
+            for gpu in room.gpus:
+                if room.could_fit(subtask, gpu):
+                    start_s = wait_s[gpu.index] + room.wait_s(subtask, gpu)
+                    end_s = start_s + estimates.run_s(row, Device.GPU)
+                    plans.append((end_s, 0, gpu.index))
+        if Device.CPU in subtask.devices and cores_s:
+            end_s = cores_s[0] + estimates.run_s(row, Device.CPU)
+            plans.append((end_s, 1, _CORES))
+        return plans
+
+
+class Pats:
+    """CPU-only work counts as speed-up 0, GPU-only as infinite. Of several GPUs the idlest."""
+
+    name = "pats"
+
+    def __init__(self, *, rng: np.random.Generator, caps: Caps = CAPS) -> None:
+        self._caps = caps
+
+    def dispatch(self, view: NodeView) -> list[Start]:
+        """See ``NodePolicy``."""
+        room = Room(view, self._caps)
+        speedup = {subtask.key: view.estimates.speedup(subtask.row) for subtask in view.ready}
+        rising = sorted(view.ready, key=lambda subtask: speedup[subtask.key])
+        taken: set[SubtaskKey] = set()
+        for subtask in rising:
+            if not room.idle_cores:
+                break
+            if room.fits(subtask, Device.CPU, room.idle_cores[0]):
+                room.take(subtask, Device.CPU, room.idle_cores[0])
+                taken.add(subtask.key)
+        for subtask in sorted(view.ready, key=lambda subtask: -speedup[subtask.key]):
+            if subtask.key in taken:
+                continue
+            fitting = [gpu for gpu in room.gpus if room.fits(subtask, Device.GPU, gpu.index)]
+            if fitting:
+                gpu = min(fitting, key=lambda gpu: (gpu.utilisation, len(gpu.running), gpu.index))
+                room.take(subtask, Device.GPU, gpu.index)
+        return room.starts

@@ -1,0 +1,470 @@
+"""What a node knows of its subtasks: measured cells, running means, and predictions for the rest.
+
+The table has a row for each (kind, bucket of input size, model of GPU) and a column for each metric
+(``metrics``). A cell that was measured is never replaced by a prediction. What is unknown is looked
+for in this order:
+
+1. rows of the same kind with inputs of other sizes, interpolated over the size;
+2. the predictor (``predictors``), from the cells that are known by now;
+3. ``metrics.DEFAULTS``, as long as nobody has measured this column of any row.
+
+Which rows are profiled is not asked here: the node's core makes a profile of the next run of a row
+with fewer than two known figures (``hrm.pipelines.core.dispatch``), and tells what came of it.
+
+Durations are not predicted from other kinds' metrics where there is a better way: the same kind's
+at other sizes, else the other device's over the speed-up that the most similar rows have, else a
+rate over the size that is typical of the device, at first ``DEFAULT_S_PER_MB``.
+
+A prediction of memory is cut to what an empty node or GPU can hold: only what was measured may keep
+a subtask from ever starting.
+
+Source: LDWP + IAWP, sections 2.4 (STDM) and 3.3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hrm.errors import InvalidRequest
+from hrm.pipelines.core.model import CO_RUN_FEATURES, Device, Row, SubtaskSpec, Vector
+from hrm.pipelines.policies.corun.metrics import (
+    BUCKET_MB,
+    COLUMN,
+    DEFAULTS,
+    METRICS,
+    applies,
+    scaled_size,
+    scaled_speedup,
+    speedup_of,
+)
+from hrm.pipelines.policies.corun.predictors import Floats, Gaussian, Neighbours, Predictor
+from hrm.pipelines.policies.corun.slowdowns import LOADS, Slowdowns
+
+__all__ = ["DEFAULT_S_PER_MB", "ROWS_MAX", "Entry", "Stdm"]
+
+DEFAULT_S_PER_MB = {Device.CPU: 0.04, Device.GPU: 0.01}
+ROWS_MAX = 4096
+"""The row that was not touched for longest makes room for one more."""
+
+_BOTH = frozenset(Device)
+_GPU_FEATURES = [COLUMN[name] for name in CO_RUN_FEATURES]
+_PEAKS = ("memory", "gpu_memory")
+_ANY_MODEL = ("cpu", "memory")
+_LOG_MB = np.log(BUCKET_MB)
+_SPEEDUP, _SIZE = COLUMN["speedup"], COLUMN["size"]
+_RUNS_REMEMBERED = 20
+_MOVED = 0.02
+_NEAR = 0.05
+"""As far from what was measured as this is no other world, on scales of 0..1."""
+_UNMEASURED_MOST = {"memory": 0.5, "gpu_memory": 0.8}
+_GPU_MEMORY_MIB = 8192.0
+
+
+@dataclass(slots=True)
+class Entry:
+    """One row. ``values`` (metrics,), NaN where not measured; ``runs``: mean time alone, count.
+
+    A time that was only seen beside others is kept as a guess, with a count of 0.
+    """
+
+    values: Floats = field(default_factory=lambda: np.full(len(METRICS), np.nan))
+    counts: Floats = field(default_factory=lambda: np.zeros(len(METRICS)))
+    runs: dict[Device, tuple[float, int]] = field(default_factory=dict)
+
+
+class Stdm:
+    """``Estimates`` of one node, or of like nodes, that learns from profiles and runs.
+
+    ``memory_mib`` of the node and ``gpu_memory_mib`` by model are the scales of the memory columns;
+    a model that is not named counts as 8 GiB. ``refit_after``: new cells before the predictor is
+    fitted again (at least 5 % of all).
+    """
+
+    def __init__(
+        self,
+        *,
+        memory_mib: float,
+        gpu_memory_mib: Mapping[str, float] | None = None,
+        predictor: Predictor | None = None,
+        slowdowns: Slowdowns | None = None,
+        refit_after: int = 8,
+    ) -> None:
+        self._memory_mib = memory_mib
+        self._gpu_memory_mib = dict(gpu_memory_mib or {})
+        self.predictor: Predictor = Gaussian() if predictor is None else predictor
+        self.slowdowns = Slowdowns() if slowdowns is None else slowdowns
+        self._ratios = Neighbours()
+        self._refit_after = refit_after
+        self.entries: dict[Row, Entry] = {}
+        self.devices: dict[str, frozenset[Device]] = {}
+        self.declared_mib: dict[str, int] = {}
+        self._of_kind: dict[str, list[Row]] = {}
+        self._cells = 0
+        self._new_cells = 0
+        self._fitted = False
+        self._ranges: tuple[Floats, Floats] | None = None
+        self.changes = 0
+        """Grows with all that is learned."""
+        self._completed: dict[Row, Floats] = {}
+        self._features: dict[Row, Vector] = {}
+        self._runs_s: dict[tuple[Row, Device], float] = {}
+
+    # -- what is learned ---------------------------------------------------------------------
+
+    def declare(self, subtasks: Iterable[SubtaskSpec]) -> None:
+        """Tell which versions there are. A kind that nobody declared is taken to have both."""
+        for spec in subtasks:
+            if spec.kind not in self.devices and len(self.devices) >= ROWS_MAX:
+                oldest = next(iter(self.devices))
+                del self.devices[oldest]
+                self.declared_mib.pop(oldest, None)
+            if self.devices.get(spec.kind) != spec.devices:
+                self.devices[spec.kind] = spec.devices
+                self._forget_predictions(spec.kind)
+            if spec.gpu_memory_mib:
+                self.declared_mib[spec.kind] = spec.gpu_memory_mib
+
+    def observe(self, row: Row, metric: str, value: float) -> None:
+        """A measured ``metric``: memory in MiB, ``speedup`` a ratio, all else a share 0..1.
+
+        Raises:
+            InvalidRequest: no such metric, not one of this subtask, or no number from 0 on.
+        """
+        if metric not in COLUMN or metric == "size":
+            raise InvalidRequest(f"{metric!r} is no metric of subtasks; one of {METRICS[:-1]}")
+        if not applies(metric, self._versions(row)):
+            raise InvalidRequest(f"{row.kind!r} has no version of which {metric!r} can be measured")
+        if not math.isfinite(value) or value < 0:
+            raise InvalidRequest(f"{metric} of {row.kind!r} is {value}; it must be a number >= 0")
+        self.changes += 1
+        entry, column = self._entry(row), COLUMN[metric]
+        before = entry.values[column]
+        scaled = self._scaled(row, metric, value)
+        entry.counts[column] += 1
+        if not math.isfinite(before):
+            entry.values[column] = scaled
+            self._cells += 1
+        elif metric in _PEAKS:
+            entry.values[column] = max(before, scaled)
+        else:
+            count = min(entry.counts[column], _RUNS_REMEMBERED)
+            entry.values[column] += (scaled - before) / count
+        if not abs(entry.values[column] - before) <= _MOVED:
+            self._new_cells += 1
+        if not abs(entry.values[column] - before) <= 1e-9:
+            self._forget_predictions(row.kind)
+
+    def observe_run(
+        self,
+        row: Row,
+        device: Device,
+        run_s: float,
+        *,
+        beside: Sequence[tuple[Row, float]] = (),
+        memory_mib: float | None = None,
+        gpu_memory_mib: float | None = None,
+    ) -> None:
+        """A run has ended well. ``beside``: who ran on the same GPU, for what share of its time.
+
+        Beside others it teaches slow-downs, alone the time alone.
+
+        Raises:
+            InvalidRequest: a time or memory that is no number above 0.
+        """
+        if not math.isfinite(run_s) or run_s < 0:
+            raise InvalidRequest(f"a run of {row.kind!r} took {run_s} s; it must be a number >= 0")
+        self.changes += 1
+        entry = self._entry(row)
+        mean_s, count = entry.runs.get(device, (0.0, 0))
+        if device is Device.GPU and any(share > 0 for _, share in beside):
+            loads = self._loads(row)
+            others = np.sum([share * self._loads(other) for other, share in beside], axis=0)
+            if count and mean_s > 0:
+                self.slowdowns.observe(loads, others, run_s / mean_s)
+            else:
+                guess = run_s / self.slowdowns.slowdown(loads, others[None, :])
+                entry.runs[device] = (guess, 0)
+        else:
+            count = min(count + 1, _RUNS_REMEMBERED)
+            entry.runs[device] = (mean_s + (run_s - mean_s) / count, count)
+        self._runs_s.clear()
+        if memory_mib is not None:
+            self.observe(row, "memory", memory_mib)
+        if gpu_memory_mib is not None:
+            self.observe(row, "gpu_memory", gpu_memory_mib)
+        self._learn_speedup(row, entry)
+
+    def _learn_speedup(self, row: Row, entry: Entry) -> None:
+        if len(self._versions(row)) < 2:
+            return
+        cpu_s, gpu_s = self._measured_s(row, Device.CPU), self._measured_s(row, Device.GPU)
+        if cpu_s is None or not gpu_s:
+            return
+        value = scaled_speedup(cpu_s / gpu_s)
+        before = entry.values[_SPEEDUP]
+        if not abs(value - before) <= 1e-9:
+            self._cells += not math.isfinite(before)
+            self._new_cells += not abs(value - before) <= _MOVED
+            entry.values[_SPEEDUP] = value
+            entry.counts[_SPEEDUP] += 1
+            self._forget_predictions(row.kind)
+
+    def adopt(
+        self,
+        entries: Mapping[Row, Entry],
+        devices: Mapping[str, frozenset[Device]],
+        declared_mib: Mapping[str, int],
+    ) -> None:
+        """Start with rows that were measured before (``store``); own ones of that name go."""
+        for row, entry in entries.items():
+            self._entry(row)
+            self.entries[row] = entry
+        self.devices |= devices
+        self.declared_mib |= declared_mib
+        self._cells = sum(int(np.isfinite(e.values).sum()) for e in self.entries.values())
+        self._new_cells = self._cells
+        self._fitted = False
+        self._forget_everything()
+
+    # -- what is asked (hrm.pipelines.core.model.Estimates) -------------------------------------
+
+    def run_s(self, row: Row, device: Device) -> float:
+        """See ``Estimates``."""
+        if device not in self._versions(row):
+            return math.inf
+        found = self._runs_s.get((row, device))
+        if found is None:
+            found = self._runs_s[row, device] = self._run_s(row, device)
+        return found
+
+    def speedup(self, row: Row) -> float:
+        """See ``Estimates``."""
+        devices = self._versions(row)
+        if Device.GPU not in devices:
+            return 0.0
+        if Device.CPU not in devices:
+            return math.inf
+        cpu_s, gpu_s = self._known_s(row, Device.CPU), self._known_s(row, Device.GPU)
+        if cpu_s is not None and gpu_s is not None:
+            return cpu_s / max(gpu_s, 1e-9)
+        return max(speedup_of(float(self.complete(row)[_SPEEDUP])), 1e-3)
+
+    def gpu_features(self, row: Row) -> Vector:
+        """See ``Estimates``; all 0 without a GPU version."""
+        if Device.GPU not in self._versions(row):
+            return np.zeros(len(CO_RUN_FEATURES), np.float32)
+        self._refit()
+        found = self._features.get(row)
+        if found is None:
+            found = np.clip(self.complete(row)[_GPU_FEATURES], 0.0, 1.0).astype(np.float32)
+            found.flags.writeable = False
+            self._features[row] = found
+        return found
+
+    def memory_mib(self, row: Row) -> float:
+        """See ``Estimates``."""
+        return self._memory(row, "memory", self._memory_mib)
+
+    def gpu_memory_mib(self, row: Row) -> float:
+        """See ``Estimates``; what its author declared counts while nothing was measured."""
+        if Device.GPU not in self._versions(row):
+            return 0.0
+        entry = self.entries.get(row)
+        if entry is None or not math.isfinite(entry.values[COLUMN["gpu_memory"]]):
+            declared = self.declared_mib.get(row.kind)
+            if declared is not None:
+                return float(declared)
+        return self._memory(row, "gpu_memory", self._scale_mib(row))
+
+    def outside(self, rows: Iterable[Row]) -> float:
+        """How far ``rows`` are from what was measured here when the predictor was last fitted: the
+        share of their metrics, 0..1, that lie outside of the 0.1 and 99.9 percentiles.
+
+        Metrics that nobody has measured of any row are the same for all and do not count. 1: no row
+        was measured yet.
+        """
+        self._refit()
+        if self._ranges is None:
+            return 1.0
+        low, high = self._ranges
+        counted = missed = 0
+        for row in rows:
+            devices = self._versions(row)
+            used = np.array([applies(name, devices) for name in METRICS]) & np.isfinite(low)
+            values = self.complete(row)
+            counted += int(used.sum())
+            missed += int((((values < low) | (values > high)) & used).sum())
+        return missed / counted if counted else 1.0
+
+    def complete(self, row: Row) -> Floats:
+        """All metrics of ``row``, 0..1, measured or predicted, shape (metrics,)."""
+        self._refit()
+        found = self._completed.get(row)
+        if found is None:
+            known = self._with_kin(row)
+            found = self.predictor.predict(known) if self._fitted else known
+            if self._fitted and not math.isfinite(known[_SPEEDUP]):
+                found[_SPEEDUP] = self._ratios.predict(known)[_SPEEDUP]
+            found = np.where(np.isfinite(found), found, DEFAULTS)
+            if len(self._completed) >= ROWS_MAX:
+                self._forget_everything()
+            self._completed[row] = found
+        return found
+
+    # -- how it is found -------------------------------------------------------------------------
+
+    def _versions(self, row: Row) -> frozenset[Device]:
+        return self.devices.get(row.kind, _BOTH)
+
+    def _entry(self, row: Row) -> Entry:
+        entry = self.entries.pop(row, None)
+        if entry is None:
+            entry = Entry()
+            if len(self.entries) >= ROWS_MAX:
+                oldest = next(iter(self.entries))
+                self._cells -= int(np.isfinite(self.entries.pop(oldest).values).sum())
+                self._of_kind[oldest.kind].remove(oldest)
+                if not self._of_kind[oldest.kind]:
+                    del self._of_kind[oldest.kind]
+            self._of_kind.setdefault(row.kind, []).append(row)
+        self.entries[row] = entry
+        return entry
+
+    def _forget_predictions(self, kind: str) -> None:
+        cache: dict[Row, Floats] | dict[Row, Vector]
+        for cache in (self._completed, self._features):
+            for row in [row for row in cache if row.kind == kind]:
+                del cache[row]
+        self._runs_s.clear()
+
+    def _forget_everything(self) -> None:
+        self._completed.clear()
+        self._features.clear()
+        self._runs_s.clear()
+
+    @property
+    def memory_scale_mib(self) -> float:
+        """What 1 means in the column of host memory."""
+        return self._memory_mib
+
+    def gpu_memory_scale_mib(self, model: str) -> float:
+        """What 1 means in the column of device memory, of rows of this model."""
+        return self._gpu_memory_mib.get(model, _GPU_MEMORY_MIB)
+
+    def _scale_mib(self, row: Row) -> float:
+        return self.gpu_memory_scale_mib(row.gpu_model)
+
+    def _scaled(self, row: Row, metric: str, value: float) -> float:
+        if metric == "memory":
+            return value / self._memory_mib
+        if metric == "gpu_memory":
+            return value / self._scale_mib(row)
+        return scaled_speedup(value) if metric == "speedup" else min(1.0, value)
+
+    def _memory(self, row: Row, metric: str, scale_mib: float) -> float:
+        entry, column = self.entries.get(row), COLUMN[metric]
+        if entry is not None and math.isfinite(entry.values[column]):
+            return float(entry.values[column]) * scale_mib
+        return min(float(self.complete(row)[column]), _UNMEASURED_MOST[metric]) * scale_mib
+
+    def _loads(self, row: Row) -> Floats:
+        return np.asarray(self.gpu_features(row)[:LOADS], np.float64)
+
+    def _with_kin(self, row: Row) -> Floats:
+        """The row's measured cells, its size, and what its kind has at other sizes."""
+        entry = self.entries.get(row)
+        known = np.full(len(METRICS), np.nan) if entry is None else entry.values.copy()
+        known[_SIZE] = min(1.0, scaled_size(BUCKET_MB[row.bucket]))
+        kin = [other for other in self._of_kind.get(row.kind, ()) if other != row]
+        if not kin:
+            return known
+        for name in METRICS:
+            column = COLUMN[name]
+            if math.isfinite(known[column]):
+                continue
+            points = {
+                other.bucket: self.entries[other].values[column]
+                for other in kin
+                if (other.gpu_model == row.gpu_model or name in _ANY_MODEL)
+                and math.isfinite(self.entries[other].values[column])
+            }
+            if points:
+                buckets = sorted(points)
+                values = [points[bucket] for bucket in buckets]
+                known[column] = np.interp(_LOG_MB[row.bucket], _LOG_MB[buckets], values)
+        return known
+
+    def table(self) -> Floats:
+        """All measured cells and the sizes, (rows, metrics), NaN where not measured."""
+        table = np.stack([entry.values for entry in self.entries.values()])
+        table[:, _SIZE] = [min(1.0, scaled_size(BUCKET_MB[row.bucket])) for row in self.entries]
+        return table
+
+    def _refit(self) -> None:
+        due = max(self._refit_after, 0.05 * self._cells) if self._fitted else 1
+        if self._new_cells < due:
+            return
+        table = self.table()
+        self.predictor.fit(table)
+        self._ratios.fit(table)
+        measured = np.isfinite(table).any(axis=0)
+        low, high = np.full((2, len(METRICS)), np.nan)
+        low[measured], high[measured] = np.nanpercentile(table[:, measured], (0.1, 99.9), axis=0)
+        self._ranges = low - _NEAR, high + _NEAR
+        self._fitted = True
+        self._new_cells = 0
+        self._forget_everything()
+
+    def _measured_s(self, row: Row, device: Device) -> float | None:
+        """Mean time of this very row; on a core the model of GPU beside it does not matter."""
+        entry = self.entries.get(row)
+        if entry is not None and device in entry.runs:
+            return entry.runs[device][0]
+        if device is Device.GPU:
+            return None
+        same = [other for other in self._of_kind.get(row.kind, ()) if other.bucket == row.bucket]
+        times = [self.entries[o].runs[device][0] for o in same if device in self.entries[o].runs]
+        return sum(times) / len(times) if times else None
+
+    def _known_s(self, row: Row, device: Device) -> float | None:
+        """Measured, or interpolated over the sizes of the same kind."""
+        measured = self._measured_s(row, device)
+        if measured is not None:
+            return measured
+        points = {}
+        for other in self._of_kind.get(row.kind, ()):
+            run = self.entries[other].runs.get(device)
+            if run is not None and (device is Device.CPU or other.gpu_model == row.gpu_model):
+                points[other.bucket] = max(run[0], 1e-6)
+        return _interpolated_s(points, row.bucket) if points else None
+
+    def _run_s(self, row: Row, device: Device) -> float:
+        known = self._known_s(row, device)
+        if known is not None:
+            return known
+        if len(self._versions(row)) == 2:
+            if device is Device.GPU:
+                return self.run_s(row, Device.CPU) / self.speedup(row)
+            gpu_s = self._known_s(row, Device.GPU)
+            if gpu_s is not None:
+                return gpu_s * self.speedup(row)
+        rates = [
+            entry.runs[device][0] / BUCKET_MB[known_row.bucket]
+            for known_row, entry in self.entries.items()
+            if device in entry.runs
+        ]
+        rate = float(np.median(rates)) if rates else DEFAULT_S_PER_MB[device]
+        return rate * BUCKET_MB[row.bucket]
+
+
+def _interpolated_s(points: Mapping[int, float], bucket: int) -> float:
+    """Straight lines between the logarithms of sizes and times; in proportion beyond the ends."""
+    known = sorted(points)
+    nearest = min(max(bucket, known[0]), known[-1])
+    logs = np.log([points[one] for one in known])
+    at_nearest = math.exp(float(np.interp(_LOG_MB[nearest], _LOG_MB[known], logs)))
+    return at_nearest * BUCKET_MB[bucket] / BUCKET_MB[nearest]

@@ -1,0 +1,254 @@
+"""A learned node policy under ``hrm.policies.guard``: what may be doubted about a dispatch.
+
+One question is one call: what of all that is ready starts where. The rules, in the order in which
+they are asked. Before the policy: it fits this HRM (else it is never asked), the node was sampled
+lately, every estimate of what is ready is a number, and at most a tenth of them lies outside of
+what was measured on this node. After it: every start has room, all of them together.
+
+A canary needs a key to draw by. Both policies share one set of cores and GPUs, so giving each its
+own part of the tasks would let neither see the whole; here they take turns in time. The key is the
+node's name and the number of the slice of ``SLICE_S``, so other nodes try at other times.
+
+What ended is compared subtask by subtask: the time since it was ready over what the heuristic's
+estimates had said when it became ready, all that was before it included. What the core started on
+its own (profiles, long waits) is nobody's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hrm.pipelines.core.feasibility import CAPS, Caps
+from hrm.pipelines.core.load import shared_out_s
+from hrm.pipelines.core.model import (
+    CO_RUN_FEATURES,
+    Device,
+    Estimates,
+    NodePolicy,
+    NodeView,
+    ReadySubtask,
+    Row,
+    Start,
+    SubtaskKey,
+)
+from hrm.pipelines.core.node_messages import RunOutcome, SubtaskTiming
+from hrm.pipelines.policies.corun.metrics import METRICS
+from hrm.pipelines.policies.corun.room import Room
+from hrm.pipelines.policies.corun.scores import CoRunScore
+from hrm.policies.guard import Answer, Doubt, HostBounds, Mode, PolicyGuard, Reason
+
+__all__ = ["BUDGET_S", "SCHEMA", "SLICE_S", "FiniteScore", "HostedPolicy"]
+
+BUDGET_S = 0.010
+"""Of one call: it decides on all that is ready, as a burst of tasks does for the master."""
+BOUNDS = HostBounds(budget_s=BUDGET_S, pending_max=10_000)
+SLICE_S = 30.0
+START_S = 0.1
+"""What a start may cost beside the function: without it the ratios of short ones are noise."""
+OUTSIDE_MAX = 0.1
+SAMPLES_MISSED_MAX = 3
+SCHEMA = hashlib.sha256(repr((METRICS, CO_RUN_FEATURES)).encode()).hexdigest()[:16]
+"""What a node policy learns from, as a hash: metrics and features, in their order."""
+_FAILED = (RunOutcome.OUT_OF_MEMORY, RunOutcome.OUT_OF_GPU_MEMORY, RunOutcome.TIMED_OUT)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Starts in the order in which they fit; in another order they are the same answer."""
+
+    starts: tuple[Start, ...] = field(compare=False)
+    what: frozenset[Start]
+
+
+class FiniteScore:
+    """A co-run score that is a number, or the policy doubts itself."""
+
+    def __init__(self, score: CoRunScore) -> None:
+        self.name = score.name
+        self._score = score
+
+    def score(self, row: Row, beside: Sequence[Row], estimates: Estimates) -> float:
+        """See ``CoRunScore``."""
+        value = self._score.score(row, beside, estimates)
+        if not math.isfinite(value):
+            raise Doubt(Reason.NOT_FINITE, f"the co-run score of {row.kind} is {value}")
+        return value
+
+
+class HostedPolicy:
+    """A ``NodePolicy``: ``learned`` as far as its mode trusts it, else ``heuristic``.
+
+    Args:
+        schema: of the model that ``learned`` goes by; if it is not this HRM's, ``learned`` is never
+            asked, and the reason is told.
+        outside: the share of the estimates of these rows, 0..1, that lies outside of what was
+            measured.
+        sampled_at: when the node was last sampled; None: not yet.
+    """
+
+    def __init__(
+        self,
+        learned: NodePolicy,
+        heuristic: NodePolicy,
+        *,
+        node: str,
+        model: str,
+        clock_s: Callable[[], float],
+        outside: Callable[[Iterable[Row]], float],
+        sampled_at: Callable[[], float | None],
+        sample_period_s: float = 1.0,
+        schema: str = SCHEMA,
+        mode: Mode = Mode.SHADOW,
+        bounds: HostBounds | None = None,
+        caps: Caps = CAPS,
+    ) -> None:
+        self.name = learned.name
+        self._learned = learned
+        self._heuristic = heuristic
+        self._node = node
+        self._outside = outside
+        self._sampled_at = sampled_at
+        self._stale_s = SAMPLES_MISSED_MAX * sample_period_s
+        self._caps = caps
+        self._expected: dict[SubtaskKey, tuple[float, float]] = {}
+        """Of what is ready: since when, and what it was expected to take from then on."""
+        self.host: PolicyGuard[NodeView, _Plan] = PolicyGuard(
+            policy=learned.name,
+            kind="node",
+            heuristic=heuristic.name,
+            model=model,
+            schema=schema,
+            learned=self._ask,
+            fallback=self._fall_back,
+            clock_s=clock_s,
+            mode=mode,
+            bounds=BOUNDS if bounds is None else bounds,
+        )
+
+    def dispatch(self, view: NodeView) -> list[Start]:
+        """See ``NodePolicy``; each start tells who chose it. Nobody is asked while all is full."""
+        self._expect(view)
+        if not self._has_room(view):
+            return []
+        key = f"{self._node}/{int(view.now // SLICE_S)}"
+        decided, _ = self.host.answer(key, view, view.now)
+        by = self.name if decided.learned else self._heuristic.name
+        starts = []
+        for start in decided.decision.starts:
+            _, expected_s = self._expected[start.key]
+            self.host.expect(_name(start.key), expected_s, learned=decided.learned)
+            starts.append(start._replace(placed_by=by, fallback=decided.doubt))
+        return starts
+
+    def ended(self, timing: SubtaskTiming, now: float) -> None:
+        """A run is over. What its own function did wrong says nothing of who chose its device, and
+        a start that the node refused is nobody's once the node itself has made another."""
+        key = _name(timing.key)
+        if timing.placed_by not in (self.name, self._heuristic.name):
+            self.host.forget(key)
+            return
+        done = timing.outcome is RunOutcome.DONE
+        if done or timing.outcome in _FAILED:
+            response_s = timing.waited_s + timing.ran_s
+            self.host.ended(key, now=now, response_s=response_s, ok=done)
+        else:
+            self.host.forget(key)
+
+    def _has_room(self, view: NodeView) -> bool:
+        limit = self._caps.co_runners_max
+        return bool(view.idle_cores) or any(len(gpu.running) < limit for gpu in view.gpus)
+
+    def _expect(self, view: NodeView) -> None:
+        """What is ready since the last call is expected to be done with all that is here now, and
+        not before its own time has passed."""
+        known, self._expected = self._expected, {}
+        backlog_s = math.nan
+        for one in view.ready:
+            before = known.get(one.key)
+            if before is None or before[0] != one.since:
+                if math.isnan(backlog_s):
+                    backlog_s = _backlog_s(view)
+                own_s = min(view.estimates.run_s(one.row, device) for device in one.devices)
+                before = (one.since, view.now - one.since + START_S + max(own_s, backlog_s))
+            self._expected[one.key] = before
+
+    def _fall_back(self, view: NodeView) -> Answer[_Plan]:
+        return _answer(self._heuristic.dispatch(view))
+
+    def _ask(self, view: NodeView) -> Answer[_Plan]:
+        self._check(view)
+        starts = self._learned.dispatch(view)
+        room = Room(view, self._caps)
+        ready = {one.key: one for one in view.ready}
+        for start in starts:
+            one = ready.get(start.key)
+            if one is None or not room.fits(one, start.device, start.number):
+                raise Doubt(Reason.INFEASIBLE, f"there is no room for {_told(start)}")
+            room.take(one, start.device, start.number)
+        return _answer(starts)
+
+    def _check(self, view: NodeView) -> None:
+        if self.host.schema != SCHEMA:
+            raise Doubt(
+                Reason.SCHEMA,
+                f"{self.host.model} was trained on metrics {self.host.schema}, which this HRM does "
+                f"not have; train one anew",
+            )
+        sampled_at = self._sampled_at()
+        age_s = 0.0 if sampled_at is None else view.now - sampled_at
+        if not age_s <= self._stale_s:
+            raise Doubt(
+                Reason.STALE, f"the node was sampled {age_s:.1f} s ago, over {self._stale_s:g} s"
+            )
+        rows = {one.row: one for one in view.ready}
+        for row, one in rows.items():
+            if not _is_sound(row, one, view.estimates):
+                raise Doubt(Reason.NOT_FINITE, f"an estimate of {row.kind} is no number")
+        outside = self._outside(rows)
+        if outside > OUTSIDE_MAX:
+            raise Doubt(
+                Reason.DISTRIBUTION,
+                f"{outside:.0%} of what it goes by is outside of what was measured on this node",
+            )
+
+
+def _is_sound(row: Row, one: ReadySubtask, estimates: Estimates) -> bool:
+    numbers = [estimates.run_s(row, device) for device in one.devices]
+    numbers += [estimates.memory_mib(row), estimates.gpu_memory_mib(row)]
+    return (
+        all(math.isfinite(number) for number in numbers)
+        and not math.isnan(estimates.speedup(row))
+        and bool(np.isfinite(estimates.gpu_features(row)).all())
+    )
+
+
+def _backlog_s(view: NodeView) -> float:
+    """Until all that is ready or runs here is done, shared out in the best way."""
+    run_s, never = view.estimates.run_s, math.inf
+    work = [(left_s, never) for left_s in view.core_remaining_s]
+    work += [(never, gpu.remaining_s) for gpu in view.gpus]
+    for one in view.ready:
+        on_core, on_gpu = (
+            run_s(one.row, device) if device in one.devices else never
+            for device in (Device.CPU, Device.GPU)
+        )
+        work.append((on_core, on_gpu))
+    return shared_out_s(work, len(view.core_remaining_s), len(view.gpus))
+
+
+def _answer(starts: Sequence[Start]) -> Answer[_Plan]:
+    told = ", ".join(map(_told, starts)) or "nothing"
+    return Answer(_Plan(tuple(starts), frozenset(starts)), told)
+
+
+def _told(start: Start) -> str:
+    return f"{_name(start.key)} on {start.device.value} {start.number}"
+
+
+def _name(key: SubtaskKey) -> str:
+    return f"{key.task_id}/{key.subtask}"

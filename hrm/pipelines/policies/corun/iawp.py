@@ -1,0 +1,196 @@
+"""Interference-aware dispatch: which subtask a core takes, and which one joins whom on a GPU.
+
+Two steps, again and again until neither finds anything more to do:
+
+*fill*: an idle core takes the ready subtask that a GPU would speed up least; the one that it would
+speed up most moves into the GPU queue, while that is shorter than ``queue_length`` for each GPU.
+
+*admit*: of all pairs of a queued subtask and a GPU that fit, the one with the smallest co-run score
+starts; ties go to the larger speed-up, then to the older, then to the lower GPU. What it is
+expected to use counts at once, before telemetry shows it.
+
+Who has waited in the queue for ``patience`` times its own run time goes first, and if it fits
+nowhere, the GPU that is free for it soonest takes nobody else until it does.
+
+Two options that the paper does not have. ``tail_guard``: a core refuses what a GPU would end
+sooner, waiting included; the speed-up order alone may put a long subtask on a core at the very end.
+``steal``: an idle core for which nothing else is ready takes the smallest speed-up out of the GPU
+queue, by the rule of the tail guard; otherwise cores idle while the queue holds all that there is.
+
+The queue is an order over what is ready, which the node has anyway: a restart only loses ages.
+
+Source: LDWP + IAWP, algorithm 2 with the repairs of sections 3.1 and 3.4.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hrm.pipelines.core.feasibility import CAPS, Caps
+from hrm.pipelines.core.model import Device, GpuView, NodeView, ReadySubtask, Row, Start, SubtaskKey
+from hrm.pipelines.policies.corun.room import Room, row_on
+from hrm.pipelines.policies.corun.scores import CoRunScore
+
+__all__ = ["Iawp"]
+
+
+class Iawp:
+    """One object for each node; it keeps the GPU queue, each entry with the time it came."""
+
+    name = "iawp"
+
+    def __init__(
+        self,
+        *,
+        rng: np.random.Generator,
+        score: CoRunScore,
+        caps: Caps = CAPS,
+        queue_length: int = 8,
+        patience: float = 5.0,
+        tail_guard: bool = False,
+        steal: bool = False,
+    ) -> None:
+        self._score = score
+        self._caps = caps
+        self._queue_length = queue_length
+        self._patience = patience
+        self._tail_guard = tail_guard
+        self._steal = steal
+        self._queued_at: dict[SubtaskKey, float] = {}
+
+    @property
+    def queue(self) -> tuple[SubtaskKey, ...]:
+        """The GPU queue, as the subtasks came into it."""
+        return tuple(self._queued_at)
+
+    def dispatch(self, view: NodeView) -> list[Start]:
+        """See ``NodePolicy``."""
+        present = {subtask.key for subtask in view.ready}
+        self._queued_at = {k: at for k, at in self._queued_at.items() if k in present}
+        turn = _Turn(view, self._caps, self._score)
+        while True:
+            before = len(turn.room.starts)
+            self._fill(turn)
+            self._admit(turn)
+            if len(turn.room.starts) == before:
+                return turn.room.starts
+
+    def _fill(self, turn: _Turn) -> None:
+        outside = [one for one in turn.room.left() if one.key not in self._queued_at]
+        outside.sort(key=turn.speedup)
+        for subtask in list(outside):
+            if not turn.room.idle_cores:
+                break
+            if self._core_takes(turn, subtask, guarded=self._tail_guard):
+                outside.remove(subtask)
+        room = self._queue_length * len(turn.room.gpus) - len(self._queued_at)
+        outside.sort(key=lambda one: -turn.speedup(one))
+        fitting = [one for one in outside if turn.gpus_for(one)]
+        for subtask in fitting[: max(0, room)]:
+            self._queued_at[subtask.key] = turn.view.now
+
+    def _core_takes(self, turn: _Turn, subtask: ReadySubtask, *, guarded: bool) -> bool:
+        core = turn.room.idle_cores[0]
+        if not turn.room.fits(subtask, Device.CPU, core):
+            return False
+        if guarded and self._sooner_on_gpu(turn, subtask):
+            return False
+        self._queued_at.pop(subtask.key, None)
+        turn.room.take(subtask, Device.CPU, core)
+        return True
+
+    def _sooner_on_gpu(self, turn: _Turn, subtask: ReadySubtask) -> bool:
+        estimates = turn.view.estimates
+        gpus = turn.gpus_for(subtask)
+        if not gpus:
+            return False
+        ahead = [one.row for one in self._queued(turn) if one.key != subtask.key]
+        gpu_s = min(
+            turn.room.wait_s(subtask, gpu)
+            + sum(turn.room.work_s(row, gpu) for row in ahead) / len(gpus)
+            + estimates.run_s(row_on(subtask.row, gpu), Device.GPU)
+            for gpu in gpus
+        )
+        return gpu_s < estimates.run_s(subtask.row, Device.CPU)
+
+    def _queued(self, turn: _Turn) -> list[ReadySubtask]:
+        left = {one.key: one for one in turn.room.left()}
+        return [left[key] for key in self._queued_at if key in left]
+
+    def _admit(self, turn: _Turn) -> None:
+        while True:
+            queued = self._queued(turn)
+            overdue = [one for one in queued if self._is_overdue(turn, one)]
+            first = next((one for one in overdue if turn.fitting(one)), None)
+            held = None if first else next((turn.soonest(one) for one in overdue), None)
+            pairs = [
+                (turn.rank(one, gpu), one, gpu.index)
+                for one in ([first] if first else queued)
+                for gpu in turn.fitting(one)
+                if gpu.index != held
+            ]
+            if not pairs:
+                break
+            _, subtask, number = min(pairs, key=lambda pair: pair[0])
+            turn.room.take(subtask, Device.GPU, number)
+            del self._queued_at[subtask.key]
+        if self._steal:
+            for subtask in sorted(self._queued(turn), key=turn.speedup):
+                if not turn.room.idle_cores:
+                    break
+                self._core_takes(turn, subtask, guarded=True)
+
+    def _is_overdue(self, turn: _Turn, subtask: ReadySubtask) -> bool:
+        waited_s = turn.view.now - self._queued_at[subtask.key]
+        return waited_s > self._patience * turn.view.estimates.run_s(subtask.row, Device.GPU)
+
+
+class _Turn:
+    """One call: what is left of the node, and what was computed for it."""
+
+    def __init__(self, view: NodeView, caps: Caps, score: CoRunScore) -> None:
+        self.view = view
+        self.room = Room(view, caps)
+        self._score = score
+        self._order = {subtask.key: index for index, subtask in enumerate(view.ready)}
+        self._speedups: dict[Row, float] = {}
+        self._scores: dict[tuple[Row, tuple[Row, ...]], float] = {}
+
+    def speedup(self, subtask: ReadySubtask) -> float:
+        """0 for what only a core can run, inf for what only a GPU can."""
+        if Device.GPU not in subtask.devices:
+            return 0.0
+        if Device.CPU not in subtask.devices:
+            return math.inf
+        found = self._speedups.get(subtask.row)
+        if found is None:
+            found = self._speedups[subtask.row] = self.view.estimates.speedup(subtask.row)
+        return found
+
+    def gpus_for(self, subtask: ReadySubtask) -> list[GpuView]:
+        """Those on which it may run at some time."""
+        if Device.GPU not in subtask.devices:
+            return []
+        return [gpu for gpu in self.room.gpus if self.room.could_fit(subtask, gpu)]
+
+    def fitting(self, subtask: ReadySubtask) -> list[GpuView]:
+        """Those that it may join now."""
+        return [gpu for gpu in self.room.gpus if self.room.fits(subtask, Device.GPU, gpu.index)]
+
+    def soonest(self, subtask: ReadySubtask) -> int | None:
+        """The GPU that is through first of those on which it may run at some time."""
+        gpus = self.gpus_for(subtask)
+        return min(gpus, key=lambda gpu: (gpu.remaining_s, gpu.index)).index if gpus else None
+
+    def rank(self, subtask: ReadySubtask, gpu: GpuView) -> tuple[float, float, float, int, int]:
+        """What is smallest goes first."""
+        row = row_on(subtask.row, gpu)
+        known = (row, gpu.running)
+        score = self._scores.get(known)
+        if score is None:
+            score = self._score.score(row, gpu.running, self.view.estimates)
+            self._scores[known] = score
+        order = self._order[subtask.key]
+        return (score, -self.speedup(subtask), subtask.since, order, gpu.index)

@@ -1,0 +1,231 @@
+"""Filling a table of measurements: what do the cells of a row hold that nobody has measured?
+
+A table has a row for each kind of work and a column for each metric, all in 0..1, NaN where nothing
+is known. New work is measured in two columns only; rows of other work, measured in more, tell how
+metrics go together. Five ways, from the plainest on:
+
+``mean``        each column's mean: the new row's own cells are not looked at
+``neighbours``  mean of the rows that are closest in the cells that both have
+``matrix``      rows and columns have a few hidden factors; the new row's are fitted to its cells
+``gaussian``    rows are draws of one normal distribution: the conditional mean, in closed form
+``ncf``         the paper's neural collaborative filtering (``hrm.pipelines.policies.corun.ncf``)
+
+Sources: LDWP + IAWP, section 3.3; matrix factorisation by alternating least squares after Koren,
+Bell and Volinsky (2009); the mean and covariance of rows with holes by expectation maximisation
+after Dempster, Laird and Rubin (1977).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Floats", "Gaussian", "MatrixFactors", "Mean", "Neighbours", "Predictor", "distances"]
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+
+class Predictor(Protocol):
+    """Fitted to a table now and then, asked for a row at a time."""
+
+    name: str
+
+    def fit(self, table: Floats) -> None:
+        """Learn from ``table``, shape (rows, columns), NaN where unknown."""
+
+    def predict(self, known: Floats) -> Floats:
+        """The row whose known cells are ``known``, (columns,), NaN elsewhere; answers the same.
+
+        Known cells come back as they were, all others within 0..1; NaN only in columns in which the
+        table that was fitted holds nothing.
+        """
+
+
+def distances(table: Floats, known: Floats) -> Floats:
+    """Of each row to ``known``: root mean square over the cells that both have; inf: none."""
+    apart = (table - known) ** 2
+    shared = np.isfinite(apart)
+    count = shared.sum(axis=1)
+    total = np.where(shared, apart, 0.0).sum(axis=1)
+    result: Floats = np.where(count > 0, np.sqrt(total / np.maximum(count, 1)), np.inf)
+    return result
+
+
+def column_means(table: Floats) -> Floats:
+    """NaN for a column of which nothing is known."""
+    known = np.isfinite(table)
+    total = np.where(known, table, 0.0).sum(axis=0)
+    count = known.sum(axis=0)
+    means: Floats = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    return means
+
+
+def _filled(known: Floats, predicted: Floats) -> Floats:
+    result: Floats = np.where(np.isfinite(known), known, np.clip(predicted, 0.0, 1.0))
+    return result
+
+
+class Mean:
+    """The column means."""
+
+    name = "mean"
+
+    def __init__(self) -> None:
+        self._means: Floats = np.empty(0)
+
+    def fit(self, table: Floats) -> None:
+        self._means = column_means(table)
+
+    def predict(self, known: Floats) -> Floats:
+        return _filled(known, self._means)
+
+
+class Neighbours:
+    """The mean of the ``count`` closest rows that know the column, close ones weighing more.
+
+    ``softness``: a distance at which a row weighs half as much as one that is equal.
+    """
+
+    name = "neighbours"
+
+    def __init__(self, count: int = 10, softness: float = 0.05) -> None:
+        self._count = count
+        self._softness = softness
+        self._table: Floats = np.empty((0, 0))
+        self._means: Floats = np.empty(0)
+
+    def fit(self, table: Floats) -> None:
+        self._table = table.copy()
+        self._means = column_means(table)
+
+    def predict(self, known: Floats) -> Floats:
+        far = distances(self._table, known)
+        order = np.argsort(far, kind="stable")
+        order = order[np.isfinite(far[order])]
+        table, far = self._table[order], far[order]
+        has = np.isfinite(table)
+        chosen = has & (np.cumsum(has, axis=0) <= self._count)
+        weight = chosen * (1.0 / (1.0 + far / self._softness))[:, None]
+        total = weight.sum(axis=0)
+        mean = (weight * np.where(has, table, 0.0)).sum(axis=0) / np.maximum(total, 1e-12)
+        return _filled(known, np.where(total > 0, mean, self._means))
+
+
+class MatrixFactors:
+    """``rank`` hidden factors for each row and column on top of the column means."""
+
+    name = "matrix"
+    _ROUNDS = 30
+
+    def __init__(self, rank: int = 2, ridge: float = 0.1) -> None:
+        self._rank = rank
+        self._ridge = ridge
+        self._means: Floats = np.empty(0)
+        self._columns: Floats = np.empty((0, 0))
+
+    def fit(self, table: Floats) -> None:
+        self._means = column_means(table)
+        live = np.isfinite(self._means)
+        rest = table - self._means
+        rank = min(self._rank, int(live.sum()))
+        # Any start will do that is not symmetric; a fixed one gives the same factors every time.
+        columns = np.random.default_rng(0).normal(0.0, 0.3, (table.shape[1], rank))
+        for _ in range(self._ROUNDS):
+            rows = _least_squares(rest, columns, self._ridge)
+            columns = _least_squares(rest.T, rows, self._ridge)
+        self._columns = columns
+
+    def predict(self, known: Floats) -> Floats:
+        row = _least_squares((known - self._means)[None, :], self._columns, self._ridge)
+        return _filled(known, self._means + self._columns @ row[0])
+
+
+def _least_squares(rest: Floats, factors: Floats, ridge: float) -> Floats:
+    """For each row of ``rest`` the factors that fit its known cells best."""
+    known = np.isfinite(rest)
+    values = np.where(known, rest, 0.0)
+    squares = np.einsum("rc,ck,cl->rkl", known.astype(float), factors, factors)
+    squares += ridge * np.eye(factors.shape[1])
+    solved: Floats = np.linalg.solve(squares, (values @ factors)[:, :, None])[:, :, 0]
+    return solved
+
+
+class Gaussian:
+    """The mean of a row's unknown cells given its known ones, if rows are normally distributed.
+
+    ``ridge`` is added to the variances: how much a cell may be off by itself. ``shrink`` pulls the
+    covariances towards 0, for tables of few rows.
+    """
+
+    name = "gaussian"
+    _ROUNDS = 25
+
+    def __init__(self, ridge: float = 1e-4, shrink: float = 0.01) -> None:
+        self._ridge = ridge
+        self._shrink = shrink
+        self._means: Floats = np.empty(0)
+        self._covariance: Floats = np.empty((0, 0))
+
+    def fit(self, table: Floats) -> None:
+        means = column_means(table)
+        live = np.flatnonzero(np.isfinite(means))
+        mean, covariance = self._maximised(table[:, live], means[live])
+        self._means = means
+        self._means[live] = mean
+        self._covariance = np.zeros((len(means), len(means)))
+        self._covariance[np.ix_(live, live)] = covariance
+
+    def _maximised(self, table: Floats, mean: Floats) -> tuple[Floats, Floats]:
+        known = np.isfinite(table)
+        patterns, which = np.unique(known, axis=0, return_inverse=True)
+        groups = [
+            (np.flatnonzero(has), np.flatnonzero(~has), table[which == index])
+            for index, has in enumerate(patterns)
+        ]
+        size = table.shape[1]
+        variance = np.where(known, (np.where(known, table, mean) - mean) ** 2, 0.0).sum(axis=0)
+        covariance = np.diag(variance / np.maximum(known.sum(axis=0), 1) + self._ridge)
+        for _ in range(self._ROUNDS):
+            total, squares = np.zeros(size), np.zeros((size, size))
+            for has, lacks, rows in groups:
+                complete = np.where(np.isfinite(rows), rows, 0.0)
+                if len(lacks):
+                    gain, left = _regression(covariance, has, lacks)
+                    complete[:, lacks] = mean[lacks] + (rows[:, has] - mean[has]) @ gain
+                    squares[np.ix_(lacks, lacks)] += len(rows) * left
+                total += complete.sum(axis=0)
+                squares += complete.T @ complete
+            mean, before = total / len(table), covariance
+            covariance = self._shrunk(squares / len(table) - np.outer(mean, mean))
+            if np.abs(covariance - before).max() < 1e-3 * covariance.max():
+                break
+        return mean, covariance
+
+    def _shrunk(self, covariance: Floats) -> Floats:
+        diagonal = np.diag(np.diag(covariance))
+        mixed: Floats = (1 - self._shrink) * covariance + self._shrink * diagonal
+        mixed += self._ridge * np.eye(len(mixed))
+        return mixed
+
+    def predict(self, known: Floats) -> Floats:
+        live = np.isfinite(self._means)
+        has = np.flatnonzero(np.isfinite(known) & live)
+        lacks = np.flatnonzero(~np.isfinite(known) & live)
+        predicted = self._means.copy()
+        if len(has) and len(lacks):
+            gain, _ = _regression(self._covariance, has, lacks)
+            predicted[lacks] += (known[has] - self._means[has]) @ gain
+        return _filled(known, predicted)
+
+
+def _regression(
+    covariance: Floats, has: npt.NDArray[np.intp], lacks: npt.NDArray[np.intp]
+) -> tuple[Floats, Floats]:
+    """Slopes (has, lacks) of the unknown cells on the known ones, and what they leave open."""
+    between = covariance[np.ix_(has, lacks)]
+    if not len(has):
+        return between, covariance[np.ix_(lacks, lacks)]
+    gain = np.asarray(np.linalg.solve(covariance[np.ix_(has, has)], between), np.float64)
+    return gain, covariance[np.ix_(lacks, lacks)] - between.T @ gain

@@ -1,0 +1,106 @@
+"""What is left of a node while starts are chosen one after the other.
+
+What fits is the core's to say (``hrm.pipelines.core.feasibility``); what is chosen is counted at
+once, with what its estimates say, because the load that telemetry shows lags behind. Policies ask
+about many pairs of subtasks and GPUs in one call, so each need is looked up once.
+
+Source: LDWP + IAWP, algorithm 2; thresholds after admission are a repair (section 3.1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hrm.pipelines.core.feasibility import Caps, fits_gpu, gpu_need_mib, host_need_mib
+from hrm.pipelines.core.model import Device, GpuView, NodeView, ReadySubtask, Row, Start, SubtaskKey
+
+__all__ = ["Room", "row_on"]
+
+
+def row_on(row: Row, gpu: GpuView) -> Row:
+    """The row of the same work on ``gpu``, which may be of another model than the node's first."""
+    return row if row.gpu_model == gpu.model else row._replace(gpu_model=gpu.model)
+
+
+class Room:
+    """Invariant: everything in ``starts`` fits together."""
+
+    def __init__(self, view: NodeView, caps: Caps) -> None:
+        self._estimates = view.estimates
+        self._caps = caps
+        self._ready = {subtask.key: subtask for subtask in view.ready}
+        self.gpus = list(view.gpus)
+        """In the view's order, each as it will be with ``starts``."""
+        self.idle_cores = sorted(view.idle_cores)
+        self.memory_free_mib = view.memory_free_mib
+        self.starts: list[Start] = []
+        self._positions = {gpu.index: place for place, gpu in enumerate(self.gpus)}
+        self._needs_mib: dict[SubtaskKey, tuple[float, float]] = {}
+
+    def fits(self, subtask: ReadySubtask, device: Device, number: int) -> bool:
+        """True iff ``take`` with the same arguments would be right."""
+        if subtask.key not in self._ready or device not in subtask.devices:
+            return False
+        host_mib, gpu_mib = self._needs(subtask)
+        if host_mib > self.memory_free_mib:
+            return False
+        if device is Device.CPU:
+            return number in self.idle_cores
+        position = self._positions.get(number)
+        return position is not None and fits_gpu(self.gpus[position], gpu_mib, self._caps)
+
+    def could_fit(self, subtask: ReadySubtask, gpu: GpuView) -> bool:
+        """May it ever run on ``gpu``, if nothing else does?"""
+        return self._needs(subtask)[1] <= self._caps.gpu_memory_share * gpu.memory_mib
+
+    def wait_s(self, subtask: ReadySubtask, gpu: GpuView) -> float:
+        """Until it may start on ``gpu`` if nobody is before it, seconds."""
+        return 0.0 if fits_gpu(gpu, self._needs(subtask)[1], self._caps) else gpu.remaining_s
+
+    def work_s(self, row: Row, gpu: GpuView) -> float:
+        """What ``row`` adds to the time after which ``gpu`` is through, seconds.
+
+        A GPU that runs several at a time is through before the sum of their times: each counts with
+        the share of the GPU that it loads, at least one slot's. With one slot that is the sum.
+        """
+        row = row_on(row, gpu)
+        load = float(self._estimates.gpu_features(row)[0])
+        return self._estimates.run_s(row, Device.GPU) * max(load, 1.0 / self._caps.co_runners_max)
+
+    def take(self, subtask: ReadySubtask, device: Device, number: int) -> None:
+        """Choose this start, which ``fits``, and count what it takes."""
+        host_mib, gpu_mib = self._needs(subtask)
+        del self._ready[subtask.key]
+        self.memory_free_mib -= host_mib
+        if device is Device.CPU:
+            self.idle_cores.remove(number)
+        else:
+            position = self._positions[number]
+            self.gpus[position] = self._joined(self.gpus[position], subtask.row, gpu_mib)
+        self.starts.append(Start(subtask.key, device, number))
+
+    def left(self) -> list[ReadySubtask]:
+        """The ready subtasks that were not taken, in the view's order."""
+        return list(self._ready.values())
+
+    def _joined(self, gpu: GpuView, row: Row, gpu_mib: float) -> GpuView:
+        row = row_on(row, gpu)
+        load = float(self._estimates.gpu_features(row)[0])
+        return replace(
+            gpu,
+            running=(*gpu.running, row),
+            memory_used_mib=gpu.memory_used_mib + gpu_mib,
+            utilisation=min(1.0, gpu.utilisation + load),
+            remaining_s=max(gpu.remaining_s, self._estimates.run_s(row, Device.GPU)),
+        )
+
+    def _needs(self, subtask: ReadySubtask) -> tuple[float, float]:
+        """MiB of the host and of a GPU. Estimates do not change while starts are chosen."""
+        found = self._needs_mib.get(subtask.key)
+        if found is None:
+            gpu_mib = 0.0
+            if Device.GPU in subtask.devices:
+                gpu_mib = gpu_need_mib(subtask, self._estimates)
+            found = (host_need_mib(subtask, self._estimates), gpu_mib)
+            self._needs_mib[subtask.key] = found
+        return found

@@ -1,0 +1,131 @@
+"""Co-run scores: how badly would this subtask go with those on the GPU? Smaller is better.
+
+``cosine``    the paper's: mean cosine of the angle between its features and each of the others'. It
+              does not see magnitude: ten small loads and one large score alike.
+``overload``  what is wanted of each resource beyond all that there is, summed
+``learned``   the time that all of them are expected to lose, by observed co-runs (``Slowdowns``)
+``oracle``    a function that knows, for simulations
+
+An idle GPU scores 0. Source: LDWP + IAWP, section 3.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from hrm.pipelines.core.model import Estimates, Row
+from hrm.pipelines.policies.corun.predictors import Floats
+from hrm.pipelines.policies.corun.slowdowns import LOADS, Slowdowns
+
+__all__ = [
+    "CoRunScore",
+    "Cosine",
+    "KnowsSlowdowns",
+    "Learned",
+    "Oracle",
+    "Overload",
+    "cosine",
+    "joint_excess",
+]
+
+
+class CoRunScore(Protocol):
+    """Smaller is better, 0 for an idle GPU. ``beside``: the rows that run there."""
+
+    name: str
+
+    def score(self, row: Row, beside: Sequence[Row], estimates: Estimates) -> float: ...
+
+
+@runtime_checkable
+class KnowsSlowdowns(Protocol):
+    """Estimates that learn from co-runs, as ``Stdm`` does."""
+
+    slowdowns: Slowdowns
+
+
+def cosine(one: Floats, other: Floats) -> float:
+    """Of the angle between two vectors; 0 if one of them is 0."""
+    lengths = float(np.sqrt((one @ one) * (other @ other)))
+    return float(one @ other) / lengths if lengths > 0 else 0.0
+
+
+class Cosine:
+    """The paper's, on all eight features."""
+
+    name = "cosine"
+
+    def score(self, row: Row, beside: Sequence[Row], estimates: Estimates) -> float:
+        if not beside:
+            return 0.0
+        own = _features(estimates, row)
+        return sum(cosine(own, _features(estimates, other)) for other in beside) / len(beside)
+
+
+class Overload:
+    """Sum over resources of max(0, wanted - 1)."""
+
+    name = "overload"
+
+    def score(self, row: Row, beside: Sequence[Row], estimates: Estimates) -> float:
+        if not beside:
+            return 0.0
+        wanted = _loads(estimates, [row, *beside]).sum(axis=0)
+        return float(np.maximum(0.0, wanted - 1.0).sum())
+
+
+class Learned:
+    """What the newcomer loses beside the others, and what each of them loses by it.
+
+    ``slowdowns``: None takes those of the estimates, where they have some.
+    """
+
+    name = "learned"
+
+    def __init__(self, slowdowns: Slowdowns | None = None) -> None:
+        self._given = slowdowns
+        self._belief = Slowdowns()
+
+    def score(self, row: Row, beside: Sequence[Row], estimates: Estimates) -> float:
+        if not beside:
+            return 0.0
+        model = self._given
+        if model is None:
+            model = estimates.slowdowns if isinstance(estimates, KnowsSlowdowns) else self._belief
+        return joint_excess(model, _loads(estimates, [row, *beside]))
+
+
+def joint_excess(model: Slowdowns, loads: Floats) -> float:
+    """Slow-down that the first of ``loads`` (subtasks, loads) adds, its own and the others'."""
+    new, others = loads[0], loads[1:]
+    total = others.sum(axis=0)
+    own = np.concatenate([new[None, :], others, others])
+    beside = np.concatenate([total[None, :], total - others + new, total - others])
+    excess = model.excess(own, beside)
+    count = len(others)
+    # One that was alone until now had nothing to lose.
+    before = excess[count + 1 :].sum() if count > 1 else 0.0
+    return float(excess[: count + 1].sum() - before)
+
+
+class Oracle:
+    """``function(row, beside)`` is the truth, or as good as somebody knows it."""
+
+    name = "oracle"
+
+    def __init__(self, function: Callable[[Row, Sequence[Row]], float]) -> None:
+        self._function = function
+
+    def score(self, row: Row, beside: Sequence[Row], estimates: Estimates) -> float:
+        return self._function(row, beside) if beside else 0.0
+
+
+def _features(estimates: Estimates, row: Row) -> Floats:
+    return np.asarray(estimates.gpu_features(row), np.float64)
+
+
+def _loads(estimates: Estimates, rows: Sequence[Row]) -> Floats:
+    return np.stack([_features(estimates, row)[:LOADS] for row in rows])

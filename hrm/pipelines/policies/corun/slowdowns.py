@@ -1,0 +1,110 @@
+"""How much slower does it run beside those? A regression on what the manager has seen itself.
+
+The excess of a subtask over its time alone is taken to be linear in what the others load (they use
+what it would), in the product of both loads, and in the overload, what both want beyond all that
+the device has. The weights start at a belief (a device that is wanted 1.5 times takes 1.5 times as
+long, and caches suffer a little from any partner) and move with every co-run that ends: ridge
+regression towards the belief, exact after each observation, with forgetting.
+
+Limits: linear, symmetric in who came first, and no better than the loads that it is told.
+
+Source: LDWP + IAWP, section 3.4, the co-run score ``learned``; ridge after
+Hoerl and Kennard (1970).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hrm.pipelines.core.model import CO_RUN_FEATURES
+from hrm.pipelines.policies.corun.predictors import Floats
+
+__all__ = ["LOADS", "Slowdowns"]
+
+LOADS = len(CO_RUN_FEATURES) - 1
+"""The features that are loads: all but the size, which is last."""
+
+_OVERLOAD = (0.6, 0.0, 0.2, 0.0, 0.4, 0.1, 0.1)
+_PARTNER = (0.0, 0.0, 0.05, 0.0, 0.05, 0.0, 0.0)
+_MOST = 10.0
+
+
+class Slowdowns:
+    """``strength``: how many observations the belief weighs. ``memory``: how many are remembered.
+
+    ``overload`` and ``partner`` are the belief, one weight for each load.
+    """
+
+    def __init__(
+        self,
+        strength: float = 1.0,
+        memory: int = 10_000,
+        overload: tuple[float, ...] = _OVERLOAD,
+        partner: tuple[float, ...] = _PARTNER,
+    ) -> None:
+        nothing = np.zeros(len(overload))
+        self._belief = np.concatenate([[0.0], partner, nothing, overload])
+        self._keep = 1.0 - 1.0 / memory
+        self._strength = strength
+        self._squares: Floats = np.zeros((len(self._belief), len(self._belief)))
+        self._moments: Floats = np.zeros(len(self._belief))
+        self._weights: Floats | None = self._belief
+        self.observed = 0
+
+    def excess(self, own: Floats, beside: Floats) -> Floats:
+        """(slow-down - 1) of loads ``own`` beside the summed loads ``beside``, both (cases, loads).
+
+        Not bounded: meant for comparing. Without anybody beside there is no such question.
+        """
+        values: Floats = _terms(own, beside) @ self._fitted()
+        return values
+
+    def slowdown(self, own: Floats, beside: Floats) -> float:
+        """Time of ``own`` (loads,) beside ``beside`` (others, loads) over its time alone, >= 1."""
+        if not len(beside):
+            return 1.0
+        excess = float(self.excess(own[None, :], beside.sum(axis=0)[None, :])[0])
+        return 1.0 + min(_MOST, max(0.0, excess))
+
+    def observe(self, own: Floats, beside: Floats, slowdown: float) -> None:
+        """A run of loads ``own`` beside the sum ``beside``, both (loads,), took so much longer."""
+        terms = _terms(own[None, :], beside[None, :])[0]
+        # One that hung for a minute must not outweigh a hundred that did not.
+        excess = min(_MOST, max(-0.5, slowdown - 1.0))
+        self._squares = self._keep * self._squares + np.outer(terms, terms)
+        self._moments = self._keep * self._moments + terms * (excess - terms @ self._belief)
+        self._weights = None
+        self.observed += 1
+
+    def _fitted(self) -> Floats:
+        if self._weights is None:
+            squares = self._squares + self._strength * np.eye(len(self._belief))
+            self._weights = self._belief + np.linalg.solve(squares, self._moments)
+        return self._weights
+
+    def state(self) -> dict[str, Floats]:
+        """What ``restore`` takes."""
+        return {
+            "squares": self._squares,
+            "moments": self._moments,
+            "observed": np.array([float(self.observed)]),
+        }
+
+    def restore(self, state: dict[str, Floats]) -> None:
+        """Go on from ``state``.
+
+        Raises:
+            ValueError: it is of other shapes, or not finite.
+        """
+        for name, own in (("squares", self._squares), ("moments", self._moments)):
+            if state[name].shape != own.shape or not np.isfinite(state[name]).all():
+                raise ValueError(f"{name} of the slow-downs are not finite and {own.shape}")
+        self._squares = np.asarray(state["squares"], np.float64)
+        self._moments = np.asarray(state["moments"], np.float64)
+        self.observed = int(state["observed"][0])
+        self._weights = None
+
+
+def _terms(own: Floats, beside: Floats) -> Floats:
+    overload = np.maximum(0.0, own + beside - 1.0)
+    return np.concatenate([np.ones((len(own), 1)), beside, own * beside, overload], axis=1)

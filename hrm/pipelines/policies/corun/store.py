@@ -1,0 +1,150 @@
+"""Estimates in a file: what was learned can outlive who has learned it; nothing in it is code.
+
+One ``.npz`` without pickles: arrays, and a line of JSON with a version, the names of the metrics,
+the scales of memory and the rows. A file of other metrics is refused; memory that was measured
+against other scales is converted; the predictor is fitted anew from the cells.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hrm.durable import write_durably
+from hrm.errors import InvalidRequest
+from hrm.pipelines.core.model import SIZE_BUCKETS_MB, Device, Row
+from hrm.pipelines.policies.corun.estimates import ROWS_MAX, Entry, Stdm
+from hrm.pipelines.policies.corun.metrics import COLUMN, METRICS
+
+__all__ = ["dump_estimates", "load_estimates", "save_estimates", "write_estimates"]
+
+_VERSION = 2
+_DEVICES = (Device.CPU, Device.GPU)
+
+
+def save_estimates(path: Path, estimates: Stdm) -> None:
+    """Write ``path``, whole or not at all."""
+    write_estimates(path, dump_estimates(estimates))
+
+
+def write_estimates(path: Path, content: bytes) -> None:
+    """Write what ``dump_estimates`` made into ``path``, whole or not at all."""
+    write_durably(path, content)
+
+
+def dump_estimates(estimates: Stdm) -> bytes:
+    """The content of a file, as of now."""
+    entries = estimates.entries
+    meta = {
+        "version": _VERSION,
+        "metrics": METRICS,
+        "memory_mib": estimates.memory_scale_mib,
+        "gpu_memory_mib": {
+            model: estimates.gpu_memory_scale_mib(model)
+            for model in sorted({row.gpu_model for row in entries})
+        },
+        "rows": [list(row) for row in entries],
+        "devices": {
+            kind: sorted(device.value for device in devices)
+            for kind, devices in estimates.devices.items()
+        },
+        "declared_mib": estimates.declared_mib,
+    }
+    shape = (len(entries), len(METRICS))
+    runs = np.full((len(entries), len(_DEVICES), 2), np.nan)
+    for index, entry in enumerate(entries.values()):
+        for number, device in enumerate(_DEVICES):
+            if device in entry.runs:
+                runs[index, number] = entry.runs[device]
+    state = {f"slowdowns_{name}": array for name, array in estimates.slowdowns.state().items()}
+    content = io.BytesIO()
+    np.savez(
+        content,
+        meta=np.array(json.dumps(meta)),
+        values=np.array([entry.values for entry in entries.values()]).reshape(shape),
+        counts=np.array([entry.counts for entry in entries.values()]).reshape(shape),
+        runs=runs,
+        **state,  # type: ignore[arg-type]
+    )
+    return content.getvalue()
+
+
+def load_estimates(path: Path, estimates: Stdm) -> None:
+    """Add to the fresh ``estimates`` what ``save_estimates`` wrote.
+
+    Raises:
+        InvalidRequest: no such file, a damaged one, or one of other metrics; nothing was added.
+    """
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            meta = json.loads(str(file["meta"]))
+            if meta["version"] != _VERSION or tuple(meta["metrics"]) != METRICS:
+                raise ValueError("it was written for other metrics or by another version")
+            entries = _entries(meta["rows"], file["values"], file["counts"], file["runs"])
+            devices = {
+                str(kind): frozenset(Device(value) for value in values)
+                for kind, values in meta["devices"].items()
+            }
+            _rescale(entries, meta, estimates)
+            declared = {str(kind): int(mib) for kind, mib in meta["declared_mib"].items()}
+            names = ("squares", "moments", "observed")
+            estimates.slowdowns.restore({name: file[f"slowdowns_{name}"] for name in names})
+    except Exception as error:
+        raise InvalidRequest(
+            f"{path} holds no estimates of subtasks: {type(error).__name__}: {error}; remove it, "
+            f"and they are learned anew"
+        ) from error
+    estimates.adopt(entries, devices, declared)
+
+
+def _rescale(entries: dict[Row, Entry], meta: dict[str, Any], estimates: Stdm) -> None:
+    """The node may have another share of memory now, and a card of one name another size."""
+    host = _ratio(meta["memory_mib"], estimates.memory_scale_mib)
+    for row, entry in entries.items():
+        stored_mib = meta["gpu_memory_mib"][row.gpu_model]
+        entry.values[COLUMN["memory"]] *= host
+        entry.values[COLUMN["gpu_memory"]] *= _ratio(
+            stored_mib, estimates.gpu_memory_scale_mib(row.gpu_model)
+        )
+
+
+def _ratio(stored_mib: object, own_mib: float) -> float:
+    if not isinstance(stored_mib, int | float) or not 0.0 < stored_mib < math.inf:
+        raise ValueError(f"a scale of memory is {stored_mib!r}")
+    return stored_mib / own_mib
+
+
+def _entries(
+    rows: list[list[object]],
+    values: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    counts: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    runs: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+) -> dict[Row, Entry]:
+    if len(rows) > ROWS_MAX:
+        raise ValueError(f"it has {len(rows)} rows, at most {ROWS_MAX} are kept")
+    shape = (len(rows), len(METRICS))
+    if values.shape != shape or counts.shape != shape or runs.shape != (len(rows), 2, 2):
+        raise ValueError(f"arrays of {values.shape}, {counts.shape}, {runs.shape} for {shape}")
+    if np.isinf(values).any() or (values < 0).any() or not np.isfinite(counts).all():
+        raise ValueError("a cell is no number from 0 on")
+    if np.isinf(runs).any() or (runs < 0).any():
+        raise ValueError("a time is no number from 0 on")
+    found: dict[Row, Entry] = {}
+    for index, (kind, bucket, model) in enumerate(rows):
+        if not isinstance(bucket, int) or not 0 <= bucket <= len(SIZE_BUCKETS_MB):
+            raise ValueError(f"there is no bucket of sizes {bucket!r}")
+        found[Row(str(kind), bucket, str(model))] = Entry(
+            values=np.array(values[index], np.float64),
+            counts=np.array(counts[index], np.float64),
+            runs={
+                device: (float(runs[index, number, 0]), int(runs[index, number, 1]))
+                for number, device in enumerate(_DEVICES)
+                if not np.isnan(runs[index, number]).any()
+            },
+        )
+    return found

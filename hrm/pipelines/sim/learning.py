@@ -1,0 +1,248 @@
+"""The simulated cluster as a world to learn in: it stops at every decision of the cluster policy.
+
+``environment(...)`` is what ``hrm.learn.ldwp`` names. ``reset(seed)`` draws a run and answers with
+its first decision, ``step(node)`` places that task and goes on to the next; with -1 the task stays
+in the queue and is asked about again when something has happened. The same seed is the same
+cluster, arrivals, sizes and failures, whatever is decided.
+
+Two kinds. ``nodes=11`` is the paper's cluster with rates of 30 to 70 a minute, for a network with
+one output a node. ``nodes=random`` draws, for a network that has to serve any cluster, 3 to 64
+nodes of any mix of types, rates between 0.4 and 1.1 times what such a cluster can do at most, a
+world of interference, and in half of the runs nodes that join, leave or fail. Such a run has as
+many tasks for each node as the other kind, so that it is about as long: in a short one a large
+cluster is never full.
+
+Nothing is shared with tests but the code: which seeds are for what is ``hrm.learn.environment``'s.
+
+Source: LDWP + IAWP, section 7.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hrm.core.vocabulary.model import NodeName
+from hrm.errors import InvalidConfig
+from hrm.pipelines.core import cluster_messages as cm
+from hrm.pipelines.core.model import Choice, ClusterView, TaskId, TaskSpec
+from hrm.pipelines.core.table import Mask
+from hrm.pipelines.sim import profiles as tables
+from hrm.pipelines.sim.interference import WORLDS
+from hrm.pipelines.sim.policies import policies
+from hrm.pipelines.sim.run import Simulation
+from hrm.pipelines.sim.scenario import (
+    NODE_TYPES,
+    SATURATION_PER_MIN,
+    WORKERS,
+    Change,
+    Scenario,
+    Worker,
+    workers,
+)
+
+__all__ = ["Decision", "Ended", "LearningEnvironment", "Step", "draw", "environment"]
+
+NODES_LEAST, NODES_MOST = 3, 64
+LOAD_LEAST, LOAD_MOST = 0.4, 1.1
+TASKS_MOST = 2_000
+"""Of a drawn cluster, however large it is."""
+FIXED_RATES_PER_MIN = (30.0, 70.0)
+
+
+class Decision(NamedTuple):
+    """The head of the queue, the cluster, and (nodes,) who may take it; at least one may."""
+
+    task: TaskSpec
+    view: ClusterView
+    fits: Mask
+
+
+class Ended(NamedTuple):
+    """A task that ended at ``at`` seconds, ``response_s`` after it was submitted."""
+
+    task_id: TaskId
+    at: float
+    response_s: float
+    ok: bool
+
+
+class Step(NamedTuple):
+    """What happened between two decisions; ``decision`` None: the trace is over (a truncation)."""
+
+    decision: Decision | None
+    ended: tuple[Ended, ...]
+    terminal: bool = False
+
+
+class _Asked:
+    """A ``ClusterPolicy`` that waits until somebody has answered for it."""
+
+    name = "asked"
+
+    def __init__(self) -> None:
+        self.question: Decision | None = None
+        self.answer: tuple[TaskId, int] | None = None
+        self.ends: list[Ended] = []
+
+    def choose(self, task: TaskSpec, view: ClusterView, fits: Mask) -> Choice:
+        if self.answer is not None and self.answer[0] == task.task_id:
+            node, self.answer = self.answer[1], None
+            return Choice(node=node, why="told")
+        self.question = Decision(task, view, fits)
+        return Choice(node=-1, why="nobody has decided yet")
+
+    def ended(self, task_id: TaskId, *, now: float, response_s: float, ok: bool) -> None:
+        self.ends.append(Ended(task_id, now, response_s, ok))
+
+
+class LearningEnvironment:
+    """``reset`` and ``step``, see the module."""
+
+    def __init__(
+        self,
+        *,
+        nodes: int | None,
+        tasks: int,
+        world: str | None,
+        node_policy: str,
+        table: tables.Profiles,
+    ) -> None:
+        self._nodes = nodes
+        self._tasks = tasks
+        self._world = world
+        self._node_policy = node_policy
+        self._table = table
+        self._asked = _Asked()
+        self._run: Simulation | None = None
+
+    def reset(self, seed: int) -> Decision:
+        scenario = draw(
+            seed, table=self._table, nodes=self._nodes, tasks=self._tasks, world=self._world
+        )
+        self._asked = _Asked()
+        made = policies("random", self._node_policy, scenario, policy=self._asked)
+        self._run = Simulation(scenario, made)
+        decision = self._go_on().decision
+        assert decision is not None
+        return decision
+
+    def step(self, node: int) -> Step:
+        """Place the task of the last decision on row ``node`` of its view, and go on; -1: it
+        waits."""
+        run, asked = self._run, self._asked
+        assert run is not None and asked.question is not None
+        asked.answer = asked.question.task.task_id, node
+        asked.question = None
+        run.tell(cm.ClusterTicked(now=run.queue.now))
+        return self._go_on()
+
+    def _go_on(self) -> Step:
+        run, asked = self._run, self._asked
+        assert run is not None
+        while asked.question is None and run.step():
+            pass
+        ends, asked.ends = tuple(asked.ends), []
+        return Step(asked.question, ends)
+
+
+def draw(
+    seed: int, *, table: tables.Profiles, nodes: int | None, tasks: int, world: str | None
+) -> Scenario:
+    """The run of a seed. ``nodes`` None: any cluster; ``world`` None: any of them.
+
+    ``tasks``: of a cluster of that many nodes; of a drawn one, what eleven nodes would have.
+    """
+    rng = np.random.default_rng([seed, 0x1EA2])
+    drawn_world = str(rng.choice(("measured", "measured", "overload", "none")))
+    if nodes is not None:
+        return Scenario(
+            profiles=table,
+            rate_per_min=float(rng.uniform(*FIXED_RATES_PER_MIN)),
+            tasks=tasks,
+            workers=workers(nodes),
+            world=world or "measured",
+            seed=seed,
+        )
+    count = round(float(np.exp(rng.uniform(np.log(NODES_LEAST), np.log(NODES_MOST)))))
+    shares = rng.dirichlet(np.ones(len(NODE_TYPES)))
+    types = rng.choice(sorted(NODE_TYPES), size=count, p=shares)
+    cluster = tuple(
+        Worker(NodeName(f"worker-{place + 1}"), NODE_TYPES[str(one)])
+        for place, one in enumerate(types)
+    )
+    power = sum(worker.type.gpus for worker in cluster)
+    most = SATURATION_PER_MIN * power / sum(NODE_TYPES[one].gpus for one in WORKERS)
+    rate = float(rng.uniform(LOAD_LEAST, LOAD_MOST)) * most
+    tasks = min(max(1, tasks * count // len(WORKERS)), TASKS_MOST)
+    return Scenario(
+        profiles=table,
+        rate_per_min=rate,
+        tasks=tasks,
+        workers=cluster,
+        changes=_changes(rng, cluster, 60.0 * tasks / rate),
+        world=world or drawn_world,
+        seed=seed,
+    )
+
+
+def _changes(
+    rng: np.random.Generator, cluster: tuple[Worker, ...], span_s: float
+) -> tuple[Change, ...]:
+    """In half of the runs, up to a quarter of the nodes change in the middle of the run."""
+    if rng.random() < 0.5:
+        return ()
+    found = []
+    most = max(1, len(cluster) // 4)
+    chosen = rng.permutation(len(cluster))[: int(rng.integers(1, most + 1))]
+    for number, place in enumerate(sorted(int(one) for one in chosen)):
+        at_s = float(rng.uniform(0.2, 0.8)) * span_s
+        what = str(rng.choice(("join", "leave", "fail")))
+        worker = cluster[place]
+        if what == "join":
+            kind = NODE_TYPES[str(rng.choice(sorted(NODE_TYPES)))]
+            worker = Worker(NodeName(f"worker-{len(cluster) + number + 1}"), kind)
+        found.append(Change(at_s, what, worker))
+    return tuple(sorted(found, key=lambda one: one.at_s))
+
+
+def environment(**options: Any) -> LearningEnvironment:
+    """From options as text: ``nodes`` (a number, or ``random``), ``tasks``, ``world``,
+    ``node_policy``, ``profiles`` (a file).
+
+    Raises:
+        InvalidConfig: an option is unknown or means nothing.
+    """
+    known = {
+        "nodes": "random",
+        "tasks": "1000",
+        "world": "",
+        "node_policy": "iawp:guarded",
+        "profiles": "",
+    }
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise InvalidConfig(
+            f"the simulated cluster has no option {unknown[0]!r}; it has {', '.join(known)}"
+        )
+    given = {**known, **options}
+    try:
+        nodes = None if given["nodes"] == "random" else int(given["nodes"])
+        tasks = int(given["tasks"])
+    except ValueError as error:
+        raise InvalidConfig(f"nodes and tasks are whole numbers: {error}") from error
+    if tasks < 1 or (nodes is not None and nodes < 1) or given["world"] not in ("", *WORLDS):
+        raise InvalidConfig(
+            f"nodes={given['nodes']}, tasks={tasks}, world={given['world']}: give at least one "
+            f"node and task, and one of the worlds {', '.join(WORLDS)}"
+        )
+    table = tables.load(Path(given["profiles"]) if given["profiles"] else None)
+    return LearningEnvironment(
+        nodes=nodes,
+        tasks=tasks,
+        world=given["world"] or None,
+        node_policy=given["node_policy"],
+        table=table,
+    )

@@ -1,0 +1,99 @@
+"""Policies of both stages by name, as a simulated run wants them.
+
+All of one run share one kind of estimates, one feasibility rule and one set of caps. Learned
+cluster policies decide under their host, whose clock stands still here: a decision over its budget
+would make a run depend on the machine. Decision times are measured beside (``run``).
+
+A node policy may carry a co-run score: ``iawp:cosine``, ``iawp:overload``, ``iawp:learned`` or
+``iawp:oracle``; the oracle knows the slow-downs of the world and is no policy that one could have.
+``:guarded`` behind it turns on ``tail_guard`` and ``steal``, which the paper does not have: a core
+leaves to a GPU what a GPU would end sooner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hrm.pipelines.core.model import ClusterPolicy, LearningEstimates, NodePolicy, Row
+from hrm.pipelines.policies import cluster as cluster_policies
+from hrm.pipelines.policies import corun
+from hrm.pipelines.policies.corun.told import ToldStdm
+from hrm.pipelines.sim.interference import World
+from hrm.pipelines.sim.run import Policies
+from hrm.pipelines.sim.scenario import Scenario, Worker
+from hrm.pipelines.sim.worker import REPORT_S
+from hrm.policies.guard import Mode
+
+__all__ = ["policies"]
+
+
+def policies(
+    cluster: str,
+    node: str,
+    scenario: Scenario,
+    *,
+    policy: ClusterPolicy | None = None,
+    weights: Path | None = None,
+    known: bool = True,
+) -> Policies:
+    """The two of these names for one run.
+
+    Args:
+        policy: instead of the one called ``cluster``.
+        weights: a directory of models beside those that ship.
+        known: estimates begin with some history.
+
+    Raises:
+        InvalidConfig: there is no policy of a name.
+        NotFound: a learned one has no model.
+    """
+    if policy is None:
+        policy = cluster_policies.load(
+            cluster,
+            rng=np.random.default_rng([scenario.seed, 0xC1]),
+            state_dir=weights,
+            mode=Mode.ON,
+            heartbeat_s=REPORT_S,
+            clock_s=lambda: 0.0,
+        )
+    truth = scenario.truth
+    gpu_memory = {one.type.gpu_model: one.type.gpu_memory_mib for one in scenario.all_workers}
+
+    def node_policy(worker: Worker) -> NodePolicy:
+        name, options = corun.parse(node)
+        rng = np.random.default_rng([scenario.seed, 0xD2, *str(worker.name).encode()])
+        if options.get("score") == "oracle":
+            options["truth"] = _Loss(truth)
+        return corun.load(name, rng=rng, **options)
+
+    def estimates() -> LearningEstimates:
+        return ToldStdm(
+            corun.Stdm(
+                memory_mib=max(one.type.memory_mib for one in scenario.all_workers),
+                gpu_memory_mib={model: float(mib) for model, mib in gpu_memory.items()},
+            )
+        )
+
+    return Policies(
+        cluster_name=cluster,
+        node_name=node,
+        cluster=policy,
+        node=node_policy,
+        estimates=estimates,
+        known=known,
+    )
+
+
+class _Loss:
+    """What all on a GPU lose together when one more joins, in runs' worth of time."""
+
+    def __init__(self, truth: World) -> None:
+        self._truth = truth
+
+    def __call__(self, row: Row, beside: Sequence[Row]) -> float:
+        others = tuple(other.kind for other in beside)
+        after = self._truth.slowdowns(row.gpu_model, (row.kind, *others))
+        return sum(after) - sum(self._truth.slowdowns(row.gpu_model, others)) - 1.0

@@ -1,0 +1,325 @@
+"""One run of pipeline tasks on a simulated cluster: the production cores in virtual time.
+
+``PipelineCluster`` places tasks, a ``PipelineNode`` on every worker starts subtasks; both are the
+ones that run in production, with the same policies and the same estimates. Simulated are the
+machines (``machine``), the network (a task's input goes over its node's link), telemetry (means
+over the last second, reported every 4 s), and what costs time around the work:
+
+- a decision of the cluster policy holds the manager for ``DECISION_S``, one after the other, which
+  is the budget of a decision, above what any policy here takes;
+- a start on a node costs ``START_S``;
+- a run that is also a profile takes 4 s longer for each of the two metrics (table 3).
+
+What policies know comes from estimates. They begin with a few finished runs of each row and with
+profiled loads, both with the error that table 3 gives for profiles of 4 s (``warm``), or knowing
+nothing; from then on they hear of every run that ends. They never see the truth.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hrm.core.vocabulary.model import NodeName
+from hrm.pipelines.core import cluster_messages as cm
+from hrm.pipelines.core import node_messages as nm
+from hrm.pipelines.core.cluster import PipelineCluster
+from hrm.pipelines.core.model import (
+    Choice,
+    ClusterPolicy,
+    ClusterView,
+    LearningEstimates,
+    NodePolicy,
+    SubtaskKey,
+    SubtaskSpec,
+    TaskId,
+    TaskSpec,
+)
+from hrm.pipelines.core.node_messages import TaskOutcome
+from hrm.pipelines.sim.beliefs import warm
+from hrm.pipelines.sim.machine import Totals
+from hrm.pipelines.sim.measures import WARM_UP, Result, Span, balance, load_of, node_use
+from hrm.pipelines.sim.scenario import Change, Scenario, Work, Worker, arrivals
+from hrm.pipelines.sim.worker import REPORT_S, TELEMETRY_S, SimulatedWorker
+
+__all__ = ["Policies", "Simulation", "simulate"]
+
+DECISION_S = 0.001
+LATENCY_S = 0.0005
+LOST_AFTER_S = 15.0
+BALANCE_S = 10.0
+DRAIN_LIMIT_S = 7_200.0
+"""A run ends that long after the last arrival, whatever is left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
+    """What decides. ``node`` and ``estimates`` make one object for each node and the manager."""
+
+    cluster_name: str
+    node_name: str
+    cluster: ClusterPolicy
+    node: Callable[[Worker], NodePolicy]
+    estimates: Callable[[], LearningEstimates]
+    known: bool = True
+    """Estimates begin ``warm``."""
+
+
+class _Timed:
+    """A cluster policy, with the wall-clock time of its decisions."""
+
+    def __init__(self, inner: ClusterPolicy) -> None:
+        self.inner = inner
+        self.name = inner.name
+        self.micros: list[float] = []
+
+    def choose(self, task: TaskSpec, view: ClusterView, fits: Any) -> Choice:
+        began = time.perf_counter_ns()
+        choice = self.inner.choose(task, view, fits)
+        self.micros.append((time.perf_counter_ns() - began) / 1e3)
+        return choice
+
+    def ended(self, task_id: TaskId, *, now: float, response_s: float, ok: bool) -> None:
+        self.inner.ended(task_id, now=now, response_s=response_s, ok=ok)
+
+
+class _Queue:
+    """Virtual time and a hash of what happened."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.events = 0
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._planned = 0
+        self._hash = hashlib.sha256()
+
+    def at(self, at_s: float, action: Callable[..., None], *arguments: Any) -> None:
+        self._planned += 1
+        heapq.heappush(self._heap, (max(at_s, self.now), self._planned, action, arguments))
+
+    def step(self) -> bool:
+        if not self._heap:
+            return False
+        self.now, _, action, arguments = heapq.heappop(self._heap)
+        action(*arguments)
+        return True
+
+    def say(self, what: str) -> None:
+        self.events += 1
+        self._hash.update(f"{self.now:.6f} {what}\n".encode())
+
+    def hash(self) -> str:
+        return self._hash.hexdigest()
+
+
+class Simulation:
+    """A run that can be stepped: ``simulate`` runs one to its end, training steps by decisions."""
+
+    def __init__(self, scenario: Scenario, policies: Policies, work: Work | None = None) -> None:
+        self.scenario = scenario
+        self.policies = policies
+        self.work = work or arrivals(scenario)
+        self.queue = _Queue()
+        self.rng = np.random.default_rng([scenario.seed, 0xCE11])
+        self.truth = scenario.truth
+        estimates = policies.estimates()
+        if policies.known:
+            for model in sorted({one.type.gpu_model for one in scenario.all_workers}):
+                warm(estimates, scenario.profiles, model)
+        self.timed = _Timed(policies.cluster)
+        self.cluster = PipelineCluster(self.timed, estimates)
+        self.nodes: dict[NodeName, SimulatedWorker] = {}
+        self.left: list[SimulatedWorker] = []
+        self.ended: list[tuple[float, str, float, float]] = []
+        self.failed = 0
+        self.over = False
+        self._samples: list[tuple[float, float, float]] = []
+        self._uses: dict[NodeName, Totals] = {}
+        self._manager_free_s = 0.0
+        self._specs = {
+            SubtaskKey(task.task_id, one.name): (one, task)
+            for task in self.work.tasks
+            for one in task.pipeline.subtasks
+        }
+        for worker in scenario.workers:
+            self.join(worker)
+        for change in scenario.changes:
+            self.queue.at(change.at_s, self._change, change)
+        for at_s, task in zip(self.work.arrives_s, self.work.tasks, strict=True):
+            self.queue.at(at_s, self._arrive, task)
+        self.queue.at(BALANCE_S, self._sample)
+        self._limit_s = self.work.arrives_s[-1] + DRAIN_LIMIT_S
+        self.spans: list[Span] = []
+        self.queue.at(WARM_UP * self.work.arrives_s[-1], self._spans_begin)
+        self.queue.at(self.work.arrives_s[-1], self._spans_end)
+
+    def subtask(self, key: SubtaskKey) -> tuple[SubtaskSpec, TaskSpec]:
+        return self._specs[key]
+
+    @property
+    def undecided(self) -> bool:
+        """There may be a decision yet, for which the manager wants to know of the nodes."""
+        return self.queue.now <= self.work.arrives_s[-1] or bool(self.cluster.queue)
+
+    def step(self) -> bool:
+        """Let the next thing happen; False: the run is over."""
+        if self.over or self.queue.now > self._limit_s:
+            return False
+        return self.queue.step()
+
+    def tell(self, event: cm.ClusterEvent) -> None:
+        """The manager hears of it, and what it wants is done."""
+        for command in self.cluster.handle(event):
+            if isinstance(command, cm.PlaceTask):
+                self._place(command)
+            elif isinstance(command, cm.FinishTask):
+                self._finish(command)
+            elif isinstance(command, cm.CancelTask):
+                node = self.nodes.get(command.node)
+                if node is not None:
+                    node.handle(
+                        nm.TaskWithdrawn(
+                            now=self.queue.now,
+                            task_id=command.task_id,
+                            attempt=command.attempt,
+                            why=command.why,
+                        )
+                    )
+
+    # --- nodes come and go --------------------------------------------------------------------
+
+    def join(self, worker: Worker) -> None:
+        node = self.nodes[worker.name] = SimulatedWorker(self, worker, self.policies)
+        now = self.queue.now
+        self._uses[worker.name] = node.begin
+        load = node.core.load(now)
+        self.tell(cm.NodeJoined(now=now, capacity=node.capacity, load=load))
+        # Nodes report out of step, as real ones do.
+        phase = REPORT_S * (1.0 + (len(self.nodes) * 0.618) % 1.0)
+        self.queue.at(now + phase - TELEMETRY_S, node.look)
+        self.queue.at(now + phase, node.report)
+
+    def gone(self, node: SimulatedWorker) -> None:
+        """Empty or dead: the manager forgets it."""
+        node.alive = False
+        self.left.append(self.nodes.pop(node.worker.name))
+        self.tell(cm.NodeLost(now=self.queue.now, name=node.worker.name, why="it left"))
+
+    def _change(self, change: Change) -> None:
+        name = change.worker.name
+        self.queue.say(f"{name} {change.what}")
+        if change.what == "join":
+            self.join(change.worker)
+            return
+        node = self.nodes.get(name)
+        if node is None:
+            return
+        if change.what == "leave":
+            node.draining = True
+            self.tell(cm.NodeDraining(now=self.queue.now, name=name))
+            node.handle(nm.DrainAsked(now=self.queue.now))
+        else:
+            node.alive = False
+            self.queue.at(self.queue.now + LOST_AFTER_S, self._lost, node)
+
+    def _lost(self, node: SimulatedWorker) -> None:
+        if self.nodes.get(node.worker.name) is node:
+            self.gone(node)
+
+    # --- tasks --------------------------------------------------------------------------------
+
+    def _arrive(self, task: TaskSpec) -> None:
+        self.tell(cm.TaskSubmitted(now=self.queue.now, task=task))
+
+    def _place(self, command: cm.PlaceTask) -> None:
+        now = self.queue.now
+        self._manager_free_s = max(now, self._manager_free_s) + DECISION_S
+        node = self.nodes[command.node]
+        self.queue.say(f"{command.task.task_id} to {command.node}")
+        arrives_s = node.machine.receive(self._manager_free_s + LATENCY_S, command.task.size_mb)
+        self.queue.at(arrives_s, node.place, command.task, command.attempt)
+
+    def _finish(self, command: cm.FinishTask) -> None:
+        now = self.queue.now
+        self.queue.say(f"{command.task_id} {command.outcome.value}")
+        if command.outcome is TaskOutcome.DONE:
+            task = self.cluster.ended[command.task_id].spec
+            ideal_s = self.work.least_s(task)
+            self.ended.append((now, str(command.node), command.response_s, ideal_s))
+        else:
+            self.failed += 1
+        self.over = len(self.ended) + self.failed == len(self.work.tasks)
+
+    # --- measuring ----------------------------------------------------------------------------
+
+    def _sample(self) -> None:
+        """Equations 7 to 10 over the last ten seconds, of the nodes that were there throughout."""
+        if self.over:
+            return
+        now, uses = self.queue.now, []
+        for name, node in self.nodes.items():
+            after = node.machine.totals(now)
+            before = self._uses.get(name)
+            if before is not None and before.at_s < now - BALANCE_S / 2 and node.alive:
+                uses.append(node_use(node.machine, before, after))
+            self._uses[name] = after
+        if uses:
+            loads = np.minimum(1.0, load_of(uses))
+            self._samples.append((now, balance(loads), float(loads.mean())))
+        self.queue.at(now + BALANCE_S, self._sample)
+
+    def _spans_begin(self) -> None:
+        for node in self.nodes.values():
+            node.begin = node.machine.totals(self.queue.now)
+
+    def _spans_end(self) -> None:
+        for node in (*self.nodes.values(), *self.left):
+            after, before = node.machine.totals(self.queue.now), node.begin
+            self.spans.append(
+                Span(
+                    worker=str(node.worker.name),
+                    type=node.worker.type.name,
+                    used_s=sum(after.gpu_used_s) - sum(before.gpu_used_s),
+                    busy_s=sum(after.gpu_busy_s) - sum(before.gpu_busy_s),
+                    work_s=sum(after.gpu_work_s) - sum(before.gpu_work_s),
+                    gpu_s=(after.at_s - before.at_s) * len(node.machine.gpus),
+                )
+            )
+
+    def result(self) -> Result:
+        """What there is to say; after the run is over."""
+        nodes = (*self.nodes.values(), *self.left)
+        host: Any = getattr(self.policies.cluster, "host", None)
+        fallbacks = sum(host.status(self.queue.now).fallbacks.values()) if host else 0
+        return Result(
+            cluster_policy=self.policies.cluster_name,
+            node_policy=self.policies.node_name,
+            seed=self.scenario.seed,
+            rate_per_min=self.scenario.rate_per_min,
+            tasks=len(self.work.tasks),
+            arrived_s=self.work.arrives_s[-1],
+            ended=self.ended,
+            failed=len(self.work.tasks) - len(self.ended),
+            spans=self.spans,
+            balance=self._samples,
+            decision_us=self.timed.micros,
+            fallbacks=self.cluster.policy_faults + fallbacks,
+            refused=sum(node.core.refused for node in nodes),
+            retries=sum(node.retries for node in nodes),
+            events=self.queue.events,
+            log_hash=self.queue.hash(),
+        )
+
+
+def simulate(scenario: Scenario, policies: Policies, work: Work | None = None) -> Result:
+    """Run it to its end."""
+    run = Simulation(scenario, policies, work)
+    while run.step():
+        pass
+    return run.result()

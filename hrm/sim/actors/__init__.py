@@ -1,0 +1,1 @@
+"""What lives in the simulated cluster: master, machines, drivers, schedulers, impostors."""

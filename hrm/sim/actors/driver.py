@@ -1,0 +1,475 @@
+"""An application in virtual time: a driver that wants executors, and its AppMaster's process.
+
+The driver does work while executors run, changes its mind about their number as dynamic allocation
+does, and ends when its work is done. The AppMaster stands between it and the master: it registers,
+keeps a session open, and opens it again whenever it breaks. It may die alone (the driver starts
+another), or with the driver.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
+from hrm.core.messages import appmaster as am
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ApplicationState,
+    ContainerRequest,
+    ContainerState,
+    ContainerStatus,
+    EndCause,
+    Followed,
+    Resources,
+    WorkloadClass,
+)
+from hrm.core.vocabulary.wakefulness import Patience
+from hrm.errors import NotFound
+from hrm.sim import event_format
+from hrm.sim.faults.network import CALL_TIMEOUT_S, Stream
+from hrm.sim.faults.plan import ApplicationPlan
+
+if TYPE_CHECKING:
+    from hrm.sim.world import World
+
+__all__ = ["Driver", "seen"]
+
+WORK_STEP_S = 0.5
+_GOODBYE_S = 2.0
+_ORPHAN_S = 0.8
+_RECONNECT_S = 0.1
+_RECONNECT_MAX_S = 2.0
+_MASTER_TIMEOUT_S = 40.0
+_LIMITS = AppMasterLimits(backoff_max_s=2.0, settled_s=5.0, confirm_s=4.0, locality_wait_s=1.5)
+
+_PHASES = {
+    ContainerState.PENDING: am.Phase.REQUESTED,
+    ContainerState.ASSIGNED: am.Phase.REQUESTED,
+    ContainerState.WAITING: am.Phase.REQUESTED,
+    ContainerState.RUNNING: am.Phase.RUNNING,
+    ContainerState.STOPPING: am.Phase.STOPPING,
+    ContainerState.ENDED: am.Phase.ENDED,
+}
+
+
+def seen(status: ContainerStatus) -> am.ContainerSeen:
+    """A container as the master tells it to an AppMaster."""
+    blame, end = am.Blame.NOBODY, status.end
+    if end is not None:
+        if end.cause is EndCause.NODE_LOST:
+            blame = am.Blame.NODE
+        elif end.cause in (EndCause.MEMORY_LIMIT, EndCause.LAUNCH_FAILED) or (
+            end.cause is EndCause.EXITED and end.exit_code != 0
+        ):
+            blame = am.Blame.APPLICATION
+    return am.ContainerSeen(
+        executor_id=status.executor_id,
+        profile=status.resource_profile_id,
+        phase=_PHASES[status.state],
+        node=status.node,
+        exit_code=-1 if end is None else end.exit_code,
+        blame=blame,
+        message="" if end is None else end.message,
+    )
+
+
+class Driver:
+    """One driver. ``outcome`` is empty while it lives, then ``succeeded`` or why it is over.
+
+    ``client``: whose connection to the master it uses; its own, unless it runs on a node.
+    ``executors``: id to profile, of those that it was told of and not told to be dead.
+    """
+
+    def __init__(self, world: World, plan: ApplicationPlan) -> None:
+        self.world = world
+        self.plan = plan
+        self.name = plan.name
+        self.client = plan.name
+        self.application_id = ApplicationId("")
+        self.executors: dict[str, int] = {}
+        self.outcome = ""
+        self.had_appmaster = False
+        self.appmaster: _AppMaster | None = None
+        self._target = plan.targets[0][1]
+        self._class = ""
+        self._done_s = 0.0
+        self._begun = False
+        clock = world.clock
+        begin_s = clock.now + plan.start_s
+        clock.at(begin_s, self.start_appmaster)
+        clock.at(begin_s + WORK_STEP_S, self._work)
+        for at_s, count in plan.targets[1:]:
+            clock.at(max(begin_s, clock.now + at_s), self._want, count)
+        for at_s, name in plan.classes:
+            clock.at(begin_s + at_s, self._observe, name)
+
+    def targets(self) -> tuple[am.ProfileTarget, ...]:
+        resources = self.plan.resources
+        return (
+            am.ProfileTarget(
+                profile=0,
+                count=self._target,
+                vcores=resources.vcores,
+                heap_mib=resources.memory_mib,
+                memory_mib=resources.memory_mib,
+                gpu_memory_mib=resources.gpu_memory_mib,
+                gpus=self.plan.gpus,
+                hosts=self.plan.hosts,
+                local_executors=self.plan.local_executors,
+            ),
+        )
+
+    @property
+    def owner(self) -> str:
+        """The digest of its ownership key."""
+        return f"owner {self.name}"
+
+    def registration(self, application_id: ApplicationId) -> e.ApplicationRegistered:
+        """What its AppMaster says first; the id is empty where it has none yet."""
+        return e.ApplicationRegistered(
+            now=0.0,
+            call_id=0,
+            application_id=application_id,
+            submission_key=f"key-of-{self.name}",
+            name=self.name,
+            user="somebody",
+            declared_class=self.plan.declared,
+            gang_min=self.plan.gang_min,
+            owner=self.owner,
+        )
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def start_appmaster(self) -> None:
+        self._begun = True
+        if not self.outcome and self.appmaster is None:
+            self.appmaster = _AppMaster(self)
+            self.appmaster.begin(dict.fromkeys([*self.executors, *self.alive()], 0))
+            if self._class:
+                self._observe(self._class)
+
+    def start_appmaster_if_begun(self) -> None:
+        """Start another AppMaster where one has crashed."""
+        if self._begun:
+            self.start_appmaster()
+
+    def crash_appmaster(self) -> None:
+        if self.appmaster is not None:
+            self.world.log.say(self.name, "AppMaster crashes")
+            self.world.sleepers.died(self.name)
+            self.appmaster.leave()
+            self.appmaster = None
+
+    def die(self, *, with_appmaster: bool) -> None:
+        if self.outcome:
+            return
+        self.world.log.say(self.name, "driver dies")
+        self.outcome = "the driver died"
+        if with_appmaster:
+            self.crash_appmaster()
+        elif self.appmaster is not None:
+            self.appmaster.finish(False, "the driver is gone", _ORPHAN_S)
+
+    def end(self) -> None:
+        """It has done what it was to do."""
+        self.world.log.say(self.name, "driver is done")
+        self.outcome = "succeeded"
+        if self.appmaster is not None:
+            self.appmaster.finish(True, "done", _GOODBYE_S)
+
+    def failed(self, why: str) -> None:
+        """Told by the AppMaster: the application cannot go on."""
+        if not self.outcome:
+            self.world.log.say(self.name, f"driver gives up: {why}")
+            self.outcome = why
+            if self.appmaster is not None:
+                self.appmaster.finish(False, why, _GOODBYE_S)
+
+    def alive(self) -> list[str]:
+        """Executors that run, wherever: they speak to the driver themselves."""
+        if not self.application_id:
+            return []
+        prefix = f"{self.application_id}-x"
+        processes = self.world.oracle.processes
+        return [x.removeprefix(prefix) for x in processes if x.startswith(prefix)]
+
+    # --- what it does ---------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        if self.outcome:
+            return
+        self._done_s += WORK_STEP_S * len(self.alive())
+        if self._done_s >= self.plan.work_s and self.appmaster is not None:
+            self.end()
+            return
+        self.world.clock.after(WORK_STEP_S, self._work)
+
+    def _want(self, count: int) -> None:
+        if self.outcome:
+            return
+        before, self._target = self._target, count
+        if self.appmaster is None:
+            return
+        self.appmaster.hear(am.TargetsChanged(now=0.0, targets=self.targets()))
+        if count < before and self.world.chance.random() < self.plan.kill_chance:
+            spare = sorted(self.executors)[: before - count]
+            self.appmaster.hear(am.KillRequested(now=0.0, executor_ids=tuple(spare)))
+
+    def _observe(self, name: str) -> None:
+        self._class = name
+        if self.appmaster is not None and not self.outcome:
+            self.appmaster.hear(am.ClassObserved(now=0.0, workload_class=name, evidence="observed"))
+
+
+class _AppMaster:
+    """One AppMaster process, from its start to its end. ``left``: it is no more."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.world = driver.world
+        self.clock = driver.world.clock_of(driver.name)
+        self.core = AppMasterCore(limits=_LIMITS, took_over=driver.had_appmaster)
+        driver.had_appmaster = True
+        self.left = False
+        self._application_id = driver.application_id
+        self._stream: Stream | None = None
+        self._last_number = 0
+        self._followed: Followed | None = None
+        self._ended_by_master = False
+        self._delay_s = _RECONNECT_S
+        self._patience = Patience(
+            self.clock.now,
+            limit_s=_MASTER_TIMEOUT_S,
+            late_s=CALL_TIMEOUT_S + _RECONNECT_MAX_S + 1.0,
+        )
+        self._timer = 0
+
+    def begin(self, executors: dict[str, int]) -> None:
+        self.core.adopt(executors)
+        now = self.clock.now
+        self.handle(am.TargetsChanged(now=now, targets=self.driver.targets()))
+        self._register()
+
+    def finish(self, succeeded: bool, message: str, limit_s: float) -> None:
+        self.hear(am.DriverFinished(now=0.0, succeeded=succeeded, message=message))
+        self.clock.after(limit_s, self.leave)
+
+    def leave(self) -> None:
+        if not self.left:
+            self.left = True
+            if self._stream is not None:
+                self._stream.close_client()
+
+    # --- the core -------------------------------------------------------------------------------
+
+    def hear(self, event: am.Event) -> None:
+        """What the driver says, when this process takes it in."""
+        self.world.sleepers.tell(self.driver.name, self._hear, event)
+
+    def _hear(self, event: am.Event) -> None:
+        self.handle(replace(event, now=self.clock.now))
+
+    def handle(self, event: am.Event) -> None:
+        if self.left:
+            return
+        log, name = self.world.log, self.driver.name
+        try:
+            commands = self.core.handle(event)
+        except Exception as error:
+            log.say(name, type(event).__name__)
+            self.world.oracle.violated(f"the AppMaster of {name} raised {error!r}")
+            return
+        log.say(name, _event_words(event) + event_format.of_commands(commands))
+        self.world.oracle.after_application(name, self.core)
+        for command in commands:
+            self._carry_out(command)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        self._timer += 1
+        due_s = self.core.wake_at_s()
+        if due_s is not None:
+            at_s = max(due_s, self.clock.now + 0.001)
+            self.clock.at(at_s, self._tick, self._timer)
+
+    def _tick(self, timer: int) -> None:
+        if timer == self._timer:
+            self.handle(am.Ticked(now=self.clock.now))
+
+    def _carry_out(self, command: am.Command) -> None:
+        driver, application_id = self.driver, self._application_id
+        message: e.MasterEvent
+        match command:
+            case am.ExecutorStarted():
+                driver.executors[command.executor_id] = 0
+                return
+            case am.ExecutorEnded():
+                driver.executors.pop(command.executor_id, None)
+                return
+            case am.FailApplication():
+                driver.failed(command.message)
+                return
+            case am.RequestContainers():
+                message = e.ContainersRequested(
+                    now=0.0,
+                    application_id=application_id,
+                    requests=tuple(self._request(ask) for ask in command.asks),
+                    again=command.again,
+                )
+            case am.ReleaseContainers():
+                message = e.ContainersReleased(
+                    now=0.0,
+                    application_id=application_id,
+                    executor_ids=command.executor_ids,
+                    reason=command.reason,
+                )
+            case am.ReportClass():
+                message = e.WorkloadClassObserved(
+                    now=0.0,
+                    application_id=application_id,
+                    workload_class=WorkloadClass[command.workload_class],
+                    evidence=command.evidence,
+                )
+            case am.FinishApplication():
+                ended = ApplicationState.SUCCEEDED if command.succeeded else ApplicationState.FAILED
+                message = e.ApplicationFinished(
+                    now=0.0, application_id=application_id, state=ended, message=command.message
+                )
+        if self._stream is not None:
+            self._stream.send_to_server(message)
+
+    def _request(self, ask: am.ContainerAsk) -> ContainerRequest:
+        target = ask.target
+        return ContainerRequest(
+            executor_id=ask.executor_id,
+            resource_profile_id=target.profile,
+            resources=Resources(target.vcores, target.memory_mib, target.gpu_memory_mib),
+            heap_mib=target.heap_mib,
+            expected_duration_s=self.driver.plan.duration_hint_s,
+            gpus=target.gpus,
+            hosts=ask.hosts,
+            locality_wait_s=ask.locality_wait_s,
+        )
+
+    # --- the master -----------------------------------------------------------------------------
+
+    def _register(self) -> None:
+        if self.left:
+            return
+        event = self.driver.registration(self._application_id)
+        event = replace(event, followed=self._followed)
+        self.world.network.call(
+            self.driver.client,
+            lambda reply: self.world.master.register(event, reply),
+            self._registered,
+            process=self.driver.name,
+        )
+
+    def _registered(self, answer: Any) -> None:
+        if self.left:
+            return
+        if answer is None:
+            self._again()
+            return
+        if isinstance(answer, c.Refuse):
+            self._refused(answer)
+            return
+        admitted = answer.answer
+        assert isinstance(admitted, c.ApplicationAdmitted)
+        self._application_id = admitted.application_id
+        self._last_number = admitted.last_executor_number
+        self._stream = Stream(
+            self.world.network, self.driver.client, self, strict=True, process=self.driver.name
+        )
+        self.world.master.accept_session(self._stream)
+        self._stream.send_to_server(
+            e.ApplicationAttached(
+                now=0.0,
+                call_id=0,
+                application_id=admitted.application_id,
+                session=0,
+                epoch=admitted.epoch,
+                owner=self.driver.owner,
+            )
+        )
+
+    def _refused(self, refusal: c.Refuse) -> None:
+        if isinstance(refusal.error, NotFound):
+            self._ended_by_master = True
+            self.driver.failed(refusal.error.message)
+            self.leave()
+        else:
+            self._again()
+
+    def _again(self) -> None:
+        """Open another session after a pause, unless this has been going on for too long."""
+        now = self.clock.now
+        if self._patience.is_over(now):
+            self.driver.failed("the master cannot be reached")
+            return
+        delay_s, self._delay_s = self._delay_s, min(_RECONNECT_MAX_S, 2 * self._delay_s)
+        self.clock.after(delay_s, self._register)
+
+    def received(self, message: Any) -> None:
+        now = self.clock.now
+        match message:
+            case c.ApplicationAdmitted():
+                self._delay_s = _RECONNECT_S
+                self._followed = Followed(message.epoch, message.epoch_id)
+                self.driver.application_id = message.application_id
+                self.handle(
+                    am.SessionOpened(
+                        now=now,
+                        epoch=message.epoch,
+                        containers=tuple(map(seen, message.containers)),
+                        last_executor_number=self._last_number,
+                    )
+                )
+            case c.ContainerChanged():
+                self.handle(am.ContainerChanged(now=now, container=seen(message.status)))
+            case c.RequestRefused():
+                self.handle(
+                    am.RequestsRefused(
+                        now=now,
+                        executor_ids=message.executor_ids,
+                        profile=message.resource_profile_id,
+                        message=message.message,
+                    )
+                )
+            case c.EndApplication():
+                self._ended_by_master = True
+                self.handle(am.EndOrdered(now=now, message=message.message))
+            case c.Refuse():
+                if isinstance(message.error, NotFound):
+                    self._refused(message)
+
+    def closed(self) -> None:
+        self._stream = None
+        if self.left:
+            return
+        if self.core.attached:
+            self._patience.heard(self.clock.now)
+            self.handle(am.SessionLost(now=self.clock.now))
+        if self._ended_by_master:
+            self.leave()
+        else:
+            self._again()
+
+    def ghost(self, message: Any) -> None:
+        """Sessions keep order: what comes after their end is dropped."""
+
+
+def _event_words(event: am.Event) -> str:
+    match event:
+        case am.ContainerChanged():
+            container = event.container
+            return f"x{container.executor_id} is {container.phase.value} ({container.message})"
+        case am.SessionOpened():
+            listed = " ".join(f"x{x.executor_id}={x.phase.value}" for x in event.containers)
+            return f"SessionOpened epoch {event.epoch} [{listed}]"
+        case am.TargetsChanged():
+            return "TargetsChanged " + ",".join(str(t.count) for t in event.targets)
+    return event_format.of_event(event)

@@ -1,0 +1,503 @@
+"""A machine of the cluster: its agent around ``NodeCore``, its processes, its disk.
+
+Agent and processes die apart: an agent that comes back is a new incarnation, which adopts what its
+work directory tells of, running or ended. A machine that comes back has no process left; with its
+disk it is the same node and reports their ends, with a new one it is a stranger with an old name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.node.core import NodeCore
+from hrm.core.vocabulary.feasibility import capacity_vector
+from hrm.core.vocabulary.model import (
+    ContainerEnd,
+    ContainerId,
+    ContainerSpec,
+    EndCause,
+    Followed,
+    NodeName,
+    is_driver,
+)
+from hrm.core.vocabulary.partitioning import cut
+from hrm.sim import event_format
+from hrm.sim.actors.runner import Runner
+from hrm.sim.faults.network import Stream
+from hrm.sim.faults.plan import NodePlan, source
+from hrm.testing.virtual import node_event
+
+if TYPE_CHECKING:
+    from hrm.sim.world import World
+
+__all__ = ["Machine", "Process"]
+
+_REGISTER_TIMEOUT_S = 3.0
+_RECONNECT_S = 0.2
+_RECONNECT_MAX_S = 2.0
+_MEASURE_S = 0.4
+
+
+@dataclass(slots=True)
+class Process:
+    """``spawned``: past its start. ``order``: why it is being stopped, and how gently.
+    ``runner``: what it is, where it runs the driver of a submission."""
+
+    spec: ContainerSpec
+    started_at_s: float
+    spawned: bool = False
+    order: c.StopProcess | None = None
+    runner: Runner | None = None
+
+
+@dataclass(slots=True)
+class _Record:
+    """What the work directory knows of a container. ``end`` is None while it runs."""
+
+    spec: ContainerSpec
+    started_at_s: float
+    end: ContainerEnd | None = None
+
+
+class Machine:
+    """One machine. ``core`` is None while its agent is down; ``up`` is the machine itself.
+
+    Until ``bad_until_s`` whatever starts there fails at once. Until ``_full_until_s`` its disk is
+    full, and its agent sees that.
+
+    Invariant: ``processes`` are the live ones; each has a record without an end.
+    """
+
+    def __init__(self, world: World, plan: NodePlan) -> None:
+        self.world = world
+        self.plan = plan
+        self.name = NodeName(plan.name)
+        self.agent_clock = world.clock_of(plan.name)
+        self.units = plan.units
+        self.up = True
+        self.core: NodeCore | None = None
+        self.bad_until_s = 0.0
+        self._full_until_s = 0.0
+        self.processes: dict[ContainerId, Process] = {}
+        self._binding = plan.binding
+        self._ills = source(world.plan.seed, f"ills-{plan.name}")
+        self._usage = source(world.plan.seed, f"usage-{plan.name}")
+        self._busy = True
+        self._records: dict[ContainerId, _Record] = {}
+        self._offset_s = plan.clock_offset_s
+        self._identity = 1
+        self._incarnation = 0
+        self._sequence = 0
+        self._newest_epoch = 0
+        self._followed: Followed | None = None
+        self._link: _Link | None = None
+        self._delay_s = _RECONNECT_S
+
+    def now(self) -> float:
+        """The machine's own clock."""
+        true = self.world.clock.now
+        return true + self._offset_s + (true % 1000.0) * (self.plan.clock_rate - 1.0)
+
+    def clock_s(self) -> float:
+        """A clock that nobody sets, as fast as the other one."""
+        return self.world.clock.now * self.plan.clock_rate
+
+    def after(self, delay_s: float, action: Callable[..., None], *arguments: Any) -> None:
+        """``delay_s``: of this machine's clocks."""
+        self.world.clock.after(delay_s / self.plan.clock_rate, action, *arguments)
+
+    def step_clock(self, step_s: float) -> None:
+        """The clock is set, forwards or backwards."""
+        self.world.log.say(self.name, f"clock set by {step_s:.3f} s")
+        self._offset_s += step_s
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def start_agent(self) -> None:
+        if not self.up or self.core is not None:
+            return
+        self._incarnation += 1
+        self._sequence = 0
+        self._newest_epoch = 0
+        self._followed = None
+        self._delay_s = _RECONNECT_S
+        self.core = self._new_core()
+        self.world.log.say(self.name, f"agent {self._incarnation} starts")
+        for record in sorted(self._records.values(), key=lambda record: record.end is None):
+            spec = record.spec
+            self.deliver(self._adopted(record))
+            if record.end is not None:
+                self._say_ended(spec.container_id, record.end)
+        self._see_disk()
+        if self.plan.auto_binding is not None:
+            self._measure(self.core)
+        self._connect()
+
+    def fill_disk(self, for_s: float) -> None:
+        """A disk may fill again before it was emptied."""
+        self.world.log.say(self.name, f"its disk is full for {for_s:.1f} s")
+        self._full_until_s = max(self._full_until_s, self.world.clock.now + for_s)
+        self.agent_clock.at(self._full_until_s, self._see_disk)
+        self._see_disk()
+
+    def empty_disk(self) -> None:
+        self._full_until_s = 0.0
+        self._see_disk()
+
+    def _see_disk(self) -> None:
+        """What an agent does when it has looked at its disk, which one that starts does first."""
+        if self.core is None:
+            return
+        if self.world.clock.now < self._full_until_s:
+            self.deliver(e.NodeClosed(now=self.now(), why="its disk is full"))
+        elif self.core.closed:
+            self.deliver(e.NodeOpened(now=self.now()))
+
+    def _measure(self, core: NodeCore) -> None:
+        """What containers use of their cores: now nearly all, now next to nothing."""
+        if self.core is not core or self.world.calm:
+            return
+        if self._usage.random() < 0.15:
+            self._busy = not self._busy
+        share = self._usage.uniform(70.0, 100.0) if self._busy else self._usage.uniform(0.0, 5.0)
+        used = tuple((x, share * p.spec.resources.vcores) for x, p in self.processes.items())
+        self.agent_clock.after(_MEASURE_S, self._measure, core)
+        self.deliver(e.UsageMeasured(now=self.now(), cpu_percent=used))
+
+    def _new_core(self) -> NodeCore:
+        """Cut as the work directory says, or as the agent's settings do."""
+        hardware, binding = self.plan.hardware, self._binding
+        units = self.units
+        if hardware is not None and binding is not None:
+            units = cut(self.name, hardware, binding)
+        return NodeCore(
+            self.name,
+            units,
+            hardware=hardware,
+            binding=binding,
+            auto_binding=self.plan.auto_binding,
+            preemption_grace_s=self.plan.preemption_grace_s,
+        )
+
+    def crash_agent(self) -> None:
+        """The agent dies; what has been started lives on, what was being started may not."""
+        if self.core is None:
+            return
+        self.world.log.say(self.name, "agent crashes")
+        self.world.sleepers.died(self.name)
+        self.core = None
+        if self._link is not None:
+            self._link.drop()
+            self._link = None
+        for container_id, process in list(self.processes.items()):
+            if not process.spawned and self.world.chance.random() < 0.5:
+                self._gone(container_id)
+                del self._records[container_id]
+            if not process.spawned:
+                process.order = None  # it was to be told once it had started
+            process.spawned = True
+
+    def _adopted(self, record: _Record) -> e.ContainerAdopted:
+        """What an agent that starts finds, the order to stop of its predecessor included."""
+        process = self.processes.get(record.spec.container_id)
+        order = None if process is None else process.order
+        return e.ContainerAdopted(
+            now=self.now(),
+            spec=record.spec,
+            started_at_s=record.started_at_s,
+            stopping="" if order is None else order.reason,
+            decommissioning=order is not None and order.decommission,
+        )
+
+    def crash(self) -> None:
+        """The machine dies with everything on it."""
+        if not self.up:
+            return
+        self.crash_agent()
+        self.up = False
+        self.world.log.say(self.name, "machine crashes")
+        end = ContainerEnd(cause=EndCause.LOST, message="the machine died")
+        for container_id in list(self.processes):
+            self._gone(container_id)
+            self._records[container_id].end = end
+
+    def come_back(self, *, with_disk: bool) -> None:
+        if self.up:
+            return
+        self.up = True
+        if not with_disk:
+            self._identity += 1
+            self._records.clear()
+            self._binding = self.plan.binding
+        self.world.log.say(self.name, "machine is back" + ("" if with_disk else ", emptied"))
+        self.start_agent()
+
+    # --- events in, commands out ----------------------------------------------------------------
+
+    def deliver(self, event: e.NodeEvent) -> None:
+        core, world = self.core, self.world
+        if core is None:
+            return
+        known = len(core.containers)
+        try:
+            commands = core.handle(event)
+        except Exception as error:
+            world.log.say(self.name, event_format.of_event(event))
+            world.oracle.violated(f"{self.name}'s core raised {type(error).__name__}: {error}")
+            return
+        world.log.say(self.name, event_format.of_event(event) + event_format.of_commands(commands))
+        acts = bool(commands) or len(core.containers) != known
+        world.oracle.after_node(core, self._newest_epoch, event, acts, commands)
+        self._newest_epoch = max(self._newest_epoch, getattr(event, "epoch", 0))
+        for command in commands:
+            self._carry_out(command)
+
+    def _carry_out(self, command: c.NodeCommand) -> None:
+        match command:
+            case c.StartProcess():
+                self._start(command.spec)
+            case c.StopProcess():
+                self._stop(command)
+            case c.ReportContainer():
+                self._send(
+                    e.ContainerReported(
+                        now=0.0,
+                        node=self.name,
+                        incarnation=str(self._incarnation),
+                        sequence=self._next_sequence(),
+                        container=command.status,
+                    )
+                )
+            case c.SendHeartbeat():
+                self._send(
+                    e.NodeReported(
+                        now=0.0,
+                        node=self.name,
+                        incarnation=str(self._incarnation),
+                        sequence=self._next_sequence(),
+                        containers=command.statuses,
+                    )
+                )
+            case c.AnswerRebinding():
+                self._send(
+                    e.RebindAnswered(
+                        now=0.0,
+                        node=self.name,
+                        request_id=command.request_id,
+                        accepted=command.accepted,
+                        message=command.message,
+                    )
+                )
+            case c.RegisterAgain():
+                self._binding = command.binding or self._binding
+                self.agent_clock.after(0.0, self._register_again, self._link)
+
+    def _register_again(self, link: _Link | None) -> None:
+        """All is said that was to be said on this stream: open another at once."""
+        if link is not None and self._link is link:
+            link.drop()
+            self.unlinked(link, at_once=True)
+
+    def _next_sequence(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    def _send(self, message: Any) -> None:
+        if self._link is not None:
+            self._link.stream.send_to_server(message)
+
+    # --- processes ------------------------------------------------------------------------------
+
+    def _start(self, spec: ContainerSpec) -> None:
+        container_id = spec.container_id
+        self.processes[container_id] = Process(spec, self.now())
+        self._records[container_id] = _Record(spec, self.now())
+        here = [p.spec for p in self.processes.values() if p.spec.unit_id == spec.unit_id]
+        assert self.core is not None
+        capacity = capacity_vector(self.core.units[spec.unit_id].unit)
+        self.world.oracle.process_began(self.name, spec, here, capacity)
+        if self.plan.hardware is not None:
+            everybody = [p.spec for p in self.processes.values()]
+            self.world.oracle.machine_holds(self.name, self.plan.hardware, everybody)
+        delay_s = self.world.chance.uniform(0.01, 0.3)
+        self.world.clock.after(delay_s, self._started, container_id, self.processes[container_id])
+
+    def _started(self, container_id: ContainerId, process: Process) -> None:
+        if self.processes.get(container_id) is not process:
+            return
+        process.spawned = True
+        network = self.world.network
+        if network.happens("launch-failure"):
+            end = ContainerEnd(cause=EndCause.LAUNCH_FAILED, message="cannot be started")
+            self._end(container_id, process, end)
+            return
+        if process.order is not None:
+            self._stop_soon(container_id, process)
+        elif self.world.clock.now < self.bad_until_s:
+            end = ContainerEnd(cause=EndCause.EXITED, exit_code=1, message="no space left")
+            delay_s = self._ills.uniform(0.0, 0.5)
+            self.world.clock.after(delay_s, self._end, container_id, process, end)
+        elif is_driver(process.spec.application_id):
+            process.runner = Runner(
+                self, process.spec, partial(self._exited, container_id, process)
+            )
+            process.runner.begin()
+        elif network.happens("executor-crash"):
+            end = ContainerEnd(cause=EndCause.EXITED, exit_code=52, message="it crashed")
+            delay_s = network.chance.uniform(0.0, 6.0)
+            self.world.clock.after(delay_s, self._end, container_id, process, end)
+
+    def _stop(self, command: c.StopProcess) -> None:
+        """A container that makes way takes its time, unless a second order hurries it."""
+        process = self.processes.get(command.container_id)
+        if process is None:
+            return
+        before = process.order
+        if before is None or (before.decommission and not command.decommission):
+            process.order = command
+            if process.spawned:
+                self._stop_soon(command.container_id, process)
+
+    def _stop_soon(self, container_id: ContainerId, process: Process) -> None:
+        assert process.order is not None
+        delay_s = 0.01 + process.order.grace_s * self.world.chance.random()
+        end = ContainerEnd(cause=EndCause.EXITED, exit_code=143)
+        self.world.clock.after(delay_s, self._end, container_id, process, end)
+
+    def _end(self, container_id: ContainerId, process: Process, end: ContainerEnd) -> None:
+        if self.processes.get(container_id) is not process:
+            return
+        if process.order is not None:
+            end = ContainerEnd(
+                cause=process.order.cause, exit_code=end.exit_code, message=process.order.reason
+            )
+        runner = self._gone(container_id, end.exit_code)
+        if runner is not None and runner.exit_code is not None:
+            end = replace(end, exit_code=runner.exit_code)
+        self._records[container_id].end = end
+        self._say_ended(container_id, end)
+
+    def _exited(self, container_id: ContainerId, process: Process, exit_code: int) -> None:
+        """A runner has come to its end by itself."""
+        end = ContainerEnd(cause=EndCause.EXITED, exit_code=exit_code)
+        self._end(container_id, process, end)
+
+    def _gone(self, container_id: ContainerId, exit_code: int | None = None) -> Runner | None:
+        """A process is no more, and with it the driver that it ran; None: nobody saw how."""
+        runner = self.processes.pop(container_id).runner
+        if runner is not None:
+            runner.vanish(exit_code)
+        self.world.oracle.process_gone(container_id)
+        return runner
+
+    def _say_ended(self, container_id: ContainerId, end: ContainerEnd) -> None:
+        """By its parent, which does not sleep when the agent does."""
+        self.world.sleepers.tell(self.name, self._hear_of_end, self._incarnation, container_id, end)
+
+    def _hear_of_end(self, incarnation: int, container_id: ContainerId, end: ContainerEnd) -> None:
+        if incarnation == self._incarnation:  # a later one has found it on the disk
+            self.deliver(e.ProcessEnded(now=self.now(), container_id=container_id, end=end))
+
+    # --- the master -----------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        core = self.core
+        if core is None or self._link is not None:
+            return
+        self._link = _Link(self, self._incarnation)
+        self.world.master.accept_node(self._link.stream)
+        self._send(
+            e.NodeRegistered(
+                now=0.0,
+                call_id=0,
+                node=self.name,
+                identity=f"{self.name}-{self._identity}",
+                owner=f"owner {self.name}-{self._identity}",
+                incarnation=str(self._incarnation),
+                sequence=self._next_sequence(),
+                host="127.0.0.1",
+                endpoint="127.0.0.1:1",
+                units=core.offers,
+                containers=core.statuses(),
+                followed=self._followed,
+            )
+        )
+
+    def linked(self, epoch: int, epoch_id: str) -> None:
+        self._followed = Followed(epoch, epoch_id)
+        self._delay_s = _RECONNECT_S
+        self.deliver(e.MasterConnected(now=self.now(), epoch=epoch))
+
+    def unlinked(self, link: _Link, *, at_once: bool = False) -> None:
+        """Try again, after a pause that grows."""
+        if self._link is not link:
+            return
+        self._link = None
+        if link.is_up:
+            self.deliver(e.MasterDisconnected(now=self.now()))
+        if at_once:
+            self._connect()
+            return
+        delay_s = self._delay_s * self.world.chance.uniform(0.5, 1.0)
+        self._delay_s = min(_RECONNECT_MAX_S, 2 * self._delay_s)
+        self.agent_clock.after(delay_s, self._connect)
+
+    def master_said(self, epoch: int, message: c.NodeMessage, incarnation: int) -> None:
+        if self.core is None or incarnation != self._incarnation:
+            return
+        if isinstance(message, c.AcknowledgeEnded) and epoch >= self.core.epoch:
+            for container_id in message.container_ids:
+                if container_id not in self.processes:
+                    self._records.pop(container_id, None)
+        self.deliver(node_event(message, self.now(), epoch))
+
+    def beat(self, link: _Link) -> None:
+        if self._link is link:
+            self.deliver(e.HeartbeatDue(now=self.now()))
+            self.agent_clock.after(self.plan.heartbeat_interval_s, self.beat, link)
+
+
+class _Link:
+    """The agent's end of one stream, up from the master's answer on."""
+
+    def __init__(self, machine: Machine, incarnation: int) -> None:
+        self.machine = machine
+        self.is_up = False
+        self._incarnation = incarnation
+        self._highest_epoch = machine.core.epoch if machine.core is not None else 0
+        self.stream = Stream(machine.world.network, machine.name, self, strict=False)
+        machine.agent_clock.after(_REGISTER_TIMEOUT_S, self._check)
+
+    def drop(self) -> None:
+        self.stream.close_client()
+
+    def received(self, message: Any) -> None:
+        epoch, order = message
+        if not isinstance(order, str):
+            if self.is_up:
+                self.machine.master_said(epoch, order, self._incarnation)
+            return
+        if not self.is_up and epoch >= self._highest_epoch:
+            self.is_up = True
+            self.machine.linked(epoch, order)
+            interval_s = self.machine.plan.heartbeat_interval_s
+            self.machine.agent_clock.after(interval_s, self.machine.beat, self)
+
+    def closed(self) -> None:
+        self.machine.unlinked(self)
+
+    def ghost(self, message: Any) -> None:
+        epoch, order = message
+        if not isinstance(order, str):
+            self.machine.master_said(epoch, order, self._incarnation)
+
+    def _check(self) -> None:
+        """A registration that nobody answers is given up."""
+        if not self.is_up:
+            self.drop()
+            self.machine.unlinked(self)

@@ -1,0 +1,263 @@
+"""The parent of a submitted driver on a node, in virtual time, and the driver itself.
+
+It does what ``hrm.agent.drivers.driver_runner`` does: takes its time over files, asks for a lease,
+starts the driver, renews the lease, kills the driver when the lease is refused or over, lets the
+AppMaster say goodbye and tells that the driver is gone. Calls that nobody answers in time are given
+up here, though they may reach the master later, and twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hrm.core.messages import events as e
+from hrm.core.messages import submissions as m
+from hrm.core.vocabulary.model import ApplicationId, ContainerSpec, Resources
+from hrm.core.vocabulary.wakefulness import Patience
+from hrm.errors import NotFound, StaleEpoch
+from hrm.sim.actors.driver import Driver
+from hrm.sim.actors.submissions import ownership_key, plan_of
+from hrm.sim.faults.plan import ApplicationPlan, SubmissionPlan
+
+if TYPE_CHECKING:
+    from hrm.sim.actors.machine import Machine
+
+__all__ = ["Runner", "SubmittedDriver"]
+
+FAILED = 1
+KILLED = 137
+_CALL_TIMEOUT_S = 1.0
+_START_LIMIT_S = 15.0
+_RETRY_S = 0.3
+_FILES_MAX_S = 3.0
+_LAST_LIFE = (1.0, 0)
+
+
+class Runner:
+    """One runner. ``exit_code``: the driver's, once there was one and it has ended.
+
+    ``_asks`` numbers its calls: only the answer to the latest counts.
+    """
+
+    def __init__(
+        self, machine: Machine, spec: ContainerSpec, exited: Callable[[int], None]
+    ) -> None:
+        self.submission_id = str(spec.application_id)
+        self.attempt = int(spec.executor_id)
+        self.name = f"{self.submission_id}#{self.attempt}"
+        self.exit_code: int | None = None
+        self.machine = machine
+        self.world = machine.world
+        self._chance = machine.world.submitters.chance
+        self.process = f"runner of {self.name}"
+        self._exited = exited
+        self._over = False
+        self._driver: SubmittedDriver | None = None
+        self._drives = False
+        self._ends_at_s = 0.0
+        self._asks = 0
+        self._patience = Patience(
+            machine.clock_s(), limit_s=_START_LIMIT_S, late_s=_CALL_TIMEOUT_S + _FILES_MAX_S + 1.0
+        )
+        wanted = plan_of(spec.launch.driver) if spec.launch.driver else ""
+        self._plan: SubmissionPlan | None = next(
+            (plan for plan in self.world.plan.submissions if plan.name == wanted), None
+        )
+
+    def begin(self) -> None:
+        if self._plan is None:
+            self.world.oracle.violated(f"{self.name} is started, and nothing says what to run")
+            return
+        files_s = self._chance.choice((0.01, self._chance.uniform(0.05, 0.5), _FILES_MAX_S))
+        self._after(files_s, self._ask)
+
+    def vanish(self, exit_code: int | None) -> None:
+        """Its process is no more, and takes the driver along; None: nobody saw how it ended."""
+        if self._over:
+            return
+        self._over = True
+        self.world.sleepers.died(self.process)
+        stopped = exit_code is not None and self._drives and self.exit_code is None
+        self._driver_ends(exit_code, KILLED if exit_code is None else exit_code)
+        if stopped and self._chance.random() < 0.5:
+            self._call(True, lambda _answer: None)
+
+    def _after(self, delay_s: float, action: Callable[..., None], *arguments: Any) -> None:
+        self.machine.after(delay_s, self.world.sleepers.ring, self.process, action, *arguments)
+
+    # --- sleep ----------------------------------------------------------------------------------
+
+    def sleep(self, for_s: float) -> None:
+        """It is stopped, and with it its driver and the AppMaster of that."""
+        world = self.world
+        if self._over or world.sleepers.is_asleep(self.process):
+            return
+        if self._drives and self.exit_code is None:
+            world.oracle.submissions.driver_sleeps(self.submission_id, self.attempt)
+        world.clock.after(for_s, self._wake)
+        world.network.sleep(self.process, for_s)
+        if self._driver is not None and not world.sleepers.is_asleep(self._driver.name):
+            world.network.sleep(self._driver.name, for_s)
+
+    def _wake(self) -> None:
+        """Before anything else it looks whether its lease is over: the time it slept counts."""
+        if self._drives and not self._over and self.exit_code is None and self._left_s() <= 0:
+            self._kill("it slept, and its lease is over")
+        self.world.oracle.submissions.driver_wakes(self.submission_id, self.attempt)
+
+    # --- the lease ------------------------------------------------------------------------------
+
+    def _left_s(self) -> float:
+        return self._ends_at_s - self.machine.clock_s()
+
+    def _ask(self) -> None:
+        if self._over or self.exit_code is not None:
+            return
+        if self._drives and self._left_s() <= 0:
+            self._kill("no master has renewed its lease")
+            return
+        self._asks += 1
+        number, asked_at_s = self._asks, self.machine.clock_s()
+        limit_s = min(_CALL_TIMEOUT_S, self._left_s()) if self._drives else _CALL_TIMEOUT_S
+
+        def answered(answer: Any) -> None:
+            if number == self._asks and not self._over and self.exit_code is None:
+                self._asks += 1
+                self._answered(answer, asked_at_s)
+
+        self._call(False, answered)
+        if self.world.network.happens("duplicate"):
+            self._call(False, answered)
+        self._after(limit_s, answered, None)
+
+    def _call(self, gone: bool, answered: Callable[[Any], None]) -> None:
+        master = self.world.master
+
+        def serve(reply: Callable[[Any], None]) -> None:
+            if master.submissions is not None and self._plan is not None:
+                key = ownership_key(self._plan)
+                master.submissions.lease(self.submission_id, self.attempt, gone, key, reply)
+
+        self.world.network.call(self.machine.name, serve, answered, process=self.process)
+
+    def _answered(self, answer: Any, asked_at_s: float) -> None:
+        wait_s = _RETRY_S
+        if isinstance(answer, m.GrantLease):
+            self._ends_at_s = asked_at_s + (answer.lease_s or float("inf"))
+            wait_s = answer.renew_s
+            if not self._drives:
+                self._start()
+        elif isinstance(answer, StaleEpoch | NotFound):
+            if self._drives:
+                self._kill(answer.message)
+            else:
+                self._exited(FAILED)
+            return
+        elif not self._drives and self._patience.is_over(self.machine.clock_s()):
+            self._exited(FAILED)
+            return
+        if self._drives:
+            wait_s = min(wait_s, max(0.0, self._left_s()))
+        self._after(wait_s, self._ask)
+
+    # --- the driver -----------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        assert self._plan is not None
+        self._drives = True
+        world, plan = self.world, self._plan
+        world.log.say(self.name, f"driver runs on {self.machine.name}")
+        world.oracle.submissions.driver_began(
+            self.submission_id, self.attempt, self.machine.name, supervised=plan.supervise
+        )
+        world.submitters.driver_began(self.machine)
+        number = self.attempt - 1
+        run_s, code = plan.lives[number] if number < len(plan.lives) else _LAST_LIFE
+        self._after(run_s, self.ended, code)
+        if world.network.happens("submitted-crash"):
+            crash = self._chance.choice((self.ended, self._dies_with_runner))
+            code = self._chance.choice((1, KILLED))
+            self._after(self._chance.uniform(0.0, 5.0), crash, code)
+        if plan.executors:
+            self._driver = SubmittedDriver(self, plan)
+            world.submitters.drivers.append(self._driver)
+
+    def _dies_with_runner(self, _code: int) -> None:
+        """Kill -9 of the runner: the driver dies with it, and nobody says that it is gone."""
+        if not self._over and self.exit_code is None:
+            self._driver_ends(KILLED, KILLED)
+            self._exited(KILLED)
+
+    def _kill(self, why: str) -> None:
+        self.world.log.say(self.name, f"driver is killed: {why}")
+        self.ended(KILLED)
+
+    def ended(self, code: int) -> None:
+        """The driver ends; the runner, when its AppMaster has had time to say goodbye."""
+        if self._over or self.exit_code is not None:
+            return
+        self._driver_ends(code, code)
+        self._after(self._chance.uniform(0.01, 0.5), self._give_back)
+
+    def _driver_ends(self, exit_code: int | None, code: int) -> None:
+        if not self._drives or self.exit_code is not None:
+            return
+        self.exit_code = code
+        self.world.log.say(self.name, f"driver ends with {exit_code}")
+        self.world.oracle.submissions.driver_ended(self.submission_id, self.attempt, exit_code)
+        if self._driver is not None and not self._driver.outcome:
+            if code == 0:
+                self._driver.end()
+            else:
+                self._driver.die(with_appmaster=self._chance.random() < 0.5)
+
+    def _give_back(self) -> None:
+        if self._over:
+            return
+
+        def leave(_answer: Any) -> None:
+            if not self._over and self.exit_code is not None:
+                self._exited(self.exit_code)
+
+        self._call(True, leave)
+        self._after(_CALL_TIMEOUT_S, leave, None)
+
+
+class SubmittedDriver(Driver):
+    """The application of one submitted driver. What ends it ends the driver's process, too."""
+
+    def __init__(self, runner: Runner, plan: SubmissionPlan) -> None:
+        self._runner = runner
+        super().__init__(
+            runner.world,
+            ApplicationPlan(
+                name=runner.name,
+                start_s=0.05,
+                resources=Resources(1, 512),
+                targets=((0.0, plan.executors),),
+                work_s=float("inf"),
+                declared=None,
+                classes=(),
+                kill_chance=0.0,
+                duration_hint_s=0.0,
+            ),
+        )
+        self.client = runner.machine.name
+
+    def registration(self, application_id: ApplicationId) -> e.ApplicationRegistered:
+        runner = self._runner
+        return replace(
+            super().registration(application_id),
+            submission_id=runner.submission_id,
+            submission_attempt=runner.attempt,
+        )
+
+    def failed(self, why: str) -> None:
+        super().failed(why)
+        self._runner.ended(FAILED)
+
+    def die(self, *, with_appmaster: bool) -> None:
+        super().die(with_appmaster=with_appmaster)
+        self._runner.ended(KILLED)

@@ -1,0 +1,220 @@
+"""Those who submit drivers and kill them, from outside the cluster; and what must become of them.
+
+A client goes on asking until it is answered, as people do: a submission has a key, so that asking
+again does no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages import submissions as m
+from hrm.core.vocabulary.model import ApplicationId, ResourceUnit, is_driver
+from hrm.errors import HrmError
+from hrm.sim.faults.plan import SubmissionPlan, TimedFault, source
+from hrm.sim.faults.room import demand_of, serves
+
+if TYPE_CHECKING:
+    from hrm.sim.actors.machine import Machine, Process
+    from hrm.sim.actors.runner import Runner, SubmittedDriver
+    from hrm.sim.world import World
+
+__all__ = ["Submitters"]
+
+_RETRY_S = 0.4
+_HOLDER_SHARE = 0.25
+"""Of kills, how many are aimed at the application that holds the driver."""
+
+
+class Submitters:
+    """``drivers``: the applications of all drivers that were ever started."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.chance = source(world.plan.seed, "submitters")
+        self.drivers: list[SubmittedDriver] = []
+        self._cut_later: list[TimedFault] = []
+        self.clients = [_Client(self, plan) for plan in world.plan.submissions]
+
+    def left(self) -> list[str]:
+        """What is not done yet."""
+        submissions = self.world.master.submissions
+        if submissions is None:
+            return [f"{client.name} waits for a master" for client in self.clients]
+        left = []
+        for client in self.clients:
+            entry = submissions.core.entries.get(client.submission_id)
+            if entry is None:
+                left.append(f"{client.name} has not submitted")
+            elif not entry.record.state.ended:
+                left.append(
+                    f"{client.submission_id} is {entry.record.state.value}, its driver number "
+                    f"{entry.record.attempt}: {entry.record.message}"
+                )
+        return left + self.world.oracle.submissions.running_words()
+
+    def judge(self) -> None:
+        """All have ended, each as it should."""
+        submissions = self.world.master.submissions
+        if submissions is None:
+            return
+        checks = self.world.oracle.submissions
+        for client in self.clients:
+            record = submissions.core.entries[client.submission_id].record
+            application_killed = any(
+                driver.name in self.world.killed
+                and driver.name.startswith(f"{client.submission_id}#")
+                for driver in self.drivers
+            )
+            checks.judge(
+                record,
+                self.world.plan.submission_bounds,
+                kill_asked=client.kill_asked or application_killed,
+                kill_answered=client.kill_answered,
+                refused=client.submission_id in self.world.refused,
+            )
+
+    def states(self) -> dict[str, str]:
+        """Of each client's submission; empty where it has none."""
+        checks = self.world.oracle.submissions
+        return {client.name: checks.state_of(client.submission_id) for client in self.clients}
+
+    def refused(
+        self, application_id: ApplicationId, units: Sequence[ResourceUnit]
+    ) -> tuple[str, bool]:
+        """Whose driver it is, if it is one's, and whether these units could run it."""
+        submissions = self.world.master.submissions
+        entry = None if submissions is None else submissions.core.entries.get(application_id)
+        if entry is None:
+            return "", False
+        demand = demand_of(entry.record.resources, 0, units)
+        return application_id, any(serves(demand, unit) for unit in units)
+
+    def could_do_with(self, units: Sequence[ResourceUnit], fewer: Sequence[ResourceUnit]) -> bool:
+        """Does whatever fits ``units`` fit ``fewer``, too?"""
+        demands = [demand_of(client.plan.resources, 0, units) for client in self.clients]
+        return all(
+            any(serves(demand, unit) for unit in fewer)
+            for demand in demands
+            if any(serves(demand, unit) for unit in units)
+        )
+
+    def kill(self, fault: TimedFault) -> bool:
+        """Somebody kills a submission, or the application that holds its driver."""
+        living = [x for x in self.clients if x.submission_id and not x.kill_asked]
+        if not living:
+            return False
+        client = living[int(fault.pick * len(living))]
+        if fault.size < _HOLDER_SHARE:
+            client.kill_holder()
+        else:
+            client.kill()
+        return True
+
+    def cut(self, fault: TimedFault) -> bool:
+        """A machine with a driver on it, running or about to, cannot reach the master; where there
+        is none, the next one on which a driver starts."""
+        there = [x for x in self.world.machines if any(map(_of_a_driver, x.processes.values()))]
+        if there:
+            self._cut_off(there[int(fault.pick * len(there))], fault)
+        else:
+            self._cut_later.append(fault)
+        return bool(there)
+
+    def runners(self) -> list[Runner]:
+        """Those that are at work, on whatever machine."""
+        processes = (p for machine in self.world.machines for p in machine.processes.values())
+        return [process.runner for process in processes if process.runner is not None]
+
+    def driver_began(self, machine: Machine) -> None:
+        if self._cut_later and not self.world.calm:
+            fault = self._cut_later.pop()
+            self.world.network.injected[fault.kind] += 1
+            self.world.clock.after(2.0 * fault.pick, self._cut_off, machine, fault)
+
+    def _cut_off(self, machine: Machine, fault: TimedFault) -> None:
+        world = self.world
+        if world.calm:
+            return
+        for_s = 5.0 + 10.0 * fault.size
+        world.network.cuts[machine.name] = world.clock.now + for_s
+        world.log.say("world", f"{machine.name} is cut off with its driver for {for_s:.1f} s")
+
+
+class _Client:
+    """One client. ``submission_id``: once it was told. ``kill_answered``: that it is done."""
+
+    def __init__(self, submitters: Submitters, plan: SubmissionPlan) -> None:
+        self.submitters = submitters
+        self.plan = plan
+        self.name = plan.name
+        self.submission_id = ""
+        self.kill_asked = False
+        self.kill_answered = False
+        self._world = submitters.world
+        self._world.clock.after(plan.start_s, self._submit)
+
+    def _submit(self) -> None:
+        if self.submission_id:
+            return
+        serve = partial(self._serve_submission, self._world)
+        self._world.network.call(self.name, serve, self._submitted)
+        if self._world.network.happens("duplicate"):
+            self._world.network.call(self.name, serve, self._submitted)
+
+    def _serve_submission(self, world: World, reply: Any) -> None:
+        if world.master.submissions is not None:
+            world.master.submissions.submit(f"key-of-{self.name}", self.plan, reply)
+
+    def _submitted(self, answer: Any) -> None:
+        if isinstance(answer, m.Committed):
+            told = self.submission_id
+            if told and told != answer.submission_id:
+                self._world.oracle.violated(
+                    f"{self.name} submitted once, and is told of {told} and {answer.submission_id}"
+                )
+            self.submission_id = answer.submission_id
+        elif not self.submission_id:
+            self._world.clock.after(_RETRY_S, self._submit)
+
+    def kill(self) -> None:
+        """Ask until it is answered."""
+        if self.kill_answered:
+            return
+        self.kill_asked = True
+
+        def serve(reply: Any) -> None:
+            submissions = self._world.master.submissions
+            if submissions is not None:
+                submissions.kill(self.submission_id, reply)
+
+        def answered(answer: Any) -> None:
+            if isinstance(answer, m.Committed):
+                self.kill_answered = True
+            elif not isinstance(answer, HrmError):
+                self._world.clock.after(_RETRY_S, self.kill)
+
+        self._world.network.call(self.name, serve, answered)
+
+    def kill_holder(self) -> None:
+        self.kill_asked = True
+        self._world.master.call(
+            lambda call_id: e.KillRequested(
+                now=self._world.clock.now,
+                call_id=call_id,
+                application_id=ApplicationId(self.submission_id),
+            ),
+            _heard,
+        )
+
+
+def _of_a_driver(process: Process) -> bool:
+    return is_driver(process.spec.application_id)
+
+
+def _heard(_answer: c.Reply | c.Refuse) -> None:
+    """Whoever asked has their answer."""

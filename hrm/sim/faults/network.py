@@ -1,0 +1,262 @@
+"""The network: ordered streams that break, and everything else that happens to messages.
+
+A *stream* joins a client (agent or AppMaster) to the master and keeps order, as gRPC's do. What can
+happen to it: messages are late; a message is lost, and with it the stream: nothing arrives any
+more, and each side notices at a time of its own; a partition holds messages back, or outlasts the
+keep-alive and breaks the stream; either process dies, and what it has sent may still arrive.
+
+Streams of nodes meet worse, which no ordered stream does and which the protocol must bear all the
+same, because full reports heal it: single messages vanish, arrive twice, overtake each other, and
+orders of a dead master arrive when a new one reigns (``Peer.ghost``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any, Protocol
+
+from hrm.sim.actors.sleepers import MASTER, Sleepers
+from hrm.sim.clock import Clock
+
+__all__ = ["Network", "Peer", "Stream"]
+
+KEEPALIVE_S = 2.5
+CALL_TIMEOUT_S = 3.0
+_HOP_S = 0.001
+_STREAMS_LOOKED_AT = 200
+
+
+class Peer(Protocol):
+    """One end of a stream."""
+
+    def received(self, message: Any) -> None: ...
+
+    def closed(self) -> None:
+        """The stream is over for this end."""
+
+    def ghost(self, message: Any) -> None:
+        """A message arrived after its stream had ended."""
+
+
+class _Deaf:
+    """An end whose process is gone."""
+
+    def received(self, message: Any) -> None:
+        pass
+
+    def closed(self) -> None:
+        pass
+
+    def ghost(self, message: Any) -> None:
+        pass
+
+
+class Network:
+    """``cuts``: until when a client cannot reach the master. ``calm`` ends all faults."""
+
+    def __init__(
+        self, clock: Clock, chance: Random, rates: dict[str, float], sleepers: Sleepers
+    ) -> None:
+        self.clock = clock
+        self.sleepers = sleepers
+        self.chance = chance
+        self.rates = dict(rates)
+        self.cuts: dict[str, float] = {}
+        self.injected: Counter[str] = Counter()
+        self._streams: list[Stream] = []
+
+    def opened(self, stream: Stream) -> None:
+        if len(self._streams) >= _STREAMS_LOOKED_AT:
+            self._streams = [each for each in self._streams if not each.is_over]
+        self._streams.append(stream)
+
+    def sleep(self, process: str, for_s: float) -> None:
+        """Let a process sleep. Others give up their connections to it when it has not answered
+        their keep-alive; it hears of that when it wakes."""
+        self.sleepers.sleep(process, for_s)
+        for stream in self._streams:
+            if process in stream.processes and not stream.is_over and for_s > KEEPALIVE_S:
+                direction = 0 if process == MASTER else 1
+                self.clock.after(KEEPALIVE_S, stream.sleeper_missed, direction)
+
+    def happens(self, kind: str) -> bool:
+        """Does a fault of this kind happen now? Counts it if so."""
+        rate = self.rates.get(kind, 0.0)
+        if rate and self.chance.random() < rate:
+            self.injected[kind] += 1
+            return True
+        return False
+
+    def calm(self) -> None:
+        self.rates = {}
+        self.cuts.clear()
+
+    def cut_until(self, client: str) -> float:
+        return self.cuts.get(client, 0.0)
+
+    def delay_s(self) -> float:
+        if self.happens("delay"):
+            return self.chance.uniform(0.05, 2.0)
+        return _HOP_S * (1.0 + self.chance.random())
+
+    def call(
+        self,
+        client: str,
+        serve: Callable[[Callable[[Any], None]], None],
+        answered: Callable[[Any], None],
+        process: str = "",
+    ) -> None:
+        """A unary call: ``serve(reply)`` runs at the master; ``answered(None)`` is a failure.
+
+        ``answered`` is called once. ``process``: the caller's, where it is not ``client``.
+        """
+        sleepers, process = self.sleepers, process or client
+        open_ = [True]
+
+        def finish(answer: Any) -> None:
+            if open_[0]:
+                open_[0] = False
+                answered(answer)
+
+        def reply(answer: Any) -> None:
+            if self.happens("loss") or self.cut_until(client) > self.clock.now:
+                return
+            self.clock.after(self.delay_s(), sleepers.tell, process, finish, answer)
+
+        self.clock.after(CALL_TIMEOUT_S, sleepers.ring, process, finish, None)
+        if not self.happens("loss") and self.cut_until(client) <= self.clock.now:
+            self.clock.after(self.delay_s(), sleepers.tell, MASTER, serve, reply)
+
+
+class Stream:
+    """One stream. ``strict``: it only ever loses messages by breaking. ``processes``: the client's
+    and the server's; ``name`` is the client's to the network.
+
+    Invariants: after ``client`` or ``server`` is deaf, that side neither gets nor sends anything;
+    what arrives in one direction arrives in the order of sending, unless it is not strict.
+    """
+
+    def __init__(
+        self, network: Network, name: str, client: Peer, *, strict: bool, process: str = ""
+    ) -> None:
+        self.network = network
+        self.name = name
+        self.processes = (process or name, MASTER)
+        network.opened(self)
+        self.client: Peer = client
+        self.server: Peer = _Deaf()
+        self._strict = strict
+        self._broken = False
+        self._server_died = False
+        self._last_arrival = [0.0, 0.0]
+
+    def send_to_server(self, message: Any) -> None:
+        if not isinstance(self.client, _Deaf):
+            self._send(0, message)
+
+    def send_to_client(self, message: Any) -> None:
+        if not isinstance(self.server, _Deaf):
+            self._send(1, message)
+
+    @property
+    def is_over(self) -> bool:
+        return isinstance(self.client, _Deaf) and isinstance(self.server, _Deaf)
+
+    def sleeper_missed(self, direction: int) -> None:
+        """The end that messages of ``direction`` go to sleeps, and the other one gives it up."""
+        process = self.processes[1 - direction]
+        other = self.client if direction == 0 else self.server
+        if self.network.sleepers.is_asleep(process) and not isinstance(other, _Deaf):
+            self._close(1 - direction)
+            self._close(direction)
+
+    def close_client(self) -> None:
+        """The client ends the stream, or its process does; the master hears of it in time."""
+        self.client = _Deaf()
+        self._close_later(0)
+
+    def close_server(self) -> None:
+        """The master ends the stream; the client gets what was sent, then hears of it."""
+        self.server = _Deaf()
+        self._close_later(1)
+
+    def kill_server(self) -> None:
+        """The master's process dies."""
+        self._server_died = True
+        self.close_server()
+
+    def _close_later(self, direction: int) -> None:
+        clock = self.network.clock
+        cut_s = self.network.cut_until(self.name) - clock.now
+        if self._broken or cut_s > 0:
+            at_s = clock.now + KEEPALIVE_S
+        else:
+            at_s = max(self._last_arrival[direction], clock.now + _HOP_S)
+        clock.at(at_s, self._close, direction)
+
+    def _close(self, direction: int) -> None:
+        process = self.processes[1 - direction]
+        self.network.sleepers.tell(process, self._closed, direction)
+
+    def _closed(self, direction: int) -> None:
+        peer = self.server if direction == 0 else self.client
+        if direction == 0:
+            self.server = _Deaf()
+        else:
+            self.client = _Deaf()
+        peer.closed()
+
+    def _break(self) -> None:
+        """Nothing arrives any more; both sides notice, each in its time."""
+        if not self._broken:
+            self._broken = True
+            clock, chance = self.network.clock, self.network.chance
+            for direction in (0, 1):
+                clock.after(chance.uniform(0.05, KEEPALIVE_S), self._close, direction)
+
+    def _send(self, direction: int, message: Any) -> None:
+        network, clock = self.network, self.network.clock
+        if self._broken:
+            return
+        earliest_s = clock.now
+        cut_until_s = network.cut_until(self.name)
+        if cut_until_s > clock.now:
+            if cut_until_s - clock.now > KEEPALIVE_S:
+                self._break()
+                return
+            earliest_s = cut_until_s
+        if network.happens("loss"):
+            self._break()
+            return
+        if not self._strict and network.happens("vanish"):
+            return
+        arrival_s = earliest_s + network.delay_s()
+        if self._strict or not network.happens("reorder"):
+            arrival_s = max(arrival_s, self._last_arrival[direction])
+            self._last_arrival[direction] = arrival_s
+        else:
+            arrival_s = earliest_s + network.chance.uniform(0.0, 1.0)
+        clock.at(arrival_s, self._arrive, direction, message)
+        if not self._strict and network.happens("duplicate"):
+            later_s = network.chance.uniform(0.0, 1.0)
+            clock.at(arrival_s + later_s, self._arrive, direction, message)
+
+    def _arrive(self, direction: int, message: Any) -> None:
+        process = self.processes[1 - direction]
+        self.network.sleepers.tell(process, self._taken, direction, message)
+
+    def _taken(self, direction: int, message: Any) -> None:
+        peer = self.server if direction == 0 else self.client
+        if self._server_died and direction == 1 and not self._strict:
+            self.network.clock.after(
+                self.network.chance.uniform(0.0, 4.0), self._haunt, self.client, message
+            )
+        if not self._broken:
+            peer.received(message)
+
+    def _haunt(self, peer: Peer, message: Any) -> None:
+        if self.network.rates:
+            self.network.injected["ghost"] += 1
+            self.network.sleepers.tell(self.processes[0], peer.ghost, message)

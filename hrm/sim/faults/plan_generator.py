@@ -1,0 +1,388 @@
+"""How a seed becomes a plan: every draw, each from a source of chance of its own.
+
+The order of draws within one source is part of what a kept seed means. What is new gets a source of
+its own, and belongs to a trait that kept seeds can leave out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from hrm.core.node.auto_partitioning import AutoBindingRules
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.feasibility import Vector
+from hrm.core.vocabulary.model import (
+    Gpu,
+    NodeName,
+    Resources,
+    ResourceUnit,
+    ResourceUnitId,
+    WorkloadClass,
+)
+from hrm.core.vocabulary.partitioning import Binding, BindingMode, Core, Hardware, cut
+from hrm.sim.actors.policies import POLICIES
+from hrm.sim.faults.plan import (
+    MESSAGE_KINDS,
+    QUIET_CHANCE,
+    TIMED_KINDS,
+    TRAITS,
+    ApplicationPlan,
+    Limits,
+    NodePlan,
+    Plan,
+    RemotePlan,
+    TimedFault,
+    source,
+)
+from hrm.sim.faults.room import demand_of, how_many
+from hrm.sim.faults.submission_plan_generator import draw_submission_bounds, draw_submissions
+
+__all__ = ["draw", "must_run_at_once"]
+
+
+def draw(seed: int, limits: Limits | None = None) -> Plan:
+    """The plan of a seed, within the caller's limits."""
+    limits = limits or Limits()
+    chance = source(seed, "plan")
+    horizon_s = chance.uniform(8.0, 22.0)
+    node_count = chance.randint(1, 4)
+    application_count = chance.randint(1, 5)
+    schedulers = chance.randint(1, 3)
+    bounds = _bounds(chance)
+    traits = tuple(
+        trait
+        for trait, likely in TRAITS.items()
+        if trait not in limits.without and source(seed, f"trait/{trait}").random() < likely
+    )
+    if "remotes" in traits and source(seed, "remotes-only").random() < 0.7:
+        schedulers = 1  # the more is placed by the others
+    if limits.horizon_s is not None:
+        horizon_s = limits.horizon_s
+    nodes = tuple(_node(seed, n + 1, limits, traits) for n in range(limits.nodes or node_count))
+    count = application_count if limits.applications is None else limits.applications
+    applications = tuple(_application(seed, n + 1, horizon_s, nodes, traits) for n in range(count))
+    rates = {kind: _rate(seed, kind, top, limits) for kind, top in MESSAGE_KINDS.items()}
+    faults = [
+        fault
+        for kind, most in TIMED_KINDS.items()
+        if kind not in limits.without
+        for fault in _timed(seed, kind, most, horizon_s)
+    ]
+    faults.sort(key=lambda fault: fault.at_s)
+    return Plan(
+        seed,
+        limits,
+        horizon_s,
+        schedulers,
+        _bounds_of_traits(seed, bounds, traits),
+        nodes,
+        applications,
+        rates,
+        tuple(faults),
+        traits,
+        _policy(source(seed, "policy"), traits),
+        _remotes(seed, traits),
+        draw_submissions(seed, horizon_s) if "submissions" in traits else (),
+        draw_submission_bounds(seed, bounds),
+    )
+
+
+def _bounds(chance: Random) -> Bounds:
+    tight = chance.random() < 0.3
+    return Bounds(
+        node_timeout_s=chance.uniform(3.5, 6.0),
+        application_grace_s=chance.uniform(6.0, 12.0),
+        lease_timeout_s=chance.uniform(0.3, 1.5),
+        proposal_timeout_s=chance.uniform(0.5, 2.0),
+        resend_delay_s=chance.uniform(0.8, 1.5),
+        recovery_window_s=chance.uniform(1.5, 5.0),
+        stop_grace_s=chance.uniform(0.2, 1.5),
+        default_duration_s=10.0,
+        wait_max_s=chance.uniform(5.0, 60.0),
+        waiting_limit=chance.randint(1, 3) if tight else 64,
+    )
+
+
+def _with_rules(seed: int, number: int, node: NodePlan) -> NodePlan:
+    """A node that moves the border between GPU and CPU cores itself, and is cut so that it can."""
+    if node.hardware is None or node.binding is None or not node.hardware.gpus:
+        return node
+    chance = source(seed, f"rules-{number}")
+    rules = AutoBindingRules(
+        window=chance.randint(1, 3),
+        busy_percent=chance.uniform(20.0, 60.0),
+        idle_percent=chance.uniform(10.0, 20.0),
+        pause_s=chance.uniform(0.3, 2.0),
+        drain_s=chance.choice((0.0, chance.uniform(0.5, 4.0), chance.uniform(0.5, 4.0))),
+    )
+    most = (len(node.hardware.cores) - 1) // len(node.hardware.gpus)
+    bound = chance.randint(1, max(1, most - 1))
+    binding = replace(node.binding, mode=BindingMode.PARTIAL, bound_cores=bound)
+    units = cut(NodeName(node.name), node.hardware, binding)
+    return replace(node, units=units, binding=binding, auto_binding=rules)
+
+
+def _bounds_of_traits(seed: int, bounds: Bounds, traits: tuple[str, ...]) -> Bounds:
+    chance = source(seed, "bounds")
+    if "remotes" in traits:
+        bounds = replace(bounds, lease_timeout_s=chance.uniform(0.3, 4.0))
+    bounds = _with_exclusion(seed, bounds, traits)
+    return replace(
+        bounds,
+        scheduler_timeout_s=chance.uniform(3.0, 6.0),
+        rebind_timeout_s=chance.uniform(0.5, 3.0),
+        lease_scope="candidates" if "candidates" in traits else "global",
+        waiting_bound="feedback" if "feedback" in traits else "limit",
+        relocation_wait_s=_relocation_wait_s(source(seed, "relocation")),
+    )
+
+
+def _relocation_wait_s(chance: Random) -> float:
+    """In every second run, containers wait where they are."""
+    return chance.uniform(0.5, 10.0) if chance.random() < 0.5 else math.inf
+
+
+def _with_exclusion(seed: int, bounds: Bounds, traits: tuple[str, ...]) -> Bounds:
+    """Nodes at which executors fail are excluded for a while; without the trait, never."""
+    if "exclusion" not in traits:
+        return replace(bounds, node_failures=0)
+    chance = source(seed, "exclusion")
+    return replace(
+        bounds,
+        node_failures=chance.randint(1, 2),
+        node_failure_run_s=chance.uniform(1.0, 10.0),
+        node_failure_window_s=chance.uniform(5.0, 30.0),
+        node_failing_applications=chance.randint(1, 2),
+        node_exclusion_s=chance.uniform(1.0, 6.0),
+        node_exclusion_max_s=chance.uniform(6.0, 15.0),
+    )
+
+
+def _policy(chance: Random, traits: tuple[str, ...]) -> str:
+    """Min-wait most often: it is what HRM has by default."""
+    if "policies" not in traits or chance.random() < 0.4:
+        return "min-wait"
+    return chance.choice(sorted(POLICIES))
+
+
+def _remotes(seed: int, traits: tuple[str, ...]) -> tuple[RemotePlan, ...]:
+    if "remotes" not in traits:
+        return ()
+    chance = source(seed, "remotes")
+    names = [f"outside-{n + 1}" for n in range(chance.randint(1, 2))]
+    return tuple(RemotePlan(name, _policy(chance, traits)) for name in names)
+
+
+def _node(seed: int, number: int, limits: Limits, traits: tuple[str, ...]) -> NodePlan:
+    chance = source(seed, f"node-{number}")
+    name = f"node-{number}"
+    vcores = chance.randint(2, 8)
+    memory_mib = 1024 * chance.randint(2, 12)
+    run_limit = chance.randint(2, vcores) if chance.random() < 0.3 else vcores
+    units = [_unit(f"{name}/cpu", Resources(vcores, memory_mib), run_limit)]
+    if chance.random() < 0.25:
+        units.append(_unit(f"{name}/gpu0", Resources(chance.randint(2, 4), 8192, 16384), 4))
+    skewed = chance.random() < 0.5 and "clock-skew" not in limits.without
+    offset_s = chance.uniform(-30.0, 30.0) if skewed else 0.0
+    rate = chance.uniform(0.98, 1.02) if skewed else 1.0
+    node = NodePlan(name, tuple(units), offset_s, rate, chance.uniform(0.7, 1.1))
+    if "preemption" in traits:
+        grace_s = source(seed, f"preemption-{number}").uniform(0.2, 4.0)
+        node = replace(node, preemption_grace_s=grace_s)
+    if "gpus" in traits:
+        node = _with_hardware(seed, number, node)
+    return _with_rules(seed, number, node) if "auto-binding" in traits else node
+
+
+def _unit(unit_id: str, capacity: Resources, run_limit: int) -> ResourceUnit:
+    return ResourceUnit(unit_id=ResourceUnitId(unit_id), capacity=capacity, run_limit=run_limit)
+
+
+def _with_hardware(seed: int, number: int, node: NodePlan) -> NodePlan:
+    """Most nodes of a cluster with GPUs: one that is cut by a binding, and can be cut anew."""
+    chance = source(seed, f"hardware-{number}")
+    if chance.random() < 0.25:
+        return node
+    cores, sockets = chance.randint(3, 8), chance.randint(1, 2)
+    count = 0 if chance.random() < 0.1 else chance.randint(1, 2)
+    hardware = Hardware(
+        cores=tuple(Core(index, index % sockets) for index in range(cores)),
+        memory_mib=1024 * chance.randint(6, 16),
+        gpus=tuple(
+            Gpu(index=index, memory_mib=chance.choice((8192, 16384)), numa=index % sockets)
+            for index in range(count)
+        ),
+        run_limit=chance.choice((0, 0, 0, 3)),
+    )
+    binding = Binding(
+        mode=chance.choice(list(BindingMode)),
+        bound_cores=chance.randint(1, (cores - 1) // max(1, count)),
+        reserve_cores=1,
+        gpu_host_memory_mib=chance.choice((0, 0, 1536)),
+    )
+    units = cut(NodeName(node.name), hardware, binding)
+    return replace(node, units=units, hardware=hardware, binding=binding)
+
+
+def _application(
+    seed: int,
+    number: int,
+    horizon_s: float,
+    nodes: tuple[NodePlan, ...],
+    traits: tuple[str, ...],
+) -> ApplicationPlan:
+    chance = source(seed, f"application-{number}")
+    name = f"app-{number}"
+    gpus = 0
+    burst = chance.random() < 0.5
+    start_s = 1.0 if burst else chance.uniform(0.5, 0.6 * horizon_s)
+    if chance.random() < 0.05:
+        resources = Resources(64, 1024)
+    else:
+        unit = chance.choice(chance.choice(nodes).units)
+        home = unit.capacity
+        gpu = chance.choice((4096, 8192)) if home.gpu_memory_mib else 0
+        vcores = chance.randint(1, min(4, home.vcores))
+        memory_mib = min(512 * chance.randint(1, 4), home.memory_mib)
+        resources = Resources(vcores, memory_mib, gpu)
+        if unit.gpu is not None:
+            resources, gpus = _use_of_gpu(source(seed, f"gpu-{number}"), resources, unit)
+    stream = chance.random() < 0.5
+    targets = [(0.0, chance.randint(1, 3 if stream else 6))]
+    if not stream or chance.random() < 0.3:
+        targets += [
+            (chance.uniform(0.5, horizon_s), chance.randint(0, 6))
+            for _ in range(chance.randint(0, 4))
+        ]
+    targets.sort()
+    targets.append((horizon_s, chance.randint(1, 2)))
+    classes = []
+    if stream:
+        classes.append((chance.uniform(0.0, 2.0), "STREAM"))
+    changes = chance.randint(0, 2) if chance.random() < 0.3 else 0
+    classes += [
+        (chance.uniform(0.5, horizon_s), chance.choice(("BATCH", "STREAM"))) for _ in range(changes)
+    ]
+    declared = None
+    if chance.random() < 0.3:
+        declared = WorkloadClass.STREAM if stream else WorkloadClass.BATCH
+    plan = ApplicationPlan(
+        name,
+        start_s,
+        resources,
+        tuple(targets),
+        chance.uniform(1.0, 12.0),
+        declared,
+        tuple(sorted(classes)),
+        chance.choice((0.0, 0.7)),
+        chance.choice((0.0, 3.0)),
+        gpus,
+    )
+    if gpus and not how_many(*_whole_gpu(plan, nodes)):
+        # What is the largest GPU depends on who is there; what fits none of them may run at first.
+        plan = replace(plan, gpus=0, resources=replace(resources, gpu_memory_mib=4096))
+    if "preemption" in traits:
+        plan = _crowded(source(seed, f"crowd-{number}"), plan, stream=stream)
+    if "gangs" in traits:
+        plan = _with_gang(source(seed, f"gang-{number}"), plan, nodes)
+    if "locality" in traits:
+        plan = _with_data(source(seed, f"data-{number}"), plan, nodes)
+    return _that_runs_at_once(plan, nodes) if must_run_at_once(traits) else plan
+
+
+def must_run_at_once(traits: tuple[str, ...]) -> bool:
+    """May nobody count on a place in a unit's queue? Some policies and bounds let none wait there.
+
+    A stream, which is granted all or nothing, must then want no more than there is room for.
+    """
+    return "policies" in traits or "feedback" in traits
+
+
+def _that_runs_at_once(plan: ApplicationPlan, nodes: tuple[NodePlan, ...]) -> ApplicationPlan:
+    *begin, (end_s, last) = plan.targets
+    units = [unit for node in nodes for unit in node.units]
+    most = how_many(demand_of(plan.resources, plan.gpus, units), units)
+    return replace(plan, targets=(*begin, (end_s, min(last, max(1, most)))))
+
+
+def _whole_gpu(
+    plan: ApplicationPlan, nodes: tuple[NodePlan, ...]
+) -> tuple[Vector, list[ResourceUnit]]:
+    units = [unit for node in nodes for unit in node.units]
+    return demand_of(plan.resources, plan.gpus, units), units
+
+
+def _use_of_gpu(chance: Random, resources: Resources, unit: ResourceUnit) -> tuple[Resources, int]:
+    """A part of the GPU as drawn, a whole one, or, where the unit allows it, none."""
+    kind = chance.random()
+    if kind < 0.3:
+        return replace(resources, gpu_memory_mib=0), 1
+    if kind < 0.5 and not unit.gpu_only:
+        return replace(resources, gpu_memory_mib=0), 0
+    return resources, 0
+
+
+def _crowded(chance: Random, plan: ApplicationPlan, *, stream: bool) -> ApplicationPlan:
+    """Batch takes whatever there is, and streams come when it has."""
+    if chance.random() < 0.3:
+        return plan
+    if stream:
+        declared = WorkloadClass.STREAM if chance.random() < 0.7 else plan.declared
+        start_s = plan.start_s + chance.uniform(0.5, 4.0)
+        return replace(plan, start_s=start_s, declared=declared)
+    (begin_s, _), *later = plan.targets
+    targets = ((begin_s, chance.randint(4, 12)), *later)
+    start_s = min(plan.start_s, chance.uniform(0.5, 1.5))
+    work_s = plan.work_s + chance.uniform(5.0, 40.0)
+    return replace(plan, start_s=start_s, targets=targets, work_s=work_s)
+
+
+def _with_gang(
+    chance: Random, plan: ApplicationPlan, nodes: tuple[NodePlan, ...]
+) -> ApplicationPlan:
+    """Let some applications start together; a few ask for more than the cluster has."""
+    if chance.random() < 0.5:
+        return plan
+    gang = chance.randint(2, 5)
+    if chance.random() < 0.95:
+        units = [unit for node in nodes for unit in node.units]
+        gang = min(gang, how_many(demand_of(plan.resources, plan.gpus, units), units))
+    if gang < 2:
+        return plan
+    (begin_s, first), *middle, (end_s, last) = plan.targets
+    if chance.random() < 0.5:
+        last = max(last, gang)
+    targets = ((begin_s, max(first, gang)), *middle, (end_s, last))
+    return replace(plan, targets=targets, gang_min=gang)
+
+
+def _with_data(
+    chance: Random, plan: ApplicationPlan, nodes: tuple[NodePlan, ...]
+) -> ApplicationPlan:
+    """Let most applications have data on some hosts, not all of which are nodes of the cluster."""
+    if chance.random() < 0.3:
+        return plan
+    names = [node.name for node in nodes] + ["elsewhere"]
+    hosts = tuple(chance.sample(names, chance.randint(1, min(2, len(names)))))
+    return replace(plan, hosts=hosts, local_executors=chance.randint(1, 4))
+
+
+def _rate(seed: int, kind: str, top: float, limits: Limits) -> float:
+    chance = source(seed, f"rate/{kind}")
+    if chance.random() < QUIET_CHANCE or kind in limits.without:
+        return 0.0
+    return top * chance.random()
+
+
+def _timed(seed: int, kind: str, most: int, horizon_s: float) -> list[TimedFault]:
+    chance = source(seed, f"timed/{kind}")
+    if chance.random() < QUIET_CHANCE:
+        return []
+    draws: Callable[[], float] = chance.random
+    return [
+        TimedFault(1.5 + draws() * max(0.5, horizon_s - 2.0), kind, draws(), draws())
+        for _ in range(chance.randint(1, most))
+    ]

@@ -1,0 +1,1 @@
+"""What must hold after every event: safety, liveness, what each process was promised."""

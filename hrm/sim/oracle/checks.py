@@ -1,0 +1,307 @@
+"""The oracle: what must hold after every event, and what must have come of it in the end.
+
+``core.invariants`` recounts the books of one core. Here is what no core can see: two machines at
+once, the processes themselves, what was durable when somebody was told, who held the lease.
+
+The oracle keeps a record of its own and shares no code with what it judges, not even ``fits``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from hrm.core.appmaster.application_master import AppMasterCore
+from hrm.core.invariants import master_violations, node_violations
+from hrm.core.master.core import MasterCore
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.node.core import NodeCore
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.vocabulary.feasibility import Vector
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ContainerSpec,
+    ContainerState,
+    NodeState,
+    WorkloadClass,
+)
+from hrm.core.vocabulary.partitioning import Hardware
+from hrm.sim.actors.sleepers import Sleepers
+from hrm.sim.faults.room import room
+from hrm.sim.oracle.answers import Answers
+from hrm.sim.oracle.copies import Copies
+from hrm.sim.oracle.evictions import needless_evictions
+from hrm.sim.oracle.grants import Grants
+from hrm.sim.oracle.overtaking import Overtaking, held_up
+from hrm.sim.oracle.silences import Silences
+from hrm.sim.oracle.submission_checks import SubmissionChecks
+from hrm.sim.oracle.views import Views
+
+__all__ = ["Oracle"]
+
+_STOPS_A_SECOND_MAX = 30
+
+
+@dataclass(slots=True)
+class Oracle:
+    """``found``: violations in words, the first first. ``checks``: how many times it looked.
+
+    ``told``: applications that an AppMaster was told to be admitted and not yet ended.
+    ``processes``: every live process of the cluster, and its machine.
+    """
+
+    sleepers: Sleepers
+    found: list[str] = field(default_factory=list)
+    checks: int = 0
+    told: dict[ApplicationId, bool] = field(default_factory=dict)
+    processes: dict[str, str] = field(default_factory=dict)
+    answers: Answers = field(init=False)
+    copies: Copies = field(init=False)
+    grants: Grants = field(init=False)
+    overtaking: Overtaking = field(init=False)
+    silences: Silences = field(init=False)
+    submissions: SubmissionChecks = field(init=False)
+    views: Views = field(init=False)
+    _stops: Counter[str] = field(default_factory=Counter)
+    _second: int = 0
+
+    def __post_init__(self) -> None:
+        self.silences = Silences(self.violated, self.sleepers)
+        self.answers = Answers(self.violated, self.silences.awake_s)
+        self.copies = Copies(self.violated)
+        self.grants = Grants(self.violated)
+        self.overtaking = Overtaking(self.violated)
+        self.submissions = SubmissionChecks(self.violated, self.silences.awake_s)
+        self.views = Views(self.violated)
+
+    def violated(self, what: str) -> None:
+        self.found.append(what)
+
+    # --- the master -----------------------------------------------------------------------------
+
+    def master_began(self, core: MasterCore) -> None:
+        self.answers.master_began()
+        self.silences.master_began()
+        self.copies.master_began()
+        self.views.master_began()
+        self.grants.master_began(core)
+        self._master_restarted(core)
+
+    def after_master(
+        self, core: MasterCore, event: e.MasterEvent, commands: list[c.MasterCommand]
+    ) -> None:
+        """The books agree; nobody dead is granted anything; grants, copies, answers are right."""
+        self.checks += 1
+        self.found += master_violations(core)
+        for command in commands:
+            if isinstance(command, c.SendToNode) and isinstance(command.message, c.AssignContainer):
+                node = core.master_state.nodes.get(command.node)
+                if node is None or node.state is not NodeState.ALIVE:
+                    what = "unknown" if node is None else node.state.value
+                    self.violated(
+                        f"{command.message.spec.container_id} is granted to {command.node}, "
+                        f"which is {what}"
+                    )
+            elif isinstance(command, c.SendToNode):
+                self._ordered(command, event.now)
+        self.silences.after(core, event, commands)
+        self.answers.after(core, event, commands)
+        self.grants.after(core, event, commands)
+        self.copies.after(core, commands)
+        self.views.after(core, commands, event.now)
+        for scheduler in core.placement.schedulers.values():
+            for job in scheduler.jobs.values():
+                if job.policy_fault:
+                    self.violated(f"{scheduler.name}: {job.policy_fault}")
+
+    def _ordered(self, command: c.SendToNode, now: float) -> None:
+        """Master and node do not answer each other without end."""
+        second = int(now)
+        if second != self._second:
+            self._second = second
+            self._stops.clear()
+        if isinstance(command.message, c.StopContainer):
+            container_id = command.message.container_id
+            self._stops[container_id] += 1
+            if self._stops[container_id] == _STOPS_A_SECOND_MAX:
+                self.violated(
+                    f"{command.node} is told to stop {container_id} {_STOPS_A_SECOND_MAX} times "
+                    f"within a second"
+                )
+
+    def left_master(self, command: c.MasterCommand, durable: dict[ApplicationId, object]) -> None:
+        """Nobody is told of an application that a crash could forget."""
+        match command:
+            case c.Reply(answer=c.ApplicationAdmitted(application_id=application_id)):
+                if application_id not in durable:
+                    self.violated(f"{application_id} was told of before it was durable")
+                self.told[application_id] = True
+            case c.NotifyApplication(notice=c.EndApplication()):
+                self.told.pop(command.application_id, None)
+
+    def store_changed(self, known: Iterable[ApplicationId]) -> None:
+        """The disk has forgotten something: promises rest on what it has now."""
+        self.told = dict.fromkeys([x for x in known if x in self.told], True)
+
+    def _master_restarted(self, core: MasterCore) -> None:
+        """Whatever an AppMaster was told survives."""
+        for application_id in self.told:
+            if application_id not in core.master_state.applications:
+                self.violated(f"{application_id} was admitted, and the next master forgot it")
+
+    # --- nodes ----------------------------------------------------------------------------------
+
+    def after_node(
+        self,
+        core: NodeCore,
+        newest_epoch: int,
+        event: e.NodeEvent,
+        acts: bool,
+        commands: list[c.NodeCommand],
+    ) -> None:
+        """Units are healthy, nobody waits who could run and delay nobody, batch makes way for
+        streams alone, and old masters rule nothing.
+
+        ``acts``: the event made the node start or stop something, or take something in.
+        """
+        self.checks += 1
+        self.found += node_violations(core)
+        epoch = getattr(event, "epoch", newest_epoch)
+        if acts and epoch < newest_epoch:
+            self.violated(
+                f"{core.name} honours {type(event).__name__} of epoch {epoch}, it follows "
+                f"{newest_epoch}"
+            )
+        if not isinstance(event, e.StopReceived):
+            self.found += needless_evictions(core, commands)
+        self.overtaking.after(core, commands, event.now)
+        if isinstance(event, e.UsageMeasured) and commands and core.target is not None:
+            self._streams_held_up(core)
+        for unit_id, queue in core.units.items():
+            waiting = list(queue.stream_waiting.values()) or list(queue.batch_waiting.values())
+            if not queue.stream_waiting and _stream_waits_for_cores(queue.pool):
+                continue
+            for entry in waiting:
+                if room(entry.demand, queue.free) and not (
+                    entry.container_id in queue.batch_waiting and held_up(queue, entry)
+                ):
+                    self.violated(f"{entry.container_id} waits at {unit_id} though it could run")
+
+    def _streams_held_up(self, core: NodeCore) -> None:
+        """A node that drains units by its own will holds up no stream that is there."""
+        live = (ContainerState.RUNNING, ContainerState.WAITING)
+        for container_id, container in core.containers.items():
+            stream = container.spec.workload_class is WorkloadClass.STREAM
+            if stream and container.life.state in live:
+                self.violated(f"{core.name} drains units of its own while {container_id} is there")
+
+    def process_began(self, machine: str, spec: ContainerSpec, here: Iterable[ContainerSpec],
+                      capacity: Vector) -> None:  # fmt: skip
+        """One process a container in the whole cluster; no unit holds more than it has.
+
+        ``here``: what runs at the same unit, the new one included.
+        """
+        other = self.processes.get(spec.container_id)
+        if other is not None:
+            self.violated(f"{spec.container_id} starts on {machine} while it runs on {other}")
+        self.processes[spec.container_id] = machine
+        used = [0, 0, 0, 0]
+        for each in here:
+            resources = each.resources
+            used[0] += resources.vcores
+            used[1] += resources.memory_mib
+            used[2] += resources.gpu_memory_mib
+            used[3] += 1
+        if not room((used[0], used[1], used[2], used[3]), capacity):
+            self.violated(f"{machine} runs {tuple(used)} at {spec.unit_id}, which has {capacity}")
+
+    def machine_holds(
+        self, machine: str, hardware: Hardware, specs: Iterable[ContainerSpec]
+    ) -> None:
+        """All that runs on a machine, however it is cut, fits its cores, memory and GPUs."""
+        vcores = memory_mib = 0
+        device_mib: Counter[str] = Counter()
+        for spec in specs:
+            vcores += spec.resources.vcores
+            memory_mib += spec.resources.memory_mib
+            device_mib[spec.unit_id] += spec.resources.gpu_memory_mib
+        if vcores > len(hardware.cores) or memory_mib > hardware.memory_mib:
+            self.violated(
+                f"{machine} runs {vcores} vcores and {memory_mib} MiB, it has "
+                f"{len(hardware.cores)} and {hardware.memory_mib}"
+            )
+        for gpu in hardware.gpus:
+            used_mib = device_mib.pop(f"{machine}/gpu{gpu.index}", 0)
+            if used_mib > gpu.memory_mib:
+                self.violated(f"{used_mib} MiB are used on {machine}'s GPU {gpu.index}, {gpu}")
+        for unit_id, used_mib in device_mib.items():
+            if used_mib:
+                self.violated(f"{used_mib} MiB of device memory are used at {unit_id}")
+
+    def process_gone(self, container_id: str) -> None:
+        self.processes.pop(container_id, None)
+
+    # --- AppMasters -----------------------------------------------------------------------------
+
+    def after_application(self, name: str, core: AppMasterCore) -> None:
+        self.checks += 1
+        try:
+            core.check()
+        except AssertionError as error:
+            self.violated(f"the AppMaster of {name} breaks an invariant: {error}")
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def nothing_left(
+        self, core: MasterCore, nodes: Iterable[NodeCore], gone: set[str]
+    ) -> list[str]:
+        """What keeps the cluster from being as empty as when it began; empty when it is.
+
+        ``gone``: machines that died for good, which the master must have noticed.
+        """
+        left = [f"{x} still runs on {machine}" for x, machine in self.processes.items()]
+        left += [
+            f"{app.application_id} is {app.life.state.value}, scheduler {app.scheduler}, "
+            f"{len(app.containers)} containers"
+            for app in core.master_state.live_applications()
+        ]
+        for app in core.master_state.applications.values():
+            left += [f"{x.container_id} is {x.state.value}" for x in app.containers.values()]
+        for node in core.master_state.nodes.values():
+            if node.name in gone:
+                if node.state is not NodeState.LOST:
+                    left.append(f"{node.name} is gone, and still {node.state.value}")
+            elif node.state is not NodeState.ALIVE or not node.connected:
+                left.append(f"{node.name} is {node.state.value}, connected: {node.connected}")
+        for unit_id, row in core.master_state.state.rows.items():
+            queue = core.master_state.state.queue(row)
+            if queue.free != queue.capacity or queue.waiting_count:
+                left.append(f"{unit_id} has not all back: {queue.free} of {queue.capacity}")
+            if not core.master_state.state.open[row]:
+                left.append(f"{unit_id} is closed")
+        for scheduler in core.placement.schedulers.values():
+            left += [f"{scheduler.name} keeps the job of {x}" for x in scheduler.jobs]
+        left += self.answers.unanswered()
+        if core.negotiator.parked:
+            left.append(f"{len(core.negotiator.parked)} proposals are parked")
+        for node_core in nodes:
+            units = tuple(queue.unit for queue in node_core.units.values())
+            known = core.master_state.nodes.get(node_core.name)
+            if known is None or known.units != units:
+                left.append(f"{node_core.name} is cut otherwise than the master knows")
+            left += [f"{node_core.name} remembers {x}" for x in node_core.containers]
+        return left
+
+
+def _stream_waits_for_cores(pool: list[UnitQueue]) -> bool:
+    """Do shared cores and memory collect for a stream somewhere in the pool, so that no batch
+    container of the pool starts? They do unless other streams hold its device memory or slots."""
+    for queue in pool:
+        streams = [x for x in queue.running.values() if x.workload_class is WorkloadClass.STREAM]
+        for entry in queue.stream_waiting.values():
+            asked = [*streams, entry]
+            if all(sum(x.demand[d] for x in asked) <= queue.capacity[d] for d in (2, 3)):
+                return True
+    return False

@@ -1,0 +1,86 @@
+"""Batch makes way for streams, and for nobody else: judged from what a node has ordered.
+
+A victim is named with the stream for which it goes. Streams of a pool are served in the order of
+its units and of their arrival, from what is free, what is ending already, and what earlier victims
+give back. A stream's victims must be enough for it, and each of them needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hrm.core.messages import commands as c
+from hrm.core.messages.claims import Entry
+from hrm.core.node.core import NodeCore
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.vocabulary.feasibility import Vector
+from hrm.core.vocabulary.model import ContainerId, ContainerState, EndCause, WorkloadClass
+from hrm.sim.faults.room import room
+
+__all__ = ["needless_evictions"]
+
+
+def needless_evictions(core: NodeCore, commands: Iterable[c.NodeCommand]) -> list[str]:
+    """What is wrong with the evictions among the commands of one event; empty if nothing is."""
+    victims: dict[ContainerId, str] = {}
+    for command in commands:
+        if isinstance(command, c.StopProcess) and command.decommission:
+            victims[command.container_id] = command.reason.split()[-1]
+            if command.cause is not EndCause.PREEMPTED:
+                return [f"{command.container_id} makes way, and ends as {command.cause.value}"]
+    if not victims:
+        return []
+    found = [
+        f"{victim} makes way on {core.name}, and is a stream itself"
+        for victim in victims
+        if core.containers[victim].spec.workload_class is not WorkloadClass.BATCH
+    ]
+    pools = {id(queue.pool): queue.pool for queue in core.units.values()}
+    waiters = {x for queue in core.units.values() for x in queue.stream_waiting}
+    for victim, waiter in victims.items():
+        if waiter not in waiters:
+            found.append(f"{victim} makes way on {core.name} for {waiter}, which does not wait")
+    for pool in pools.values():
+        found += _pool(core, pool, victims)
+    return found
+
+
+def _pool(core: NodeCore, pool: list[UnitQueue], victims: dict[ContainerId, str]) -> list[str]:
+    found: list[str] = []
+    free = [queue.free for queue in pool]
+    going: dict[str, list[tuple[int, Entry]]] = {}
+    for index, queue in enumerate(pool):
+        for entry in queue.running.values():
+            if entry.container_id in victims:
+                going.setdefault(victims[entry.container_id], []).append((index, entry))
+            elif core.containers[entry.container_id].life.state is ContainerState.STOPPING:
+                free = [_moved(x, i == index, entry, 1) for i, x in enumerate(free)]
+    for index, queue in enumerate(pool):
+        for waiter in queue.stream_waiting.values():
+            mine = going.get(waiter.container_id, [])
+            gained = free
+            for where, entry in mine:
+                gained = [_moved(x, i == where, entry, 1) for i, x in enumerate(gained)]
+            served = room(waiter.demand, gained[index])
+            if mine and not served:
+                found.append(f"containers make way for {waiter.container_id} in vain")
+            for where, entry in mine:
+                if room(waiter.demand, _moved(gained[index], index == where, entry, -1)):
+                    found.append(f"{entry.container_id} makes way for {waiter.container_id}, which "
+                                 f"has room without")  # fmt: skip
+            if served:
+                free = [_moved(x, i == index, waiter, -1) for i, x in enumerate(gained)]
+    return found
+
+
+def _moved(free: Vector, own: bool, entry: Entry, sign: int) -> Vector:
+    """What is free once ``entry`` has gone (1) or come (-1), here or at a sibling."""
+    vcores, memory_mib, device_mib, slots = entry.demand
+    if not own:
+        device_mib = slots = 0
+    return (
+        free[0] + sign * vcores,
+        free[1] + sign * memory_mib,
+        free[2] + sign * device_mib,
+        free[3] + sign * slots,
+    )

@@ -1,0 +1,90 @@
+"""Who passes a batch waiter does not delay it, as far as run times are known; judged from what a
+node has started.
+
+The waiters of each node are followed in order of arrival. When later ones have started at the unit
+of one that is left, the moment at which it would fit is worked out twice, as it is and as if they
+had not started. Units that share cores are left to the property tests of the core: what one starts
+is gone from the others, too, and several that start in one event cannot be told apart here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+from hrm.core.messages import commands as c
+from hrm.core.messages.claims import Entry
+from hrm.core.node.core import NodeCore
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.vocabulary.model import ContainerId, WorkloadClass
+from hrm.sim.faults.room import room
+
+__all__ = ["Overtaking", "held_up"]
+
+
+class Overtaking:
+    """``_lines``: of each node its batch waiters, in order of arrival."""
+
+    def __init__(self, violated: Callable[[str], None]) -> None:
+        self._violated = violated
+        self._lines: dict[str, list[ContainerId]] = {}
+
+    def after(self, core: NodeCore, commands: Iterable[c.NodeCommand], now: float) -> None:
+        """Judge what a node has started in one event."""
+        began = [x.spec.container_id for x in commands if isinstance(x, c.StartProcess)]
+        waiting = [x for unit in core.units.values() for x in unit.batch_waiting]
+        line = self._lines.get(core.name, [])
+        for unit in core.units.values() if began else ():
+            left = [x for x in line if x in unit.batch_waiting]
+            if left and len(unit.pool) == 1:
+                first = unit.batch_waiting[left[0]]
+                older = line[: line.index(left[0])]
+                later = [x for x in began if x in unit.running and x not in older]
+                self._delays(unit, first, later, now)
+        known = [x for x in line if x in waiting]
+        self._lines[core.name] = [*known, *(x for x in waiting if x not in known)]
+
+    def _delays(self, unit: UnitQueue, first: Entry, later: list[ContainerId], now: float) -> None:
+        passed = [x for x in later if unit.running[x].workload_class is WorkloadClass.BATCH]
+        expected_s = _fits_at(unit, first, now, without=passed)
+        if passed and _fits_at(unit, first, now, without=()) > expected_s:
+            self._violated(
+                f"{', '.join(passed)} started before {first.container_id}, which came earlier and "
+                f"could have started {expected_s - now:.1f} s later"
+            )
+
+
+def held_up(unit: UnitQueue, entry: Entry) -> bool:
+    """Is there another batch waiter, at the unit or at one that shares its cores, whom ``entry``
+    could delay?"""
+    return any(
+        other is not entry
+        and not room(other.demand, each.free)
+        and (each is unit or other.demand[2] <= each.free[2])
+        and not math.isinf(_fits_at(each, other, 0.0, without=()))
+        for each in unit.pool
+        for other in each.batch_waiting.values()
+    )
+
+
+def _fits_at(
+    unit: UnitQueue, waiter: Entry, now: float, *, without: Iterable[ContainerId]
+) -> float:
+    """When a waiter would fit if nobody else started; infinite where streams hold what it needs."""
+    free = list(unit.free)
+    ends: list[tuple[float, tuple[int, ...]]] = []
+    for owner in unit.pool:
+        for entry in owner.running.values():
+            held: tuple[int, ...] = entry.demand if owner is unit else (*entry.demand[:2], 0, 0)
+            if entry.container_id in without:
+                free = [a + b for a, b in zip(free, held, strict=True)]
+            elif entry.workload_class is WorkloadClass.BATCH:
+                ends.append((max(now, entry.started_at_s + entry.duration_s), held))
+    at_s = now
+    for end_s, held in sorted(ends):
+        if all(need <= have for need, have in zip(waiter.demand, free, strict=True)):
+            break
+        at_s = end_s
+        free = [a + b for a, b in zip(free, held, strict=True)]
+    fitting = all(need <= have for need, have in zip(waiter.demand, free, strict=True))
+    return at_s if fitting else math.inf

@@ -1,0 +1,1 @@
+"""Between protobuf and the core's dataclasses: the only place where the two meet."""

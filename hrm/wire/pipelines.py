@@ -1,0 +1,365 @@
+"""Pipeline messages to core records and back, every field checked on the way in.
+
+Like ``hrm.wire.codec``: ``to_*`` raises ``InvalidRequest`` naming the field, ``from_*`` never
+fails.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from enum import Enum
+from pathlib import PurePosixPath
+from typing import Any, TypeVar
+
+from hrm.core.vocabulary.model import NodeName, WorkloadClass
+from hrm.errors import InvalidRequest
+from hrm.pipelines.core.model import (
+    SIZE_BUCKETS_MB,
+    Device,
+    PipelineSpec,
+    ResultFormat,
+    Row,
+    SubtaskKey,
+    SubtaskSpec,
+    TaskId,
+    TaskSpec,
+)
+from hrm.pipelines.core.node_messages import (
+    GpuCard,
+    NodeCapacity,
+    NodeLoad,
+    RunOutcome,
+    SubtaskTiming,
+    TaskOutcome,
+)
+from hrm.text import shortened
+from hrm.v1 import pipeline_pb2 as pb
+from hrm.wire import codec
+
+__all__ = [
+    "CHUNK_BYTES",
+    "FILES_BYTES_MAX",
+    "attempt_of",
+    "check_key",
+    "from_capacity",
+    "from_load",
+    "from_outcome",
+    "from_pipeline",
+    "from_result_format",
+    "from_timing",
+    "to_capacity",
+    "to_files",
+    "to_load",
+    "to_outcome",
+    "to_pipeline",
+    "to_result_format",
+    "to_task",
+    "to_task_id",
+    "to_timing",
+]
+
+CHUNK_BYTES = 1 << 20
+FILES_BYTES_MAX = 4 << 20
+SUBTASKS_MAX = 100
+_LAST_BUCKET = len(SIZE_BUCKETS_MB)
+_TEXT_MAX = 500
+"""Of a reason in words; what is longer is cut."""
+_MOST = 1e9
+"""What a wait without end is sent as."""
+_KEY_BYTES = (16, 64)
+_TASK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_LOAD_NUMBERS = (
+    "cpu",
+    "gpu",
+    "memory",
+    "gpu_memory",
+    "sent",
+    "received",
+    "running",
+    "waiting_batch",
+    "waiting_stream",
+    "expected_wait_s",
+    "free_cores",
+    "free_memory_mib",
+    "free_gpu_memory_mib",
+)
+_TIMING_NUMBERS = ("number", "run", "waited_s", "ran_s", "memory_mib", "gpu_memory_mib")
+
+E = TypeVar("E", bound=Enum)
+
+
+def to_task_id(value: str, field: str = "task_id") -> TaskId:
+    """An id that may name a directory."""
+    if not _TASK_ID.fullmatch(value):
+        raise InvalidRequest(
+            f"{field} is {value[:80]!r}; letters, digits, '.', '_' and '-', at most 128, may name "
+            f"a task"
+        )
+    return TaskId(value)
+
+
+def _number(value: float, field: str, *, least: float = 0.0, most: float = 1e15) -> float:
+    if not math.isfinite(value) or not least <= value <= most:
+        raise InvalidRequest(f"{field} is {value:g}; it must be {least:g} to {most:g}")
+    return value
+
+
+def _enum(kind: type[E], names: Any, number: int, field: str) -> E:
+    """The member whose name the number's name ends with."""
+    try:
+        return next(one for one in kind if names.Name(number).endswith(f"_{one.name}"))
+    except (StopIteration, ValueError):
+        raise InvalidRequest(f"{field} is {number}, which says nothing") from None
+
+
+def _device(number: int, field: str) -> Device:
+    return _enum(Device, pb.SubtaskDevice, number, field)
+
+
+# --- pipelines and tasks --------------------------------------------------------------------------
+
+
+def from_pipeline(spec: PipelineSpec) -> pb.PipelineSpec:
+    return pb.PipelineSpec(
+        name=spec.name,
+        reference=spec.reference,
+        subtasks=[
+            pb.PipelineSubtask(
+                name=one.name,
+                kind=one.kind,
+                after=one.after,
+                devices=sorted(_device_number(device) for device in one.devices),
+                memory_mib=one.memory_mib,
+                gpu_memory_mib=one.gpu_memory_mib,
+                timeout_s=one.timeout_s,
+                attempts=one.attempts,
+            )
+            for one in spec.subtasks
+        ],
+    )
+
+
+def _device_number(device: Device) -> Any:
+    return pb.SubtaskDevice.Value(f"SUBTASK_DEVICE_{device.name}")
+
+
+def to_pipeline(message: pb.PipelineSpec) -> PipelineSpec:
+    """A pipeline whose subtasks stand in an order in which they can run."""
+    name = codec.to_name(message.name, "pipeline.name")
+    if not _REFERENCE.fullmatch(message.reference):
+        raise InvalidRequest(
+            f"pipeline.reference is {message.reference[:80]!r}; it must be MODULE:ATTRIBUTE"
+        )
+    if not 1 <= len(message.subtasks) <= SUBTASKS_MAX:
+        raise InvalidRequest(
+            f"pipeline {name} has {len(message.subtasks)} subtasks; 1 to {SUBTASKS_MAX} may be"
+        )
+    subtasks: dict[str, SubtaskSpec] = {}
+    for number, one in enumerate(message.subtasks):
+        spec = _subtask(one, f"pipeline.subtasks[{number}]")
+        who = f"pipeline {name}, subtask {spec.name!r}"
+        if spec.name in subtasks:
+            raise InvalidRequest(f"{who} is there twice")
+        for before in spec.after:
+            if before not in subtasks:
+                raise InvalidRequest(
+                    f"{who} comes after {before!r}, which does not stand before it; order them, "
+                    f"and take out what goes in a circle"
+                )
+        subtasks[spec.name] = spec
+    return PipelineSpec(name=name, reference=message.reference, subtasks=tuple(subtasks.values()))
+
+
+def _subtask(message: pb.PipelineSubtask, field: str) -> SubtaskSpec:
+    name = codec.to_name(message.name, f"{field}.name")
+    devices = frozenset(_device(one, f"{field}.devices") for one in message.devices)
+    if not devices:
+        raise InvalidRequest(f"subtask {name!r} has neither a CPU nor a GPU version")
+    return SubtaskSpec(
+        name=name,
+        kind=codec.to_text(message.kind, f"{field}.kind") or name,
+        after=tuple(message.after),
+        devices=devices,
+        memory_mib=int(_number(message.memory_mib, f"{field}.memory_mib")),
+        gpu_memory_mib=int(_number(message.gpu_memory_mib, f"{field}.gpu_memory_mib")),
+        timeout_s=_number(message.timeout_s, f"{field}.timeout_s", least=1e-3, most=1e7),
+        attempts=int(_number(message.attempts, f"{field}.attempts", least=1, most=10)),
+    )
+
+
+def to_task(
+    message: pb.SubmitPipelineTaskRequest | pb.PlacePipelineTask,
+    task_id: TaskId,
+    *,
+    size_mb: float,
+    submitted_at: float,
+) -> TaskSpec:
+    workload = codec.to_class(message.workload_class, "workload_class")
+    return TaskSpec(
+        task_id=task_id,
+        pipeline=to_pipeline(message.pipeline),
+        size_mb=_number(size_mb, "size_mb", most=1e9),
+        workload=workload or WorkloadClass.BATCH,
+        submitted_at=submitted_at,
+        user=codec.to_text(message.user, "user"),
+        result_format=to_result_format(message.result_format),
+    )
+
+
+def from_result_format(kind: ResultFormat) -> Any:
+    return pb.PipelineResultFormat.Value(f"PIPELINE_RESULT_FORMAT_{kind.name}")
+
+
+def to_result_format(number: int) -> ResultFormat:
+    """Where nothing is said, a pickle: clients that know of no other expect it."""
+    if number == pb.PIPELINE_RESULT_FORMAT_UNSPECIFIED:
+        return ResultFormat.PICKLE
+    return _enum(ResultFormat, pb.PipelineResultFormat, number, "result_format")
+
+
+def check_key(key: bytes) -> bytes:
+    """A task's key as it came, which no message repeats."""
+    least, most = _KEY_BYTES
+    if key and not least <= len(key) <= most:
+        raise InvalidRequest(f"result_key has {len(key)} bytes; {least} to {most}, or none, may be")
+    return key
+
+
+def to_files(files: Iterable[pb.SourceFile]) -> dict[str, bytes]:
+    """Modules by relative path."""
+    found: dict[str, bytes] = {}
+    for file in files:
+        path = PurePosixPath(file.path)
+        if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in file.path:
+            raise InvalidRequest(f"files: {file.path[:80]!r} is no relative path without '..'")
+        found[str(path)] = file.content
+    size = sum(map(len, found.values()))
+    if size > FILES_BYTES_MAX:
+        raise InvalidRequest(
+            f"files: {size} bytes, more than {FILES_BYTES_MAX}; install large packages on the nodes"
+        )
+    return found
+
+
+def attempt_of(task_id: TaskId, attempt: int) -> pb.PipelineAttempt:
+    return pb.PipelineAttempt(task_id=task_id, attempt=attempt)
+
+
+# --- timings and ends -----------------------------------------------------------------------------
+
+
+def _from_row(row: Row) -> pb.PipelineRow:
+    return pb.PipelineRow(kind=row.kind, bucket=row.bucket, gpu_model=row.gpu_model)
+
+
+def _to_row(message: pb.PipelineRow) -> Row:
+    if not 0 <= message.bucket <= _LAST_BUCKET:
+        raise InvalidRequest(f"row.bucket is {message.bucket}; it must be 0 to {_LAST_BUCKET}")
+    return Row(message.kind, message.bucket, message.gpu_model)
+
+
+def from_timing(timing: SubtaskTiming, node: str = "") -> pb.SubtaskTiming:
+    outcome: Any = pb.SubtaskOutcome.Value(f"SUBTASK_OUTCOME_{timing.outcome.name}")
+    return pb.SubtaskTiming(
+        subtask=timing.key.subtask,
+        row=_from_row(timing.row),
+        device=_device_number(timing.device),
+        outcome=outcome,
+        ready_at_s=timing.ready_at,
+        started_at_s=timing.started_at,
+        co_runners=[_from_row(row) for row in timing.co_runners],
+        message=shortened(timing.message, codec.TEXT_LENGTH_MAX),
+        node=node,
+        placed_by=timing.placed_by,
+        fallback=timing.fallback[:_TEXT_MAX],
+        **{name: getattr(timing, name) for name in _TIMING_NUMBERS},
+    )
+
+
+def _run_outcome(number: int) -> RunOutcome:
+    names = pb.SubtaskOutcome
+    if number not in names.values() or number == 0:
+        raise InvalidRequest(f"timing.outcome is {number}, which says nothing")
+    return RunOutcome[names.Name(number).removeprefix("SUBTASK_OUTCOME_")]
+
+
+def to_timing(message: pb.SubtaskTiming, task_id: TaskId) -> SubtaskTiming:
+    numbers: dict[str, Any] = {
+        name: _number(getattr(message, name), f"timing.{name}") for name in _TIMING_NUMBERS
+    }
+    return SubtaskTiming(
+        key=SubtaskKey(task_id, message.subtask),
+        row=_to_row(message.row),
+        device=_device(message.device, "timing.device"),
+        outcome=_run_outcome(message.outcome),
+        ready_at=_number(message.ready_at_s, "timing.ready_at_s"),
+        started_at=_number(message.started_at_s, "timing.started_at_s"),
+        co_runners=tuple(_to_row(row) for row in message.co_runners),
+        message=message.message,
+        placed_by=message.placed_by[:_TEXT_MAX],
+        fallback=message.fallback[:_TEXT_MAX],
+        **numbers,
+    )
+
+
+def from_outcome(outcome: TaskOutcome) -> Any:
+    return pb.PipelineTaskOutcome.Value(f"PIPELINE_TASK_OUTCOME_{outcome.name}")
+
+
+def to_outcome(number: pb.PipelineTaskOutcome) -> TaskOutcome:
+    return _enum(TaskOutcome, pb.PipelineTaskOutcome, number, "outcome")
+
+
+# --- nodes ----------------------------------------------------------------------------------------
+
+
+def from_capacity(capacity: NodeCapacity) -> pb.PipelineCapacity:
+    return pb.PipelineCapacity(
+        node=capacity.name,
+        cores=capacity.cores,
+        memory_mib=capacity.memory_mib,
+        gpus=[
+            pb.PipelineGpu(index=gpu.index, model=gpu.model, memory_mib=gpu.memory_mib)
+            for gpu in capacity.gpus
+        ],
+        platform=capacity.platform,
+        cpu_speed=capacity.cpu_speed,
+        gpu_speed=capacity.gpu_speed,
+    )
+
+
+def to_capacity(message: pb.PipelineCapacity) -> NodeCapacity:
+    return NodeCapacity(
+        name=NodeName(codec.to_name(message.node, "capacity.node")),
+        cores=int(_number(message.cores, "capacity.cores", most=4096)),
+        memory_mib=_number(message.memory_mib, "capacity.memory_mib"),
+        gpus=tuple(
+            GpuCard(
+                index=gpu.index,
+                model=gpu.model,
+                memory_mib=_number(gpu.memory_mib, "capacity.gpus.memory_mib"),
+            )
+            for gpu in message.gpus
+        ),
+        platform=message.platform,
+        cpu_speed=_number(message.cpu_speed, "capacity.cpu_speed", least=1e-3, most=1e3),
+        gpu_speed=_number(message.gpu_speed, "capacity.gpu_speed", least=1e-3, most=1e3),
+    )
+
+
+def from_load(load: NodeLoad) -> pb.PipelineLoad:
+    values = {name: getattr(load, name) for name in _LOAD_NUMBERS}
+    # A whole number stays one, or the message does not take it.
+    numbers = {name: type(value)(min(_MOST, value)) for name, value in values.items()}
+    return pb.PipelineLoad(at_s=load.at, task_ids=sorted(load.tasks), **numbers)
+
+
+def to_load(message: pb.PipelineLoad) -> NodeLoad:
+    numbers: dict[str, Any] = {
+        name: _number(getattr(message, name), f"load.{name}") for name in _LOAD_NUMBERS
+    }
+    tasks = frozenset(TaskId(one) for one in message.task_ids)
+    return NodeLoad(at=message.at_s, tasks=tasks, **numbers)

@@ -1,0 +1,78 @@
+"""What a host of a learned policy says of itself: ``HostStatus`` to ``LearnedPolicy``.
+
+The master sends its own to people; agents send theirs to the master, which only passes them on,
+bounded (``to_report``).
+"""
+
+from __future__ import annotations
+
+import math
+
+from hrm.errors import InvalidRequest
+from hrm.policies.guard import HostStatus, mode_of
+from hrm.v1 import policy_pb2 as pb
+from hrm.wire import codec
+
+__all__ = ["from_status", "to_report"]
+
+_REASONS_MAX = 64
+_TEXT_MAX = 500
+"""Of a reason in words; what is longer is cut: a long error must not cost a node its stream."""
+_NUMBERS = ("seconds_p50", "seconds_p99", "ratio_p95", "reference_p95")
+
+
+def from_status(status: HostStatus, now: float, *, records: bool = False) -> pb.LearnedPolicy:
+    """``records``: with what it would have done in its shadow."""
+    held = pb.LearnedPolicy(
+        policy=status.policy,
+        kind=status.kind,
+        heuristic=status.heuristic,
+        model=status.model,
+        schema=status.schema,
+        mode=status.mode.value,
+        asked=status.asked,
+        learned=status.learned,
+        shadowed=status.shadowed,
+        agreed=status.agreed,
+        fallbacks=status.fallbacks,
+        last=status.last[:_TEXT_MAX],
+    )
+    for name in _NUMBERS:
+        value = getattr(status, name)
+        if not math.isnan(value):
+            setattr(held, name, value)
+    if status.breaker_until is not None:
+        held.breaker_s = max(0.0, status.breaker_until - now)
+    if status.rolled_back_at is not None:
+        held.rolled_back_at_s = status.rolled_back_at
+    for record in status.records if records else ():
+        held.records.add(
+            at_s=record.now,
+            key=record.key,
+            heuristic=record.heuristic,
+            learned=record.learned,
+            same=record.same,
+            reason=record.reason,
+            seconds=record.seconds,
+        )
+    return held
+
+
+def to_report(message: pb.LearnedPolicy, node: str) -> pb.LearnedPolicy:
+    """What ``node`` says of a policy of its own, fit to be kept and shown.
+
+    Raises:
+        InvalidRequest: a field is malformed.
+    """
+    codec.to_name(message.policy, "policies.policy")
+    mode_of(codec.to_text(message.mode, "policies.mode"))
+    for field in ("heuristic", "model", "schema", "last"):
+        codec.to_text(getattr(message, field), f"policies.{field}")
+    if len(message.fallbacks) > _REASONS_MAX:
+        raise InvalidRequest(f"policies.fallbacks has {len(message.fallbacks)} reasons")
+    kept = pb.LearnedPolicy()
+    kept.CopyFrom(message)
+    kept.ClearField("records")
+    kept.ClearField("nodes")
+    kept.kind, kept.node = "node", node
+    return kept

@@ -1,0 +1,245 @@
+"""What travels between a master and its remote schedulers: protobuf to core types and back.
+
+As in ``hrm.wire.codec``, ``to_*`` checks and may raise ``InvalidRequest``, ``from_*`` never fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hrm.core.messages.claims import Claim, Decision, Entry, Outcome, Proposal
+from hrm.core.messages.commands import ClaimsSettled, LeaseGranted
+from hrm.core.messages.state_changes import JobImage, StateChanged, UnitState
+from hrm.core.vocabulary.feasibility import DIMENSIONS, Vector
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ContainerId,
+    ContainerRequest,
+    NodeName,
+    ResourceUnitId,
+    WorkloadClass,
+)
+from hrm.errors import InvalidRequest
+from hrm.text import shortened
+from hrm.v1 import scheduler_pb2 as pb
+from hrm.wire import codec
+
+__all__ = [
+    "from_change",
+    "from_lease",
+    "from_outcomes",
+    "from_proposal",
+    "to_change",
+    "to_lease",
+    "to_outcomes",
+    "to_proposal",
+]
+
+_DECISION = {
+    Decision.RUN: pb.CLAIM_DECISION_RUN,
+    Decision.QUEUE: pb.CLAIM_DECISION_QUEUE,
+    Decision.ABORT: pb.CLAIM_DECISION_ABORT,
+}
+_TO_DECISION = {number: decision for decision, number in _DECISION.items()}
+_NOTHING: Vector = (0, 0, 0, 0)
+
+
+def from_change(value: StateChanged) -> pb.StateChange:
+    return pb.StateChange(
+        sequence=value.sequence,
+        now_s=value.now,
+        units=[_from_unit(unit) for unit in value.units],
+        gone=value.gone,
+        jobs=[_from_job(job) for job in value.jobs],
+        room=value.room,
+    )
+
+
+def to_change(message: pb.StateChange) -> StateChanged:
+    return StateChanged(
+        sequence=message.sequence,
+        now=message.now_s,
+        units=tuple(_to_unit(unit) for unit in message.units),
+        gone=tuple(ResourceUnitId(unit_id) for unit_id in message.gone),
+        jobs=tuple(_to_job(job) for job in message.jobs),
+        room=message.room,
+    )
+
+
+def from_proposal(value: Proposal, session: int, problem: str) -> pb.ProposeRequest:
+    return pb.ProposeRequest(
+        scheduler=value.scheduler,
+        session=session,
+        application_id=value.application_id,
+        claims=[
+            pb.UnitClaim(container_id=x.entry.container_id, resource_unit_id=x.unit_id)
+            for x in value.claims
+        ],
+        lease_token=value.lease_token,
+        problem=shortened(problem, codec.TEXT_LENGTH_MAX),
+    )
+
+
+def to_proposal(message: pb.ProposeRequest) -> Proposal:
+    """What it claims, of whom; class and demands are for the master to fill in."""
+    claims = tuple(
+        Claim(
+            Entry(
+                ContainerId(codec.to_name(x.container_id, "container_id")),
+                WorkloadClass.BATCH,
+                _NOTHING,
+                0.0,
+            ),
+            ResourceUnitId(codec.to_text(x.resource_unit_id, "resource_unit_id")),
+            0,
+        )
+        for x in message.claims
+    )
+    return Proposal(
+        codec.to_name(message.scheduler, "scheduler"),
+        ApplicationId(codec.to_name(message.application_id, "application_id")),
+        WorkloadClass.BATCH,
+        claims,
+        message.lease_token,
+    )
+
+
+def from_outcomes(value: ClaimsSettled) -> pb.ProposeResponse:
+    return pb.ProposeResponse(
+        outcomes=[
+            pb.ClaimOutcome(
+                container_id=x.claim.entry.container_id,
+                resource_unit_id=x.claim.unit_id,
+                decision=_DECISION[x.decision],
+                reason=x.reason,
+            )
+            for x in value.outcomes
+        ],
+        sequence=value.sequence,
+    )
+
+
+def to_outcomes(message: pb.ProposeResponse, claims: Iterable[Claim]) -> list[Outcome]:
+    """The outcomes of ``claims``; of those that the master no longer knew there is none."""
+    claimed = {claim.entry.container_id: claim for claim in claims}
+    return [
+        Outcome(claimed[ContainerId(x.container_id)], _TO_DECISION[x.decision], x.reason)
+        for x in message.outcomes
+        if x.container_id in claimed and x.decision in _TO_DECISION
+    ]
+
+
+def from_lease(value: LeaseGranted) -> pb.AcquireLeaseResponse:
+    return pb.AcquireLeaseResponse(
+        token=value.token,
+        expires_in_s=value.expires_in_s,
+        sequence=value.sequence,
+        some_units=value.units is not None,
+        resource_unit_ids=sorted(value.units or ()),
+    )
+
+
+def to_lease(message: pb.AcquireLeaseResponse) -> LeaseGranted:
+    units = frozenset(ResourceUnitId(unit_id) for unit_id in message.resource_unit_ids)
+    return LeaseGranted(
+        token=message.token,
+        expires_in_s=message.expires_in_s,
+        sequence=message.sequence,
+        units=units if message.some_units else None,
+    )
+
+
+def _from_unit(value: UnitState) -> pb.UnitImage:
+    return pb.UnitImage(
+        unit=codec.from_unit(value.unit),
+        node=value.node,
+        open=value.is_open,
+        waiting_limit=value.waiting_limit,
+        running=[_from_entry(x) for x in value.running],
+        stream_waiting=[_from_entry(x) for x in value.stream_waiting],
+        batch_waiting=[_from_entry(x) for x in value.batch_waiting],
+    )
+
+
+def _to_unit(message: pb.UnitImage) -> UnitState:
+    return UnitState(
+        unit=codec.to_unit(message.unit),
+        node=NodeName(message.node),
+        is_open=message.open,
+        waiting_limit=message.waiting_limit,
+        running=tuple(_to_entry(x) for x in message.running),
+        stream_waiting=tuple(_to_entry(x) for x in message.stream_waiting),
+        batch_waiting=tuple(_to_entry(x) for x in message.batch_waiting),
+    )
+
+
+def _from_entry(value: Entry) -> pb.QueueEntry:
+    return pb.QueueEntry(
+        container_id=value.container_id,
+        workload_class=codec.WORKLOAD_CLASS[value.workload_class],
+        demand=value.demand,
+        duration_s=value.duration_s,
+        started_at_s=value.started_at_s,
+        passed=value.passed,
+    )
+
+
+def _to_entry(message: pb.QueueEntry) -> Entry:
+    demand = tuple(message.demand)
+    if len(demand) != len(DIMENSIONS):
+        raise InvalidRequest(f"a demand has {len(demand)} dimensions; this HRM has {DIMENSIONS}")
+    return Entry(
+        ContainerId(message.container_id),
+        codec.to_class(message.workload_class, "workload_class") or WorkloadClass.BATCH,
+        (demand[0], demand[1], demand[2], demand[3]),
+        message.duration_s,
+        message.started_at_s,
+        message.passed,
+    )
+
+
+def _from_job(value: JobImage) -> pb.JobImage:
+    return pb.JobImage(
+        application_id=value.application_id,
+        workload_class=codec.WORKLOAD_CLASS[value.workload_class],
+        gang=value.gang,
+        pending=[
+            pb.PendingContainer(
+                container_id=container_id,
+                executor_id=request.executor_id,
+                resource_profile_id=request.resource_profile_id,
+                resources=codec.from_resources(request.resources),
+                expected_duration_s=request.expected_duration_s,
+                requested_at_s=at_s,
+                near=request.near,
+                locality_wait_s=request.locality_wait_s,
+            )
+            for container_id, request, at_s in value.pending
+        ],
+        avoid=value.avoid,
+    )
+
+
+def _to_job(message: pb.JobImage) -> JobImage:
+    return JobImage(
+        application_id=ApplicationId(message.application_id),
+        workload_class=codec.to_class(message.workload_class, "workload_class")
+        or WorkloadClass.BATCH,
+        gang=message.gang,
+        pending=tuple(
+            (
+                ContainerId(x.container_id),
+                ContainerRequest(
+                    executor_id=x.executor_id,
+                    resource_profile_id=x.resource_profile_id,
+                    resources=codec.to_resources(x.resources, "resources"),
+                    expected_duration_s=x.expected_duration_s,
+                    near=tuple(NodeName(node) for node in x.near),
+                    locality_wait_s=x.locality_wait_s,
+                ),
+                x.requested_at_s,
+            )
+            for x in message.pending
+        ),
+        avoid=tuple(NodeName(x) for x in message.avoid),
+    )

@@ -1,0 +1,135 @@
+"""Protobuf and the dataclasses of submissions: each field is checked here, and nowhere else.
+
+A driver's document, the JSON text that its node gets, is made here from what the client sent, after
+the same checks; see ``hrm.agent.drivers.driver_runner`` for who reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from hrm import ownership
+from hrm.core.messages.submissions import SubmissionRecord, SubmissionState
+from hrm.core.submission.submissions import Entry
+from hrm.core.vocabulary.model import Resources
+from hrm.errors import InvalidRequest
+from hrm.v1 import submission_pb2 as pb
+from hrm.wire import codec
+
+__all__ = ["ROLES", "STATE", "from_entry", "to_file", "to_record"]
+
+RESOURCES_MAX = 10_000
+ARGUMENTS_MAX = 100_000
+FILE_NAME_LENGTH_MAX = 255
+
+ROLES = {
+    pb.RESOURCE_ROLE_MAIN: "main",
+    pb.RESOURCE_ROLE_PY_FILE: "py-file",
+    pb.RESOURCE_ROLE_JAR: "jar",
+    pb.RESOURCE_ROLE_FILE: "file",
+    pb.RESOURCE_ROLE_ARCHIVE: "archive",
+}
+_NUMBERS: dict[str, Any] = dict(pb.SubmissionState.items())
+STATE = {state: _NUMBERS[f"SUBMISSION_STATE_{state.name}"] for state in SubmissionState}
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def to_file(message: pb.FileDigest) -> tuple[str, int, str]:
+    """Hash, size in bytes, name."""
+    if not _DIGEST.fullmatch(message.sha256):
+        raise InvalidRequest(f"sha256 is {message.sha256[:80]!r}: give 64 hexadecimal digits")
+    if message.size_bytes < 0:
+        raise InvalidRequest(f"size_bytes is {message.size_bytes}; it must not be negative")
+    return message.sha256, message.size_bytes, codec.to_text(message.name, "file.name")
+
+
+def to_record(request: pb.SubmitRequest, submission_id: str, now: float) -> SubmissionRecord:
+    """What is kept of a submission, checked.
+
+    Raises:
+        InvalidRequest: a field is missing or out of range.
+    """
+    driver = request.driver
+    ownership.owner_of(request.ownership_key)
+    resources = [_resource(each) for each in driver.resources]
+    if len(resources) > RESOURCES_MAX or len(driver.arguments) > ARGUMENTS_MAX:
+        raise InvalidRequest(
+            f"at most {RESOURCES_MAX} files and {ARGUMENTS_MAX} arguments a submission"
+        )
+    if [each["role"] for each in resources].count("main") != 1:
+        raise InvalidRequest("a submission has exactly one resource of role MAIN")
+    names = [each["name"] for each in resources if each["sha256"]]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidRequest(
+            f"two files are called {twice[0]!r}, and all of them go into one directory; rename one"
+        )
+    conf = [[codec.to_text(x.key, "conf.key"), x.value] for x in driver.conf]
+    document = {
+        "main_class": codec.to_text(driver.main_class, "main_class"),
+        "arguments": list(driver.arguments),
+        "options": list(driver.options),
+        "conf": conf,
+        "resources": resources,
+        "supervise": driver.supervise,
+    }
+    memory_mib = driver.memory_mib
+    if not 0 < driver.heap_mib <= memory_mib <= codec.MEMORY_MIB_MAX:
+        raise InvalidRequest(f"a heap of {driver.heap_mib} MiB in {memory_mib} MiB cannot be")
+    if not 1 <= driver.vcores <= codec.VCORES_MAX:
+        raise InvalidRequest(f"vcores is {driver.vcores}; it must be at least 1")
+    return SubmissionRecord(
+        submission_id=submission_id,
+        key=codec.to_name(request.key, "key"),
+        name=codec.to_text(driver.name, "name"),
+        user=codec.to_text(driver.user, "user"),
+        driver=codec.to_document(json.dumps(document), "driver"),
+        resources=Resources(driver.vcores, memory_mib),
+        heap_mib=driver.heap_mib,
+        stream=dict(conf).get("spark.hrm.class", "").lower() == "stream",
+        supervise=driver.supervise,
+        files=tuple(sorted({each["sha256"] for each in resources if each["sha256"]})),
+        submitted_at_s=now,
+        ownership_key=request.ownership_key,
+    )
+
+
+def _resource(message: pb.DriverResource) -> dict[str, Any]:
+    role = ROLES.get(message.role)
+    if role is None:
+        raise InvalidRequest(f"role {message.role} is none")
+    found: dict[str, Any] = {"role": role, "fragment": message.fragment, "sha256": "", "size": 0}
+    found["uri"] = codec.to_text(message.uri, "uri")
+    found["name"] = codec.to_text(message.name, "name")
+    if message.HasField("file"):
+        found["sha256"], found["size"], _ = to_file(message.file)
+        name = message.name
+        bad = not name or "/" in name or "\0" in name or name in (".", "..") or "," in name
+        if bad or len(name.encode()) > FILE_NAME_LENGTH_MAX:
+            raise InvalidRequest(f"{name[:80]!r} cannot name a file of an application")
+    elif not message.uri:
+        raise InvalidRequest("a resource is a file or a URI")
+    return found
+
+
+def from_entry(entry: Entry) -> pb.Submission:
+    """As people see it: without its configuration."""
+    record = entry.record
+    return pb.Submission(
+        submission_id=record.submission_id,
+        name=record.name,
+        user=record.user,
+        state=STATE[record.state],
+        supervise=record.supervise,
+        attempt=record.attempt,
+        application_ids=record.application_ids,
+        node=entry.node,
+        submitted_at_s=record.submitted_at_s,
+        started_at_s=record.started_at_s,
+        ended_at_s=record.ended_at_s,
+        restart_at_s=record.restart_at_s,
+        exit_code=record.exit_code,
+        message=record.message,
+    )
