@@ -289,6 +289,15 @@ FIELDS: dict[str, Bound] = {
 """By message and field; what a response alone holds is not here."""
 
 
+HINTS = {
+    "/hrm.v1.ApplicationService/Register": (
+        " (environment, Java options and class path together); put large values into a file, and "
+        "pass its path"
+    ),
+}
+"""By method: what to do about a message that is too large."""
+
+
 def method_bytes(method: str) -> int:
     """Most bytes of one message to ``method``, as gRPC names it."""
     return METHODS.get(method, METHOD_BYTES)
@@ -306,7 +315,10 @@ def checked(method: str, decode: Callable[[bytes], Any]) -> Callable[[bytes], An
     def parsed(data: bytes) -> Any:
         size = len(data)
         if size > most:
-            raise InvalidRequest(f"a message to {name} has {size} bytes; at most {most} are taken")
+            hint = HINTS.get(method, "")
+            raise InvalidRequest(
+                f"a message to {name} has {size} bytes; at most {most} are taken{hint}"
+            )
         message = decode(data)
         descriptor = getattr(message, "DESCRIPTOR", None)
         if descriptor is not None and (problem := violation(message, size)):

@@ -41,8 +41,10 @@ RUN_BY_NAME = {
 }
 """Modules that nothing needs to import, and how they run instead."""
 
-PRINTERS = ("hrm/cli/", "hrm/agent/containers/shim.py", "hrm/agent/daemon.py",
-            "hrm/agent/__main__.py", "hrm/master/daemon.py", "hrm/scheduler/daemon.py", "hrm/spark/build.py")  # fmt: skip
+PRINTERS = (
+    "hrm/cli/", "hrm/agent/containers/shim.py", "hrm/agent/daemon.py", "hrm/agent/__main__.py",
+    "hrm/master/daemon.py", "hrm/scheduler/daemon.py", "hrm/spark/build.py",
+)  # fmt: skip
 """Where print() may be: programs whose output it is. Everybody else logs."""
 
 PRAGMA = re.compile(r"  # (?:nosec|noqa|type: ignore|fmt:).*$")

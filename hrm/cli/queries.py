@@ -37,6 +37,9 @@ class Mode(enum.Enum):
 
 
 app = typer.Typer(no_args_is_help=True)
+APPLICATIONS_DEFAULT = 100
+"""The latest so many are listed where nobody says how many: the master's default."""
+
 app_group = typer.Typer(no_args_is_help=True, help="Look at one application, or end it.")
 node_group = typer.Typer(
     no_args_is_help=True, help="Look at a node, take it out of service, cut it anew."
@@ -115,6 +118,9 @@ def apps(
         console.note(f"no applications; {ended}to run one: hrm spark-submit app.py")
         return
     _show(answer, output, lambda render: render.applications_table(answer.applications))
+    if len(answer.applications) == (limit or APPLICATIONS_DEFAULT):
+        shown = len(answer.applications)
+        console.note(f"the latest {shown} are shown; for more: hrm apps --limit {10 * shown}")
 
 
 @app_group.command("show")

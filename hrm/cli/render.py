@@ -8,7 +8,7 @@ it shows the message as protobuf's own JSON.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
@@ -33,6 +33,8 @@ __all__ = [
 ]
 
 NAME_SHOWN = 60
+CONTAINERS_SHOWN = 1_000
+"""Rows of one application; a table of more takes rich seconds, and nobody reads it."""
 MESSAGE_SHOWN = 300
 """Characters of a name and a message in a list; what shows one thing alone shows them whole."""
 _COLOURS = {
@@ -253,6 +255,9 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
     for name, value in rows.items():
         facts.add_row(f"[bold]{name}[/]", value)
     containers = _containers_table(app.containers, now) if app.containers else "no executors"
+    if len(app.containers) > CONTAINERS_SHOWN:
+        earlier = len(app.containers) - CONTAINERS_SHOWN
+        facts.add_row("[bold]below[/]", f"the latest {CONTAINERS_SHOWN}; {earlier} more: -o json")
     return Group(facts, "", containers)
 
 
@@ -263,13 +268,13 @@ def explanation_view(explanation: admin_pb2.Explanation) -> RenderableType:
 
 
 def _containers_table(
-    containers: Iterable[common_pb2.ContainerStatus], now: float
+    containers: Sequence[common_pb2.ContainerStatus], now: float
 ) -> RenderableType:
     table = _table(
         "EXECUTOR", "STATE", "NODE", ">VCORES", ">MEMORY", ">USED", ">CPU", ">WAITED", ">RAN",
         "END",
     )  # fmt: skip
-    for container in containers:
+    for container in containers[-CONTAINERS_SHOWN:]:
         ended_at_s = container.ended_at_s or now
         started_at_s = container.started_at_s
         end = container.end

@@ -106,10 +106,9 @@ def _show(report: Report, what: str) -> None:
     out = console.stdout()
     out.print(table)
     lost = set(report.lost)
+    kind = "repaired" if report.done else "damaged"
     for line in report.damage[:LINES_MAX]:
-        out.print(
-            console.plain(f"{'lost' if line in lost else 'damaged'}  {console.one_line(line)}")
-        )
+        out.print(console.plain(f"{'lost' if line in lost else kind}  {console.one_line(line)}"))
     if len(report.damage) > LINES_MAX:
         out.print(f"and {len(report.damage) - LINES_MAX} more: --output json lists all")
     console.note(_summary(report, what))
@@ -120,6 +119,8 @@ def _summary(report: Report, what: str) -> str:
     if what == "check":
         if not report.damage:
             return f"good: epoch {report.epoch}"
+        if report.only_journal:
+            return "only the journal of events is damaged: start the master, which begins a new one"
         return f"damaged; hrm master --repair {where} keeps what can be read"
     if what == "backup":
         return f"written: {report.copy} (epoch {report.epoch})"

@@ -43,6 +43,8 @@ LISTED_DEFAULT = 100
 LISTED_MAX = 1_000_000
 CONTAINERS_BYTES_MAX = 32 * 1024 * 1024
 """Of one application in an answer: some 100,000 containers; the latest, where there are more."""
+CONTAINERS_AT_ONCE = 500
+"""Of an answer with containers, between which others are served: a millisecond or two."""
 MOVE_WITHIN_MAX_S = 3600.0
 LOG_IDLE_TIMEOUT_S = 60.0
 LOG_FOLLOW_TIMEOUT_S = 24 * 3600.0
@@ -66,6 +68,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self._to_agent = to_agent
         self._started_at_s = master.now()
         self._logs = LogSources(master)
+        self._making = asyncio.Lock()
 
     @property
     def _ledger(self) -> MasterState:
@@ -149,8 +152,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def GetApplication(  # noqa: N802
         self, request: pb.GetApplicationRequest, context: Any
     ) -> pb.Application:
-        app = await self._find(request.application_id, context)
-        return self._application(app, with_containers=True)
+        return await self._whole(await self._find(request.application_id, context))
 
     async def ExplainApplication(  # noqa: N802
         self, request: pb.ExplainApplicationRequest, context: Any
@@ -185,7 +187,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             )
         except HrmError as error:
             await rpc_server.abort(context, error)
-        return self._application(app, with_containers=True)
+        return await self._whole(app)
 
     async def DrainNodes(  # noqa: N802
         self, request: pb.DrainNodesRequest, context: Any
@@ -296,14 +298,30 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
 
     def _listed(self, app: Application) -> pb.Application:
         """As one of many: what people may make long is cut, what only ``show`` shows left out."""
-        message = self._application(app, with_containers=False)
+        message = self._application(app)
         for field in ("name", "user", "tenant"):
             setattr(message, field, text.shortened(getattr(message, field), NAME_LISTED))
         message.message = text.shortened(message.message, MESSAGE_LISTED)
         del message.progress.stages[:]
         return message
 
-    def _application(self, app: Application, *, with_containers: bool) -> pb.Application:
+    async def _whole(self, app: Application) -> pb.Application:
+        """With its containers, of which there may be 100,000: one such answer is made at a time, a
+        part at a time, so that others are served meanwhile."""
+        async with self._making:
+            message = self._application(app)
+            message.run_times.extend(_run_times(self._ledger, app))
+            containers = (*app.ended, *app.containers.values())
+            statuses: list[common_pb2.ContainerStatus] = []
+            for first in range(0, len(containers), CONTAINERS_AT_ONCE):
+                part = containers[first : first + CONTAINERS_AT_ONCE]
+                statuses += [codec.from_status(self._ledger.status(x)) for x in part]
+                await asyncio.sleep(0)
+            statuses.sort(key=lambda x: x.requested_at_s)
+            message.containers.extend(_latest(statuses))
+            return message
+
+    def _application(self, app: Application) -> pb.Application:
         record = app.record
         message = pb.Application(
             application_id=app.application_id,
@@ -335,12 +353,6 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             message.progress.tasks_total = record.tasks_total
             message.progress.tasks_completed = record.tasks_completed
             message.progress.tasks_failed = record.tasks_failed
-        if with_containers:
-            message.run_times.extend(_run_times(self._ledger, app))
-            containers = (*app.ended, *app.containers.values())
-            statuses = [codec.from_status(self._ledger.status(x)) for x in containers]
-            statuses.sort(key=lambda x: x.requested_at_s)
-            message.containers.extend(_latest(statuses))
         return message
 
 

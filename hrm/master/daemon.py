@@ -120,6 +120,12 @@ async def _run(settings: MasterSettings) -> int:
                 kept=settings.events_kept,
                 keep_s=settings.events_keep_s,
             )
+            if journal.newest_epoch >= epoch:
+                log.warning(
+                    "the store is older than its journal: what was written in between is lost, "
+                    "and what runs is taken back as after a lost store",
+                    epoch=epoch, epoch_of_the_journal=journal.newest_epoch,
+                )  # fmt: skip
             try:
                 return await _serve(settings, token, secure, store, known, journal, epoch)
             finally:

@@ -162,6 +162,11 @@ class Journal:
         self._thread.start()
 
     @property
+    def newest_epoch(self) -> int:
+        """Of the master that wrote the newest event; 0 where there is none."""
+        return self._last_id >> EPOCH_BITS
+
+    @property
     def dropped(self) -> int:
         """How many changes the journal lacks: there was no room for them, or the disk failed."""
         return self._no_room + self._unwritten

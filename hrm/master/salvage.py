@@ -25,6 +25,7 @@ from typing import Any
 
 from hrm.errors import InvalidConfig
 from hrm.master.store_file import SCHEMA_VERSION, TABLES, Row, create, epoch_in, upgrade, what_is
+from hrm.master.wal_file import wal_damage
 
 __all__ = ["Salvaged", "examined", "journal_damage", "journal_epoch"]
 
@@ -74,6 +75,7 @@ def examined(path: Path) -> Salvaged:
     what = what_is(path)
     if what:
         return Salvaged(damage=[f"{path.name}: it is {what}"])
+    hidden = wal_damage(path)
     with _copied(path) as copy:
         found = _read(copy, path)
         if found is None:
@@ -83,6 +85,8 @@ def examined(path: Path) -> Salvaged:
             found = _read(copy, path) or Salvaged()
             found.damage.insert(0, f"{path.name}: its first page is damaged")
             found.epoch = None
+        if hidden:
+            found.damage.insert(0, f"{path.name}: {hidden}; what was written after that is lost")
         return found
 
 

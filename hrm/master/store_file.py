@@ -20,6 +20,7 @@ from hrm.core.vocabulary.model import NodeName
 from hrm.core.vocabulary.run_times import RunTime
 from hrm.errors import InvalidConfig
 from hrm.master.record_json import decode, decode_submission
+from hrm.master.wal_file import wal_damage
 
 __all__ = [
     "EPOCH_MAX", "SCHEMA_VERSION", "TABLES", "Row", "create", "damaged", "epoch_in", "is_damage",
@@ -170,6 +171,8 @@ def open_store(path: Path) -> sqlite3.Connection:
         create(path)
     if what := what_is(path):
         raise damaged(path, f"it is {what}")
+    if what := wal_damage(path):
+        raise damaged(path, what)
     # Whatever the directory's mode: submissions hold secrets. SQLite's other files follow.
     path.chmod(0o600)
     db = sqlite3.connect(path, timeout=OPEN_TIMEOUT_S, check_same_thread=False)

@@ -41,7 +41,7 @@ _ID = re.compile(r"app-\d{14}-(\d{1,9})-\d+")
 class Report:
     """What was found or done. ``damage`` is empty iff all is good; ``kept`` and ``lost`` count
     rows; ``copy``: where the damaged or replaced files are; ``epoch``: of the store as it is now,
-    None where it could not be read."""
+    None where it could not be read; ``only_journal``: nothing else is damaged."""
 
     state_dir: str
     damage: list[str] = field(default_factory=list)
@@ -50,6 +50,7 @@ class Report:
     epoch: int | None = None
     copy: str = ""
     done: str = ""
+    only_journal: bool = False
 
     def document(self) -> dict[str, Any]:
         return {"good": not self.damage, **asdict(self)}
@@ -88,7 +89,10 @@ def check(state_dir: Path) -> Report:
     with _alone(state_dir):
         found = examined(state_dir / STORE_FILE)
         report = Report(str(state_dir), found.problems, _counts(found), epoch=found.epoch)
-        report.damage += _damage_beside(state_dir)
+        report.damage += _older_than_journal(found.epoch, state_dir)
+        beside = _damage_beside(state_dir)
+        report.damage += beside
+        report.only_journal = report.damage == [x for x in beside if x.startswith(JOURNAL_FILE)]
         return report
 
 
@@ -103,6 +107,7 @@ def repair(state_dir: Path) -> Report:
         path = state_dir / STORE_FILE
         found = examined(path)
         report = Report(str(state_dir), found.problems, _counts(found), found.lost)
+        report.damage += _older_than_journal(found.epoch, state_dir)
         report.epoch = found.epoch
         if report.damage:
             report.epoch = _epoch_beyond([found], state_dir)
@@ -193,6 +198,17 @@ def restore(state_dir: Path, source: Path) -> Report:
 # --- what is beside the store ------------------------------------------------------------------
 
 
+def _older_than_journal(epoch: int | None, state_dir: Path) -> list[str]:
+    """A store whose log of changes has been taken away is whole, and old."""
+    of_journal = journal_epoch(state_dir / JOURNAL_FILE)
+    if epoch is None or epoch >= of_journal:
+        return []
+    return [
+        f"{STORE_FILE}: it has epoch {epoch}, and {JOURNAL_FILE} epoch {of_journal}; it is an "
+        f"older copy, or its log of changes (-wal) is gone, and what was written after it is lost"
+    ]
+
+
 def _damage_beside(state_dir: Path) -> list[str]:
     """Damage of files that the master does without: it sets the journal aside by itself."""
     damage = []
@@ -204,7 +220,9 @@ def _damage_beside(state_dir: Path) -> list[str]:
     if os.path.lexists(journal):
         why = journal_damage(journal)
         if why and not why.endswith("empty"):
-            damage.append(f"{JOURNAL_FILE}: {why}; the next start sets it aside")
+            damage.append(
+                f"{JOURNAL_FILE}: {why}; it is set aside at the next start, or when it is read"
+            )
     beside = [state_dir / name for name in ("files", "pipelines", "models")]
     wrong = [each.name for each in beside if each.exists() and not each.is_dir()]
     return damage + [f"{name}: it is no directory; remove it" for name in wrong]

@@ -27,7 +27,7 @@ LIMIT_S = 60.0
 AGENT = """
 import asyncio, json, sys
 from pathlib import Path
-from hrm.agent import archives
+from hrm.agent.startup import archives
 from hrm.config import AgentSettings
 from hrm.spark.launch import Java, Spark
 

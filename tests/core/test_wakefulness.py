@@ -94,6 +94,33 @@ def test_an_absence_that_began_before_the_sleep_begins_afresh() -> None:
     assert not core.master_state.live_applications()
 
 
+def test_what_a_store_has_forgotten_has_its_time_to_come_back_again() -> None:
+    """The master sleeps near the end of that time; its nodes have registered long ago."""
+    cluster = _running()
+    (app_id,) = (app.application_id for app in cluster.master.master_state.live_applications())
+    grace_s = cluster.bounds.application_grace_s
+    cluster.durable.clear()
+    cluster.durable_nodes.clear()
+    cluster.restart_master()
+    for node in cluster.nodes.values():
+        cluster.register(node)
+    cluster.advance(grace_s - 3)
+    cluster.now += 120.0
+    cluster.tell_master(e.Ticked(now=cluster.now))
+    cluster.advance(grace_s - 3)
+    assert cluster.master.master_state.forgot_until_s > cluster.now
+    assert all(len(node.processes) == 2 for node in cluster.nodes.values())
+    cluster.tell_master(
+        e.ApplicationRegistered(
+            now=cluster.now, call_id=cluster.next_call(), application_id=app_id,
+            submission_key="k", name="n", user="u",
+        )
+    )  # fmt: skip
+    cluster.attach(app_id)
+    cluster.advance(2 * grace_s)
+    assert cluster.running() == 2
+
+
 def test_a_busy_loop_is_a_sleep_although_some_are_heard() -> None:
     """Reports come in one after the other; neither the clock nor the other node has a turn."""
     cluster = VirtualCluster([unit("n1"), unit("n2")])

@@ -10,10 +10,17 @@ from typing import Any
 import grpc
 import pytest
 
-from hrm.v1 import application_pb2_grpc, common_pb2, node_pb2, node_pb2_grpc
-from tests.hostile.application import registration
+from hrm.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    application_pb2_grpc,
+    common_pb2,
+    node_pb2,
+    node_pb2_grpc,
+)
+from tests.hostile.application import Application, registration
 from tests.hostile.attack import Attack, Limits
-from tests.hostile.cluster import Cluster
+from tests.hostile.cluster import Cluster, wait_until
 
 MIB = 1 << 20
 REFUSALS = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED)
@@ -21,6 +28,8 @@ OPTIONS = (("grpc.max_send_message_length", 1 << 30), ("grpc.enable_http_proxy",
 STORM_S = 5.0
 STORM_THREADS = 8
 NAMED = 1_500
+LARGE = 10_000
+MONITORS = 60
 
 
 @pytest.fixture(scope="module")
@@ -175,3 +184,24 @@ def test_a_storm_of_registrations(cluster: Cluster) -> None:
         accepted = said.count("accepted")
         seen.outcome = f"{accepted:,} accepted, {len(said) - accepted:,} refused"
         assert all(x == "accepted" or is_refused(x) for x in said), set(said) - {"accepted"}
+
+
+def test_many_ask_for_a_large_application(cluster: Cluster, holder: Holder) -> None:
+    """As a page of a monitor that everybody has open would: others are served meanwhile."""
+    executors = [str(n) for n in range(1, LARGE + 1)]
+    admin = admin_pb2_grpc.AdminServiceStub(holder.channel)
+    with Application(cluster.address, cluster.token) as application:
+        application.request(*executors)
+        request = admin_pb2.GetApplicationRequest(application_id=application.application_id)
+
+        def known() -> bool:
+            return len(admin.GetApplication(request, **holder.call).containers) == LARGE
+
+        wait_until(known, "all containers to be known")
+        words = f"{MONITORS} calls at once for an application of {LARGE:,} containers"
+        limits = Limits(growth_mib=300.0, latency_s=1.5)
+        with Attack("11", words, on=cluster.daemons[0], probe=probe(cluster),
+                    limits=limits) as seen:  # fmt: skip
+            calls = [admin.GetApplication.future(request, **holder.call) for _ in range(MONITORS)]
+            assert all(len(call.result().containers) == LARGE for call in calls)
+            seen.outcome = "all answered"

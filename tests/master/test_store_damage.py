@@ -14,13 +14,16 @@ from pathlib import Path
 
 import pytest
 
+from hrm.core.vocabulary.history import Service
 from hrm.core.vocabulary.model import ApplicationId, NodeName
 from hrm.core.vocabulary.run_times import RunTime
 from hrm.errors import HrmError, InvalidConfig
 from hrm.master import store_repair
 from hrm.master.daemon import known_to
+from hrm.master.events import Journal
 from hrm.master.store import SqliteStore
 from hrm.master.store_repair import EPOCH_MARGIN, EPOCH_UNKNOWN
+from hrm.master.wal_file import wal_damage
 from tests.conftest import small_disk
 from tests.master.test_store import RECORD
 
@@ -249,6 +252,81 @@ def test_a_database_of_something_else_is_not_touched(path: Path) -> None:
         with pytest.raises(InvalidConfig, match="is no store of HRM, but a database of something"):
             attempt(path)
     assert path.read_bytes() == was
+
+
+async def killed(path: Path, number: int = 40) -> Path:
+    """A copy of the store of a master that was killed: its last changes are in the log alone."""
+    store = SqliteStore(path)
+    for n in range(number):
+        name = ApplicationId(f"app-20261122093015-9-{n:04d}")
+        await store.put_application(replace(RECORD, application_id=name, message="x" * 100))
+    copy = path.parent / "killed" / path.name
+    copy.parent.mkdir()
+    for suffix in ("", "-wal"):
+        shutil.copy(path.with_name(path.name + suffix), copy.with_name(path.name + suffix))
+    store.close()
+    return copy
+
+
+def frames(log: Path) -> int:
+    return (log.stat().st_size - 32) // (24 + PAGE)
+
+
+async def test_a_log_that_a_crash_cut_short_is_whole(path: Path) -> None:
+    log = (copy := await killed(path)).with_name(f"{path.name}-wal")
+    many = frames(log)
+    assert many > 40
+    for size in (log.stat().st_size - 1, log.stat().st_size - PAGE, 32 + 24 + PAGE, 32, 7, 0):
+        os.truncate(log, size)
+        assert wal_damage(copy) == ""
+    assert wal_damage(copy.with_name("none")) == ""
+    with contextlib.closing(SqliteStore(copy)) as store:
+        assert len(store.applications()) == APPLICATIONS
+
+
+@pytest.mark.parametrize("spoiled", ["header", "frame", "page", "salt"])
+async def test_a_log_with_damage_amid_acknowledged_changes_is_no_crash(
+    path: Path, spoiled: str
+) -> None:
+    log = (copy := await killed(path)).with_name(f"{path.name}-wal")
+    tenth = 32 + 9 * (24 + PAGE)
+    where = {"header": 20, "frame": tenth + 17, "page": tenth + 24 + 1_000, "salt": tenth + 9}
+    with log.open("r+b") as file:
+        file.seek(where[spoiled])
+        file.write(b"\xa5\x5a\xa5")
+    before = {each.name: each.read_bytes() for each in copy.parent.iterdir()}
+    with pytest.raises(InvalidConfig, match="--repair") as refused:
+        SqliteStore(copy)
+    named = "header" if spoiled == "header" else "frame 10"
+    assert f"{named} of its log of changes (-wal)" in refused.value.message
+    assert before == {each.name: each.read_bytes() for each in copy.parent.iterdir()}
+    found = store_repair.check(copy.parent)
+    assert "what was written after that is lost" in found.damage[0]
+    store_repair.repair(copy.parent)
+    assert store_repair.check(copy.parent).damage == []
+    with contextlib.closing(SqliteStore(copy)) as store:
+        assert APPLICATIONS <= len(store.applications()) < APPLICATIONS + 40
+
+
+async def test_damage_of_the_last_change_alone_is_taken_for_a_crash(path: Path) -> None:
+    log = (copy := await killed(path)).with_name(f"{path.name}-wal")
+    with log.open("r+b") as file:
+        file.seek(-10, os.SEEK_END)
+        file.write(b"\xa5\x5a\xa5")
+    assert wal_damage(copy) == ""
+
+
+def test_a_store_without_its_log_is_older_than_its_journal(path: Path) -> None:
+    with contextlib.closing(
+        Journal(path.with_name("events.sqlite"), EPOCH + 2, kept=9, keep_s=9)
+    ) as journal:
+        assert journal.newest_epoch == 0
+        journal.say(Service.PAUSED, 1.0, "for the test")
+    (said,) = store_repair.check(path.parent).damage
+    assert f"epoch {EPOCH}" in said
+    assert f"epoch {EPOCH + 2}" in said
+    store_repair.repair(path.parent)
+    assert store_repair.check(path.parent).damage == []
 
 
 def test_a_log_of_changes_without_its_store_begins_no_new_one(path: Path) -> None:
