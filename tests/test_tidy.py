@@ -36,6 +36,7 @@ RUN_BY_NAME = {
     "hrm/spark/build.py": "started by its path in spark-env.sh, so that it imports little",
     "hrm/spark/rehearsal.py": "an application, given to spark-submit by its path",
     "hrm/pipelines/sim/learning.py": "named as text, module:factory, where somebody learns",
+    "hrm/policies/api.py": "for packages of policies",
     "hrm/core/invariants.py": "for tests and simulations, the user's own among them",
     "hrm/pipelines/core/invariants.py": "for tests and simulations, the user's own among them",
 }

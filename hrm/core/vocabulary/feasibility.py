@@ -16,6 +16,7 @@ Source: HRM paper, sections 3.1 and 3.4.1.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -26,6 +27,7 @@ from hrm.core.vocabulary.model import Resources, ResourceUnit
 
 __all__ = [
     "DIMENSIONS",
+    "Column",
     "Vector",
     "capacity_vector",
     "could_hold",
@@ -37,6 +39,16 @@ __all__ = [
     "plus",
     "pooled_part",
 ]
+
+
+class Column(enum.IntEnum):
+    """The columns of a table with one row a resource unit, and the places in a ``Vector``."""
+
+    VCORES = 0
+    MEMORY_MIB = 1
+    GPU_MEMORY_MIB = 2
+    SLOTS = 3
+
 
 DIMENSIONS = ("vcores", "memory_mib", "gpu_memory_mib", "slots")
 
