@@ -205,7 +205,10 @@ def test_an_account_without_the_way_to_its_directory_hears_it(
     assert problem == f"cannot enter {tmp_path}: Permission denied"
 
 
-HURRIED = "import sys; from hrm.agent.containers import shim; shim._ORDER_LIMIT_S = 0.3; shim.main(sys.argv)"
+HURRIED = (
+    "import sys; from hrm.agent.containers import shim; shim._ORDER_LIMIT_S = 0.3; "
+    "shim.main(sys.argv)"
+)
 
 
 def test_a_command_that_does_not_read_its_order_is_given_up(tmp_path: Path) -> None:

@@ -288,7 +288,7 @@ def test_a_malformed_master_is_one_clear_line(cluster: Cluster) -> None:
     _one_clear_line(app.output(), "hrm://HOST:PORT")
 
 
-@pytest.mark.parametrize("content", [None, "not-the-token\n"])
+@pytest.mark.parametrize("content", [None, "not-the-token-of-this-cluster\n"])
 def test_a_missing_or_wrong_token_is_one_clear_line(
     cluster: Cluster, tmp_path: Path, content: str | None
 ) -> None:
