@@ -1,1 +1,1 @@
-"""Tests of HRM; the folders mirror the package."""
+"""Tests of HRM, in folders by part; those of pipelines are in several."""

@@ -3,9 +3,9 @@
 Everything that happens (a message, an end, a sample, the clock) becomes an event of the core, and
 what the core wants done is done by others:
 
-    orders      what the master says, as events        processes   commands of containers, their
-    reports     what the master is told                            starts and stops
-    link        the stream of both                     containers  the processes themselves
+    orders      what the master says, as events        containers  commands, processes, their
+    reports     what the master is told                            starts and stops, logs
+    link        the stream of both
     tracker     samples of usage, breached limits      server      log pages, GPUs of pipelines
                     parts   what is particular to an agent of Spark
 

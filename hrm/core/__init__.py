@@ -4,8 +4,9 @@
 every decision. Events are facts in the past tense and carry ``now`` (seconds since the epoch);
 commands are wishes in the imperative. The live daemons and the simulator interpret the commands.
 
-The path of one request, in the order of the modules: ``events`` (application asks) -> ``scheduler``
-(reads a snapshot of ``shared_state``, chooses by ``estimate``) -> ``negotiator`` (validates and
-commits) -> ``node`` (queues the container on a ``resource_unit``, whose rules start it) ->
-``master`` (hears, updates, tells the application).
+The path of one request, in the order of the modules: ``messages.events`` (application asks) ->
+``scheduling.scheduler`` (reads a snapshot of ``scheduling.shared_state``, a policy chooses by
+``queue.estimate``) -> ``scheduling.negotiator`` (validates and commits) -> ``node.core`` (queues
+the container on a ``queue.resource_unit``, whose rules start it) -> ``master.core`` (updates its
+state, notifies the application).
 """

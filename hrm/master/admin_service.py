@@ -71,13 +71,13 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self._making = asyncio.Lock()
 
     @property
-    def _ledger(self) -> MasterState:
+    def _master_state(self) -> MasterState:
         return self._master.core.master_state
 
     async def GetCluster(self, request: Any, context: Any) -> pb.Cluster:  # noqa: N802
         now = self._master.now()
         core = self._master.core
-        master_state = self._ledger
+        master_state = self._master_state
         states = [node.state for node in master_state.nodes.values()]
         capacity, free = _totals(master_state)
         live = master_state.live_applications()
@@ -114,7 +114,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self, request: pb.ListNodesRequest, context: Any
     ) -> pb.ListNodesResponse:
         now = self._master.now()
-        nodes = self._ledger.nodes
+        nodes = self._master_state.nodes
         if request.name:
             one = nodes.get(NodeName(request.name))
             listed = [] if one is None else [one]
@@ -122,7 +122,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             listed = list(nodes.values())
         try:
             messages, token = page(
-                listed, lambda x: (x.name,), lambda x: _node(self._ledger, x, now), request
+                listed, lambda x: (x.name,), lambda x: _node(self._master_state, x, now), request
             )
         except HrmError as error:
             await rpc_server.abort(context, error)
@@ -135,7 +135,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         if not 1 <= limit <= LISTED_MAX:
             error = InvalidRequest(f"limit is {limit}; it must be from 1 to {LISTED_MAX}")
             await rpc_server.abort(context, error)
-        master_state = self._ledger
+        master_state = self._master_state
         apps = master_state.applications if request.include_ended else master_state.live
         try:
             listed, token = page(
@@ -164,12 +164,12 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             summary, details = pipelines.explain(task_id), pipelines.chosen(task_id)
             return pb.Explanation(application_id=task_id, summary=summary, details=details)
         history = await self._history(application_id)
-        app = self._ledger.applications.get(application_id)
+        app = self._master_state.applications.get(application_id)
         if app is None and history:
             summary, details = explain_past(history)
         else:
             app = await self._find(application_id, context)
-            summary, details = explain(self._ledger, app, self._master.now(), history)
+            summary, details = explain(self._master_state, app, self._master.now(), history)
         return pb.Explanation(application_id=application_id, summary=summary, details=details)
 
     async def KillApplication(  # noqa: N802
@@ -284,7 +284,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             return []  # what the books know is an answer, too
 
     async def _find(self, application_id: str, context: Any) -> Application:
-        app = self._ledger.applications.get(ApplicationId(application_id))
+        app = self._master_state.applications.get(ApplicationId(application_id))
         if app is None:
             message = f"no such application: {application_id!r}; hrm apps --all lists them"
             await rpc_server.abort(context, NotFound(message))
@@ -292,8 +292,10 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
 
     def _nodes(self, names: Any) -> pb.ListNodesResponse:
         now = self._master.now()
-        known = [self._ledger.nodes[name] for name in names if name in self._ledger.nodes]
-        nodes = [_node(self._ledger, node, now) for node in known]
+        known = [
+            self._master_state.nodes[name] for name in names if name in self._master_state.nodes
+        ]
+        nodes = [_node(self._master_state, node, now) for node in known]
         return pb.ListNodesResponse(nodes=nodes)
 
     def _listed(self, app: Application) -> pb.Application:
@@ -310,12 +312,12 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         part at a time, so that others are served meanwhile."""
         async with self._making:
             message = self._application(app)
-            message.run_times.extend(_run_times(self._ledger, app))
+            message.run_times.extend(_run_times(self._master_state, app))
             containers = (*app.ended, *app.containers.values())
             statuses: list[common_pb2.ContainerStatus] = []
             for first in range(0, len(containers), CONTAINERS_AT_ONCE):
                 part = containers[first : first + CONTAINERS_AT_ONCE]
-                statuses += [codec.from_status(self._ledger.status(x)) for x in part]
+                statuses += [codec.from_status(self._master_state.status(x)) for x in part]
                 await asyncio.sleep(0)
             statuses.sort(key=lambda x: x.requested_at_s)
             message.containers.extend(_latest(statuses))

@@ -28,7 +28,7 @@ class LogSources:
         self._master = master
 
     @property
-    def _ledger(self) -> MasterState:
+    def _master_state(self) -> MasterState:
         return self._master.core.master_state
 
     async def find(self, application_id: ApplicationId, executor_id: str) -> tuple[str, Node]:
@@ -50,7 +50,7 @@ class LogSources:
             if started is None:
                 raise self._nothing_ran(application_id, executor_id)
             container_id, name = started.container_id, started.node
-        node = self._ledger.nodes.get(NodeName(name))
+        node = self._master_state.nodes.get(NodeName(name))
         if node is None or node.state is NodeState.LOST:
             raise NotFound(f"its logs are on {name}, which is lost")
         return container_id, node
@@ -62,7 +62,7 @@ class LogSources:
         that registered the application where ``attempt`` is empty, "" for the latest."""
         if is_driver(application_id):
             return application_id, attempt
-        app = self._ledger.applications.get(application_id)
+        app = self._master_state.applications.get(application_id)
         if app is not None:
             submission_id, ran = app.record.submission_id, str(app.record.submission_attempt)
             host = app.record.driver_host
@@ -85,7 +85,7 @@ class LogSources:
         self, application_id: ApplicationId, executor_id: str, *, latest: bool
     ) -> Container | None:
         """From the books."""
-        app = self._ledger.applications.get(application_id)
+        app = self._master_state.applications.get(application_id)
         if app is None:
             return None
         containers = [x for x in (*app.containers.values(), *app.ended) if x.node is not None]
@@ -110,7 +110,7 @@ class LogSources:
         return journal
 
     def _nothing_ran(self, application_id: ApplicationId, executor_id: str) -> NotFound:
-        app: Application | None = self._ledger.applications.get(application_id)
+        app: Application | None = self._master_state.applications.get(application_id)
         if is_driver(application_id):
             which = f"driver {executor_id}" if executor_id else "driver"
             return NotFound(

@@ -8,9 +8,12 @@ the number of the scheduler that it is to serve, 0 and up, and answers a ``Place
 from __future__ import annotations
 
 from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
 
-from hrm.core.scheduling.scheduler import PlacementPolicy
 from hrm.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    from hrm.core.scheduling.scheduler import PlacementPolicy
 
 __all__ = ["GROUP", "known", "load"]
 

@@ -1,6 +1,6 @@
-"""What stands between a learned policy and the cluster: one host for all of them, on every level.
+"""What stands between a learned policy and the cluster: one guard for all of them, on every level.
 
-A host has two ways to answer a question: a learned one, and a heuristic that answers always. A
+A guard has two ways to answer a question: a learned one, and a heuristic that answers always. A
 ``Mode`` says how much the learned one is trusted, and people move it up, one step at a time::
 
     off      the heuristic alone
@@ -169,7 +169,7 @@ class ShadowRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostStatus:
-    """What people and programs may know of a host; times are of the caller's ``now``."""
+    """What people and programs may know of a guard; times are of the caller's ``now``."""
 
     policy: str
     kind: str

@@ -1,1 +1,1 @@
-"""Between protobuf and the core's dataclasses: the only place where the two meet."""
+"""Between protobuf and the core's dataclasses: where fields are checked."""

@@ -1,4 +1,4 @@
-"""What a host of a learned policy says of itself: ``HostStatus`` to ``LearnedPolicy``.
+"""What the guard of a learned policy says of itself: ``HostStatus`` to ``LearnedPolicy``.
 
 The master sends its own to people; agents send theirs to the master, which only passes them on,
 bounded (``to_report``).

@@ -36,14 +36,14 @@ class Relocation:
     """Looks at all units, some at a time."""
 
     def __init__(self, master_state: MasterState) -> None:
-        self._ledger = master_state
+        self._master_state = master_state
         self._from = self._room_from = 0
         self._offered: dict[ResourceUnitId, float] = {}
         self._look_at_s = 0.0
 
     def tick(self, now: float) -> None:
         """Once in a while, all that may be better off elsewhere."""
-        master_state = self._ledger
+        master_state = self._master_state
         if now < self._look_at_s or master_state.recovering:
             return
         self._look_at_s = now + master_state.bounds.relocation_period_s
@@ -68,14 +68,14 @@ class Relocation:
 
     def _give_back(self, container: Container, reason: str, now: float) -> None:
         assert container.node is not None
-        node, cause = self._ledger.nodes[container.node], EndCause.PREEMPTED
-        self._ledger.send_stop(node, container, cause, reason, now, only_if_waiting=True)
+        node, cause = self._master_state.nodes[container.node], EndCause.PREEMPTED
+        self._master_state.send_stop(node, container, cause, reason, now, only_if_waiting=True)
 
     def _places(
         self, demand: Vector, room: dict[int, Vector], avoided: frozenset[NodeName]
     ) -> list[int]:
         """Rows that could start such a container at once; the first two nodes' are enough."""
-        state, found = self._ledger.state, list[int]()
+        state, found = self._master_state.state, list[int]()
         for row, free in room.items():
             if state.node(row) in avoided or not fits(demand, free):
                 continue
@@ -88,7 +88,7 @@ class Relocation:
     def _room(self, waiting: Ints, now: float) -> dict[int, Vector]:
         """Rows at which nobody waits and something is free, with what is free. Where somebody is on
         the way, there is none."""
-        state, wait_s = self._ledger.state, self._ledger.bounds.relocation_wait_s
+        state, wait_s = self._master_state.state, self._master_state.bounds.relocation_wait_s
         self._offered = {unit: at for unit, at in self._offered.items() if now - at < wait_s}
         free = state.free
         rows = np.flatnonzero(state.open & (free[:, 0] > 0) & (free[:, 3] > 0) & (waiting == 0))
@@ -102,7 +102,7 @@ class Relocation:
 
     def _waiting(self, rows: Ints, now: float) -> Iterator[tuple[Container, Vector]]:
         """Those that may move, with what they ask for; at some units now, at others next time."""
-        master_state, state = self._ledger, self._ledger.state
+        master_state, state = self._master_state, self._master_state.state
         some, self._from = _some(rows, self._from)
         for row in some:
             queue = state.queue(int(row))
@@ -113,14 +113,14 @@ class Relocation:
                     yield container, entry.demand
 
     def _may_move(self, container: Container, now: float) -> bool:
-        bounds = self._ledger.bounds
+        bounds = self._master_state.bounds
         return (
             container.state is ContainerState.WAITING
             and not container.told_to_stop
             and now - container.assigned_at_s >= bounds.relocation_wait_s
             and now - container.sent_at_s >= bounds.resend_delay_s
             and not is_driver(container.application_id)
-            and not gangs.missing(self._ledger.applications[container.application_id])
+            and not gangs.missing(self._master_state.applications[container.application_id])
         )
 
 

@@ -20,8 +20,8 @@ _as_tuple = tuple.__new__  # makes a named tuple twice as fast as calling its cl
 
 PASSES_MAX = 64
 """How many later batch containers may start before a waiter. As many as may wait at a unit by
-default: more than pass anybody whose promise is kept, so it binds only where run times are not what
-they were taken for."""
+default: more than pass anybody whose reservation holds, so it binds only where run times are not
+what they were taken for."""
 
 
 class Entry(NamedTuple):

@@ -28,7 +28,7 @@ change concerns every unit. A change must be worth what it costs:
   largest container of its kind since the agent started, or an application that was served
   yesterday would be refused today.
 
-This module decides; ``node`` carries out. Only a partial binding moves.
+This module decides; ``hrm.core.node.core`` carries out. Only a partial binding moves.
 
 Source: HRM paper, section 3.1 (more cores for GPU tasks with much CPU work, idle ones back, some
 always kept). Thresholds, window, pause and limits are HRM's choice.

@@ -3,7 +3,7 @@
 The units are cut from the hardware by a binding, which may change while the node runs: units that
 the new cut takes away or changes take no new containers, and once the last of their containers has
 ended, all are cut at once. The others run on untouched. Who asks for another binding is a person,
-or ``auto_binding``.
+or ``auto_partitioning``.
 
 The master commits and assigns; the node decides who starts, by the rules of ``resource_unit``, the
 moment room appears and without asking anybody. A container that ended is reported until the master

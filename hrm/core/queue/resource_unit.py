@@ -1,14 +1,14 @@
 """One resource unit with its stacked queues: a stream queue over a batch queue.
 
 Both queues share the unit's resources. A container *waits* or *runs*. Whenever room may have
-appeared, ``startable`` says who starts, in one discipline that the node, the master's mirror and
+appeared, ``startable`` says who starts, in one discipline that the node, the master's table and
 the wait estimate share (an estimate made under another discipline than the node's is wrong):
 
 1. stream waiters in order of arrival, those that do not fit are skipped;
 2. while a stream waiter is left, no batch container starts: what the batch gives back collects
    until the stream fits, so that small batch containers cannot starve it;
-3. then batch waiters in order of arrival, first fit, but for the promise to the first that does not
-   fit (``promise``): who comes later does not delay it. Nothing is promised to a waiter that could
+3. then batch waiters in order of arrival, first fit, but for the reservation of the first that does
+   not fit (``reservation``): who comes later does not delay it. None has a waiter that could
    not start even if all batch were gone, because of streams that run.
 
 A container starts iff the demands of all running ones and its own do not exceed the unit in any
@@ -23,10 +23,10 @@ to collect stands in the stream queue of each sibling's image, so the start rule
 table and the estimate speak of one thing. That is every stream that waits, except one that lacks
 device memory or a slot which only other streams could give back. What siblings run is in the image
 too, with the part of it that comes back to the pool. Batch waiters of all siblings are served in
-one order of arrival (``line``). The first at each unit that does not fit has a promise, which binds
-who comes later: at its own unit, and at siblings while its unit has the rest and it wants cores or
-memory of the pool. For those these collect, so it is in the siblings' images. What other waiters of
-siblings may take before, an estimate does not count.
+one order of arrival (``line``). The first at each unit that does not fit has a reservation, which
+binds who comes later: at its own unit, and at siblings while its unit has the rest and it wants
+cores or memory of the pool. For those these collect, so it is in the siblings' images. What other
+waiters of siblings may take before, an estimate does not count.
 
 Node and master hold to the same rule, each with its own clock and what it has seen. The master sees
 starts through reports, and one that has restarted counts passes from 0: its count may be behind the

@@ -291,7 +291,7 @@ class _Reservations:
         self.place[left & (self.place < 0)] = place
 
     def hold_up(self, starts: Bools, parts: Ints, durations: Floats) -> None:
-        """Take out of ``starts`` whom a promise does not allow; count the others."""
+        """Take out of ``starts`` whom a reservation does not allow; count the others."""
         units = np.flatnonzero(starts & (self.place >= 0))
         if not len(units):
             return

@@ -4,7 +4,8 @@ Ids and names are public: they stand in listings, logs and control groups. So a 
 an id makes a secret before its first registration, its *ownership key* of 256 random bits, and
 sends it with every registration and attachment. The key is hashed at the wire
 (``hrm.ownership.owner_of``): the master keeps and writes down the digest alone, and here digests
-are compared. A plain hash is enough, because there is no dictionary of such keys.
+are compared. A plain hash is enough, because there is no dictionary of such keys. Of a submission
+the key itself is kept and compared: the node of its next driver must be given it.
 
 What has no owner on record was registered by an older HRM: the first registration with a key
 becomes its owner.

@@ -7,7 +7,7 @@
     machine    cores, memory, link and GPUs that are shared
     run        the cluster's core and the nodes' cores, driven by discrete events
     measures   what a run is judged by; bounds: what no policy can exceed
-    environment  the same for learners, one decision a step
+    learning     the same for learners, one decision a step
 
 Truth and belief are apart: machines follow the profiles and the world of interference, policies see
 estimates and telemetry. One seed is one history, to the bit.

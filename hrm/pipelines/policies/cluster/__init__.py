@@ -1,7 +1,7 @@
 """Stage 1 of placing pipeline tasks: policies that choose the node of a whole task, by name.
 
 ``random``, ``least-loaded``, ``min-wait``, ``demand``, ``ect`` and ``min-min`` compute
-(``heuristics``); ``ldwp`` and ``ldwp-set`` have learned (``ldwp``), and answer under a host that
+(``heuristics``); ``ldwp`` and ``ldwp-set`` have learned (``ldwp``), and answer under a guard that
 falls back to ``HEURISTIC`` (``hosted``).
 """
 
