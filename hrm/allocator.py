@@ -23,7 +23,7 @@ HEAPS_MAX = 2
 GROWN_BYTES_MIN = 16 * 1024 * 1024
 GROWN_PART = 8
 """Growth by this part of the whole is looked after: a large process is asked more seldom."""
-TRIES_MAX = 60
+TRIES_MAX = 120
 LONG_S = 0.02
 _M_ARENA_MAX = -8
 _PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -48,9 +48,11 @@ STRANGER_BYTES_MAX = 4 * 1024 * 1024
 """Of one connection on which that has not happened yet."""
 _GRACE_S = 1.0
 _PERIOD_S = 0.25
+_ALERT_PERIOD_S = 0.05
+"""While there are strangers: a flood grows in between."""
 _SHARE = 20
 """A look takes at most this part of the time."""
-_MEMORY_PERIOD_S = 0.1
+_MEMORY_PERIOD_S = 0.05
 _MEMORY_SHARE = 3
 """Giving back what floods have taken: this part of the time, at most."""
 _LOG_PERIOD_S = 30.0
@@ -86,6 +88,8 @@ class ConnectionWatch:
         """All sockets of this process, by inode, as of the last look."""
         self._closed: Counter[str] = Counter()
         self._logged_at_s = -_LOG_PERIOD_S
+        self._strangers = False
+        """As of the last look."""
 
     def known(self, peer: str) -> None:
         """A call with the token has come from ``peer``, as gRPC writes it."""
@@ -105,7 +109,8 @@ class ConnectionWatch:
                 # No descriptor left to look with, say; the next look may have one.
                 _log.warning("cannot look at connections", why=error.strerror)
             took_s = time.monotonic() - began_s
-            await asyncio.sleep(max(_PERIOD_S, _SHARE * took_s))
+            period_s = _ALERT_PERIOD_S if self._strangers else _PERIOD_S
+            await asyncio.sleep(max(period_s, _SHARE * took_s))
 
     def look(self) -> int:
         """Look once, now; answers how many were closed."""
@@ -124,6 +129,7 @@ class ConnectionWatch:
                 seen.known = seen.name in self._known
                 if not seen.known:
                     strangers[seen.address].append((seen.since_s, inode))
+        self._strangers = bool(strangers)
         self._forget(now)
         closed = 0
         for address, found in strangers.items():

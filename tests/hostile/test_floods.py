@@ -50,7 +50,7 @@ def port(cluster: Cluster, name: str) -> Port:
     return Port(agent, target, GPU, "", ("gpu", target))
 
 
-ENDLESS = Limits(growth_mib=800.0, latency_s=5.0)
+ENDLESS = Limits(growth_mib=400.0, latency_s=5.0)
 """Of header blocks that never end: gRPC reads and drops gigabytes of them a second or two, and the
 allocator keeps what it read them into. It does not grow with what more is sent."""
 
