@@ -26,7 +26,7 @@ import grpc
 import grpc.aio
 import structlog
 
-from hrm.agent.stream import DELAY_S, MasterStream
+from hrm.agent.stream import MasterStream
 from hrm.errors import (
     AlreadyExists,
     HrmError,
@@ -96,7 +96,6 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
 
     async def run(self) -> None:
         """Stay connected until ``close``. Raises the HrmError that no retry can heal."""
-        delay_s = DELAY_S
         while not self._closing.is_set():
             self._was_up_this_time = False
             try:
@@ -109,12 +108,12 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
             if self._closing.is_set():
                 return
             if self._was_up_this_time and not isinstance(problem, _HeartbeatFailed):
-                delay_s = DELAY_S
+                self._backoff.succeeded()
             if self._hurried:
                 self._hurried = False
                 continue
             self._tell(problem)
-            delay_s = await self._pause(delay_s)
+            await self._pause()
 
     def _is_fatal(self, error: HrmError) -> bool:
         if isinstance(error, PermissionDenied | InvalidRequest):

@@ -29,6 +29,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -37,6 +38,7 @@ from pathlib import Path
 import structlog
 
 from hrm.agent.containers.container_dir import remove_tree
+from hrm.core.vocabulary.backoff import Backoff
 from hrm.core.vocabulary.model import ApplicationId, ContainerSpec
 from hrm.errors import InvalidConfig
 from hrm.spark.build import BuildError, plugin_jar
@@ -88,7 +90,7 @@ class ShuffleService:
 
     async def run(self) -> None:
         """Start it, and again whenever it ends, after pauses that grow."""
-        delay_s = _DELAY_S
+        backoff = Backoff(_DELAY_S, _DELAY_MAX_S, random.random)
         while True:
             began_s = time.monotonic()
             try:
@@ -97,10 +99,10 @@ class ShuffleService:
                 problem = str(error)
             self.ready.clear()
             if time.monotonic() - began_s > _SETTLED_S:
-                delay_s = _DELAY_S
-            _log.warning("the shuffle service is down", why=problem, again_in_s=delay_s)
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, _DELAY_MAX_S)
+                backoff.succeeded()
+            pause_s = backoff.pause_s()
+            _log.warning("the shuffle service is down", why=problem, again_in_s=pause_s)
+            await asyncio.sleep(pause_s)
 
     def serves(self, spec: ContainerSpec) -> bool:
         """Does this executor's application ask for the service, and may it have it?"""

@@ -19,11 +19,12 @@ import grpc
 import grpc.aio
 
 from hrm import rpc
+from hrm.core.vocabulary.backoff import Backoff
 from hrm.errors import Unavailable
 
-__all__ = ["DELAY_S", "MasterStream"]
+__all__ = ["MasterStream"]
 
-DELAY_S = 0.2
+_DELAY_S = 0.2
 _REGISTER_LIMIT_S = 10.0
 _QUEUE_MAX = 10_000
 
@@ -44,11 +45,10 @@ class MasterStream(abc.ABC, Generic[Said, Heard]):
     ) -> None:
         self._target = target
         self._open_channel = open_channel
-        self._delay_max_s = delay_max_s
+        self._backoff = Backoff(_DELAY_S, delay_max_s, random.random)
         self._log = log
         self._queue: asyncio.Queue[Iterable[Said] | None] | None = None
         self._closing = asyncio.Event()
-        self._jitter = random.Random()  # nosec B311 # noqa: S311 - spreads retries, guards nothing
 
     @abc.abstractmethod
     def _connect(self, channel: grpc.aio.Channel, said: AsyncIterator[Said]) -> Any:
@@ -94,12 +94,11 @@ class MasterStream(abc.ABC, Generic[Said, Heard]):
             self._queue.put_nowait(None)
             self._queue = None
 
-    async def _pause(self, delay_s: float) -> float:
-        """Wait about that long, or until ``close``; answers how long to wait the next time."""
+    async def _pause(self) -> None:
+        """Wait until the next attempt is due, or until ``close``."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(delay_s * self._jitter.uniform(0.5, 1.0)):
+            async with asyncio.timeout(self._backoff.pause_s()):
                 await self._closing.wait()
-        return min(self._delay_max_s, delay_s * 2)
 
     async def _session(self) -> None:
         """One stream from registration to its end. Raises the HrmError that ended it."""

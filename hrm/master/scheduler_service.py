@@ -14,7 +14,7 @@ import structlog
 from hrm import rpc_server
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
-from hrm.core.messages.state_changes import StateChanged
+from hrm.core.messages.state_changes import StateChanged, Subscribed
 from hrm.core.vocabulary.model import ApplicationId
 from hrm.errors import HrmError
 from hrm.master.interpreter import Interpreter, Outbox, drain
@@ -50,7 +50,7 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
             name = codec.to_name(request.name, "name")
             followed = codec.to_followed(request)
             self._master.scheduler_outboxes[name, session] = outbox
-            await self._master.call(
+            hello = await self._master.call(
                 lambda call_id: e.SchedulerConnected(
                     now=self._master.now(),
                     call_id=call_id,
@@ -62,9 +62,11 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
         except HrmError as error:
             self._master.scheduler_outboxes.pop((request.name, session), None)
             await rpc_server.abort(context, error)
+        assert isinstance(hello, Subscribed)
         log.info("scheduler subscribed", scheduler=name)
         try:
-            await context.write(pb.SchedulerMessage(subscribed=self._hello(session)))
+            first = pb.SchedulerMessage(subscribed=state_wire.from_subscribed(hello))
+            await context.write(first)
             await self._write(outbox, context)
         finally:
             del self._master.scheduler_outboxes[name, session]
@@ -127,19 +129,6 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
         except HrmError as error:
             await rpc_server.abort(context, error)
         return pb.ReleaseLeaseResponse()
-
-    def _hello(self, session: int) -> pb.Subscribed:
-        bounds = self._master.core.master_state.bounds
-        return pb.Subscribed(
-            session=session,
-            epoch=self._master.core.epoch,
-            epoch_id=self._master.core.master_state.epoch_id,
-            waiting_limit=bounds.waiting_limit,
-            wait_max_s=bounds.wait_max_s,
-            default_duration_s=bounds.default_duration_s,
-            retry_delay_s=bounds.retry_delay_s,
-            retry_delay_max_s=bounds.retry_delay_max_s,
-        )
 
     async def _write(self, outbox: Outbox, context: _Subscription) -> None:
         """Send until the outbox is closed or the stream breaks, whichever is first."""

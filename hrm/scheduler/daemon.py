@@ -4,9 +4,9 @@ Several may run, on any machine that reaches the master, each under its own name
 the master's process: a policy that thinks long, a learned one say, holds up nobody but its own
 jobs. The master works without any, and gives a lost one's jobs to another.
 
-One task reads the stream and applies it in order; the other runs rounds. An answer is taken in only
-after the messages that were sent before it (``core.scheduling.remote_scheduler``). The session ends
-with its stream: everything is forgotten then, and the next one begins with a snapshot.
+What a session does is ``hrm.core.scheduling.session``; here one task reads its stream, and another
+makes the calls that it asks for, one at a time. The session ends with its stream: everything is
+forgotten then, and the next one begins with a snapshot.
 """
 
 from __future__ import annotations
@@ -24,12 +24,16 @@ import structlog
 
 from hrm import policies, rpc, tls
 from hrm.config import SchedulerSettings
-from hrm.core.messages.claims import Proposal
-from hrm.core.messages.commands import LeaseGranted
-from hrm.core.scheduling.replica import Replica
-from hrm.core.scheduling.scheduler import Job, Scheduler
-from hrm.core.vocabulary.bounds import Bounds
-from hrm.core.vocabulary.model import Followed, WorkloadClass
+from hrm.core.messages.events import ClaimsProposed, LeaseRequested, LeaseReturned
+from hrm.core.scheduling.scheduler import Scheduler
+from hrm.core.scheduling.session import (
+    CALL_TIMEOUT_S,
+    SchedulerAnswer,
+    SchedulerCall,
+    SchedulerSession,
+)
+from hrm.core.vocabulary.backoff import Backoff
+from hrm.core.vocabulary.model import Followed
 from hrm.errors import (
     AlreadyExists,
     HrmError,
@@ -44,8 +48,6 @@ from hrm.wire import shared_state as state_wire
 __all__ = ["Session", "run"]
 
 SUBSCRIBE_TIMEOUT_S = 10.0
-CALL_TIMEOUT_S = 15.0
-"""Longer than the master's own limit, which answers with the reason."""
 RECONNECT_DELAY_S = 0.2
 INDICES = 10_000
 
@@ -90,8 +92,7 @@ def _open_channel(settings: SchedulerSettings) -> grpc.aio.Channel:
 
 async def _keep_up(settings: SchedulerSettings) -> None:
     """One session after the other, with pauses that grow to a bound while no master answers."""
-    delay_s = RECONNECT_DELAY_S
-    jitter = random.Random()  # nosec B311 # noqa: S311 - spreads retries, guards nothing
+    backoff = Backoff(RECONNECT_DELAY_S, settings.reconnect_delay_max_s, random.random)
     been_up, followed = False, Followed(0)
     proven = tls.ca_file(settings.token_file, settings.tls_ca) is not None
     while True:
@@ -99,7 +100,7 @@ async def _keep_up(settings: SchedulerSettings) -> None:
             async with _open_channel(settings) as channel:
                 session = await Session.open(channel, settings, followed)
                 been_up, followed = True, session.followed
-                delay_s = RECONNECT_DELAY_S
+                backoff.succeeded()
                 await session.serve()
         except grpc.aio.AioRpcError as broken:
             error = rpc.error_from(broken, settings.master)
@@ -110,8 +111,7 @@ async def _keep_up(settings: SchedulerSettings) -> None:
             log.warning("no session with the master", error=error.message)
         except Unavailable as error:
             log.warning("session ended", error=error.message)
-        await asyncio.sleep(delay_s * jitter.uniform(0.5, 1.0))
-        delay_s = min(2 * delay_s, settings.reconnect_delay_max_s)
+        await asyncio.sleep(backoff.pause_s())
 
 
 class Session:
@@ -121,19 +121,14 @@ class Session:
         self,
         stub: scheduler_pb2_grpc.SharedStateServiceStub,
         stream: grpc.aio.UnaryStreamCall[pb.SubscribeRequest, pb.SchedulerMessage],
-        number: int,
-        scheduler: Scheduler,
+        core: SchedulerSession,
         followed: Followed,
     ) -> None:
-        self.scheduler = scheduler
+        self.core = core
         self.followed = followed
-        self.replica = Replica(scheduler)
-        self._view = self.replica.state.view()
         self._stub = stub
         self._stream = stream
-        self._number = number
-        self._clock_offset_s = 0.0
-        self._changed = asyncio.Condition()
+        self._changed = asyncio.Event()
 
     @classmethod
     async def open(
@@ -154,21 +149,16 @@ class Session:
             raise Unavailable(f"the master at {settings.master} does not answer") from None
         if not isinstance(first, pb.SchedulerMessage) or not first.HasField("subscribed"):
             raise Unavailable(f"the master at {settings.master} ended the subscription")
-        hello = first.subscribed
-        bounds = Bounds(
-            waiting_limit=hello.waiting_limit,
-            wait_max_s=hello.wait_max_s,
-            default_duration_s=hello.default_duration_s,
-            retry_delay_s=hello.retry_delay_s,
-            retry_delay_max_s=hello.retry_delay_max_s,
-        )
-        # Nobody numbers these processes; their names tell them apart.
+        hello = state_wire.to_subscribed(first.subscribed)
+        # These processes have no numbers; their names tell them apart.
         index = zlib.crc32(settings.name.encode()) % INDICES
         policy = policies.load(settings.placement_policy, index)
-        log.info("subscribed", master=settings.master, epoch=hello.epoch, policy=policy.name)
+        log.info(
+            "subscribed", master=settings.master, epoch=hello.followed.epoch, policy=policy.name
+        )
         print(f"scheduler {settings.name} ready, master {settings.master}", flush=True)
-        followed = Followed(hello.epoch, hello.epoch_id)
-        return cls(stub, stream, hello.session, Scheduler(settings.name, policy, bounds), followed)
+        scheduler = Scheduler(settings.name, policy, hello.bounds)
+        return cls(stub, stream, SchedulerSession(scheduler, hello.session), hello.followed)
 
     async def serve(self) -> None:
         """Schedule until the session ends.
@@ -192,93 +182,40 @@ class Session:
 
     async def _read(self) -> None:
         async for message in self._stream:
-            change = state_wire.to_change(message.change)
-            self._clock_offset_s = change.now - time.time()
-            async with self._changed:
-                self.replica.apply(change)
-                self._changed.notify_all()
+            self.core.changed(state_wire.to_change(message.change), time.time())
+            self._changed.set()
         raise Unavailable("the master ended the subscription")
 
     async def _work(self) -> None:
         while True:
-            job = self.scheduler.next_job(self._now())
-            if job is not None:
-                await self._round(job)
+            self._changed.clear()
+            call = self.core.step(time.time())
+            if call is not None:
+                answer = await self._make(call)
+                self.core.answered(answer, time.time())
                 continue
-            at_s = self.scheduler.next_time_s()
-            timeout_s = None if at_s is None else max(0.0, at_s - self._now())
+            due_s = self.core.due_s()
+            timeout_s = None if due_s is None else max(0.0, due_s - time.time())
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s), self._changed:
+                async with asyncio.timeout(timeout_s):
                     await self._changed.wait()
 
-    async def _round(self, job: Job) -> None:
-        """Place one job, as far as it goes."""
-        self._view.renew()
-        view = self._view
-        token = 0
-        if job.workload_class is WorkloadClass.STREAM:
-            lease = await self._acquire(job)
-            current = self.scheduler.jobs.get(job.application_id)
-            if lease is None or current is None:
-                if lease is not None:
-                    await self._give_back(lease.token)
-                return
-            job, token = current, lease.token
-            view.renew()  # it came with the lease
-            view.keep_open(lease.units)
-        proposal = self.scheduler.choose(job, view, token, self._now())
-        await self._propose(job, proposal)
-
-    async def _acquire(self, job: Job) -> LeaseGranted | None:
-        """The lease, once the state is as new as it; None where it is not to be had now."""
-        request = pb.AcquireLeaseRequest(
-            scheduler=self.scheduler.name,
-            session=self._number,
-            application_id=job.application_id,
-        )
+    async def _make(self, call: SchedulerCall) -> SchedulerAnswer | None:
+        """The master's answer; None: it refuses, or gives none in time. Where the session is over,
+        its stream says so."""
+        stub, limit_s = self._stub, CALL_TIMEOUT_S
         try:
-            granted = await self._stub.AcquireLease(request, timeout=CALL_TIMEOUT_S)
+            match call:
+                case LeaseRequested():
+                    lease = state_wire.from_lease_request(call)
+                    return state_wire.to_lease(await stub.AcquireLease(lease, timeout=limit_s))
+                case ClaimsProposed():
+                    claims = state_wire.from_proposal(call.proposal, call.session, call.problem)
+                    outcomes = await stub.Propose(claims, timeout=limit_s)
+                    return state_wire.to_settled(outcomes, call.proposal.claims)
+                case LeaseReturned():
+                    returned = state_wire.from_lease_return(call)
+                    await stub.ReleaseLease(returned, timeout=limit_s)
         except grpc.aio.AioRpcError as error:
-            self._later(job, error)
-            return None
-        await self._reached(granted.sequence)
-        return state_wire.to_lease(granted)
-
-    async def _give_back(self, token: int) -> None:
-        request = pb.ReleaseLeaseRequest(
-            scheduler=self.scheduler.name, session=self._number, token=token
-        )
-        # Refused: its time was over. Lost: its time ends.
-        with contextlib.suppress(grpc.aio.AioRpcError):
-            await self._stub.ReleaseLease(request, timeout=CALL_TIMEOUT_S)
-
-    async def _propose(self, job: Job, proposal: Proposal) -> None:
-        request = state_wire.from_proposal(proposal, self._number, job.policy_fault)
-        try:
-            answer = await self._stub.Propose(request, timeout=CALL_TIMEOUT_S)
-        except grpc.aio.AioRpcError as error:
-            self._later(job, error)
-            return
-        await self._reached(answer.sequence)
-        left = self.scheduler.jobs.get(job.application_id)
-        if left is not None:
-            outcomes = state_wire.to_outcomes(answer, proposal.claims)
-            self.scheduler.settle(left, outcomes, self._now())
-
-    def _later(self, job: Job, error: grpc.aio.AioRpcError) -> None:
-        """The call failed: if the session is over its stream says so; else the job backs off."""
-        log.warning("call failed", application=job.application_id, error=error.details())
-        current = self.scheduler.jobs.get(job.application_id)
-        if current is not None:
-            self.scheduler.settle(current, [], self._now())
-
-    async def _reached(self, sequence: int) -> None:
-        try:
-            async with asyncio.timeout(CALL_TIMEOUT_S), self._changed:
-                await self._changed.wait_for(lambda: self.replica.sequence >= sequence)
-        except TimeoutError:
-            raise Unavailable("the master's changes do not arrive") from None
-
-    def _now(self) -> float:
-        """The master's clock."""
-        return time.time() + self._clock_offset_s
+            log.warning("call failed", call=type(call).__name__, error=error.details())
+        return None

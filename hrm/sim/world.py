@@ -60,8 +60,8 @@ class World:
         for machine in self.machines:
             machine.start_agent()
         self.drivers = [Driver(self, application) for application in plan.applications]
-        self.outsides = [RemoteSchedulerProcess(self, remote) for remote in plan.remotes]
-        for outside in self.outsides:
+        self.remote_schedulers = [RemoteSchedulerProcess(self, remote) for remote in plan.remotes]
+        for outside in self.remote_schedulers:
             outside.start()
         self._begin_s = self.clock.now
         self._backup: Disk | None = None
@@ -149,7 +149,7 @@ class World:
         cores = [machine.core for machine in self.machines if machine.core is not None]
         left = self.oracle.nothing_left(self.master.core, cores, self.gone)
         left += [f"{machine.name} is not as it was cut" for machine in self._bound_otherwise()]
-        return left + [why for outside in self.outsides if (why := outside.behind())]
+        return left + [why for outside in self.remote_schedulers if (why := outside.behind())]
 
     def _judge(self) -> None:
         """Everybody has ended; who failed must have had a reason."""
@@ -212,7 +212,7 @@ class World:
                 machine.start_agent()
         for driver in (*self.drivers, *self.submitters.drivers):
             driver.start_appmaster_if_begun()
-        for outside in self.outsides:
+        for outside in self.remote_schedulers:
             outside.start()
         self._undo_drains()
         self._undo_rebindings()
@@ -296,7 +296,7 @@ class World:
 
     def _partition(self, fault: TimedFault) -> bool:
         names = [m.name for m in self.machines] + [d.name for d in self.drivers]
-        names += [outside.name for outside in self.outsides]
+        names += [outside.name for outside in self.remote_schedulers]
         chosen = [names[int(fault.pick * len(names))]]
         if fault.pick > 0.7:
             chosen = [name for name in names if self.chance.random() < 0.5]
@@ -358,7 +358,7 @@ class World:
         """Some process is stopped, and goes on later; most often the master, who judges most."""
         runners = self.submitters.runners()
         names = [MASTER] * 3 + [x.name for x in self.machines if x.core is not None]
-        names += [x.name for x in self.outsides if x.up]
+        names += [x.name for x in self.remote_schedulers if x.up]
         names += [client.name for client in self.submitters.clients]
         names += [
             x.name for x in (*self.drivers, *self.submitters.drivers) if x.appmaster is not None
@@ -479,9 +479,9 @@ class World:
 
     def _scheduler_crash(self, fault: TimedFault) -> bool:
         """A remote scheduler dies or hangs, connected: now, or when it next has the lease."""
-        if not self.outsides:
+        if not self.remote_schedulers:
             return False
-        outside = self.outsides[int(fault.pick * len(self.outsides))]
+        outside = self.remote_schedulers[int(fault.pick * len(self.remote_schedulers))]
         back_s = 0.2 + 5.0 * self.chance.random()
         strike = outside.hang if fault.size % 0.5 < 0.2 else partial(outside.crash, back_s)
         if fault.size < 0.5:

@@ -28,6 +28,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import signal
 import sys
 import threading
@@ -40,6 +41,7 @@ import grpc
 from hrm import clear_text, errors, rpc, tls
 from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
 from hrm.core.messages import appmaster as messages
+from hrm.core.vocabulary.backoff import Backoff
 from hrm.core.vocabulary.wakefulness import Patience
 from hrm.spark.bridge import DriverBridge
 from hrm.spark.outgoing import Outgoing
@@ -230,7 +232,7 @@ class AppMaster:
 
     async def _sessions(self) -> None:
         """One session after the other, until the application has ended or the limit is reached."""
-        delay_s = RECONNECT_DELAY_S
+        backoff = Backoff(RECONNECT_DELAY_S, RECONNECT_DELAY_MAX_S, random.random)
         channel = rpc.channel(
             self.hello["master"], self._token, self._ca, allow_clear_text=self._allow_clear_text
         )
@@ -247,9 +249,8 @@ class AppMaster:
                             await self._tell_failure(error.message)
                         return
                 if self._attached_at_s > began_s:
-                    delay_s = RECONNECT_DELAY_S  # this session had been attached
-                await asyncio.sleep(delay_s)
-                delay_s = min(2 * delay_s, RECONNECT_DELAY_MAX_S)
+                    backoff.succeeded()  # this session had been attached
+                await asyncio.sleep(backoff.pause_s())
 
     def _may_retry(self, error: errors.HrmError) -> bool:
         # Refused for the token: while the master is down, something else may have its port.

@@ -1,21 +1,18 @@
-"""A scheduler of another process, in virtual time: beside a ``VirtualCluster``, with its network.
+"""A scheduler of another process, in virtual time: next to a ``VirtualCluster``, on its network.
 
-It does what ``hrm scheduler`` does: takes in messages in order, chooses on its replica, asks for
-the lease, proposes, and takes an answer in only after the messages sent before it.
+It runs the machine that ``hrm scheduler`` runs (``hrm.core.scheduling.session``).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import replace
 
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.state_changes import StateChanged
-from hrm.core.scheduling.replica import Replica
-from hrm.core.scheduling.scheduler import Job, PlacementPolicy, Scheduler
-from hrm.core.vocabulary.model import WorkloadClass
+from hrm.core.scheduling.scheduler import PlacementPolicy, Scheduler
+from hrm.core.scheduling.session import SchedulerCall, SchedulerSession
 from hrm.policies.min_wait import MinWait
 from hrm.testing.virtual import VirtualCluster
 
@@ -33,11 +30,10 @@ class VirtualScheduler:
         self.cluster = cluster
         self.session = next(_SESSIONS)
         self.scheduler = Scheduler(name, policy or MinWait(), cluster.bounds)
-        self.replica = Replica(self.scheduler)
-        self._view = self.replica.state.view()
+        self.core = SchedulerSession(self.scheduler, self.session)
+        self.replica = self.core.replica
         self.hangs = False
         self.dropped = False
-        self._busy = False
         cluster.remote[name, self.session] = self
         call_id = cluster.next_call()
         event = e.SchedulerConnected(
@@ -54,7 +50,7 @@ class VirtualScheduler:
 
     def receive(self, message: StateChanged) -> None:
         """A message arrived."""
-        self.replica.apply(message)
+        self.core.changed(message, self.cluster.now)
         self._soon()
 
     def break_off(self) -> None:
@@ -66,76 +62,30 @@ class VirtualScheduler:
         self.cluster.tell_master(event)
 
     def _soon(self) -> None:
-        self.cluster.at(self.cluster.now, self._round)
+        self.cluster.at(self.cluster.now, self._step)
 
-    def _round(self) -> None:
+    def _step(self) -> None:
+        if self.hangs or self.dropped:
+            return
         now = self.cluster.now
-        if self.hangs or self.dropped or self._busy:
+        call = self.core.step(now)
+        if call is not None:
+            self._call(call)
             return
-        job = self.scheduler.next_job(now)
-        if job is None:
-            at_s = self.scheduler.next_time_s()
-            if at_s is not None:
-                self.cluster.at(at_s, self._round)
-            return
-        self._busy = True
-        if job.workload_class is WorkloadClass.BATCH:
-            self._propose(job, None)
-            return
+        due_s = self.core.due_s()
+        if due_s is not None:
+            self.cluster.at(max(now, due_s), self._step)
+
+    def _call(self, call: SchedulerCall) -> None:
         call_id = self.cluster.next_call()
-        application_id = job.application_id
+        event = replace(call, call_id=call_id)
 
-        def answered(answer: c.Reply | c.Refuse) -> None:
-            granted = answer.answer if isinstance(answer, c.Reply) else None
-            job = self.scheduler.jobs.get(application_id)
-            if isinstance(granted, c.LeaseGranted) and job is not None:
-                assert self.replica.sequence >= granted.sequence
-                self._propose(job, granted)
-            else:
-                self._busy = False
-                self.cluster.at(self.cluster.now + 0.05, self._round)
-
-        self._call(
-            call_id,
-            e.LeaseRequested(
-                now=now,
-                call_id=call_id,
-                scheduler=self.name,
-                session=self.session,
-                application_id=application_id,
-            ),
-            answered,
-        )
-
-    def _propose(self, job: Job, lease: c.LeaseGranted | None) -> None:
-        view = self._view
-        view.renew()
-        view.keep_open(lease.units if lease else None)
-        token = lease.token if lease else 0
-        proposal = self.scheduler.choose(job, view, token, self.cluster.now)
-        call_id = self.cluster.next_call()
-
-        def answered(answer: c.Reply | c.Refuse) -> None:
-            self._busy = False
-            settled = answer.answer if isinstance(answer, c.Reply) else None
-            left = self.scheduler.jobs.get(job.application_id)
-            if isinstance(settled, c.ClaimsSettled) and left is not None:
-                assert self.replica.sequence >= settled.sequence
-                self.scheduler.settle(left, list(settled.outcomes), self.cluster.now)
+        def answered(reply: c.Reply | c.Refuse) -> None:
+            answer = reply.answer if isinstance(reply, c.Reply) else None
+            taken = answer if isinstance(answer, c.LeaseGranted | c.ClaimsSettled) else None
+            self.core.answered(taken, self.cluster.now)
             self._soon()
 
-        event = e.ClaimsProposed(
-            now=self.cluster.now,
-            proposal=proposal,
-            call_id=call_id,
-            session=self.session,
-            problem=job.policy_fault,
-        )
-        self._call(call_id, event, answered)
-
-    def _call(
-        self, call_id: int, event: e.MasterEvent, answered: Callable[[c.Reply | c.Refuse], None]
-    ) -> None:
         self.cluster.callbacks[call_id] = answered
         self.cluster.at(
             self.cluster.now + self.cluster.network_delay_s,

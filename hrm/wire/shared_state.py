@@ -9,12 +9,21 @@ from collections.abc import Iterable
 
 from hrm.core.messages.claims import Claim, Decision, Entry, Outcome, Proposal
 from hrm.core.messages.commands import ClaimsSettled, LeaseGranted
-from hrm.core.messages.state_changes import JobImage, StateChanged, UnitState
+from hrm.core.messages.events import LeaseRequested, LeaseReturned
+from hrm.core.messages.state_changes import (
+    SCHEDULER_BOUNDS,
+    JobImage,
+    StateChanged,
+    Subscribed,
+    UnitState,
+)
+from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.feasibility import DIMENSIONS, Vector
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
     ContainerRequest,
+    Followed,
     NodeName,
     ResourceUnitId,
     WorkloadClass,
@@ -27,12 +36,16 @@ from hrm.wire import codec
 __all__ = [
     "from_change",
     "from_lease",
+    "from_lease_request",
+    "from_lease_return",
     "from_outcomes",
     "from_proposal",
+    "from_subscribed",
     "to_change",
     "to_lease",
-    "to_outcomes",
     "to_proposal",
+    "to_settled",
+    "to_subscribed",
 ]
 
 _DECISION = {
@@ -42,6 +55,23 @@ _DECISION = {
 }
 _TO_DECISION = {number: decision for decision, number in _DECISION.items()}
 _NOTHING: Vector = (0, 0, 0, 0)
+
+
+def from_subscribed(value: Subscribed) -> pb.Subscribed:
+    return pb.Subscribed(
+        session=value.session,
+        epoch=value.followed.epoch,
+        epoch_id=value.followed.epoch_id,
+        **{name: getattr(value.bounds, name) for name in SCHEDULER_BOUNDS},
+    )
+
+
+def to_subscribed(message: pb.Subscribed) -> Subscribed:
+    return Subscribed(
+        session=message.session,
+        followed=Followed(message.epoch, message.epoch_id),
+        bounds=Bounds(**{name: getattr(message, name) for name in SCHEDULER_BOUNDS}),
+    )
 
 
 def from_change(value: StateChanged) -> pb.StateChange:
@@ -119,14 +149,27 @@ def from_outcomes(value: ClaimsSettled) -> pb.ProposeResponse:
     )
 
 
-def to_outcomes(message: pb.ProposeResponse, claims: Iterable[Claim]) -> list[Outcome]:
+def to_settled(message: pb.ProposeResponse, claims: Iterable[Claim]) -> ClaimsSettled:
     """The outcomes of ``claims``; of those that the master no longer knew there is none."""
     claimed = {claim.entry.container_id: claim for claim in claims}
-    return [
+    outcomes = tuple(
         Outcome(claimed[ContainerId(x.container_id)], _TO_DECISION[x.decision], x.reason)
         for x in message.outcomes
         if x.container_id in claimed and x.decision in _TO_DECISION
-    ]
+    )
+    return ClaimsSettled(outcomes=outcomes, sequence=message.sequence)
+
+
+def from_lease_request(value: LeaseRequested) -> pb.AcquireLeaseRequest:
+    return pb.AcquireLeaseRequest(
+        scheduler=value.scheduler, session=value.session, application_id=value.application_id
+    )
+
+
+def from_lease_return(value: LeaseReturned) -> pb.ReleaseLeaseRequest:
+    return pb.ReleaseLeaseRequest(
+        scheduler=value.scheduler, session=value.session, token=value.token
+    )
 
 
 def from_lease(value: LeaseGranted) -> pb.AcquireLeaseResponse:

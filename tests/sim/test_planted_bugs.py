@@ -19,9 +19,9 @@ from hrm.core.master.epochs import Epochs
 from hrm.core.master.nodes import Nodes
 from hrm.core.master.placement import PlacementCoordinator
 from hrm.core.master.reconciliation import NodeReconciler
-from hrm.core.master.remote_sessions import Remotes
 from hrm.core.master.repartitioning import Rebinding
 from hrm.core.master.state import Application, Container, MasterState, Node
+from hrm.core.master.subscriptions import Subscriptions
 from hrm.core.master.write_gate import WriteGate
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
@@ -39,6 +39,7 @@ from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.negotiator import Negotiator, StreamLease
 from hrm.core.scheduling.replica import Replica
 from hrm.core.scheduling.scheduler import Job, Placement, Scheduler
+from hrm.core.scheduling.session import SchedulerAnswer, SchedulerSession
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.submission import submissions
 from hrm.core.submission.submissions import SubmissionsCore
@@ -318,14 +319,14 @@ def change_not_told(patch: pytest.MonkeyPatch) -> None:
 
 def jobs_of_a_lost_scheduler(patch: pytest.MonkeyPatch) -> None:
     """What a remote scheduler leaves behind is given to nobody."""
-    lose = Remotes._lose
+    lose = Subscriptions._lose
 
-    def lose_jobs(self: Remotes, scheduler: Any, now: float) -> None:
+    def lose_jobs(self: Subscriptions, scheduler: Any, now: float) -> None:
         with pytest.MonkeyPatch.context() as kept:
             kept.setattr(self.placement, "hand_over", lambda *_: None)
             lose(self, scheduler, now)
 
-    patch.setattr(Remotes, "_lose", lose_jobs)
+    patch.setattr(Subscriptions, "_lose", lose_jobs)
 
 
 def policy_that_does_not_look(patch: pytest.MonkeyPatch) -> None:
@@ -518,6 +519,16 @@ def dead_agents_units(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Nodes, "_revive", adopt)
 
 
+def answer_before_its_changes(patch: pytest.MonkeyPatch) -> None:
+    """A remote scheduler believes an answer before the changes that were sent before it."""
+    answered = SchedulerSession.answered
+
+    def at_once(self: SchedulerSession, answer: SchedulerAnswer | None, now: float) -> None:
+        answered(self, None if answer is None else replace(answer, sequence=0), now)
+
+    patch.setattr(SchedulerSession, "answered", at_once)
+
+
 _missing = gangs.missing
 
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
@@ -569,6 +580,7 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     behind_its_nodes,
     unknown_applications_ended,
     dead_agents_units,
+    answer_before_its_changes,
 ]
 
 

@@ -14,9 +14,9 @@ from hrm.core.master.applications import Applications
 from hrm.core.master.epochs import Epochs
 from hrm.core.master.nodes import Nodes
 from hrm.core.master.placement import PlacementCoordinator
-from hrm.core.master.remote_sessions import Remotes
 from hrm.core.master.repartitioning import Rebinding
 from hrm.core.master.state import MasterState
+from hrm.core.master.subscriptions import Subscriptions
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.scheduling.negotiator import Negotiator
@@ -70,7 +70,7 @@ class MasterCore:
             for index, policy in enumerate(policies)
         ]
         self.placement = PlacementCoordinator(self.master_state, self.negotiator, schedulers)
-        self.remotes = Remotes(self.master_state, self.placement, self.negotiator)
+        self.subscriptions = Subscriptions(self.master_state, self.placement, self.negotiator)
         self.nodes = Nodes(self.master_state, self.placement, known_nodes, drained_nodes)
         self.rebinding = Rebinding(self.master_state)
         self.epochs = Epochs(self.master_state, now)
@@ -106,11 +106,11 @@ class MasterCore:
             e.ApplicationFinished: self.applications.finished,
             e.KillRequested: self.applications.kill,
             e.SchedulerWoken: lambda event: self.placement.woken(event.scheduler, event.now),
-            e.ClaimsProposed: self.remotes.proposed,
-            e.SchedulerConnected: self.remotes.connected,
-            e.SchedulerDisconnected: self.remotes.disconnected,
-            e.LeaseRequested: self.remotes.lease_requested,
-            e.LeaseReturned: self.remotes.lease_returned,
+            e.ClaimsProposed: self.subscriptions.proposed,
+            e.SchedulerConnected: self.subscriptions.connected,
+            e.SchedulerDisconnected: self.subscriptions.disconnected,
+            e.LeaseRequested: self.subscriptions.lease_requested,
+            e.LeaseReturned: self.subscriptions.lease_returned,
             e.EpochRaised: self._epoch_raised,
             e.Ticked: lambda event: self._tick(event.now),
         }
@@ -126,7 +126,7 @@ class MasterCore:
             self._woke(event.now, slept_s)
         if not isinstance(event, _Registration) or self.epochs.admits(event):
             self._handlers[type(event)](event)
-        self.remotes.flush(event.now)
+        self.subscriptions.flush(event.now)
         out = self.master_state.out
         self.master_state.out = []
         return out
@@ -172,5 +172,5 @@ class MasterCore:
         self.nodes.tick(now)
         self.rebinding.tick(now)
         self.applications.tick(now)
-        self.remotes.tick(now)
+        self.subscriptions.tick(now)
         self.placement.tick(now)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from hrm.core.messages.claims import Outcome, Proposal
-from hrm.core.messages.state_changes import StateChanged
+from hrm.core.messages.state_changes import StateChanged, Subscribed
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
@@ -204,7 +204,7 @@ class Rebound:
     message: str
 
 
-Answer: TypeAlias = ApplicationAdmitted | ClaimsSettled | LeaseGranted | Done | Rebound
+Answer: TypeAlias = ApplicationAdmitted | ClaimsSettled | LeaseGranted | Subscribed | Done | Rebound
 
 
 @quick

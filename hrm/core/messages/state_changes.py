@@ -1,4 +1,4 @@
-"""What a master sends to a scheduler of another process: rows of the state, and jobs.
+"""What a master sends to a scheduler of another process: who it is, rows of the state, and jobs.
 
 ``hrm.core.scheduling.remote_scheduler`` makes these, ``hrm.core.scheduling.replica`` takes them in.
 """
@@ -8,17 +8,38 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hrm.core.messages.claims import Entry
+from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
     ContainerRequest,
+    Followed,
     NodeName,
     ResourceUnit,
     ResourceUnitId,
     WorkloadClass,
 )
 
-__all__ = ["JobImage", "StateChanged", "UnitState"]
+__all__ = ["SCHEDULER_BOUNDS", "JobImage", "StateChanged", "Subscribed", "UnitState"]
+
+SCHEDULER_BOUNDS = (
+    "waiting_limit",
+    "wait_max_s",
+    "default_duration_s",
+    "retry_delay_s",
+    "retry_delay_max_s",
+)
+"""Of the master's ``Bounds``: those that a scheduler follows, and is sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscribed:
+    """The first message: under which master and session the scheduler proposes, and its bounds;
+    those that are not in ``SCHEDULER_BOUNDS`` have their defaults."""
+
+    session: int
+    followed: Followed
+    bounds: Bounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

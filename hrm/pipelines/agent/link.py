@@ -13,7 +13,7 @@ from typing import Any
 import grpc.aio
 import structlog
 
-from hrm.agent.stream import DELAY_S, MasterStream
+from hrm.agent.stream import MasterStream
 from hrm.errors import HrmError, Unavailable
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import pipeline_pb2_grpc
@@ -56,7 +56,6 @@ class PipelineLink(MasterStream[pb.NodePipelineMessage, pb.MasterPipelineMessage
 
     async def run(self) -> None:
         """Stay connected until ``close``."""
-        delay_s = DELAY_S
         while not self._closing.is_set():
             try:
                 await self._session()
@@ -77,10 +76,10 @@ class PipelineLink(MasterStream[pb.NodePipelineMessage, pb.MasterPipelineMessage
             if self._closing.is_set():
                 return
             if self._up:
-                delay_s = DELAY_S
+                self._backoff.succeeded()
             self._up = False
             _log.warning("no stream for pipelines; trying on", why=problem.message)
-            delay_s = await self._pause(delay_s)
+            await self._pause()
 
     def _connect(
         self, channel: grpc.aio.Channel, said: AsyncIterator[pb.NodePipelineMessage]

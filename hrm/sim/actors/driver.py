@@ -15,6 +15,7 @@ from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
 from hrm.core.messages import appmaster as am
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.vocabulary.backoff import Backoff
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
@@ -239,7 +240,7 @@ class _AppMaster:
         self._last_number = 0
         self._followed: Followed | None = None
         self._ended_by_master = False
-        self._delay_s = _RECONNECT_S
+        self._backoff = Backoff(_RECONNECT_S, _RECONNECT_MAX_S, _longest)
         self._patience = Patience(
             self.clock.now,
             limit_s=_MASTER_TIMEOUT_S,
@@ -410,14 +411,13 @@ class _AppMaster:
         if self._patience.is_over(now):
             self.driver.failed("the master cannot be reached")
             return
-        delay_s, self._delay_s = self._delay_s, min(_RECONNECT_MAX_S, 2 * self._delay_s)
-        self.clock.after(delay_s, self._register)
+        self.clock.after(self._backoff.pause_s(), self._register)
 
     def received(self, message: Any) -> None:
         now = self.clock.now
         match message:
             case c.ApplicationAdmitted():
-                self._delay_s = _RECONNECT_S
+                self._backoff.succeeded()
                 self._followed = Followed(message.epoch, message.epoch_id)
                 self.driver.application_id = message.application_id
                 self.handle(
@@ -460,6 +460,11 @@ class _AppMaster:
 
     def ghost(self, message: Any) -> None:
         """Sessions keep order: what comes after their end is dropped."""
+
+
+def _longest() -> float:
+    """Pauses of AppMasters do not vary here; kept seeds depend on it."""
+    return 1.0
 
 
 def _event_words(event: am.Event) -> str:

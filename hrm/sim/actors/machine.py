@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.node.core import NodeCore
+from hrm.core.vocabulary.backoff import Backoff
 from hrm.core.vocabulary.feasibility import capacity_vector
 from hrm.core.vocabulary.model import (
     ContainerEnd,
@@ -96,7 +97,7 @@ class Machine:
         self._newest_epoch = 0
         self._followed: Followed | None = None
         self._link: _Link | None = None
-        self._delay_s = _RECONNECT_S
+        self._backoff = Backoff(_RECONNECT_S, _RECONNECT_MAX_S, world.chance.random)
 
     def now(self) -> float:
         """The machine's own clock."""
@@ -125,7 +126,7 @@ class Machine:
         self._sequence = 0
         self._newest_epoch = 0
         self._followed = None
-        self._delay_s = _RECONNECT_S
+        self._backoff.succeeded()
         self.core = self._new_core()
         self.world.log.say(self.name, f"agent {self._incarnation} starts")
         for record in sorted(self._records.values(), key=lambda record: record.end is None):
@@ -430,7 +431,7 @@ class Machine:
 
     def linked(self, epoch: int, epoch_id: str) -> None:
         self._followed = Followed(epoch, epoch_id)
-        self._delay_s = _RECONNECT_S
+        self._backoff.succeeded()
         self.deliver(e.MasterConnected(now=self.now(), epoch=epoch))
 
     def unlinked(self, link: _Link, *, at_once: bool = False) -> None:
@@ -443,9 +444,7 @@ class Machine:
         if at_once:
             self._connect()
             return
-        delay_s = self._delay_s * self.world.chance.uniform(0.5, 1.0)
-        self._delay_s = min(_RECONNECT_MAX_S, 2 * self._delay_s)
-        self.agent_clock.after(delay_s, self._connect)
+        self.agent_clock.after(self._backoff.pause_s(), self._connect)
 
     def master_said(self, epoch: int, message: c.NodeMessage, incarnation: int) -> None:
         if self.core is None or incarnation != self._incarnation:

@@ -14,15 +14,18 @@ from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Claim
+from hrm.core.messages.state_changes import SCHEDULER_BOUNDS, Subscribed
 from hrm.core.scheduling.negotiator import Negotiator
 from hrm.core.scheduling.remote_scheduler import RemoteScheduler
 from hrm.core.scheduling.scheduler import Job
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import Followed
 from hrm.errors import AlreadyExists, HrmError, InvalidRequest, NotFound
 
-__all__ = ["Remotes"]
+__all__ = ["Subscriptions"]
 
 
-class Remotes:
+class Subscriptions:
     """Invariant: a scheduler of ``placement.schedulers`` is remote iff it has a live session."""
 
     def __init__(
@@ -48,7 +51,12 @@ class Remotes:
             event.now,
         )
         self.placement.schedulers[scheduler.name] = scheduler
-        self.master_state.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
+        hello = Subscribed(
+            session=event.session,
+            followed=Followed(self.master_state.epoch, self.master_state.epoch_id),
+            bounds=Bounds(**{x: getattr(self.master_state.bounds, x) for x in SCHEDULER_BOUNDS}),
+        )
+        self.master_state.out.append(c.Reply(call_id=event.call_id, answer=hello))
         self._send(scheduler, event.now)
 
     def disconnected(self, event: e.SchedulerDisconnected) -> None:
