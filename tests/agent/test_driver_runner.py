@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
@@ -418,7 +417,7 @@ class _Clock:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = 1_000.0
         patch.setattr(driver_runner, "_now_s", lambda: self.now)
-        patch.setattr(time, "sleep", self._pass)
+        patch.setattr(threading.Event, "wait", lambda _event, seconds: self._pass(seconds))
 
     def _pass(self, seconds: float) -> None:
         self.now += seconds
@@ -461,5 +460,5 @@ def test_a_lease_is_over_when_its_time_is_whether_or_not_its_runner_slept(
     clock = _Clock(monkeypatch)
     lease = driver_runner.Lease(_Away(clock, calls=0, sleeps={}), "m:1", "driver-1", 1, "k" * 64)
     lease.take()
-    monkeypatch.setattr(lease._over, "wait", lambda _: setattr(clock, "now", clock.now + 500.0))
+    monkeypatch.setattr(lease._let_go, "wait", lambda _: setattr(clock, "now", clock.now + 500.0))
     assert lease.hold().startswith("no master has renewed the driver's lease in time")

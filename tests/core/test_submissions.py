@@ -7,6 +7,7 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages import submissions as m
 from hrm.core.messages.submissions import SubmissionState as S
+from hrm.core.submission.driver_lease import DriverLease, LeaseLimits, LeaseState
 from hrm.core.submission.notices import driver_event
 from hrm.core.submission.submissions import SubmissionsCore
 from hrm.core.vocabulary.model import (
@@ -27,7 +29,14 @@ from hrm.core.vocabulary.model import (
     Resources,
     WorkloadClass,
 )
-from hrm.errors import InvalidTransition, LimitReached, NotFound, StaleEpoch
+from hrm.errors import (
+    HrmError,
+    InvalidTransition,
+    LimitReached,
+    NotFound,
+    StaleEpoch,
+    Unavailable,
+)
 from hrm.testing.virtual import VirtualCluster, unit
 
 ID = "driver-20260101000000-0001"
@@ -416,35 +425,47 @@ def test_the_table_holds_for_every_pair_of_states() -> None:
 
 
 class Runner:
-    """``hrm.agent.drivers.driver_runner`` as far as time goes, with a clock of its own speed."""
+    """A runner that does nothing but hold its lease, with a clock of its own speed."""
 
     def __init__(self, world: World, attempt: int) -> None:
         self.world = world
         self.attempt = attempt
-        self.speed = world.random.uniform(0.98, 1.02)
-        self.ends_at_s = 0.0
-        self.runs = False
-        self.over = False
-        self.ask()
+        self._speed = world.random.uniform(0.98, 1.02)
+        self._lease = DriverLease(self._clock_s(), LeaseLimits(start_limit_s=1_000.0))
+        self._go_on()
 
     @property
     def drives(self) -> bool:
-        return self.runs and self.world.now < self.ends_at_s
-
-    def ask(self) -> None:
-        if self.over or (self.runs and not self.drives):
-            return
-        sent_at_s = self.world.now
-        self.world.send(lambda: self.world.asked(self, sent_at_s))
-        self.world.at(self.world.bounds.renew_s, self.ask)
-
-    def granted(self, lease_s: float, sent_at_s: float) -> None:
-        if not self.over and (not self.runs or self.drives):
-            self.runs = True
-            self.ends_at_s = max(self.ends_at_s, sent_at_s + lease_s * self.speed)
+        held = self._lease.state is LeaseState.HELD
+        return held and not self._lease.has_run_out(self._clock_s())
 
     def stop(self) -> None:
-        self.over, self.ends_at_s = True, 0.0
+        self._lease.end()
+
+    def answered(self, number: int, answer: m.GrantLease | HrmError) -> None:
+        if not self._lease.awaits(number):
+            return
+        now = self._clock_s()
+        if isinstance(answer, m.GrantLease):
+            lease_s, renew_s = answer.lease_s, answer.renew_s
+            self._lease.granted(number, lease_s=lease_s, renew_s=renew_s, now=now)
+        else:
+            self._lease.failed(number, answer, now)
+        self._go_on()
+
+    def _clock_s(self) -> float:
+        return self.world.now * self._speed
+
+    def _go_on(self) -> None:
+        asked = self._lease.step(self._clock_s())
+        if asked is not None:
+            self.world.send(lambda: self.world.asked(self, asked.number))
+            late = partial(self.answered, asked.number, Unavailable("no answer"))
+            self.world.at(asked.timeout_s / self._speed, late)
+            return
+        due_s = self._lease.due_s()
+        if due_s is not None:
+            self.world.at(max(0.0, due_s - self._clock_s()) / self._speed, self._go_on)
 
 
 class World:
@@ -484,13 +505,12 @@ class World:
         self.tell(m.Ticked(now=self.now))
         self.at(1.0, self.tick)
 
-    def asked(self, runner: Runner, sent_at_s: float) -> None:
+    def asked(self, runner: Runner, number: int) -> None:
         event = m.LeaseAsked(now=self.now, call_id=1, submission_id=ID, attempt=runner.attempt)
-        answer = self.tell(event)[-1]
-        if isinstance(answer, m.GrantLease):
-            self.send(lambda: runner.granted(answer.lease_s, sent_at_s))
-        else:
-            self.send(runner.stop)
+        reply = self.tell(event)[-1]
+        assert isinstance(reply, m.GrantLease | m.RefuseCall)
+        answer = reply.error if isinstance(reply, m.RefuseCall) else reply
+        self.send(lambda: runner.answered(number, answer))
 
     def tell(self, event: m.Event) -> list[m.Command]:
         commands = self.core.handle(event)

@@ -6,6 +6,7 @@ Each bug is one that a change could bring in. The same seeds find nothing in the
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -42,6 +43,7 @@ from hrm.core.scheduling.scheduler import Job, Placement, Scheduler
 from hrm.core.scheduling.session import SchedulerAnswer, SchedulerSession
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.submission import submissions
+from hrm.core.submission.driver_lease import DriverLease
 from hrm.core.submission.submissions import SubmissionsCore
 from hrm.core.vocabulary import feasibility, ownership
 from hrm.core.vocabulary.model import (
@@ -529,6 +531,17 @@ def answer_before_its_changes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SchedulerSession, "answered", at_once)
 
 
+def lease_that_does_not_run_out(patch: pytest.MonkeyPatch) -> None:
+    """A runner goes by refusals alone: its driver outlives a lease that no master renews."""
+    granted = DriverLease.granted
+
+    def for_ever(self: DriverLease, number: int, **terms: Any) -> None:
+        granted(self, number, **terms)
+        self._ends_at_s = math.inf
+
+    patch.setattr(DriverLease, "granted", for_ever)
+
+
 _missing = gangs.missing
 
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
@@ -581,6 +594,7 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     unknown_applications_ended,
     dead_agents_units,
     answer_before_its_changes,
+    lease_that_does_not_run_out,
 ]
 
 
@@ -593,6 +607,7 @@ CAUGHT_BY: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     lost_driver_taken_for_dead: 75,
     behind_its_nodes: 40,
     dead_agents_units: 5913,
+    lease_that_does_not_run_out: 75,
 }
 """The seed that has found a rare one; the sweep is for when it does not any more."""
 

@@ -36,8 +36,9 @@ from hrm import rpc, tls
 from hrm.agent.containers import shim
 from hrm.agent.drivers.driver_files import bring
 from hrm.agent.drivers.driver_process import APPLICATION_DIR
+from hrm.core.submission.driver_lease import DriverLease, LeaseLimits, LeaseState
 from hrm.core.vocabulary.wakefulness import Patience
-from hrm.errors import HrmError, InvalidConfig, LaunchFailed, NotFound, StaleEpoch
+from hrm.errors import HrmError, InvalidConfig, LaunchFailed
 from hrm.spark.conf import properties_text
 from hrm.text import shown
 from hrm.v1 import submission_pb2 as pb
@@ -46,14 +47,11 @@ from hrm.v1 import submission_pb2_grpc
 __all__ = ["Lease", "Runner", "main", "spark_submit_arguments"]
 
 FAILED = 1
-CALL_TIMEOUT_S = 5.0
-START_LIMIT_S = 120.0
-RETRY_S = 0.5
+LEASE_LIMITS = LeaseLimits()
 GOODBYE_LIMIT_S = 35.0
 GOODBYE_PERIOD_S = 0.05
 LATE_S = 2.0
-"""So much later than it would look again, this process slept, and others have a fresh limit. Not so
-its driver's lease: that is its own right, and ends by real time."""
+"""So much later than it would look again, this process slept, and others have a fresh limit."""
 EXIT_FILE = "exit-code"
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -79,7 +77,7 @@ def say(message: str) -> None:
 
 
 class Lease:
-    """The master's leave to run the driver, as seen from here."""
+    """The master's leave to run the driver: carries out what ``DriverLease`` asks for."""
 
     def __init__(
         self, stub: Any, master: str, submission_id: str, attempt: int, ownership_key: str
@@ -89,46 +87,28 @@ class Lease:
         self._request = pb.LeaseDriverRequest(
             submission_id=submission_id, attempt=attempt, ownership_key=ownership_key
         )
-        self._ends_at_s = 0.0
-        self._renew_s = RETRY_S
-        self._over = threading.Event()
+        self._core = DriverLease(_now_s(), LEASE_LIMITS)
+        self._let_go = threading.Event()
 
     def take(self) -> None:
         """The first one; waits for a master that is away.
 
         Raises:
-            HrmError: it is refused, or nobody answers within ``START_LIMIT_S``.
+            HrmError: it is refused, or no master answers within ``LEASE_LIMITS.start_limit_s``.
         """
-        late_s = CALL_TIMEOUT_S + RETRY_S + LATE_S
-        patience = Patience(_now_s(), limit_s=START_LIMIT_S, late_s=late_s)
-        while True:
-            try:
-                self._ask(CALL_TIMEOUT_S)
-                return
-            except (StaleEpoch, NotFound):
-                raise
-            except HrmError:
-                if patience.is_over(_now_s()):
-                    raise
-            time.sleep(RETRY_S)
+        while self._core.state is LeaseState.ASKING:
+            self._go_on()
+        if self._core.error is not None:
+            raise self._core.error
 
     def hold(self) -> str:
         """Renew it until it is refused or its time is over: why. Empty: ``let_go`` was called."""
-        problem = ""
-        while not self._over.wait(min(self._renew_s, max(0.0, self._left_s()))):
-            if self._left_s() <= 0:
-                return f"no master has renewed the driver's lease in time ({problem})"
-            try:
-                self._ask(max(0.05, min(CALL_TIMEOUT_S, self._left_s())))
-            except (StaleEpoch, NotFound) as error:
-                return error.message
-            except HrmError as error:
-                problem = error.message
-                self._renew_s = RETRY_S
-        return ""
+        while self._core.state is LeaseState.HELD and not self._let_go.is_set():
+            self._go_on()
+        return "" if self._core.error is None else self._core.error.message
 
     def let_go(self) -> None:
-        self._over.set()
+        self._let_go.set()
 
     def give_back(self) -> None:
         """The driver is dead: its successor need not wait. Best effort."""
@@ -137,17 +117,22 @@ class Lease:
         with contextlib.suppress(grpc.RpcError):
             self._stub.Lease(request, timeout=2.0)
 
-    def _left_s(self) -> float:
-        return self._ends_at_s - _now_s()
-
-    def _ask(self, timeout_s: float) -> None:
-        asked_at_s = _now_s()
+    def _go_on(self) -> None:
+        """One request, or the pause before it."""
+        asked = self._core.step(_now_s())
+        if asked is None:
+            due_s = self._core.due_s()
+            if due_s is not None:
+                self._let_go.wait(max(0.0, due_s - _now_s()))
+            return
         try:
-            answer = self._stub.Lease(self._request, timeout=timeout_s)
+            answer = self._stub.Lease(self._request, timeout=asked.timeout_s)
         except grpc.RpcError as error:
-            raise rpc.error_from(error, self._master) from error
-        self._ends_at_s = asked_at_s + answer.lease_s if answer.lease_s else float("inf")
-        self._renew_s = answer.renew_s
+            self._core.failed(asked.number, rpc.error_from(error, self._master), _now_s())
+        else:
+            self._core.granted(
+                asked.number, lease_s=answer.lease_s, renew_s=answer.renew_s, now=_now_s()
+            )
 
 
 class Runner:

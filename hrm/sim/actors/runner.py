@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from hrm.core.messages import events as e
 from hrm.core.messages import submissions as m
+from hrm.core.submission.driver_lease import DriverLease, LeaseLimits, LeaseState
 from hrm.core.vocabulary.model import ApplicationId, ContainerSpec, Resources
-from hrm.core.vocabulary.wakefulness import Patience
-from hrm.errors import NotFound, StaleEpoch
+from hrm.errors import Unavailable
 from hrm.sim.actors.driver import Driver
 from hrm.sim.actors.submissions import ownership_key, plan_of
 from hrm.sim.faults.plan import ApplicationPlan, SubmissionPlan
@@ -28,18 +28,19 @@ __all__ = ["Runner", "SubmittedDriver"]
 
 FAILED = 1
 KILLED = 137
-_CALL_TIMEOUT_S = 1.0
-_START_LIMIT_S = 15.0
-_RETRY_S = 0.3
 _FILES_MAX_S = 3.0
+_LIMITS = LeaseLimits(
+    call_timeout_s=1.0,
+    call_timeout_min_s=0.0,
+    retry_s=0.3,
+    start_limit_s=15.0,
+    late_s=1.0 + _FILES_MAX_S + 1.0,
+)
 _LAST_LIFE = (1.0, 0)
 
 
 class Runner:
-    """One runner. ``exit_code``: the driver's, once there was one and it has ended.
-
-    ``_asks`` numbers its calls: only the answer to the latest counts.
-    """
+    """One runner. ``exit_code``: the driver's, once there was one and it has ended."""
 
     def __init__(
         self, machine: Machine, spec: ContainerSpec, exited: Callable[[int], None]
@@ -56,11 +57,7 @@ class Runner:
         self._over = False
         self._driver: SubmittedDriver | None = None
         self._drives = False
-        self._ends_at_s = 0.0
-        self._asks = 0
-        self._patience = Patience(
-            machine.clock_s(), limit_s=_START_LIMIT_S, late_s=_CALL_TIMEOUT_S + _FILES_MAX_S + 1.0
-        )
+        self._lease = DriverLease(machine.clock_s(), _LIMITS)
         wanted = plan_of(spec.launch.driver) if spec.launch.driver else ""
         self._plan: SubmissionPlan | None = next(
             (plan for plan in self.world.plan.submissions if plan.name == wanted), None
@@ -103,34 +100,30 @@ class Runner:
 
     def _wake(self) -> None:
         """Before anything else it looks whether its lease is over: the time it slept counts."""
-        if self._drives and not self._over and self.exit_code is None and self._left_s() <= 0:
+        ran_out = self._lease.has_run_out(self.machine.clock_s())
+        if ran_out and not self._over and self.exit_code is None:
             self._kill("it slept, and its lease is over")
         self.world.oracle.submissions.driver_wakes(self.submission_id, self.attempt)
 
     # --- the lease ------------------------------------------------------------------------------
 
-    def _left_s(self) -> float:
-        return self._ends_at_s - self.machine.clock_s()
-
     def _ask(self) -> None:
+        """Go on with the lease: ask for it, or end what it no longer covers."""
         if self._over or self.exit_code is not None:
             return
-        if self._drives and self._left_s() <= 0:
-            self._kill("no master has renewed its lease")
+        asked = self._lease.step(self.machine.clock_s())
+        if asked is None:
+            self._follow()
             return
-        self._asks += 1
-        number, asked_at_s = self._asks, self.machine.clock_s()
-        limit_s = min(_CALL_TIMEOUT_S, self._left_s()) if self._drives else _CALL_TIMEOUT_S
 
         def answered(answer: Any) -> None:
-            if number == self._asks and not self._over and self.exit_code is None:
-                self._asks += 1
-                self._answered(answer, asked_at_s)
+            if not self._over and self.exit_code is None:
+                self._answered(asked.number, answer)
 
         self._call(False, answered)
         if self.world.network.happens("duplicate"):
             self._call(False, answered)
-        self._after(limit_s, answered, None)
+        self._after(asked.timeout_s, answered, Unavailable("no answer"))
 
     def _call(self, gone: bool, answered: Callable[[Any], None]) -> None:
         master = self.world.master
@@ -142,25 +135,30 @@ class Runner:
 
         self.world.network.call(self.machine.name, serve, answered, process=self.process)
 
-    def _answered(self, answer: Any, asked_at_s: float) -> None:
-        wait_s = _RETRY_S
+    def _answered(self, number: int, answer: Any) -> None:
+        lease, now = self._lease, self.machine.clock_s()
+        if not lease.awaits(number):
+            return
         if isinstance(answer, m.GrantLease):
-            self._ends_at_s = asked_at_s + (answer.lease_s or float("inf"))
-            wait_s = answer.renew_s
+            lease.granted(number, lease_s=answer.lease_s, renew_s=answer.renew_s, now=now)
+        else:
+            lease.failed(number, answer, now)
+        self._follow()
+
+    def _follow(self) -> None:
+        """Do what the lease says."""
+        lease = self._lease
+        if lease.state is LeaseState.HELD and not self._drives:
+            self._start()
+        elif lease.state is LeaseState.OVER:
             if not self._drives:
-                self._start()
-        elif isinstance(answer, StaleEpoch | NotFound):
-            if self._drives:
-                self._kill(answer.message)
-            else:
                 self._exited(FAILED)
+            elif lease.error is not None:
+                self._kill(lease.error.message)
             return
-        elif not self._drives and self._patience.is_over(self.machine.clock_s()):
-            self._exited(FAILED)
-            return
-        if self._drives:
-            wait_s = min(wait_s, max(0.0, self._left_s()))
-        self._after(wait_s, self._ask)
+        due_s = lease.due_s()
+        if due_s is not None:
+            self._after(max(0.0, due_s - self.machine.clock_s()), self._ask)
 
     # --- the driver -----------------------------------------------------------------------------
 
@@ -222,7 +220,7 @@ class Runner:
                 self._exited(self.exit_code)
 
         self._call(True, leave)
-        self._after(_CALL_TIMEOUT_S, leave, None)
+        self._after(_LIMITS.call_timeout_s, leave, None)
 
 
 class SubmittedDriver(Driver):
