@@ -16,8 +16,8 @@ from hrm import rpc
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import ApplicationId
 from hrm.errors import HrmError, InvalidRequest, LimitReached, NotFound
+from hrm.master.interpreter import Interpreter
 from hrm.master.log_sources import LogSources
-from hrm.master.submissions import Submissions
 from hrm.spark import submit
 from hrm.spark.submit_options import parse
 from hrm.v1 import admin_pb2, common_pb2, node_pb2, submission_pb2_grpc
@@ -331,10 +331,10 @@ async def test_one_that_the_next_master_refuses_ends_alone(
     async with running(tmp_path) as first:
         sent = await stub(first).Submit(submission())
 
-    async def refuse(self: Submissions, record: Any) -> None:
+    async def refuse(self: Interpreter, make: Any) -> None:
         raise LimitReached("too many applications")
 
-    monkeypatch.setattr(Submissions, "_hold", refuse)
+    monkeypatch.setattr(Interpreter, "call", refuse)
     async with running(tmp_path) as second:
         ended = await state_of(second, sent.submission_id, pb.SUBMISSION_STATE_KILLED)
         assert "cannot go on with it: too many applications" in ended.message

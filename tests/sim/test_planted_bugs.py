@@ -44,6 +44,7 @@ from hrm.core.scheduling.session import SchedulerAnswer, SchedulerSession
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.submission import submissions
 from hrm.core.submission.driver_lease import DriverLease
+from hrm.core.submission.hosting import Step, SubmissionHost
 from hrm.core.submission.submissions import SubmissionsCore
 from hrm.core.vocabulary import feasibility, ownership
 from hrm.core.vocabulary.model import (
@@ -542,6 +543,33 @@ def lease_that_does_not_run_out(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DriverLease, "granted", for_ever)
 
 
+def command_overtakes_its_write(patch: pytest.MonkeyPatch) -> None:
+    """What a submission's record says leaves the master before the record is on the disk."""
+    work = SubmissionHost._work
+
+    def at_once(self: SubmissionHost, submission_id: str, now: float) -> None:
+        self._waits.clear()
+        work(self, submission_id, now)
+        self._waits.clear()
+
+    def written(self: SubmissionHost, number: int, now: float) -> list[Step]:
+        at_once(self, self._writing.pop(number), now)
+        return self._flush()
+
+    patch.setattr(SubmissionHost, "_work", at_once)
+    patch.setattr(SubmissionHost, "written", written)
+
+
+def holder_not_held_again(patch: pytest.MonkeyPatch) -> None:
+    """A restarted master does not listen to the holders of drivers."""
+
+    def begin(self: SubmissionHost, now: float) -> list[Step]:
+        self._to_hold = None
+        return []
+
+    patch.setattr(SubmissionHost, "begin", begin)
+
+
 _missing = gangs.missing
 
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
@@ -595,6 +623,8 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     dead_agents_units,
     answer_before_its_changes,
     lease_that_does_not_run_out,
+    command_overtakes_its_write,
+    holder_not_held_again,
 ]
 
 

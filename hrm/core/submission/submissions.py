@@ -136,6 +136,26 @@ class SubmissionsCore:
                 submission_id, "only its client and the nodes of its drivers have it; submit again"
             )
 
+    def check_driver(self, submission_id: str, attempt: int, ownership_key: str) -> None:
+        """May this driver have an application?
+
+        Raises:
+            NotFound: no such submission, another driver has taken its place, or it is over.
+            NotOwner: the submission has another key.
+        """
+        entry = self.entries.get(submission_id)
+        if entry is None:
+            raise NotFound(
+                f"no such submission: {submission_id!r}; hrm submissions --all lists them"
+            )
+        self.check_owner(submission_id, ownership_key)
+        record = entry.record
+        if record.attempt != attempt or record.state is not S.RUNNING:
+            raise NotFound(
+                f"driver {attempt} of {submission_id} may not register: the submission is "
+                f"{record.state.value}, its driver number {record.attempt}"
+            )
+
     def admit(self) -> None:
         """May one more submission come?
 

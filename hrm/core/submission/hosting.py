@@ -1,0 +1,370 @@
+"""The master as the requester of drivers: carries out what the core of submissions decides.
+
+A driver's container is asked for, placed, queued, started and watched like any other. It belongs to
+an application that has the submission's id, its *holder*, and the master itself plays the AppMaster
+of it: registers it, attaches to it, hears of its container. So schedulers, nodes, ``hrm app why``
+and a restart of the master need nothing new: the holder is in the store as an application, the
+node reports the container, and this machine attaches to the holder again.
+
+Commands of one submission are carried out in order, each only when what was to be written before it
+is on the disk. Those of other submissions do not wait for that: a driver renews its lease also
+while the disk is full. After a restart nothing is carried out before all holders are held again.
+
+The live master and the simulator carry out the ``Step``s that come out; every input returns them in
+order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from hrm.core.master.state import MasterState
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages import submissions as m
+from hrm.core.submission.notices import (
+    application_end,
+    driver_event,
+    driver_release,
+    driver_request,
+    holder_registration,
+)
+from hrm.core.submission.submissions import SubmissionsCore
+from hrm.core.vocabulary.model import ApplicationId, LaunchContext
+from hrm.core.vocabulary.ownership import MASTER
+from hrm.errors import HrmError, LimitReached, Unavailable
+
+__all__ = [
+    "AnswerCall",
+    "CallMaster",
+    "Listen",
+    "NotifyWatchers",
+    "Step",
+    "StopListening",
+    "SubmissionHost",
+    "TellMaster",
+    "WriteSubmission",
+]
+
+COMMANDS_MAX = 100_000
+"""That wait for the disk, of all submissions."""
+_HOLDER_SESSION = 1
+"""Nothing else attaches to a holder."""
+_Write: TypeAlias = m.PersistSubmission | m.ForgetSubmission
+_Answer: TypeAlias = m.Committed | m.GrantLease | HrmError
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSubmission:
+    """Write it down; then ``SubmissionHost.written`` with ``number``."""
+
+    number: int
+    command: _Write
+
+
+@dataclass(frozen=True, slots=True)
+class TellMaster:
+    """An event for the master's core. ``because``: the decision that it carries out."""
+
+    event: e.MasterEvent
+    because: m.Command
+
+
+@dataclass(frozen=True, slots=True)
+class CallMaster:
+    """The same, with an answer, for ``SubmissionHost.answered`` with ``number``. The call id of the
+    event is for whoever makes the call."""
+
+    number: int
+    submission_id: str
+    event: e.ApplicationRegistered | e.ApplicationAttached
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """From now on notices of this holder go to ``SubmissionHost.heard``."""
+
+    submission_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopListening:
+    submission_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerCall:
+    """The answer to a call, or the error that refuses it."""
+
+    call_id: int
+    answer: _Answer
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyWatchers:
+    submission_id: str
+
+
+Step: TypeAlias = (
+    WriteSubmission | TellMaster | CallMaster | Listen | StopListening | AnswerCall | NotifyWatchers
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Holding:
+    """A holder about to be held. ``call_id``: of the call that submits it; 0: after a restart."""
+
+    record: m.SubmissionRecord
+    call_id: int
+    attaches: bool = False
+
+
+class SubmissionHost:
+    """Around one ``SubmissionsCore``, as long as one master's core.
+
+    Args:
+        core: decides.
+        master_state: of the same master; read, never changed.
+        document: what the node of a driver must know, from its record.
+        watch: is shown each event and what the core made of it.
+    """
+
+    def __init__(
+        self,
+        core: SubmissionsCore,
+        master_state: MasterState,
+        document: Callable[[m.SubmissionRecord], str],
+        watch: Callable[[m.Event, list[m.Command]], None] = lambda _event, _commands: None,
+    ) -> None:
+        self.core = core
+        self._master_state = master_state
+        self._document = document
+        self._watch = watch
+        self._out: list[Step] = []
+        self._queues: dict[str, deque[m.Command]] = {}
+        """Of each submission: what is still to be carried out."""
+        self._queued = 0
+        self._writing: dict[int, str] = {}
+        """Of each write that is not on the disk yet: its submission."""
+        self._waits: dict[str, int] = {}
+        """Of each submission with such writes: how many."""
+        self._holding: dict[int, _Holding] = {}
+        self._number = 0
+        self._to_hold: deque[m.SubmissionRecord] | None = deque()
+        """What a master that has just started has to hold again; None: that is done."""
+
+    # --- inputs ---------------------------------------------------------------------------------
+
+    def begin(self, now: float) -> list[Step]:
+        """Hold again what was held, one after the other; only then is anything carried out."""
+        self._to_hold = deque(entry.record for entry in self.core.live())
+        self._hold_next(now)
+        return self._flush()
+
+    def submit(self, call_id: int, record: m.SubmissionRecord, now: float) -> list[Step]:
+        """A new submission, or one that is known by its key."""
+        known = self.core.submitted_as(record.key)
+        if known is not None:
+            self._feed(m.Submitted(now=now, call_id=call_id, record=known.record))
+        else:
+            self._hold(_Holding(record, call_id), now)
+        return self._flush()
+
+    def take(self, event: m.Event) -> list[Step]:
+        """An event for the core of submissions. Raises LimitReached: too much waits already."""
+        self._feed(event)
+        return self._flush()
+
+    def heard(self, submission_id: str, notice: c.Notice, now: float) -> list[Step]:
+        """News of a holder or its container."""
+        self._hear(submission_id, notice, now)
+        return self._flush()
+
+    def answered(self, number: int, reply: c.Reply | c.Refuse, now: float) -> list[Step]:
+        """The master's core has answered a ``CallMaster``.
+
+        Raises:
+            Unavailable: none came in time while holders were held again; the master cannot go on.
+        """
+        holding = self._holding.pop(number)
+        if isinstance(reply, c.Refuse):
+            if isinstance(reply.error, Unavailable) and not holding.call_id:
+                raise reply.error
+            self._out.append(StopListening(holding.record.submission_id))
+            self._held(holding, reply.error, now)
+        elif not holding.attaches:
+            app_id = ApplicationId(holding.record.submission_id)
+            attach = e.ApplicationAttached(
+                now=now, call_id=0, application_id=app_id, session=_HOLDER_SESSION,
+                epoch=self._master_state.epoch, owner=MASTER,
+            )  # fmt: skip
+            self._call(replace(holding, attaches=True), attach)
+        else:
+            assert isinstance(reply.answer, c.ApplicationAdmitted)
+            self._catch_up(holding.record.submission_id, reply.answer, now)
+            self._held(holding, None, now)
+        return self._flush()
+
+    def written(self, number: int, now: float) -> list[Step]:
+        """A ``WriteSubmission`` is on the disk."""
+        submission_id = self._writing.pop(number)
+        self._waits[submission_id] -= 1
+        if not self._waits[submission_id]:
+            del self._waits[submission_id]
+        self._work(submission_id, now)
+        return self._flush()
+
+    # --- holders --------------------------------------------------------------------------------
+
+    def _hold(self, holding: _Holding, now: float) -> None:
+        """Be the AppMaster of the application that holds the driver's container."""
+        record = holding.record
+        app_id = ApplicationId(record.submission_id)
+        known = self._master_state.applications.get(app_id)
+        if known is not None and known.record.state.ended:
+            message = known.record.message or "the application that held its driver has ended"
+            self._feed(m.HolderEnded(now=now, submission_id=app_id, message=message))
+            self._held(holding, None, now)
+            return
+        self._out.append(Listen(app_id))
+        launch = LaunchContext(driver=self._document(record))
+        registration = holder_registration(
+            record, launch, known=known is not None, call_id=0, now=now
+        )
+        self._call(holding, registration)
+
+    def _call(
+        self, holding: _Holding, event: e.ApplicationRegistered | e.ApplicationAttached
+    ) -> None:
+        self._number += 1
+        self._holding[self._number] = holding
+        self._out.append(CallMaster(self._number, holding.record.submission_id, event))
+
+    def _held(self, holding: _Holding, error: HrmError | None, now: float) -> None:
+        record = holding.record
+        if not holding.call_id:
+            if error is not None:
+                message = f"the restarted master cannot go on with it: {error.message}"
+                ended = m.HolderEnded(now=now, submission_id=record.submission_id, message=message)
+                self._feed(ended)
+            self._hold_next(now)
+            return
+        if error is not None:
+            self._out.append(AnswerCall(holding.call_id, error))
+            return
+        known = self.core.submitted_as(record.key)
+        if known is not None:  # the same call came twice, and both were on their way here
+            end = m.EndHolder(
+                submission_id=record.submission_id,
+                state=m.SubmissionState.KILLED,
+                message="submitted twice",
+            )
+            self._carry_out(end, now)
+            record = known.record
+        self._feed(m.Submitted(now=now, call_id=holding.call_id, record=record))
+
+    def _hold_next(self, now: float) -> None:
+        if self._to_hold:
+            self._hold(_Holding(self._to_hold.popleft(), 0), now)
+        elif self._to_hold is not None:
+            self._to_hold = None
+            for submission_id in list(self._queues):
+                self._work(submission_id, now)
+
+    def _catch_up(self, submission_id: str, admitted: c.ApplicationAdmitted, now: float) -> None:
+        """What became of the driver's containers before this machine listened."""
+        state = self._master_state
+        for container in state.applications[ApplicationId(submission_id)].ended:
+            self._hear(submission_id, c.ContainerChanged(status=state.status(container)), now)
+        for status in admitted.containers:
+            self._hear(submission_id, c.ContainerChanged(status=status), now)
+
+    def _hear(self, submission_id: str, notice: c.Notice, now: float) -> None:
+        entry = self.core.entries.get(submission_id)
+        if entry is None or entry.record.state.ended:
+            return
+        match notice:
+            case c.ContainerChanged():
+                event = driver_event(entry.record, notice.status, self._master_state, now)
+                if event is not None:
+                    self._feed(event)
+            case c.RequestRefused():
+                self._feed(
+                    m.RefusedDriver(
+                        now=now, submission_id=submission_id,
+                        attempt=int(notice.executor_ids[-1]), message=notice.message,
+                    )
+                )  # fmt: skip
+            case c.EndApplication():
+                message = notice.message
+                self._feed(m.HolderEnded(now=now, submission_id=submission_id, message=message))
+
+    # --- commands -------------------------------------------------------------------------------
+
+    def _feed(self, event: m.Event) -> None:
+        commands = self.core.handle(event)
+        self._watch(event, commands)
+        if self._queued + len(commands) > COMMANDS_MAX:
+            raise LimitReached(f"{COMMANDS_MAX} commands of submissions wait for the disk")
+        concerned: dict[str, None] = {}
+        for command in commands:
+            submission_id = _submission_of(command) or _submission_of(event)
+            self._queues.setdefault(submission_id, deque()).append(command)
+            self._queued += 1
+            concerned[submission_id] = None
+        for submission_id in concerned:
+            self._work(submission_id, event.now)
+
+    def _work(self, submission_id: str, now: float) -> None:
+        """Carry out what may be: writes at once, the rest when no write is left before it."""
+        if self._to_hold is not None:
+            return
+        queue = self._queues.get(submission_id)
+        while queue:
+            command = queue[0]
+            if isinstance(command, _Write):
+                self._number += 1
+                self._writing[self._number] = submission_id
+                self._waits[submission_id] = self._waits.get(submission_id, 0) + 1
+                self._out.append(WriteSubmission(self._number, command))
+            elif submission_id in self._waits:
+                return
+            else:
+                self._carry_out(command, now)
+            queue.popleft()
+            self._queued -= 1
+        self._queues.pop(submission_id, None)
+
+    def _carry_out(self, command: m.Command, now: float) -> None:
+        out = self._out
+        match command:
+            case m.RequestDriver():
+                record = self.core.entries[command.submission_id].record
+                out.append(TellMaster(driver_request(record, command, now), command))
+            case m.ReleaseDriver():
+                out.append(TellMaster(driver_release(command, now), command))
+            case m.EndHolder():
+                out.append(StopListening(command.submission_id))
+                out.append(TellMaster(application_end(command, now), command))
+            case m.EndLinked():
+                out.append(TellMaster(application_end(command, now), command))
+            case m.Changed():
+                out.append(NotifyWatchers(command.submission_id))
+            case m.Committed() | m.GrantLease():
+                out.append(AnswerCall(command.call_id, command))
+            case m.RefuseCall():
+                out.append(AnswerCall(command.call_id, command.error))
+
+    def _flush(self) -> list[Step]:
+        out, self._out = self._out, []
+        return out
+
+
+def _submission_of(what: m.Command | m.Event) -> str:
+    """Whose it is; empty: it does not say."""
+    if isinstance(what, m.PersistSubmission | m.Submitted):
+        return what.record.submission_id
+    return getattr(what, "submission_id", "")
