@@ -12,10 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hrm.errors import InvalidRequest, NotFound
-from hrm.sim.traces import FORMATS, LoadReport, load, load_jobs
-from hrm.sim.traces.clusters import ALIBABA_2018_MACHINE_MIB
-from hrm.sim.traces.records import (
+from benchmarks.traces import FORMATS, LoadReport, load, load_jobs
+from benchmarks.traces.cluster_traces import ALIBABA_2018_MACHINE_MIB
+from benchmarks.traces.trace_records import (
     InferenceInterference,
     JobGenerator,
     KernelProfile,
@@ -25,8 +24,9 @@ from hrm.sim.traces.records import (
     TraceNode,
     TrafficSample,
 )
-from hrm.sim.traces.training import deeprm_jobs
-from tests.sim.traces.samples import SAMPLES, write
+from benchmarks.traces.training_traces import deeprm_jobs
+from hrm.errors import InvalidRequest, NotFound
+from tests.benchmarks.traces.samples import SAMPLES, write
 
 REAL_DATA = os.environ.get("HRM_TRACES", "")
 """Read before a fixture takes every HRM_* away."""

@@ -246,7 +246,7 @@ def rows(
             if missing:
                 raise InvalidRequest(
                     f"{path} is no such trace: its first line has no column {missing[0]!r} (of "
-                    f"{', '.join(columns)}); hrm sim traces lists the formats"
+                    f"{', '.join(columns)}); python -m benchmarks.traces.show lists the formats"
                 )
         for values in _cells(path, reader, report):
             where = f"{path}:{reader.line_num}"
@@ -266,7 +266,7 @@ def check_taken(path: Path, report: LoadReport) -> None:
     why = f"; {report.messages[0]}" if report.messages else ""
     raise InvalidRequest(
         f"{path} is no such trace: none of its {report.rows_read} rows could be read{why}; "
-        f"hrm sim traces lists the formats"
+        f"python -m benchmarks.traces.show lists the formats"
     )
 
 

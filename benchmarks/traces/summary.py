@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hrm.sim.traces import LoadReport, find_format
-from hrm.sim.traces.records import Record, TraceJob
+from benchmarks.traces import LoadReport, find_format
+from benchmarks.traces.trace_records import Record, TraceJob
 
 __all__ = ["Spread", "describe"]
 
@@ -96,7 +96,7 @@ def describe(name: str, path: Path) -> dict[str, Any]:
     """Format, origin, counts of rows, and the numbers of what could be read, ready for JSON.
 
     Raises:
-        InvalidRequest, NotFound: see ``hrm.sim.traces.load``.
+        InvalidRequest, NotFound: see ``benchmarks.traces.load``.
     """
     chosen = find_format(name)
     report = LoadReport()

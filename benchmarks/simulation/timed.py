@@ -25,6 +25,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, TypeAlias
 
+from benchmarks.simulation.costs import CostModel, Kind, Tally
+from benchmarks.simulation.figures import JobTimes, RunResult
+from benchmarks.simulation.workload import JobPlan
 from hrm.core.master.core import MasterCore
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
@@ -48,9 +51,6 @@ from hrm.core.vocabulary.model import (
 from hrm.errors import HrmError
 from hrm.policies.min_wait import MinWait
 from hrm.sim.clock import Clock
-from hrm.sim.experiments.costs import CostModel, Kind, Tally
-from hrm.sim.experiments.metrics import JobTimes, RunResult
-from hrm.sim.experiments.workload import JobPlan
 from hrm.testing.virtual import node_event
 
 __all__ = ["NoLease", "Setup", "TimedCluster", "simulate"]

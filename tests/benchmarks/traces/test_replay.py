@@ -8,6 +8,19 @@ from functools import partial
 
 import pytest
 
+from benchmarks.traces.replay import Estimates, ReplayResult, Setup, replay
+from benchmarks.traces.replay_measures import Measures, distribution
+from benchmarks.traces.replay_plan import (
+    PARTS_PER_CORE,
+    Assumptions,
+    offered_load,
+    plan_jobs,
+    poisson,
+    sampled_nodes,
+    uniform_nodes,
+    with_load,
+)
+from benchmarks.traces.trace_records import TraceJob, TraceNode, TraceTask
 from hrm import policies
 from hrm.core.master.core import MasterCore
 from hrm.core.messages import commands as c
@@ -21,19 +34,6 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
 )
 from hrm.errors import InvalidRequest, LimitReached
-from hrm.sim.replay import Estimates, ReplayResult, Setup, replay
-from hrm.sim.replay_measures import Measures, distribution
-from hrm.sim.replay_plan import (
-    PARTS_PER_CORE,
-    Assumptions,
-    offered_load,
-    plan_jobs,
-    poisson,
-    sampled_nodes,
-    uniform_nodes,
-    with_load,
-)
-from hrm.sim.traces.records import TraceJob, TraceNode, TraceTask
 
 POLICIES = (
     "min-wait", "fifo", "centralized-drf", "best-fit", "worst-fit", "random", "round-robin",

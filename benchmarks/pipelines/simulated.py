@@ -1,21 +1,26 @@
-"""``hrm sim pipelines``: one run of pipeline tasks on a simulated cluster, under named policies."""
+"""``python -m benchmarks.pipelines.simulated``: pipeline tasks in a simulated cluster."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.table import Table
 
+from benchmarks.pipelines.pair_laws import laws_of, pairs_of
+from benchmarks.typed_command import run_typed
 from hrm.cli.console import Output, note, print_json, stdout
 from hrm.errors import InvalidRequest
+from hrm.pipelines.sim.measures import Result
+from hrm.pipelines.sim.policies import policies
+from hrm.pipelines.sim.profiles import load
+from hrm.pipelines.sim.run import simulate
+from hrm.pipelines.sim.scenario import Scenario, workers
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from hrm.pipelines.sim.measures import Result
-
-__all__ = ["pipelines"]
+__all__ = ["main"]
 
 _SHOWN = {
     "throughput": "throughput, tasks/min",
@@ -38,7 +43,7 @@ _SHOWN = {
 }
 
 
-def pipelines(
+def _simulated(
     rate: Annotated[float, typer.Option("--rate", min=0.1, help="Tasks a minute.")] = 50.0,
     tasks: Annotated[int, typer.Option("--tasks", min=1, max=100_000)] = 300,
     cluster_policy: Annotated[
@@ -73,12 +78,6 @@ def pipelines(
 
     The same arguments give the same run, to the bit; its hash is shown.
     """
-    from hrm.pipelines.sim.interference import laws_of, pairs_of
-    from hrm.pipelines.sim.policies import policies
-    from hrm.pipelines.sim.profiles import load
-    from hrm.pipelines.sim.run import simulate
-    from hrm.pipelines.sim.scenario import Scenario, workers
-
     if pairs is not None and not world.startswith("measured"):
         raise InvalidRequest(f"--pairs {pairs}: only a measured world has pairs, not {world!r}")
     table = load(profiles)
@@ -110,8 +109,6 @@ def pipelines(
 
 
 def _table(result: Result, title: str) -> Table:
-    from rich.table import Table
-
     values = result.values()
     shown = Table(title=title)
     shown.add_column("figure")
@@ -120,3 +117,12 @@ def _table(result: Result, title: str) -> Table:
         shown.add_row(words, f"{values[name]:.4g}")
     shown.add_row("event log", result.log_hash[:16])
     return shown
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """One run, shown; the exit status."""
+    return run_typed(_simulated, "benchmarks.pipelines.simulated", arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

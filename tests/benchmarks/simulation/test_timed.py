@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.simulation.costs import REFERENCE, Cost, Fixed, Kind, Measured
+from benchmarks.simulation.timed import Setup, TimedCluster, simulate
+from benchmarks.simulation.workload import JobPlan, burst, mixed
 from hrm.core.vocabulary.model import Resources, WorkloadClass
 from hrm.errors import HrmError
-from hrm.sim.experiments.costs import REFERENCE, Cost, Fixed, Kind, Measured
-from hrm.sim.experiments.timed import Setup, TimedCluster, simulate
-from hrm.sim.experiments.workload import JobPlan, burst, mixed
 
 SMALL = Setup(nodes=30, network_s=0.0, hop_s=0.0)
 CHOICE = Fixed({Kind.ROUND: Cost(0.010)})

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.traces import load, load_jobs
+from benchmarks.traces.replay_plan import Assumptions, plan_jobs
 from hrm.errors import InvalidRequest
-from hrm.sim.replay_plan import Assumptions, plan_jobs
-from hrm.sim.traces import load, load_jobs
-from tests.sim.traces.samples import SAMPLES, write
+from tests.benchmarks.traces.samples import SAMPLES, write
 
 PLACEMENTS = """placement,local_bsz,step_time,sync_time
 1,8,1.0,0.0

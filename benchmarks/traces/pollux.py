@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from benchmarks.traces.measured import pollux_placements, pollux_scalability, pollux_validation
+from benchmarks.traces.reading import LoadReport
 from hrm.errors import InvalidRequest
-from hrm.sim.traces.measured import pollux_placements, pollux_scalability, pollux_validation
-from hrm.sim.traces.reading import LoadReport
 
 __all__ = ["GPUS_PER_NODE", "Profile", "profiles"]
 

@@ -21,6 +21,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from benchmarks.traces.replay_measures import Distribution, Measures, distribution
+from benchmarks.traces.replay_plan import (
+    PARTS_PER_CORE,
+    JobPlan,
+    TaskPlan,
+    median_request,
+    offered_load,
+)
+from benchmarks.traces.trace_records import TraceNode
 from hrm.core.master.core import MasterCore
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
@@ -43,9 +52,6 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.core.vocabulary.partitioning import Binding, Core, Hardware, cut
 from hrm.errors import LimitReached
-from hrm.sim.replay_measures import Distribution, Measures, distribution
-from hrm.sim.replay_plan import PARTS_PER_CORE, JobPlan, TaskPlan, median_request, offered_load
-from hrm.sim.traces.records import TraceNode
 from hrm.testing.virtual import node_event
 
 __all__ = ["Estimates", "ReplayResult", "Setup", "replay"]

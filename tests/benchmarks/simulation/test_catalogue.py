@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from hrm.errors import InvalidRequest
-from hrm.sim.experiments.catalogue import (
+from benchmarks.simulation.catalogue import (
     CENTRALISED,
     CHOICE_SHARE,
     EXPERIMENTS,
@@ -18,10 +17,11 @@ from hrm.sim.experiments.catalogue import (
     ratios,
     run_points,
 )
-from hrm.sim.experiments.costs import Fixed, Kind
-from hrm.sim.experiments.metrics import interval, summary
-from hrm.sim.experiments.timed import Setup, simulate
-from hrm.sim.experiments.workload import arrivals, burst, mixed
+from benchmarks.simulation.costs import Fixed, Kind
+from benchmarks.simulation.figures import interval, summary
+from benchmarks.simulation.timed import Setup, simulate
+from benchmarks.simulation.workload import arrivals, burst, mixed
+from hrm.errors import InvalidRequest
 
 SMALL = Setup(nodes=160)
 

@@ -1,7 +1,7 @@
 """Job traces of whole clusters: Alibaba's GPU and batch clusters, Google's, and TPC-H on Spark.
 
 Each loader takes a path (of a file, or of a directory in which to look for it) and a ``LoadReport``
-and yields records as it reads; see ``hrm.sim.traces.FORMATS`` for where the traces come from.
+and yields records as it reads; see ``benchmarks.traces.FORMATS`` for where the traces come from.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hrm.core.vocabulary.model import WorkloadClass
-from hrm.errors import InvalidRequest
-from hrm.sim.traces.reading import (
+from benchmarks.traces.reading import (
     BadRow,
     LeftOut,
     LoadReport,
@@ -29,7 +27,9 @@ from hrm.sim.traces.reading import (
     read_json,
     rows,
 )
-from hrm.sim.traces.records import TraceJob, TraceNode, TraceTask
+from benchmarks.traces.trace_records import TraceJob, TraceNode, TraceTask
+from hrm.core.vocabulary.model import WorkloadClass
+from hrm.errors import InvalidRequest
 
 __all__ = [
     "alibaba_batch_jobs",

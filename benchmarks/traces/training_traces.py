@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.traces.pollux import Profile, profiles
+from benchmarks.traces.reading import BadRow, LeftOut, LoadReport, Row, find, read_csv, read_json
+from benchmarks.traces.trace_records import JobGenerator, MeasuredJob, TraceJob, TraceTask
 from hrm.errors import InvalidRequest
-from hrm.sim.traces.pollux import Profile, profiles
-from hrm.sim.traces.reading import BadRow, LeftOut, LoadReport, Row, find, read_csv, read_json
-from hrm.sim.traces.records import JobGenerator, MeasuredJob, TraceJob, TraceTask
 
 __all__ = [
     "deeprm_generator",
@@ -109,7 +109,7 @@ def gavel_jobs(
 
 
 def _gavel_rates(path: Path, report: LoadReport) -> dict[tuple[str, int], float]:
-    from hrm.sim.traces.measured import gavel_pairs
+    from benchmarks.traces.measured import gavel_pairs
 
     folder = path if path.is_dir() else path.parent
     for place in (folder, folder.parent):
@@ -186,7 +186,7 @@ def deeprm_generator(path: Path, report: LoadReport) -> Iterator[JobGenerator]:
 def deeprm_jobs(generator: JobGenerator, steps: int, seed: int) -> Iterator[TraceJob]:
     """Jobs drawn as DeepRM draws them, for ``steps`` steps of a second: the first resource as
     vcores, the second as GiB of memory."""
-    chance = random.Random(seed)  # nosec B311 # noqa: S311 - a workload, no secret
+    chance = random.Random(seed)  # nosec B311
     for step in range(steps):
         if chance.random() >= generator.arrival_probability:
             continue

@@ -1,10 +1,10 @@
 """The paper's experiments on the production core, in virtual time.
 
 ``timed`` runs one cluster, ``costs`` says what decisions cost on its clock, ``workload`` who asks
-for what, ``catalogue`` which experiments there are, ``metrics`` what comes out.
+for what, ``catalogue`` which experiments there are, ``figures`` what comes out.
 """
 
-from hrm.sim.experiments.catalogue import (
+from benchmarks.simulation.catalogue import (
     CENTRALISED,
     EXPERIMENTS,
     PAPER_SCHEDULERS,

@@ -75,4 +75,4 @@ def mixed(
 
 
 def _source(seed: int, purpose: str) -> Random:
-    return Random(f"{seed}/{purpose}")  # nosec B311 # noqa: S311 - chance that can be repeated is the point
+    return Random(f"{seed}/{purpose}")  # nosec B311

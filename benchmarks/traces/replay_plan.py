@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from benchmarks.traces.trace_records import TraceJob, TraceNode, TraceTask
 from hrm.core.vocabulary.model import Resources
 from hrm.errors import InvalidRequest
-from hrm.sim.traces.records import TraceJob, TraceNode, TraceTask
 
 __all__ = [
     "PARTS_PER_CORE",
@@ -174,7 +174,7 @@ def offered_load(
 
 def poisson(plans: Sequence[JobPlan], count: int, gap_s: float, seed: int) -> list[JobPlan]:
     """``count`` jobs drawn from ``plans``, on average ``gap_s`` apart: for lack of arrivals."""
-    chance = random.Random(seed)  # nosec B311 # noqa: S311 - a workload, no secret
+    chance = random.Random(seed)  # nosec B311
     at_s, drawn = 0.0, []
     for _ in range(count):
         drawn.append(replace(chance.choice(plans), arrival_s=at_s))

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hrm.errors import InvalidRequest
-from hrm.sim.traces.reading import (
+from benchmarks.traces.reading import (
     BadRow,
     LoadReport,
     Row,
@@ -22,7 +21,7 @@ from hrm.sim.traces.reading import (
     read_csv,
     read_json,
 )
-from hrm.sim.traces.records import (
+from benchmarks.traces.trace_records import (
     InferenceInterference,
     InferenceProfile,
     KernelProfile,
@@ -33,6 +32,7 @@ from hrm.sim.traces.records import (
     TrafficSample,
     ValidationPoint,
 )
+from hrm.errors import InvalidRequest
 
 __all__ = [
     "gavel_pairs",

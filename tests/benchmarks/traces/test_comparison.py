@@ -8,8 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.traces import Shape, _read, _windows, interval, main, parse_arguments, ratio
-from tests.sim.traces.samples import write
+from benchmarks.traces.comparison import (
+    Shape,
+    _read,
+    _windows,
+    interval,
+    main,
+    parse_arguments,
+    ratio,
+)
+from tests.benchmarks.traces.samples import write
 
 
 def test_intervals_are_students() -> None:

@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.paper.gpu_sharing import figure_12, report, table_1
+from benchmarks.simulation.gpu_stages import (
+    CpuWork,
+    GpuWork,
+    Machine,
+    Stages,
+    simulate,
+    throughput_bound,
+)
 from hrm.errors import InvalidRequest
-from hrm.sim.gpu_stages import CpuWork, GpuWork, Machine, Stages, simulate, throughput_bound
 
 STAGES = Stages(copy_in_s=1.0, kernel_s=2.0, copy_out_s=1.0, cpu_s=4.0)
 NODE = Machine(cores=4, device_mib=1000)

@@ -1,27 +1,31 @@
-"""``hrm sim traces``: what is in a trace file, and which formats can be read.
+"""``python -m benchmarks.traces.show``: what is in a trace file, and which formats can be read.
 
 The summary goes to stdout; bad rows are named on stderr, so that no pipe hides them.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
+from benchmarks.traces import FORMATS, find_format
+from benchmarks.traces.summary import describe
+from benchmarks.typed_command import run_typed
 from hrm.cli.console import Output, note, plain, print_json, stdout
+from hrm.cli.render import age
 from hrm.errors import InvalidRequest
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-__all__ = ["traces"]
+__all__ = ["main"]
 
 _SHOWN_MESSAGES = 5
 
 
-def traces(
+def _show(
     format_name: Annotated[
         str | None, typer.Argument(metavar="[FORMAT]", help="Left out: list the formats.")
     ] = None,
@@ -33,9 +37,6 @@ def traces(
     ] = Output.TABLE,
 ) -> None:
     """Summarise a trace of a real cluster, or list the formats that can be read."""
-    from hrm.sim.traces import FORMATS, find_format
-    from hrm.sim.traces.summary import describe
-
     if format_name is None:
         listed = [{"format": x.name, "holds": x.rows, "origin": x.origin} for x in FORMATS.values()]
         if output is Output.JSON:
@@ -46,7 +47,8 @@ def traces(
     known = find_format(format_name)
     if path is None:
         raise InvalidRequest(
-            f"name the file: hrm sim traces {known.name} PATH; the data is {known.origin}"
+            f"name the file: python -m benchmarks.traces.show {known.name} PATH; "
+            f"the data is {known.origin}"
         )
     summary = describe(known.name, path)
     if output is Output.JSON:
@@ -61,8 +63,6 @@ def traces(
 
 
 def _formats(listed: list[dict[str, str]]) -> Table:
-    from rich.table import Table
-
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in ("FORMAT", "HOLDS", "PUBLISHED AS"):
         table.add_column(column, overflow="fold")
@@ -72,10 +72,6 @@ def _formats(listed: list[dict[str, str]]) -> Table:
 
 
 def _facts(summary: dict[str, Any]) -> Table:
-    from rich.table import Table
-
-    from hrm.cli.render import age
-
     rows = summary["rows"]
     facts = {
         "format": f"{summary['format']}: {summary['holds']}",
@@ -110,3 +106,12 @@ def _facts(summary: dict[str, Any]) -> Table:
 def _counts(total: int, reasons: dict[str, int]) -> str:
     words = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
     return f"{total}: {words}" if total else "0"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Show what was asked for; the exit status."""
+    return run_typed(_show, "benchmarks.traces.show", arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -34,12 +34,9 @@ from typing import Any
 
 from benchmarks import common
 from benchmarks.common import CONSOLE
-from hrm import policies
-from hrm.core.scheduling.scheduler import PlacementPolicy
-from hrm.core.vocabulary.bounds import Bounds
-from hrm.errors import HrmError, InvalidRequest, LimitReached, NotFound
-from hrm.sim.replay import Estimates, ReplayResult, Setup, replay
-from hrm.sim.replay_plan import (
+from benchmarks.traces import LoadReport, find_format, load, load_jobs
+from benchmarks.traces.replay import Estimates, ReplayResult, Setup, replay
+from benchmarks.traces.replay_plan import (
     Assumptions,
     JobPlan,
     offered_load,
@@ -49,9 +46,12 @@ from hrm.sim.replay_plan import (
     uniform_nodes,
     with_load,
 )
-from hrm.sim.traces import LoadReport, find_format, load, load_jobs
-from hrm.sim.traces.records import JobGenerator, TraceJob, TraceNode
-from hrm.sim.traces.training import deeprm_jobs
+from benchmarks.traces.trace_records import JobGenerator, TraceJob, TraceNode
+from benchmarks.traces.training_traces import deeprm_jobs
+from hrm import policies
+from hrm.core.scheduling.scheduler import PlacementPolicy
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.errors import HrmError, InvalidRequest, LimitReached, NotFound
 
 __all__ = ["Shape", "benchmark", "interval", "main", "ratio"]
 
@@ -364,7 +364,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--format", required=True, help="hrm sim traces lists them")
+    parser.add_argument("--format", required=True, help="benchmarks.traces.show lists them")
     parser.add_argument(
         "--path", type=Path, nargs="+", required=True, help="the file, or its directory; or several"
     )  # fmt: skip
@@ -413,7 +413,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for path in common.write_results(name, f"Replay of {given.format}", document, body):
             CONSOLE.print(f"written: {path}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -8,7 +8,7 @@ by one, for files that one does not want in memory::
     print(len(jobs), "jobs,", report.rows_bad, "bad rows")
 
 Ill-formed rows are counted with their reason, the first of them named by file and line; see
-``reading``. ``records`` says what the fields mean.
+``reading``. ``trace_records`` says what the fields mean.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from benchmarks.traces import cluster_traces, measured, training_traces
+from benchmarks.traces.reading import LoadReport
+from benchmarks.traces.trace_records import Record, TraceJob
 from hrm.errors import InvalidRequest
-from hrm.sim.traces import clusters, measured, training
-from hrm.sim.traces.reading import LoadReport
-from hrm.sim.traces.records import Record, TraceJob
 
 __all__ = ["FORMATS", "Format", "LoadReport", "find_format", "load", "load_jobs"]
 
@@ -57,21 +57,21 @@ _TRAFFIC = "Time Series Data Library, internet traffic of a European provider (C
 FORMATS = {
     each.name: each
     for each in (
-        Format("alibaba-gpu-v2023", "jobs", _OPENB, clusters.alibaba_gpu_jobs),
-        Format("alibaba-gpu-v2023-nodes", "nodes", _OPENB, clusters.alibaba_gpu_nodes),
-        Format("alibaba-v2018-dag", "jobs", _V2018, clusters.alibaba_batch_jobs),
-        Format("google-2011-jobs", "jobs", _GOOGLE, clusters.google_jobs),
-        Format("philly", "jobs", _PHILLY, training.philly_jobs),
-        Format("muri", "jobs", _MURI, training.muri_jobs),
-        Format("muri-results", "measured jobs", _MURI, training.muri_results),
-        Format("gavel", "jobs", _GAVEL, training.gavel_jobs),
+        Format("alibaba-gpu-v2023", "jobs", _OPENB, cluster_traces.alibaba_gpu_jobs),
+        Format("alibaba-gpu-v2023-nodes", "nodes", _OPENB, cluster_traces.alibaba_gpu_nodes),
+        Format("alibaba-v2018-dag", "jobs", _V2018, cluster_traces.alibaba_batch_jobs),
+        Format("google-2011-jobs", "jobs", _GOOGLE, cluster_traces.google_jobs),
+        Format("philly", "jobs", _PHILLY, training_traces.philly_jobs),
+        Format("muri", "jobs", _MURI, training_traces.muri_jobs),
+        Format("muri-results", "measured jobs", _MURI, training_traces.muri_results),
+        Format("gavel", "jobs", _GAVEL, training_traces.gavel_jobs),
         Format("gavel-pairs", "throughputs", _GAVEL, measured.gavel_pairs),
-        Format("decima-tpch", "jobs", _DECIMA, clusters.tpch_jobs),
-        Format("pollux", "jobs", _POLLUX, training.pollux_jobs),
+        Format("decima-tpch", "jobs", _DECIMA, cluster_traces.tpch_jobs),
+        Format("pollux", "jobs", _POLLUX, training_traces.pollux_jobs),
         Format("pollux-placements", "step times", _POLLUX, measured.pollux_placements),
         Format("pollux-scalability", "step times", _POLLUX, measured.pollux_scalability),
         Format("pollux-validation", "training points", _POLLUX, measured.pollux_validation),
-        Format("deeprm", "generators", _DEEPRM, training.deeprm_generator),
+        Format("deeprm", "generators", _DEEPRM, training_traces.deeprm_generator),
         Format("internet-traffic", "samples", _TRAFFIC, measured.traffic),
         Format("igniter", "profile values", _IGNITER, measured.igniter_profiles),
         Format("igniter-pairs", "pairs", _IGNITER, measured.igniter_pairs),

@@ -27,11 +27,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from benchmarks.simulation.costs import REFERENCE, Cost, CostModel, Fixed, Kind, Measured
+from benchmarks.simulation.figures import Interval, interval, summary
+from benchmarks.simulation.timed import Setup, TimedCluster, simulate
+from benchmarks.simulation.workload import TASKS_A_JOB, JobPlan, arrivals, burst, mixed
 from hrm.errors import InvalidRequest
-from hrm.sim.experiments.costs import REFERENCE, Cost, CostModel, Fixed, Kind, Measured
-from hrm.sim.experiments.metrics import Interval, interval, summary
-from hrm.sim.experiments.timed import Setup, TimedCluster, simulate
-from hrm.sim.experiments.workload import TASKS_A_JOB, JobPlan, arrivals, burst, mixed
 
 __all__ = [
     "CENTRALISED",
