@@ -10,14 +10,14 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from benchmarks.pipelines.measured_run import simulate
 from benchmarks.pipelines.pair_laws import laws_of, pairs_of
+from benchmarks.pipelines.run_measures import Result
 from benchmarks.typed_command import run_typed
 from hrm.cli.console import Output, note, print_json, stdout
 from hrm.errors import InvalidRequest
-from hrm.pipelines.sim.measures import Result
 from hrm.pipelines.sim.policies import policies
 from hrm.pipelines.sim.profiles import load
-from hrm.pipelines.sim.run import simulate
 from hrm.pipelines.sim.scenario import Scenario, workers
 
 __all__ = ["main"]

@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.pipelines.run_measures import WARM_UP
 from hrm.errors import InvalidRequest
 from hrm.pipelines.core.model import Device, SubtaskKey
 from hrm.pipelines.sim.interference import World
-from hrm.pipelines.sim.measures import WARM_UP
 from hrm.pipelines.sim.scenario import SIZES_MB, Scenario, Work
 
 __all__ = ["Fluid", "assignment_bound", "best_makespan", "fluid_rate", "makespans"]

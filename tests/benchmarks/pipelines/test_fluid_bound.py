@@ -6,11 +6,17 @@ import statistics
 
 import pytest
 
+from benchmarks.pipelines.fluid_bound import (
+    Fluid,
+    assignment_bound,
+    best_makespan,
+    fluid_rate,
+    makespans,
+)
+from benchmarks.pipelines.measured_run import simulate
 from hrm.errors import InvalidRequest
-from hrm.pipelines.sim.bounds import Fluid, assignment_bound, best_makespan, fluid_rate, makespans
 from hrm.pipelines.sim.policies import policies
 from hrm.pipelines.sim.profiles import load, sample
-from hrm.pipelines.sim.run import simulate
 from hrm.pipelines.sim.scenario import SATURATION_PER_MIN, Scenario, arrivals, workers
 
 pytest.importorskip("scipy")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.pipelines.run_measures import Result, Span, balance, load_of
 from benchmarks.simulation.figures import interval
-from hrm.pipelines.sim.measures import Result, Span, balance, load_of
 
 USES = [(0.9, 0.5, 0.8, 0.6), (0.3, 0.2, 0.4, 0.1), (0.6, 0.4, 0.7, 0.3)]
 
