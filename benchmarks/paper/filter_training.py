@@ -1,4 +1,4 @@
-"""Training of the neural collaborative filter: ``hrm.pipelines.policies.corun.ncf`` says what it
+"""Training of the neural collaborative filter: ``benchmarks.paper.neural_filter`` says what it
 is.
 
 Pre-training lowers the loss over batches of measured cells with Adam, until the error of held-out
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hrm.pipelines.policies.corun.ncf import HIDDEN, SIZE, Network, fit_rows
+from benchmarks.paper.neural_filter import HIDDEN, SIZE, Network, fit_rows
 from hrm.pipelines.policies.corun.predictors import Floats
 
 __all__ = ["Settings", "Trained", "fresh", "learn_cells", "torch_loss", "train"]

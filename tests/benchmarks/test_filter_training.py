@@ -7,9 +7,16 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hrm.learn.ncf import Settings, _parameters, fresh, learn_cells, torch_loss, train
-from hrm.pipelines.policies.corun.ncf import NeuralFilter, loss
-from tests.policies.corun.test_ncf import TINY, random_network
+from benchmarks.paper.filter_training import (
+    Settings,
+    _parameters,
+    fresh,
+    learn_cells,
+    torch_loss,
+    train,
+)
+from benchmarks.paper.neural_filter import NeuralFilter, loss
+from tests.benchmarks.test_neural_filter import TINY, random_network
 from tests.policies.corun.test_predictors import low_rank
 
 SMALL = Settings(hidden=(16, 8), steps=600, rate=1e-2, round_steps=20, patience=5)

@@ -6,7 +6,8 @@ the predicted cell, in 0..1. A row that the network was not trained with starts 
 trained rows that are closest in its measured cells; then only this vector is fitted, all else stays
 as it is: two cells can move a vector of 8 numbers, and nothing more should hang on them.
 
-Training is ``hrm.learn.ncf``. The loss that it lowers is ``loss``: over measured cells alone.
+Training is ``benchmarks.paper.filter_training``. The loss that it lowers is ``loss``: over measured
+cells alone.
 
 Source: LDWP + IAWP, section 3.3, with the loss as repaired there.
 """
