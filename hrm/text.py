@@ -26,7 +26,6 @@ __all__ = [
     "DETAIL_BYTES_MAX",
     "LOG_VALUE_MAX",
     "detail",
-    "is_shown_as_is",
     "json_shown",
     "log_processor",
     "shortened",
@@ -61,10 +60,6 @@ def shown_lines(value: str) -> str:
     """As ``shown``, of a text of many lines: line breaks and tabs stay what they are."""
     lines = value.replace("\r\n", "\n").split("\n")
     return "\n".join("\t".join(map(shown, line.split("\t"))) for line in lines)
-
-
-def is_shown_as_is(value: str) -> bool:
-    return shown(value) == value
 
 
 def shortened(value: str, limit: int) -> str:

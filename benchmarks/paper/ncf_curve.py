@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.paper.filter_training import Settings, fresh, learn_cells, train
 from benchmarks.paper.ncf_data import Measured
 from benchmarks.paper.ncf_methods import Fold, folds
-from hrm.learn.ncf import Settings, fresh, learn_cells, train
-from hrm.pipelines.policies.corun.ncf import Network
+from benchmarks.paper.neural_filter import Network
 from hrm.pipelines.policies.corun.predictors import Floats, Gaussian
 
 __all__ = ["STEPS", "curve"]

@@ -19,14 +19,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import spearmanr
 
+from benchmarks.paper.filter_training import Settings, train
 from benchmarks.paper.ncf_data import SHARES, Measured, Pair
-from hrm.learn.ncf import Settings, train
-from hrm.pipelines.policies.corun.ncf import NeuralFilter
+from benchmarks.paper.neural_filter import NeuralFilter
+from benchmarks.paper.plain_predictors import MatrixFactors, Mean
 from hrm.pipelines.policies.corun.predictors import (
     Floats,
     Gaussian,
-    MatrixFactors,
-    Mean,
     Neighbours,
     Predictor,
 )

@@ -170,7 +170,8 @@ class Learner:
             self.copy_to_target()
 
     def targets(self, batch: Sequence[Transition]) -> Tensor:
-        """Shape (batch,): ``rewards.td_target`` of every transition."""
+        """Shape (batch,): what Q(s, a) should have been; if ``double``, as van Hasselt et al.
+        (2016) have it."""
         wanted = torch.tensor([t.reward for t in batch], dtype=torch.float32)
         going = [n for n, t in enumerate(batch) if t.discount > 0.0 and t.after is not None]
         going = [n for n in going if self._mask(batch[n]).any()]

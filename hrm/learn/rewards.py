@@ -21,7 +21,7 @@ from typing import Literal
 
 import numpy as np
 
-__all__ = ["MODES", "Mode", "Rewards", "epsilon_at", "kappa_of", "td_target"]
+__all__ = ["MODES", "Mode", "Rewards", "epsilon_at", "kappa_of"]
 
 Mode = Literal["delta", "smdp", "slowdown"]
 MODES: tuple[Mode, ...] = ("delta", "smdp", "slowdown")
@@ -85,27 +85,6 @@ def kappa_of(rewards: Sequence[float]) -> float:
     none."""
     deviation = float(np.std(rewards)) if len(rewards) else 0.0
     return STD_WANTED / deviation if deviation > 0.0 else 1.0
-
-
-def td_target(
-    reward: float,
-    discount: float,
-    q_target: Sequence[float],
-    q_online: Sequence[float],
-    mask: Sequence[bool],
-    *,
-    double: bool,
-) -> float:
-    """What Q(s, a) should have been (van Hasselt et al. 2016 if ``double``), for one transition.
-
-    ``discount`` is 0 after which nothing comes. What trainers compute for batches is tested
-    against this.
-    """
-    if discount == 0.0 or not any(mask):
-        return reward
-    target = np.where(mask, q_target, -np.inf)
-    best = int(np.argmax(np.where(mask, q_online, -np.inf) if double else target))
-    return reward + discount * float(target[best])
 
 
 def epsilon_at(step: int, start: float, end: float, steps: int) -> float:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from hrm.sim.faults.plan import Limits, Plan
 from hrm.sim.faults.plan_generator import draw
 from hrm.sim.world import World
 
-__all__ = ["Result", "Summary", "run_plan", "run_seed", "run_seeds"]
+__all__ = ["Result", "Summary", "run_plan", "run_seed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +92,3 @@ def run_plan(plan: Plan, tail_length: int = 80) -> Result:
 
 def run_seed(seed: int, limits: Limits | None = None) -> Result:
     return run_plan(draw(seed, limits))
-
-
-def run_seeds(seeds: Iterable[int], limits: Limits | None = None) -> Iterator[Result]:
-    """One result a seed, in order."""
-    return (run_seed(seed, limits) for seed in seeds)

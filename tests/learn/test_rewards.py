@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from hrm.learn.rewards import Rewards, epsilon_at, kappa_of, td_target
+from hrm.learn.rewards import Rewards, epsilon_at, kappa_of
 
 
 def test_delta_is_the_difference_of_throughputs() -> None:
@@ -58,20 +58,6 @@ def test_kappa_gives_a_standard_deviation_of_a_half() -> None:
     rewards = np.random.default_rng(0).normal(3.0, 7.0, 1_000)
     assert np.std(kappa_of(list(rewards)) * rewards) == pytest.approx(0.5)
     assert kappa_of([2.0, 2.0]) == kappa_of([]) == 1.0
-
-
-TARGET, ONLINE = (1.0, 2.5, 2.0), (0.9, 1.8, 2.2)
-
-
-@pytest.mark.parametrize(
-    ("mask", "dqn", "double"),
-    [((1, 1, 1), 2.5, 2.1), ((1, 0, 1), 2.1, 2.1), ((1, 1, 0), 2.5, 2.5), ((0, 0, 0), 0.5, 0.5)],
-)
-def test_targets(mask: tuple[int, ...], dqn: float, double: float) -> None:
-    marks = [bool(m) for m in mask]
-    found = [td_target(0.5, 0.8, TARGET, ONLINE, marks, double=d) for d in (False, True)]
-    assert found == pytest.approx([dqn, double])
-    assert td_target(0.5, 0.0, TARGET, ONLINE, marks, double=True) == 0.5
 
 
 def test_the_share_of_random_actions_falls_linearly_and_stays() -> None:

@@ -20,12 +20,13 @@ Source: LDWP + IAWP, section 7.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from hrm.core.vocabulary.model import NodeName
 from hrm.errors import InvalidConfig
+from hrm.learn.environment import Decision, Ended, Step
 from hrm.pipelines.core import cluster_messages as cm
 from hrm.pipelines.core.model import Choice, ClusterView, TaskId, TaskSpec
 from hrm.pipelines.core.table import Mask
@@ -43,38 +44,13 @@ from hrm.pipelines.sim.scenario import (
     workers,
 )
 
-__all__ = ["Decision", "Ended", "LearningEnvironment", "Step", "draw", "environment"]
+__all__ = ["LearningEnvironment", "draw", "environment"]
 
 NODES_LEAST, NODES_MOST = 3, 64
 LOAD_LEAST, LOAD_MOST = 0.4, 1.1
 TASKS_MOST = 2_000
 """Of a drawn cluster, however large it is."""
 FIXED_RATES_PER_MIN = (30.0, 70.0)
-
-
-class Decision(NamedTuple):
-    """The head of the queue, the cluster, and (nodes,) who may take it; at least one may."""
-
-    task: TaskSpec
-    view: ClusterView
-    fits: Mask
-
-
-class Ended(NamedTuple):
-    """A task that ended at ``at`` seconds, ``response_s`` after it was submitted."""
-
-    task_id: TaskId
-    at: float
-    response_s: float
-    ok: bool
-
-
-class Step(NamedTuple):
-    """What happened between two decisions; ``decision`` None: the trace is over (a truncation)."""
-
-    decision: Decision | None
-    ended: tuple[Ended, ...]
-    terminal: bool = False
 
 
 class _Asked:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from hrm.pipelines.policies.cluster import load
-from hrm.pipelines.policies.cluster.heuristics import min_min
 from tests.policies.cluster.views import all_fit, task_of, view_of
 
 
@@ -66,17 +65,8 @@ def test_random_reaches_every_node_that_fits() -> None:
     assert {policy.choose(task_of(n), view, fits).node for n in range(60)} == {0, 2, 3}
 
 
-def test_min_min_places_what_is_done_first() -> None:
-    placed = min_min([[4.0, 9.0], [1.0, 2.0], [3.0, 3.0]], [0.0, 0.0])
-    assert placed == [(1, 0), (2, 1), (0, 0)]
-
-
-def test_min_min_leaves_out_what_can_run_nowhere() -> None:
-    assert min_min([[np.inf, np.inf], [1.0, np.inf]], [0.0, 0.0]) == [(1, 0)]
-
-
 @pytest.mark.parametrize("name", ["ect", "min-min"])
 def test_of_one_task_min_min_is_ect(name: str) -> None:
     view = view_of(30, 3)
     row = load(name, rng=np.random.default_rng(0)).choose(task_of(), view, all_fit(view)).node
-    assert min_min([view.task_s], view.expected_wait_s) == [(0, row)]
+    assert row == int(np.argmin(view.task_s + view.expected_wait_s))

@@ -16,7 +16,7 @@ from hrm.core.vocabulary.model import NodeName
 from hrm.pipelines.core.model import Choice, ClusterView, TaskId, TaskSpec, Vector
 from hrm.pipelines.policies.cluster.features import Bools, completion_s, usable
 
-__all__ = ["Demand", "Ect", "LeastLoaded", "MinMin", "MinWait", "Random", "min_min"]
+__all__ = ["Demand", "Ect", "LeastLoaded", "MinMin", "MinWait", "Random"]
 
 
 class _Heuristic:
@@ -135,33 +135,10 @@ class MinMin(Ect):
     """Min-min over the tasks at hand, which here is one: the answer is then that of ``ect``.
 
     Batch mode wants to see the whole queue and to choose the order, too; a policy is asked for the
-    head alone. Whoever has a batch (a simulator, a bound) calls ``min_min`` with all of it.
+    head alone.
     """
 
     name = "min-min"
-
-
-def min_min(times_s: npt.ArrayLike, ready_s: npt.ArrayLike) -> list[tuple[int, int]]:
-    """Batch-mode min-min (Ali et al. 2000): (task, node) in the order in which they are placed.
-
-    Args:
-        times_s: shape (tasks, nodes), time of each task on each node; inf: it cannot run there.
-        ready_s: shape (nodes,), when each node is free.
-
-    The task that can be done first is placed first, ties to the lowest task, then node; then the
-    node's ready time moves. Tasks that can run nowhere are left out.
-    """
-    times = np.asarray(times_s, dtype=np.float64)
-    ready = np.array(ready_s, dtype=np.float64)
-    left: Bools = np.asarray(np.isfinite(times).any(axis=1))
-    placed = []
-    while left.any():
-        done = np.where(left[:, None], times + ready, np.inf)
-        task, node = np.unravel_index(int(np.argmin(done)), done.shape)
-        ready[node] = done[task, node]
-        left[task] = False
-        placed.append((int(task), int(node)))
-    return placed
 
 
 def _worst(values: Vector) -> Vector:

@@ -2,8 +2,8 @@
 
 ``load`` makes a ``NodePolicy`` by its name, ``load_hosted`` the same as an agent wants it: a
 learned one beside its heuristic, as far as its mode trusts it (``hosted``). ``Stdm``
-(``estimates``) is what all of them believe about subtasks; ``predictor`` makes the part of it that
-fills in what nobody has measured.
+(``estimates``) is what all of them believe about subtasks; ``predictors`` fill in what was not
+measured.
 
 Source: LDWP + IAWP, sections 2.4, 3.3, 3.4 and 4.
 """
@@ -22,14 +22,6 @@ from hrm.pipelines.policies.corun.baselines import Mct, MinMin, Pats, Random
 from hrm.pipelines.policies.corun.estimates import Stdm
 from hrm.pipelines.policies.corun.hosted import FiniteScore, HostedPolicy
 from hrm.pipelines.policies.corun.iawp import Iawp
-from hrm.pipelines.policies.corun.ncf import NeuralFilter
-from hrm.pipelines.policies.corun.predictors import (
-    Gaussian,
-    MatrixFactors,
-    Mean,
-    Neighbours,
-    Predictor,
-)
 from hrm.pipelines.policies.corun.scores import CoRunScore, Cosine, Learned, Oracle, Overload
 from hrm.pipelines.policies.corun.store import load_estimates, save_estimates
 
@@ -45,7 +37,6 @@ __all__ = [
     "load_estimates",
     "load_hosted",
     "parse",
-    "predictor",
     "save_estimates",
 ]
 
@@ -69,13 +60,6 @@ LEARNED = frozenset({"iawp"})
 HEURISTIC = "mct"
 """With ``cluster.HEURISTIC`` the best pair on validation seeds
 (benchmarks/results/paper-ldwp.md)."""
-_PREDICTORS: dict[str, Callable[..., Predictor]] = {
-    "mean": Mean,
-    "neighbours": Neighbours,
-    "matrix": MatrixFactors,
-    "gaussian": Gaussian,
-    "ncf": NeuralFilter,
-}
 _Made = TypeVar("_Made")
 _SCORE_OPTIONS = {"oracle": "truth", "learned": "slowdowns"}
 
@@ -154,22 +138,6 @@ def load_hosted(
         outside=estimates.outside,
         sampled_at=sampled_at,
     )
-
-
-def predictor(name: str, **options: Any) -> Predictor:
-    """The predictor ``name``: ``mean``, ``neighbours``, ``matrix``, ``gaussian`` or ``ncf``.
-
-    ``ncf`` needs ``network``, a trained one or its file.
-
-    Raises:
-        InvalidConfig: no predictor or option of that name.
-    """
-    make = _PREDICTORS.get(name)
-    if make is None:
-        raise InvalidConfig(
-            f"no predictor is called {name!r}; choose one of {', '.join(sorted(_PREDICTORS))}"
-        )
-    return _made(f"predictor {name!r}", make, options)
 
 
 def _score(wanted: str | CoRunScore, options: dict[str, Any]) -> CoRunScore:

@@ -2,17 +2,15 @@
 
 A table has a row for each kind of work and a column for each metric, all in 0..1, NaN where nothing
 is known. New work is measured in two columns only; rows of other work, measured in more, tell how
-metrics go together. Five ways, from the plainest on:
+metrics go together. Two ways:
 
-``mean``        each column's mean: the new row's own cells are not looked at
 ``neighbours``  mean of the rows that are closest in the cells that both have
-``matrix``      rows and columns have a few hidden factors; the new row's are fitted to its cells
 ``gaussian``    rows are draws of one normal distribution: the conditional mean, in closed form
-``ncf``         the paper's neural collaborative filtering (``hrm.pipelines.policies.corun.ncf``)
 
-Sources: LDWP + IAWP, section 3.3; matrix factorisation by alternating least squares after Koren,
-Bell and Volinsky (2009); the mean and covariance of rows with holes by expectation maximisation
-after Dempster, Laird and Rubin (1977).
+Others, and the comparison that chose these, are in ``benchmarks.paper.ncf``.
+
+Sources: LDWP + IAWP, section 3.3; the mean and covariance of rows with holes by expectation
+maximisation after Dempster, Laird and Rubin (1977).
 """
 
 from __future__ import annotations
@@ -22,7 +20,15 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Floats", "Gaussian", "MatrixFactors", "Mean", "Neighbours", "Predictor", "distances"]
+__all__ = [
+    "Floats",
+    "Gaussian",
+    "Neighbours",
+    "Predictor",
+    "column_means",
+    "distances",
+    "filled",
+]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -62,24 +68,10 @@ def column_means(table: Floats) -> Floats:
     return means
 
 
-def _filled(known: Floats, predicted: Floats) -> Floats:
+def filled(known: Floats, predicted: Floats) -> Floats:
+    """What is known, and else what is predicted, as a share."""
     result: Floats = np.where(np.isfinite(known), known, np.clip(predicted, 0.0, 1.0))
     return result
-
-
-class Mean:
-    """The column means."""
-
-    name = "mean"
-
-    def __init__(self) -> None:
-        self._means: Floats = np.empty(0)
-
-    def fit(self, table: Floats) -> None:
-        self._means = column_means(table)
-
-    def predict(self, known: Floats) -> Floats:
-        return _filled(known, self._means)
 
 
 class Neighbours:
@@ -110,46 +102,7 @@ class Neighbours:
         weight = chosen * (1.0 / (1.0 + far / self._softness))[:, None]
         total = weight.sum(axis=0)
         mean = (weight * np.where(has, table, 0.0)).sum(axis=0) / np.maximum(total, 1e-12)
-        return _filled(known, np.where(total > 0, mean, self._means))
-
-
-class MatrixFactors:
-    """``rank`` hidden factors for each row and column on top of the column means."""
-
-    name = "matrix"
-    _ROUNDS = 30
-
-    def __init__(self, rank: int = 2, ridge: float = 0.1) -> None:
-        self._rank = rank
-        self._ridge = ridge
-        self._means: Floats = np.empty(0)
-        self._columns: Floats = np.empty((0, 0))
-
-    def fit(self, table: Floats) -> None:
-        self._means = column_means(table)
-        live = np.isfinite(self._means)
-        rest = table - self._means
-        rank = min(self._rank, int(live.sum()))
-        # Any start will do that is not symmetric; a fixed one gives the same factors every time.
-        columns = np.random.default_rng(0).normal(0.0, 0.3, (table.shape[1], rank))
-        for _ in range(self._ROUNDS):
-            rows = _least_squares(rest, columns, self._ridge)
-            columns = _least_squares(rest.T, rows, self._ridge)
-        self._columns = columns
-
-    def predict(self, known: Floats) -> Floats:
-        row = _least_squares((known - self._means)[None, :], self._columns, self._ridge)
-        return _filled(known, self._means + self._columns @ row[0])
-
-
-def _least_squares(rest: Floats, factors: Floats, ridge: float) -> Floats:
-    """For each row of ``rest`` the factors that fit its known cells best."""
-    known = np.isfinite(rest)
-    values = np.where(known, rest, 0.0)
-    squares = np.einsum("rc,ck,cl->rkl", known.astype(float), factors, factors)
-    squares += ridge * np.eye(factors.shape[1])
-    solved: Floats = np.linalg.solve(squares, (values @ factors)[:, :, None])[:, :, 0]
-    return solved
+        return filled(known, np.where(total > 0, mean, self._means))
 
 
 class Gaussian:
@@ -217,7 +170,7 @@ class Gaussian:
         if len(has) and len(lacks):
             gain, _ = _regression(self._covariance, has, lacks)
             predicted[lacks] += (known[has] - self._means[has]) @ gain
-        return _filled(known, predicted)
+        return filled(known, predicted)
 
 
 def _regression(
