@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from hrm.core.messages.submissions import SUBMISSION
+from hrm.core.vocabulary.ends import END_RULES, EXITED_WELL
+from hrm.core.vocabulary.model import EndCause
 from hrm.core.vocabulary.transitions import APPLICATION, CONTAINER, NODE
 from hrm.pipelines.core.subtasks import SUBTASK
 
-__all__ = ["diagram", "document"]
+__all__ = ["diagram", "document", "ends"]
 
 _HEAD = """\
 # States
@@ -24,6 +26,13 @@ _HEAD = """\
 Drawn from `hrm/core/vocabulary/transitions.py`, `hrm/core/messages/submissions.py` and
 `hrm/pipelines/core/subtasks.py` by `make docs`. What a diagram does not show cannot happen: a core
 that is asked for it raises `InvalidTransition` with the entity's latest history.
+"""
+
+_ENDS = """\
+## Ends of containers
+
+What follows from each cause (`hrm/core/vocabulary/ends.py`), where the container had not been asked
+to stop: one that had counts against neither, and is replaced at once if it is still wanted.
 """
 
 _PARTS: list[tuple[str, str, Mapping[Any, frozenset[Any]]]] = [
@@ -68,13 +77,37 @@ def diagram(table: Mapping[Any, frozenset[Any]]) -> str:
     return "\n".join(lines)
 
 
+def ends() -> str:
+    """What follows from each cause of an end, as a table."""
+    lines = [
+        "| cause | against the application (Spark: `causedByApp`) | replaced | against the node "
+        "| ordinary | run time counts | seen to end |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    rows = [(f"{EndCause.EXITED.value}, code 0", EXITED_WELL)]
+    rows += [(cause.value, rule) for cause, rule in END_RULES.items()]
+    for name, rule in rows:
+        replaced = "at once" if rule.blame.replaced_at_once else "after a pause"
+        columns = (
+            rule.blame.caused_by_app,
+            replaced,
+            rule.against_node,
+            rule.ordinary,
+            rule.complete,
+            not rule.unseen,
+        )
+        said = (x if isinstance(x, str) else "yes" if x else "no" for x in columns)
+        lines.append(f"| {name} | {' | '.join(said)} |")
+    return "\n".join(lines)
+
+
 def document() -> str:
     """The whole file."""
     parts = [
         f"## {name}\n\n{text}\n\n```mermaid\n{diagram(table)}\n```\n"
         for name, text, table in _PARTS
     ]
-    return _HEAD + "\n" + "\n".join(parts)
+    return _HEAD + "\n" + "\n".join(parts) + f"\n{_ENDS}\n{ends()}\n"
 
 
 def main() -> None:

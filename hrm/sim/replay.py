@@ -28,6 +28,7 @@ from hrm.core.messages.claims import Proposal
 from hrm.core.node.core import NodeCore
 from hrm.core.scheduling.scheduler import PlacementPolicy
 from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.ends import end_rule
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
@@ -305,7 +306,7 @@ class _Replay:
         want = run.wants.pop(status.executor_id, None)
         if want is None:
             return
-        if status.end is not None and status.end.cause is not EndCause.EXITED:
+        if status.end is not None and not end_rule(status.end).by_itself:
             self.restarts += want.started
             self._request(run, [want])
             return

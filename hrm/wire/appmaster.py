@@ -11,8 +11,10 @@ from typing import Any
 
 from hrm import request_bounds
 from hrm.core.messages import appmaster as messages
+from hrm.core.vocabulary.model import ContainerEnd, ContainerState, EndCause
 from hrm.text import shortened
 from hrm.v1 import application_pb2, common_pb2
+from hrm.wire.enums import TO_CONTAINER_STATE, TO_END_CAUSE
 
 __all__ = [
     "attach",
@@ -27,14 +29,6 @@ __all__ = [
 _INT32_MAX = 2**31 - 1
 _QUERIES_MAX = request_bounds.FIELDS["Progress.streaming_queries"].count
 _STAGES_MAX = request_bounds.FIELDS["Progress.stages"].count
-_PHASES = {
-    common_pb2.CONTAINER_STATE_PENDING: messages.Phase.REQUESTED,
-    common_pb2.CONTAINER_STATE_ASSIGNED: messages.Phase.REQUESTED,
-    common_pb2.CONTAINER_STATE_WAITING: messages.Phase.REQUESTED,
-    common_pb2.CONTAINER_STATE_RUNNING: messages.Phase.RUNNING,
-    common_pb2.CONTAINER_STATE_STOPPING: messages.Phase.STOPPING,
-    common_pb2.CONTAINER_STATE_ENDED: messages.Phase.ENDED,
-}
 _CLASSES = {
     "": common_pb2.WORKLOAD_CLASS_UNSPECIFIED,
     "BATCH": common_pb2.WORKLOAD_CLASS_BATCH,
@@ -42,37 +36,22 @@ _CLASSES = {
 }
 
 
-_ITS_OWN_DOING = (
-    common_pb2.END_CAUSE_MEMORY_LIMIT,
-    common_pb2.END_CAUSE_LAUNCH_FAILED,
-    common_pb2.END_CAUSE_DISK_LIMIT,
-    common_pb2.END_CAUSE_GPU_MEMORY_LIMIT,
-)
-
-
 def seen(status: common_pb2.ContainerStatus) -> messages.ContainerSeen:
-    """A container as the master tells it."""
-    phase = _PHASES.get(status.state, messages.Phase.REQUESTED)
-    ended = phase is messages.Phase.ENDED
-    return messages.ContainerSeen(
-        executor_id=status.executor_id,
-        profile=status.resource_profile_id,
-        phase=phase,
-        node=status.node,
-        exit_code=status.end.exit_code if ended else -1,
-        blame=_blame(status.end) if ended else messages.Blame.NOBODY,
-        message=status.end.message if ended else "",
+    """A container as the master tells it. What a newer master may say is taken for the least: a
+    state that is not known for a container that waits, a cause for an end without blame."""
+    state = TO_CONTAINER_STATE.get(status.state, ContainerState.PENDING)
+    return messages.container_seen(
+        status.executor_id,
+        status.resource_profile_id,
+        state,
+        status.node,
+        _end(status.end) if state is ContainerState.ENDED else None,
     )
 
 
-def _blame(end: common_pb2.ContainerEnd) -> messages.Blame:
-    if end.cause == common_pb2.END_CAUSE_NODE_LOST:
-        return messages.Blame.NODE
-    if end.cause in _ITS_OWN_DOING:
-        return messages.Blame.APPLICATION
-    if end.cause == common_pb2.END_CAUSE_EXITED and end.exit_code != 0:
-        return messages.Blame.APPLICATION
-    return messages.Blame.NOBODY
+def _end(message: common_pb2.ContainerEnd) -> ContainerEnd:
+    cause = TO_END_CAUSE.get(message.cause, EndCause.LOST)
+    return ContainerEnd(cause=cause, exit_code=message.exit_code, message=message.message)
 
 
 def targets(items: list[dict[str, Any]]) -> tuple[messages.ProfileTarget, ...]:

@@ -41,7 +41,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from hrm.core.messages.appmaster import (
-    Blame,
     ClassObserved,
     Command,
     ContainerAsk,
@@ -323,17 +322,17 @@ class AppMasterCore:
         del self.containers[container.executor_id]
         self.given_up.discard(container.executor_id)
         was_asked = container.phase is Phase.STOPPING
-        failed = seen.blame is Blame.APPLICATION and not was_asked
+        failed = seen.blame.caused_by_app and not was_asked
         self._commands.append(
             ExecutorEnded(
                 executor_id=container.executor_id,
                 exit_code=seen.exit_code,
                 message=seen.message or f"it ended with exit code {seen.exit_code}",
                 caused_by_app=failed,
-                lost_node=(seen.node or container.node) if seen.blame is Blame.NODE else "",
+                lost_node=(seen.node or container.node) if seen.blame.lost_machine else "",
             )
         )
-        if self.ended or was_asked or seen.blame is Blame.NODE:
+        if self.ended or was_asked or seen.blame.replaced_at_once:
             return
         if container.profile in self.profiles:
             # Also after a clean exit that nobody asked for: what ends at once must not spin.
