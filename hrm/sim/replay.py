@@ -27,7 +27,7 @@ from hrm.core.messages import events as e
 from hrm.core.messages.claims import Proposal
 from hrm.core.node.core import NodeCore
 from hrm.core.scheduling.scheduler import PlacementPolicy
-from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.bounds import SCHEDULERS, Bounds
 from hrm.core.vocabulary.ends import end_rule
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -99,7 +99,7 @@ class Setup:
     its time limits for nodes and its retries are replaced as said above."""
 
     policy: Callable[[int], PlacementPolicy]
-    schedulers: int = 2
+    schedulers: int = SCHEDULERS
     estimates: Estimates = Estimates.EXACT
     gpu_memory_mib: int = 16_384
     network_delay_s: float = 0.001

@@ -40,6 +40,7 @@ import grpc
 from hrm import clear_text, errors, rpc, tls
 from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
 from hrm.core.messages import appmaster as messages
+from hrm.core.vocabulary.bounds import BOUNDS
 from hrm.core.vocabulary.wakefulness import Patience
 from hrm.spark.bridge import DriverBridge
 from hrm.spark.outgoing import Outgoing
@@ -53,8 +54,8 @@ RECONNECT_DELAY_S = 0.1
 RECONNECT_DELAY_MAX_S = 2.0
 REGISTER_TIMEOUT_S = 10.0
 GOODBYE_TIMEOUT_S = 2.0
-# The master's default for an application without a session (application_grace_s).
-FAREWELL_MAX_S = 30.0
+FAREWELL_MAX_S = BOUNDS.application_grace_s
+"""The master's default for an application without a session."""
 HEARTBEAT_MIN_S = 0.05
 LATE_S = 5.0
 """So much more than two tries to register need, and this process slept between them."""
