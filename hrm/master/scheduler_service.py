@@ -15,7 +15,7 @@ from hrm import rpc_server
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.state_changes import StateChanged
-from hrm.core.vocabulary.model import ApplicationId
+from hrm.core.vocabulary.model import Followed
 from hrm.errors import HrmError
 from hrm.master.interpreter import Interpreter, Outbox, drain
 from hrm.v1 import scheduler_pb2 as pb
@@ -64,7 +64,7 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
             await rpc_server.abort(context, error)
         log.info("scheduler subscribed", scheduler=name)
         try:
-            await context.write(pb.SchedulerMessage(subscribed=self._hello(session)))
+            await context.write(self._hello(session))
             await self._write(outbox, context)
         finally:
             del self._master.scheduler_outboxes[name, session]
@@ -75,16 +75,8 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
 
     async def Propose(self, request: pb.ProposeRequest, context: Any) -> pb.ProposeResponse:  # noqa: N802
         try:
-            proposal = state_wire.to_proposal(request)
-            problem = codec.to_text(request.problem, "problem")
             answer = await self._master.call(
-                lambda call_id: e.ClaimsProposed(
-                    now=self._master.now(),
-                    proposal=proposal,
-                    call_id=call_id,
-                    session=request.session,
-                    problem=problem,
-                )
+                lambda call_id: state_wire.to_claims(request, call_id, self._master.now())
             )
         except HrmError as error:
             await rpc_server.abort(context, error)
@@ -95,16 +87,8 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
         self, request: pb.AcquireLeaseRequest, context: Any
     ) -> pb.AcquireLeaseResponse:
         try:
-            application_id = ApplicationId(codec.to_name(request.application_id, "application_id"))
-            scheduler = codec.to_name(request.scheduler, "scheduler")
             answer = await self._master.call(
-                lambda call_id: e.LeaseRequested(
-                    now=self._master.now(),
-                    call_id=call_id,
-                    scheduler=scheduler,
-                    session=request.session,
-                    application_id=application_id,
-                )
+                lambda call_id: state_wire.to_lease_request(request, call_id, self._master.now())
             )
         except HrmError as error:
             await rpc_server.abort(context, error)
@@ -116,37 +100,23 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
     ) -> pb.ReleaseLeaseResponse:
         try:
             await self._master.call(
-                lambda call_id: e.LeaseReturned(
-                    now=self._master.now(),
-                    call_id=call_id,
-                    scheduler=request.scheduler,
-                    session=request.session,
-                    token=request.token,
-                )
+                lambda call_id: state_wire.to_lease_return(request, call_id, self._master.now())
             )
         except HrmError as error:
             await rpc_server.abort(context, error)
         return pb.ReleaseLeaseResponse()
 
-    def _hello(self, session: int) -> pb.Subscribed:
-        bounds = self._master.core.master_state.bounds
-        return pb.Subscribed(
-            session=session,
-            epoch=self._master.core.epoch,
-            epoch_id=self._master.core.master_state.epoch_id,
-            waiting_limit=bounds.waiting_limit,
-            wait_max_s=bounds.wait_max_s,
-            default_duration_s=bounds.default_duration_s,
-            retry_delay_s=bounds.retry_delay_s,
-            retry_delay_max_s=bounds.retry_delay_max_s,
-        )
+    def _hello(self, session: int) -> pb.SchedulerMessage:
+        core = self._master.core
+        followed = Followed(core.epoch, core.master_state.epoch_id)
+        return state_wire.subscribed(session, followed, core.master_state.bounds)
 
     async def _write(self, outbox: Outbox, context: _Subscription) -> None:
         """Send until the outbox is closed or the stream breaks, whichever is first."""
 
         async def send(message: Any) -> None:
             assert isinstance(message, StateChanged)
-            await context.write(pb.SchedulerMessage(change=state_wire.from_change(message)))
+            await context.write(state_wire.changed(message))
 
         writing = asyncio.create_task(drain(outbox, send))
         try:

@@ -28,7 +28,6 @@ from hrm.core.messages.claims import Proposal
 from hrm.core.messages.commands import LeaseGranted
 from hrm.core.scheduling.replica import Replica
 from hrm.core.scheduling.scheduler import Job, Scheduler
-from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import Followed, WorkloadClass
 from hrm.errors import (
     AlreadyExists,
@@ -143,10 +142,7 @@ class Session:
         followed: Followed = Followed(0),  # noqa: B008 - it is frozen
     ) -> Session:
         stub = scheduler_pb2_grpc.SharedStateServiceStub(channel)
-        request = pb.SubscribeRequest(
-            name=settings.name, followed_epoch=followed.epoch, followed_epoch_id=followed.epoch_id
-        )
-        stream = stub.Subscribe(request)
+        stream = stub.Subscribe(state_wire.subscription(settings.name, followed))
         try:
             first = await asyncio.wait_for(stream.read(), SUBSCRIBE_TIMEOUT_S)
         except TimeoutError:
@@ -155,13 +151,7 @@ class Session:
         if not isinstance(first, pb.SchedulerMessage) or not first.HasField("subscribed"):
             raise Unavailable(f"the master at {settings.master} ended the subscription")
         hello = first.subscribed
-        bounds = Bounds(
-            waiting_limit=hello.waiting_limit,
-            wait_max_s=hello.wait_max_s,
-            default_duration_s=hello.default_duration_s,
-            retry_delay_s=hello.retry_delay_s,
-            retry_delay_max_s=hello.retry_delay_max_s,
-        )
+        bounds = state_wire.to_bounds(hello)
         # Nobody numbers these processes; their names tell them apart.
         index = zlib.crc32(settings.name.encode()) % INDICES
         policy = policies.load(settings.placement_policy, index)
@@ -231,11 +221,7 @@ class Session:
 
     async def _acquire(self, job: Job) -> LeaseGranted | None:
         """The lease, once the state is as new as it; None where it is not to be had now."""
-        request = pb.AcquireLeaseRequest(
-            scheduler=self.scheduler.name,
-            session=self._number,
-            application_id=job.application_id,
-        )
+        request = state_wire.lease_request(self.scheduler.name, self._number, job.application_id)
         try:
             granted = await self._stub.AcquireLease(request, timeout=CALL_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
@@ -245,9 +231,7 @@ class Session:
         return state_wire.to_lease(granted)
 
     async def _give_back(self, token: int) -> None:
-        request = pb.ReleaseLeaseRequest(
-            scheduler=self.scheduler.name, session=self._number, token=token
-        )
+        request = state_wire.lease_return(self.scheduler.name, self._number, token)
         # Refused: its time was over. Lost: its time ends.
         with contextlib.suppress(grpc.aio.AioRpcError):
             await self._stub.ReleaseLease(request, timeout=CALL_TIMEOUT_S)

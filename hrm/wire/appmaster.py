@@ -18,8 +18,10 @@ from hrm.wire.enums import TO_CONTAINER_STATE, TO_END_CAUSE
 
 __all__ = [
     "attach",
+    "events",
     "heartbeat",
     "progress",
+    "registration",
     "seen",
     "targets",
     "update",
@@ -29,6 +31,14 @@ __all__ = [
 _INT32_MAX = 2**31 - 1
 _QUERIES_MAX = request_bounds.FIELDS["Progress.streaming_queries"].count
 _STAGES_MAX = request_bounds.FIELDS["Progress.stages"].count
+_INTRODUCED = (
+    *("name", "user", "tenant", "spark_version", "driver_host", "web_url"),
+    "submission_key",
+)
+_LAUNCH = (
+    *("driver_url", "spark_version", "environment", "java_options", "extra_class_path"),
+    "decommissions",
+)
 _CLASSES = {
     "": common_pb2.WORKLOAD_CLASS_UNSPECIFIED,
     "BATCH": common_pb2.WORKLOAD_CLASS_BATCH,
@@ -52,6 +62,42 @@ def seen(status: common_pb2.ContainerStatus) -> messages.ContainerSeen:
 def _end(message: common_pb2.ContainerEnd) -> ContainerEnd:
     cause = TO_END_CAUSE.get(message.cause, EndCause.LOST)
     return ContainerEnd(cause=cause, exit_code=message.exit_code, message=message.message)
+
+
+def events(
+    notice: application_pb2.ApplicationNotice, last_executor_number: int, now: float
+) -> list[messages.Event]:
+    """What the master says in a session; the last number is of the registration before it."""
+    match notice.WhichOneof("notice"):
+        case "attached":
+            return [
+                messages.SessionOpened(
+                    now=now,
+                    epoch=notice.attached.epoch,
+                    containers=tuple(map(seen, notice.attached.containers)),
+                    last_executor_number=last_executor_number,
+                )
+            ]
+        case "container":
+            return [messages.ContainerChanged(now=now, container=seen(notice.container))]
+        case "changed":
+            return [
+                messages.ContainerChanged(now=now, container=seen(status))
+                for status in notice.changed.containers
+            ]
+        case "refused":
+            refused = notice.refused
+            return [
+                messages.RequestsRefused(
+                    now=now,
+                    executor_ids=tuple(refused.executor_ids),
+                    profile=refused.resource_profile_id,
+                    message=refused.message,
+                )
+            ]
+        case "end":
+            return [messages.EndOrdered(now=now, message=notice.end.message)]
+    return []
 
 
 def targets(items: list[dict[str, Any]]) -> tuple[messages.ProfileTarget, ...]:
@@ -132,6 +178,33 @@ def _ask(ask: messages.ContainerAsk) -> application_pb2.ContainerRequest:
         gpus=target.gpus,
         hosts=ask.hosts,
         locality_wait_s=ask.locality_wait_s,
+    )
+
+
+def registration(
+    hello: Mapping[str, Any],
+    *,
+    application_id: str,
+    ownership_key: str,
+    submission_id: str,
+    submission_attempt: int,
+    submission_ownership_key: str,
+    followed: tuple[int, str],
+) -> application_pb2.RegisterApplicationRequest:
+    """``hello``: what the plugin introduces the driver with."""
+    launch = hello["launch"]
+    return application_pb2.RegisterApplicationRequest(
+        application_id=application_id,
+        declared_class=workload_class(hello["class"].upper()),
+        gang_min=hello.get("gang_min", 0),
+        submission_id=submission_id,
+        submission_attempt=submission_attempt,
+        ownership_key=ownership_key,
+        submission_ownership_key=submission_ownership_key,
+        followed_epoch=followed[0],
+        followed_epoch_id=followed[1],
+        launch=common_pb2.SparkLaunch(**{name: launch[name] for name in _LAUNCH}),
+        **{name: hello[name] for name in _INTRODUCED},
     )
 
 

@@ -22,6 +22,7 @@ from hrm.core.vocabulary.model import (
     ContainerRequest,
     ContainerSpec,
     ContainerStatus,
+    EndCause,
     Followed,
     Gpu,
     LaunchContext,
@@ -417,11 +418,15 @@ def from_shortcut(value: Shortcut) -> node.Shortcut:
     )
 
 
+def to_cause(number: int, field: str) -> EndCause:
+    if number not in TO_END_CAUSE:
+        raise InvalidRequest(f"{field} is {number}, which is no cause")
+    return TO_END_CAUSE[number]
+
+
 def to_end(message: common.ContainerEnd) -> ContainerEnd:
-    if message.cause not in TO_END_CAUSE:
-        raise InvalidRequest(f"end.cause is {message.cause}, which is no cause")
     return ContainerEnd(
-        cause=TO_END_CAUSE[message.cause],
+        cause=to_cause(message.cause, "end.cause"),
         exit_code=message.exit_code,
         message=to_text(message.message, "end.message"),
     )

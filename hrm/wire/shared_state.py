@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hrm.core.messages import events as e
 from hrm.core.messages.claims import Claim, Decision, Entry, Outcome, Proposal
 from hrm.core.messages.commands import ClaimsSettled, LeaseGranted
 from hrm.core.messages.state_changes import JobImage, StateChanged, UnitState
+from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.feasibility import DIMENSIONS, Vector
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
     ContainerRequest,
+    Followed,
     NodeName,
     ResourceUnitId,
     WorkloadClass,
@@ -25,12 +28,21 @@ from hrm.v1 import scheduler_pb2 as pb
 from hrm.wire import codec
 
 __all__ = [
+    "changed",
     "from_change",
     "from_lease",
     "from_outcomes",
     "from_proposal",
+    "lease_request",
+    "lease_return",
+    "subscribed",
+    "subscription",
+    "to_bounds",
     "to_change",
+    "to_claims",
     "to_lease",
+    "to_lease_request",
+    "to_lease_return",
     "to_outcomes",
     "to_proposal",
 ]
@@ -42,6 +54,78 @@ _DECISION = {
 }
 _TO_DECISION = {number: decision for decision, number in _DECISION.items()}
 _NOTHING: Vector = (0, 0, 0, 0)
+_TOLD_BOUNDS = (
+    *("waiting_limit", "wait_max_s", "default_duration_s"),
+    *("retry_delay_s", "retry_delay_max_s"),
+)
+"""Those that a scheduler in another process must have as its master has them."""
+
+
+def subscription(scheduler: str, followed: Followed) -> pb.SubscribeRequest:
+    return pb.SubscribeRequest(
+        name=scheduler, followed_epoch=followed.epoch, followed_epoch_id=followed.epoch_id
+    )
+
+
+def subscribed(session: int, followed: Followed, bounds: Bounds) -> pb.SchedulerMessage:
+    """The first message of a master. ``followed``: its own epoch."""
+    hello = pb.Subscribed(
+        session=session,
+        epoch=followed.epoch,
+        epoch_id=followed.epoch_id,
+        **{name: getattr(bounds, name) for name in _TOLD_BOUNDS},
+    )
+    return pb.SchedulerMessage(subscribed=hello)
+
+
+def to_bounds(message: pb.Subscribed) -> Bounds:
+    return Bounds(**{name: getattr(message, name) for name in _TOLD_BOUNDS})
+
+
+def changed(value: StateChanged) -> pb.SchedulerMessage:
+    return pb.SchedulerMessage(change=from_change(value))
+
+
+def lease_request(
+    scheduler: str, session: int, application_id: ApplicationId
+) -> pb.AcquireLeaseRequest:
+    return pb.AcquireLeaseRequest(
+        scheduler=scheduler, session=session, application_id=application_id
+    )
+
+
+def to_lease_request(message: pb.AcquireLeaseRequest, call_id: int, now: float) -> e.LeaseRequested:
+    return e.LeaseRequested(
+        now=now,
+        call_id=call_id,
+        scheduler=codec.to_name(message.scheduler, "scheduler"),
+        session=message.session,
+        application_id=ApplicationId(codec.to_name(message.application_id, "application_id")),
+    )
+
+
+def lease_return(scheduler: str, session: int, token: int) -> pb.ReleaseLeaseRequest:
+    return pb.ReleaseLeaseRequest(scheduler=scheduler, session=session, token=token)
+
+
+def to_lease_return(message: pb.ReleaseLeaseRequest, call_id: int, now: float) -> e.LeaseReturned:
+    return e.LeaseReturned(
+        now=now,
+        call_id=call_id,
+        scheduler=message.scheduler,
+        session=message.session,
+        token=message.token,
+    )
+
+
+def to_claims(message: pb.ProposeRequest, call_id: int, now: float) -> e.ClaimsProposed:
+    return e.ClaimsProposed(
+        now=now,
+        proposal=to_proposal(message),
+        call_id=call_id,
+        session=message.session,
+        problem=codec.to_text(message.problem, "problem"),
+    )
 
 
 def from_change(value: StateChanged) -> pb.StateChange:
