@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 DEFAULT_HOST = "127.0.0.1"
-DEFAULT_PORT = 7480  # hrm.config has it too, behind the import of pydantic
+DEFAULT_PORT = 7480
 
 
 def state_home() -> Path:

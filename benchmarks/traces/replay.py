@@ -36,7 +36,8 @@ from hrm.core.messages import events as e
 from hrm.core.messages.claims import Proposal
 from hrm.core.node.core import NodeCore
 from hrm.core.scheduling.scheduler import PlacementPolicy
-from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.bounds import SCHEDULERS, Bounds
+from hrm.core.vocabulary.ends import end_rule
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
@@ -104,7 +105,7 @@ class Setup:
     its time limits for nodes and its retries are replaced as said above."""
 
     policy: Callable[[int], PlacementPolicy]
-    schedulers: int = 2
+    schedulers: int = SCHEDULERS
     estimates: Estimates = Estimates.EXACT
     gpu_memory_mib: int = 16_384
     network_delay_s: float = 0.001
@@ -311,7 +312,7 @@ class _Replay:
         want = run.wants.pop(status.executor_id, None)
         if want is None:
             return
-        if status.end is not None and status.end.cause is not EndCause.EXITED:
+        if status.end is not None and not end_rule(status.end).by_itself:
             self.restarts += want.started
             self._request(run, [want])
             return

@@ -44,7 +44,6 @@ from hrm.agent.gpu.sockets import GpuSockets
 from hrm.agent.housekeeping import Housekeeping
 from hrm.agent.link import Link
 from hrm.agent.machine import Machine, describe, ending, keep_binding
-from hrm.agent.orders import to_event
 from hrm.agent.parts import CommandOf, shuffle_service, spark_commands
 from hrm.agent.reports import Reports
 from hrm.agent.server import serve
@@ -65,10 +64,9 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.errors import HrmError, InvalidConfig
 from hrm.pipelines.agent.runtime import PipelineRuntime
-from hrm.text import shortened
 from hrm.tls_server import server_tls
 from hrm.v1 import node_pb2
-from hrm.wire import codec
+from hrm.wire import nodes as node_wire
 
 __all__ = ["READY_FILE", "Agent", "run"]
 
@@ -335,20 +333,14 @@ class Agent:
                     self._processes.stop(command, spec)
                 case c.ReportContainer():
                     status = self._reports.status(command.status)
-                    self._link.send(node_pb2.NodeMessage(container=status))
+                    self._link.send(node_wire.from_container(status))
                 case c.AnswerRebinding():
-                    answer = node_pb2.RebindingAnswer(
-                        request_id=command.request_id,
-                        accepted=command.accepted,
-                        message=shortened(command.message, codec.TEXT_LENGTH_MAX),
-                    )
-                    self._link.send(node_pb2.NodeMessage(rebinding=answer))
+                    self._link.send(node_wire.from_rebinding(command))
                     _log.info("asked for another binding", answer=command.message)
                 case c.RegisterAgain():
                     self._register_again(command)
                 case c.SendHeartbeat():
-                    heartbeat = self._reports.heartbeat(command)
-                    self._link.send(node_pb2.NodeMessage(heartbeat=heartbeat))
+                    self._link.send(self._reports.heartbeat(command))
 
     def _register_again(self, command: c.RegisterAgain) -> None:
         """The units have changed; after all that is to be said now, the master hears of it."""
@@ -430,7 +422,7 @@ class Agent:
         kind = message.WhichOneof("message")
         if kind == "assign" and self._ending.is_set():
             return
-        event = to_event(message, time.time())
+        event = node_wire.to_event(message, time.time())
         if isinstance(event, e.AssignReceived):
             self._containers.work_dir(event.spec.container_id)  # refuses an id that can name none
         elif isinstance(event, e.EndsAcknowledged) and event.epoch >= self._core.epoch:

@@ -36,6 +36,7 @@ from hrm.errors import (
     Unavailable,
 )
 from hrm.v1 import node_pb2, node_pb2_grpc
+from hrm.wire import nodes as node_wire
 
 __all__ = ["Link"]
 
@@ -137,9 +138,8 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
         return node_pb2_grpc.NodeServiceStub(channel).Connect(said)
 
     def _registration(self) -> node_pb2.NodeMessage:
-        register = self._register()
-        register.followed_epoch, register.followed_epoch_id = self._epoch, self._epoch_id
-        return self._numbered(node_pb2.NodeMessage(register=register))
+        message = node_wire.registering(self._register(), self._epoch, self._epoch_id)
+        return self._numbered(message)
 
     def _registered(self, message: node_pb2.MasterMessage) -> float:
         if message.WhichOneof("message") != "registered":

@@ -17,8 +17,8 @@ from hrm.config import AgentSettings
 from hrm.core.messages import commands as c
 from hrm.core.node.core import NodeCore
 from hrm.core.vocabulary.model import ContainerStatus
-from hrm.v1 import common_pb2, node_pb2
-from hrm.wire import codec
+from hrm.v1 import node_pb2
+from hrm.wire import nodes as node_wire
 
 __all__ = ["Reports"]
 
@@ -50,15 +50,15 @@ class Reports:
 
     def registration(self) -> node_pb2.RegisterNode:
         machine, settings = self._machine, self._settings
-        return node_pb2.RegisterNode(
+        return node_wire.from_registration(
+            self._core.offers,
+            [self.status(status) for status in self._core.statuses()],
             name=machine.name,
             identity=machine.identity,
             ownership_key=machine.ownership_key,
             incarnation=machine.incarnation,
             host=settings.host,
             endpoint=self.endpoint,
-            resource_units=[codec.from_unit(unit) for unit in self._core.offers],
-            containers=[self.status(status) for status in self._core.statuses()],
             isolation=machine.isolation.driver.name,
             spark_versions=self._spark_versions,
             platform=settings.platform,
@@ -69,15 +69,15 @@ class Reports:
     def _closed(self) -> str:
         return f"closed: no container starts here: {self._core.closed}" if self._core.closed else ""
 
-    def heartbeat(self, command: c.SendHeartbeat) -> node_pb2.NodeHeartbeat:
+    def heartbeat(self, command: c.SendHeartbeat) -> node_pb2.NodeMessage:
         shortcuts = self._shortcuts.report() if self._shortcuts is not None else ()
-        return node_pb2.NodeHeartbeat(
-            usage=codec.from_usage(self.sample.node) if self.sample else None,
-            containers=[self.status(status) for status in command.statuses],
-            shortcuts=[codec.from_shortcut(shortcut) for shortcut in shortcuts],
+        return node_wire.from_heartbeat(
+            self.sample.node if self.sample else None,
+            [self.status(status) for status in command.statuses],
+            shortcuts,
         )
 
-    def status(self, status: ContainerStatus) -> common_pb2.ContainerStatus:
+    def status(self, status: ContainerStatus) -> ContainerStatus:
         """Of one container, with what the core does not know; of one that never ran there is no
         more."""
         if status.started_at_s != 0.0:
@@ -88,4 +88,4 @@ class Reports:
                 stderr_url=self._logs.page(status.container_id, "stderr"),
                 usage=used,
             )
-        return codec.from_status(status)
+        return status

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from hrm import clear_text
+from hrm.address import DEFAULT_HOST
 from hrm.config.sources import (
     DEFAULT_PORT,
     AllowClearText,
@@ -27,8 +28,12 @@ from hrm.config.sources import (
     label,
     token_file,
 )
+from hrm.core.vocabulary.bounds import BOUNDS, PREEMPTION_GRACE_S, AutoBindingRules
+from hrm.core.vocabulary.partitioning import Binding
 
 __all__ = ["ROOT_LIKE_GROUPS", "AgentSettings", "DeclaredGpu"]
+
+_BINDING, _RULES = Binding(), AutoBindingRules()
 
 ROOT_LIKE_GROUPS = (
     *("root", "sudo", "wheel", "admin"),  # may become root
@@ -59,10 +64,10 @@ class AgentSettings(Settings):
     model_config = SettingsConfigDict(env_prefix="HRM_AGENT_", extra="forbid")
     table: ClassVar[str] = "agent"
 
-    master: MasterAddress = f"127.0.0.1:{DEFAULT_PORT}"
+    master: MasterAddress = f"{DEFAULT_HOST}:{DEFAULT_PORT}"
     name: str = Field(default="", description="name of this node; empty: the host's name")
     host: ListenHost = Field(
-        default="127.0.0.1", description="address that executors bind and others reach"
+        default=DEFAULT_HOST, description="address that executors bind and others reach"
     )
     port: int = Field(default=0, ge=0, le=65535, description="port for logs (gRPC); 0: any free")
     log_port: int = Field(
@@ -94,18 +99,27 @@ class AgentSettings(Settings):
         description="how cores stand by GPUs: one pool, some for each GPU, or all divided",
     )
     gpu_bound_cores: int = Field(
-        default=1, ge=1, le=4096, description="cores of each GPU where the binding is partial"
+        default=_BINDING.bound_cores,
+        ge=1,
+        le=4096,
+        description="cores of each GPU where the binding is partial",
     )
     cpu_reserve_cores: int = Field(
-        default=1, ge=0, le=4096, description="cores kept without a GPU where it is partial"
+        default=_BINDING.reserve_cores,
+        ge=0,
+        le=4096,
+        description="cores kept without a GPU where it is partial",
     )
     gpu_host_memory_mib: int = Field(
-        default=0,
+        default=_BINDING.gpu_host_memory_mib,
         ge=0,
         description="memory beside each GPU where cores are bound; 0: in proportion to the cores",
     )
     gpu_limit: int | None = Field(
-        default=None, ge=0, le=1024, description="how many of its GPUs to offer; empty: all"
+        default=_BINDING.gpu_limit,
+        ge=0,
+        le=1024,
+        description="how many of its GPUs to offer; empty: all",
     )
     auto_binding: bool = Field(
         default=False,
@@ -113,36 +127,39 @@ class AgentSettings(Settings):
         "those that they leave idle are given back",
     )
     auto_binding_window: int = Field(
-        default=30,
+        default=_RULES.window,
         ge=2,
         le=3600,
         description="measurements in a row, one each usage_interval_s, that such a change needs",
     )
     auto_binding_busy_percent: float = Field(
-        default=90.0, gt=0, le=100, description="use of a GPU's cores above which it gets one more"
+        default=_RULES.busy_percent,
+        gt=0,
+        le=100,
+        description="use of a GPU's cores above which it gets one more",
     )
     auto_binding_idle_percent: float = Field(
-        default=50.0,
+        default=_RULES.idle_percent,
         ge=0,
         lt=100,
         description="use of what would be left of a GPU's cores below which it loses one that "
         "others wait for; less than auto_binding_busy_percent",
     )
     auto_binding_cores_min: int = Field(
-        default=1,
+        default=_RULES.cores_min,
         ge=1,
         le=4096,
         description="cores that stay bound to each GPU: those of the largest executor to come",
     )
     auto_binding_pause_s: float = Field(
-        default=300.0,
+        default=_RULES.pause_s,
         gt=0,
         le=86_400,
         description="least time between two changes; doubles, up to 16 times, while units do not "
         "become free in time",
     )
     auto_binding_drain_s: float = Field(
-        default=30.0,
+        default=_RULES.drain_s,
         ge=0,
         le=86_400,
         description="longest time that units take no new containers for a change; 0: change only "
@@ -324,7 +341,9 @@ class AgentSettings(Settings):
     usage_interval_s: float = Field(
         default=1.0, gt=0, le=60, description="how often containers are measured"
     )
-    stop_grace_s: float = Field(default=5.0, ge=0, description="between SIGTERM and SIGKILL")
+    stop_grace_s: float = Field(
+        default=BOUNDS.stop_grace_s, ge=0, description="between SIGTERM and SIGKILL"
+    )
     keep_containers: bool = Field(
         default=False,
         description="SIGTERM ends the agent alone and leaves its containers to the next agent on "
@@ -334,7 +353,7 @@ class AgentSettings(Settings):
         default=True, description="batch executors make way for stream executors that wait"
     )
     preemption_grace_s: float = Field(
-        default=15.0,
+        default=PREEMPTION_GRACE_S,
         ge=0,
         le=3600,
         description="time an executor that makes way has to finish tasks and move its blocks",

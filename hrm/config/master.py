@@ -9,7 +9,9 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from hrm import clear_text
+from hrm.address import DEFAULT_HOST
 from hrm.config.sources import (
+    DEFAULT_POLICY,
     DEFAULT_PORT,
     AllowClearText,
     ConnectionsMax,
@@ -24,8 +26,12 @@ from hrm.config.sources import (
     hrm_home,
     token_file,
 )
+from hrm.core.messages.submissions import SubmissionBounds
+from hrm.core.vocabulary.bounds import BOUNDS, SCHEDULERS
 
 __all__ = ["MasterSettings"]
+
+_SUBMISSIONS = SubmissionBounds()
 
 
 class MasterSettings(Settings):
@@ -34,7 +40,7 @@ class MasterSettings(Settings):
     model_config = SettingsConfigDict(env_prefix="HRM_MASTER_", extra="forbid")
     table: ClassVar[str] = "master"
 
-    host: ListenHost = Field(default="127.0.0.1", description="address to listen on")
+    host: ListenHost = Field(default=DEFAULT_HOST, description="address to listen on")
     port: int = Field(
         default=DEFAULT_PORT, ge=0, le=65535, description="port to listen on; 0: any free"
     )
@@ -49,97 +55,110 @@ class MasterSettings(Settings):
     connections_max: ConnectionsMax = 16_384
     streams_max: StreamsMax = 64
     schedulers: int = Field(
-        default=2, ge=1, le=256, description="parallel schedulers in the master"
+        default=SCHEDULERS, ge=1, le=256, description="parallel schedulers in the master"
     )
-    placement_policy: PlacementPolicy = "min-wait"
+    placement_policy: PlacementPolicy = DEFAULT_POLICY
 
     heartbeat_interval_s: float = Field(
-        default=1.0, gt=0, le=60, description="how often agents and AppMasters say that they live"
+        default=BOUNDS.heartbeat_interval_s,
+        gt=0,
+        le=60,
+        description="how often agents and AppMasters say that they live",
     )
     node_timeout_s: float = Field(
-        default=15.0, gt=0, description="silence after which a node is lost"
+        default=BOUNDS.node_timeout_s, gt=0, description="silence after which a node is lost"
     )
     application_grace_s: float = Field(
-        default=30.0,
+        default=BOUNDS.application_grace_s,
         gt=0,
         description="time an AppMaster has to come back before its application fails",
     )
     node_failures: int = Field(
-        default=2,
+        default=BOUNDS.node_failures,
         ge=0,
         le=1_000,
         description="containers of an application that fail quickly on a node before it is "
         "excluded for that application; 0: no node is ever excluded",
     )
     node_failure_run_s: float = Field(
-        default=60.0,
+        default=BOUNDS.node_failure_run_s,
         gt=0,
         le=3600,
         description="a container that ends badly before it has run this long fails quickly",
     )
     node_failure_window_s: float = Field(
-        default=600.0, gt=0, le=86_400, description="such a failure older than this is forgotten"
+        default=BOUNDS.node_failure_window_s,
+        gt=0,
+        le=86_400,
+        description="such a failure older than this is forgotten",
     )
     node_failing_applications: int = Field(
-        default=3,
+        default=BOUNDS.node_failing_applications,
         ge=1,
         le=1_000,
         description="applications for which a node is excluded before it is for all",
     )
     node_exclusion_s: float = Field(
-        default=60.0,
+        default=BOUNDS.node_exclusion_s,
         gt=0,
         le=86_400,
         description="first time that a node is excluded; doubles while it goes on failing",
     )
     node_exclusion_max_s: float = Field(
-        default=1800.0, gt=0, le=86_400, description="longest time that a node is excluded"
+        default=BOUNDS.node_exclusion_max_s,
+        gt=0,
+        le=86_400,
+        description="longest time that a node is excluded",
     )
     lease_timeout_s: float = Field(
-        default=2.0, gt=0, description="longest hold of the stream lease"
+        default=BOUNDS.lease_timeout_s, gt=0, description="longest hold of the stream lease"
     )
     lease_scope: Literal["global", "candidates"] = Field(
-        default="global",
+        default=BOUNDS.lease_scope,
         description="what a stream's lease locks: every resource unit, or those with room for it "
         "(where they do not suffice, those that are large enough); batch passes at the others",
     )
     scheduler_timeout_s: float = Field(
-        default=15.0,
+        default=BOUNDS.scheduler_timeout_s,
         gt=0,
         description="silence after which an `hrm scheduler` with jobs loses them to another one",
     )
     retry_delay_s: float = Field(
-        default=0.05, gt=0, description="first back-off of a scheduler's retry"
+        default=BOUNDS.retry_delay_s, gt=0, description="first back-off of a scheduler's retry"
     )
     retry_delay_max_s: float = Field(
-        default=2.0, gt=0, description="longest back-off of that retry"
+        default=BOUNDS.retry_delay_max_s, gt=0, description="longest back-off of that retry"
     )
     default_duration_s: float = Field(
-        default=60.0, gt=0, description="run time assumed of a new container"
+        default=BOUNDS.default_duration_s, gt=0, description="run time assumed of a new container"
     )
     wait_max_s: float = Field(
-        default=600.0, gt=0, description="longest estimated wait at a resource unit"
+        default=BOUNDS.wait_max_s, gt=0, description="longest estimated wait at a resource unit"
     )
     waiting_limit: int = Field(
-        default=64, ge=0, description="containers that may wait at a resource unit"
+        default=BOUNDS.waiting_limit,
+        ge=0,
+        description="containers that may wait at a resource unit",
     )
     waiting_bound: Literal["limit", "feedback"] = Field(
-        default="limit",
+        default=BOUNDS.waiting_bound,
         description="how many may wait at a unit: limit: up to waiting_limit; feedback: only what "
         "it finishes between two heartbeats, by its own record, and up to waiting_limit",
     )
-    applications_limit: int = Field(default=10_000, ge=1, description="live applications")
+    applications_limit: int = Field(
+        default=BOUNDS.applications_limit, ge=1, description="live applications"
+    )
     applications_per_user: int = Field(
-        default=10_000, ge=1, description="live applications of one user"
+        default=BOUNDS.applications_per_user, ge=1, description="live applications of one user"
     )
     launches_held_mib: int = Field(
-        default=1_024,
+        default=BOUNDS.launches_held_mib,
         ge=1,
         description="environments, options and drivers' documents of live applications together",
     )
-    nodes_limit: int = Field(default=20_000, ge=1, description="nodes in service")
+    nodes_limit: int = Field(default=BOUNDS.nodes_limit, ge=1, description="nodes in service")
     containers_limit: int = Field(
-        default=100_000, ge=1, description="live containers of one application"
+        default=BOUNDS.containers_limit, ge=1, description="live containers of one application"
     )
     streams_per_peer: int = Field(
         default=50_000,
@@ -160,51 +179,61 @@ class MasterSettings(Settings):
     )
     event_followers_per_peer: int = Field(default=64, ge=1, description="of one address")
     ended_applications_kept: int = Field(
-        default=1_000, ge=0, description="ended applications that `hrm apps --all` still knows"
+        default=BOUNDS.ended_applications_kept,
+        ge=0,
+        description="ended applications that `hrm apps --all` still knows",
     )
     ended_applications_mib: int = Field(
-        default=256,
+        default=BOUNDS.ended_applications_mib,
         ge=1,
         description="memory for them, estimated; the oldest are forgotten where it is not enough",
     )
     run_times_kept: int = Field(
-        default=10_000,
+        default=BOUNDS.run_times_kept,
         ge=0,
         description="mean run times kept for recurring applications, one for each application "
         "name, user and resource profile",
     )
 
     submissions_limit: int = Field(
-        default=1_000, ge=1, description="live submissions (cluster deploy mode)"
+        default=_SUBMISSIONS.submissions_limit,
+        ge=1,
+        description="live submissions (cluster deploy mode)",
     )
     ended_submissions_kept: int = Field(
-        default=1_000, ge=0, description="ended submissions that `hrm submissions --all` knows"
+        default=_SUBMISSIONS.ended_submissions_kept,
+        ge=0,
+        description="ended submissions that `hrm submissions --all` knows",
     )
     driver_lease_s: float = Field(
-        default=60.0,
+        default=_SUBMISSIONS.driver_lease_s,
         ge=2,
         le=86_400,
         description="how long a supervised driver runs on while no master can be reached; where "
         "its node is lost, no other is started before this has passed",
     )
     driver_restart_delay_s: float = Field(
-        default=1.0,
+        default=_SUBMISSIONS.driver_restart_delay_s,
         gt=0,
         description="wait before a supervised driver starts again; doubles with each restart "
         "within driver_restart_window_s",
     )
-    driver_restart_delay_max_s: float = Field(default=60.0, gt=0, description="longest such wait")
+    driver_restart_delay_max_s: float = Field(
+        default=_SUBMISSIONS.driver_restart_delay_max_s, gt=0, description="longest such wait"
+    )
     driver_restarts_max: int = Field(
-        default=10,
+        default=_SUBMISSIONS.driver_restarts_max,
         ge=0,
         le=1_000,
         description="restarts of a supervised driver within driver_restart_window_s",
     )
     driver_restart_window_s: float = Field(
-        default=3_600.0, gt=0, description="age at which a restart is forgotten"
+        default=_SUBMISSIONS.driver_restart_window_s,
+        gt=0,
+        description="age at which a restart is forgotten",
     )
     driver_launches_max: int = Field(
-        default=3,
+        default=_SUBMISSIONS.driver_launches_max,
         ge=1,
         le=100,
         description="containers that a node began to start and in which no driver came to run",
@@ -237,7 +266,10 @@ class MasterSettings(Settings):
         default=10_000, ge=1, description="pipeline tasks that may wait for a node"
     )
     pipeline_attempts: int = Field(
-        default=3, ge=1, le=100, description="nodes that a pipeline task may lose before it fails"
+        default=3,
+        ge=1,
+        le=100,
+        description="nodes that a pipeline task may lose before it fails",
     )
     pipeline_payload_mib: int = Field(
         default=32, ge=1, le=60, description="largest input of a pipeline task"
@@ -246,5 +278,7 @@ class MasterSettings(Settings):
         default=4096, ge=1, description="disk for inputs and results of pipeline tasks"
     )
     pipeline_ended_kept: int = Field(
-        default=1_000, ge=0, description="ended pipeline tasks whose results are kept"
+        default=1_000,
+        ge=0,
+        description="ended pipeline tasks whose results are kept",
     )

@@ -10,7 +10,9 @@ from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from hrm import clear_text
+from hrm.address import DEFAULT_HOST
 from hrm.config.sources import (
+    DEFAULT_POLICY,
     DEFAULT_PORT,
     AllowClearText,
     MasterAddress,
@@ -32,7 +34,7 @@ class SchedulerSettings(Settings):
     model_config = SettingsConfigDict(env_prefix="HRM_SCHEDULER_", extra="forbid")
     table: ClassVar[str] = "scheduler"
 
-    master: MasterAddress = f"127.0.0.1:{DEFAULT_PORT}"
+    master: MasterAddress = f"{DEFAULT_HOST}:{DEFAULT_PORT}"
     name: str = Field(
         default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}",
         description="name of this scheduler, of no other one; default: host and process",
@@ -40,7 +42,7 @@ class SchedulerSettings(Settings):
     token_file: TokenFile = Field(default_factory=token_file)
     tls_ca: TlsCa = None
     allow_clear_text: AllowClearText = Field(default_factory=clear_text.allowed)
-    placement_policy: PlacementPolicy = "min-wait"
+    placement_policy: PlacementPolicy = DEFAULT_POLICY
     reconnect_delay_max_s: ReconnectDelay = 5.0
 
     _name_is_a_label = field_validator("name")(label)

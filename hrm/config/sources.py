@@ -20,9 +20,11 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import AfterValidator, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
+from hrm.address import DEFAULT_PORT
 from hrm.errors import InvalidConfig
 
 __all__ = [
+    "DEFAULT_POLICY",
     "DEFAULT_PORT",
     "AllowClearText",
     "ConnectionsMax",
@@ -43,7 +45,8 @@ __all__ = [
     "token_file",
 ]
 
-DEFAULT_PORT = 7480
+DEFAULT_POLICY = "min-wait"
+"""Of placement, in the master and in schedulers of their own."""
 
 
 def _checked_host(host: str) -> str:

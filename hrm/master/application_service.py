@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -12,16 +12,15 @@ import grpc
 import grpc.aio
 import structlog
 
-from hrm import ownership, rpc_server
+from hrm import rpc_server
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
-from hrm.core.messages.state_changes import StateChanged
-from hrm.core.vocabulary.model import ApplicationId, WorkloadClass
+from hrm.core.vocabulary.model import ApplicationId
 from hrm.errors import HrmError, InvalidRequest, Unavailable
 from hrm.master.interpreter import Interpreter, Outbox
 from hrm.v1 import application_pb2 as pb
 from hrm.v1 import application_pb2_grpc
-from hrm.wire import codec
+from hrm.wire import applications as app_wire
 
 __all__ = ["ApplicationService"]
 
@@ -66,7 +65,9 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
                     request.submission_attempt,
                     request.submission_ownership_key,
                 )
-            answer = await self._master.call(lambda call_id: self._registration(request, call_id))
+            answer = await self._master.call(
+                lambda call_id: app_wire.to_registration(request, call_id, self._master.now())
+            )
         except HrmError as error:
             await rpc_server.abort(context, error)
         assert isinstance(answer, c.ApplicationAdmitted)
@@ -75,14 +76,7 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
                 request.submission_id, request.submission_attempt, answer.application_id
             )
         log.info("application registered", application=answer.application_id, name=request.name)
-        return pb.RegisterApplicationResponse(
-            application_id=answer.application_id,
-            epoch=answer.epoch,
-            containers=[codec.from_status(x) for x in answer.containers],
-            heartbeat_interval_s=self._heartbeat_interval_s,
-            last_executor_number=answer.last_executor_number,
-            epoch_id=answer.epoch_id,
-        )
+        return app_wire.from_admitted(answer, self._heartbeat_interval_s)
 
     async def Session(self, requests: Any, context: _Session) -> None:  # noqa: N802
         """One AppMaster's session, from its attachment to its end."""
@@ -93,9 +87,7 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
         except HrmError as error:
             await rpc_server.abort(context, error)
         application_id = admitted.application_id
-        hello = pb.AttachedApplication(
-            epoch=admitted.epoch, containers=[codec.from_status(x) for x in admitted.containers]
-        )
+        hello = app_wire.attached(admitted)
         reading = asyncio.create_task(self._read(requests, application_id))
         writing = asyncio.create_task(_write(outbox, hello, context))
         try:
@@ -109,31 +101,6 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
                 task.cancel()
             await asyncio.gather(reading, writing, return_exceptions=True)
 
-    def _registration(
-        self, request: pb.RegisterApplicationRequest, call_id: int
-    ) -> e.ApplicationRegistered:
-        if request.application_id:
-            codec.to_name(request.application_id, "application_id")
-        return e.ApplicationRegistered(
-            now=self._master.now(),
-            call_id=call_id,
-            application_id=ApplicationId(request.application_id),
-            submission_key=codec.to_name(request.submission_key, "submission_key"),
-            name=codec.to_text(request.name, "name"),
-            user=codec.to_text(request.user, "user"),
-            tenant=codec.to_text(request.tenant, "tenant"),
-            spark_version=codec.to_text(request.spark_version, "spark_version"),
-            driver_host=codec.to_text(request.driver_host, "driver_host"),
-            web_url=codec.to_text(request.web_url, "web_url"),
-            declared_class=codec.to_class(request.declared_class, "declared_class"),
-            launch=codec.to_launch(request.launch),
-            gang_min=codec.to_gang_min(request.gang_min),
-            submission_id=codec.to_text(request.submission_id, "submission_id"),
-            submission_attempt=request.submission_attempt,
-            owner=ownership.owner_of(request.ownership_key),
-            followed=codec.to_followed(request),
-        )
-
     async def _attach(self, requests: Any, session: int, outbox: Outbox) -> c.ApplicationAdmitted:
         try:
             first = await asyncio.wait_for(anext(aiter(requests)), FIRST_MESSAGE_TIMEOUT_S)
@@ -142,18 +109,8 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
         except TimeoutError:  # or this process slept, and has not read it yet
             limit = f"{FIRST_MESSAGE_TIMEOUT_S:.0f} s"
             raise Unavailable(f"no `attach` came within {limit}; register again") from None
-        if first.WhichOneof("update") != "attach":
-            raise InvalidRequest("the first message of a session must be `attach`")
-        name = codec.to_name(first.attach.application_id, "application_id")
-        application_id = ApplicationId(name)
-        attached = e.ApplicationAttached(
-            now=self._master.now(),
-            call_id=0,
-            application_id=application_id,
-            session=session,
-            epoch=first.attach.epoch,
-            owner=ownership.owner_of(first.attach.ownership_key),
-        )
+        attached = app_wire.to_attachment(first, session, self._master.now())
+        application_id = attached.application_id
         refusal = self._master.core.applications.attach_refusal(attached)
         if refusal is not None:
             raise refusal
@@ -186,108 +143,22 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
 
     async def _read(self, requests: Any, application_id: ApplicationId) -> None:
         async for update in requests:
-            event = self._event(update, application_id)
+            event = app_wire.to_event(update, application_id, self._master.now())
             if event is not None:
                 self._master.submit(event)
 
-    def _event(
-        self, update: pb.ApplicationUpdate, application_id: ApplicationId
-    ) -> e.MasterEvent | None:
-        now = self._master.now()
-        match update.WhichOneof("update"):
-            case "request":
-                requests = tuple(
-                    codec.to_request(
-                        x.executor_id,
-                        x.resource_profile_id,
-                        x.resources,
-                        x.heap_mib,
-                        x.expected_duration_s,
-                        x.gpus,
-                        x.hosts,
-                        x.locality_wait_s,
-                    )
-                    for x in update.request.containers
-                )
-                return e.ContainersRequested(
-                    now=now,
-                    application_id=application_id,
-                    requests=requests,
-                    again=update.request.again if update.request.HasField("again") else None,
-                )
-            case "release":
-                return e.ContainersReleased(
-                    now=now,
-                    application_id=application_id,
-                    executor_ids=tuple(
-                        codec.to_name(x, "executor_ids") for x in update.release.executor_ids
-                    ),
-                    reason=codec.to_text(update.release.reason, "reason"),
-                )
-            case "progress":
-                return e.ProgressReported(
-                    now=now,
-                    application_id=application_id,
-                    progress=codec.to_progress(update.progress),
-                )
-            case "class_changed":
-                change = update.class_changed
-                observed = codec.to_class(change.workload_class, "workload_class")
-                return e.WorkloadClassObserved(
-                    now=now,
-                    application_id=application_id,
-                    workload_class=observed or WorkloadClass.BATCH,
-                    evidence=codec.to_text(change.evidence, "evidence"),
-                )
-            case "finished":
-                state = codec.to_application_state(update.finished.state, "state")
-                if not state.ended:
-                    raise InvalidRequest(f"an application cannot finish as {state.value}")
-                return e.ApplicationFinished(
-                    now=now,
-                    application_id=application_id,
-                    state=state,
-                    message=codec.to_text(update.finished.message, "message"),
-                )
-            case "heartbeat":
-                return None
-            case kind:
-                raise InvalidRequest(f"an attached application may not send {kind or 'nothing'}")
 
-
-async def _write(outbox: Outbox, hello: pb.AttachedApplication, context: _Session) -> None:
-    await context.write(pb.ApplicationNotice(attached=hello))
+async def _write(outbox: Outbox, hello: pb.ApplicationNotice, context: _Session) -> None:
+    await context.write(hello)
     while notices := await outbox.take():
         for kind, some in itertools.groupby(notices, key=type):
             run = list(some)
             if kind is c.ContainerChanged and len(run) > 1:
+                statuses = [x.status for x in run if isinstance(x, c.ContainerChanged)]
                 for first in range(0, len(run), STATUSES_MAX):
-                    await context.write(_changes(run[first : first + STATUSES_MAX]))
+                    some_of_them = statuses[first : first + STATUSES_MAX]
+                    await context.write(app_wire.from_changes(some_of_them))
                 continue
             for notice in run:
-                await context.write(_message(notice))
-
-
-def _changes(notices: Sequence[Any]) -> pb.ApplicationNotice:
-    """Many notices of containers as one message: most of what a message costs is its journey."""
-    statuses = [codec.from_status(notice.status) for notice in notices]
-    return pb.ApplicationNotice(changed=pb.ContainersChanged(containers=statuses))
-
-
-def _message(notice: c.NodeMessage | c.Notice | StateChanged) -> pb.ApplicationNotice:
-    match notice:
-        case c.ContainerChanged():
-            return pb.ApplicationNotice(container=codec.from_status(notice.status))
-        case c.RequestRefused():
-            refused = pb.RequestRefused(
-                executor_ids=notice.executor_ids,
-                resource_profile_id=notice.resource_profile_id,
-                message=notice.message,
-            )
-            return pb.ApplicationNotice(refused=refused)
-        case c.EndApplication():
-            end = pb.EndApplication(
-                state=codec.APPLICATION_STATE[notice.state], message=notice.message
-            )
-            return pb.ApplicationNotice(end=end)
-    raise AssertionError(f"{type(notice).__name__} is not for applications")
+                assert isinstance(notice, c.Notice)
+                await context.write(app_wire.from_notice(notice))

@@ -10,24 +10,21 @@ import grpc
 import grpc.aio
 import structlog
 
-from hrm import ownership, request_bounds, rpc_server
+from hrm import rpc_server
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
-from hrm.core.messages.state_changes import StateChanged
-from hrm.core.vocabulary.model import NodeName, ResourceUnit
+from hrm.core.vocabulary.model import NodeName
 from hrm.errors import HrmError, InvalidRequest, Unavailable
 from hrm.master.interpreter import Interpreter, Outbox, drain
 from hrm.v1 import node_pb2 as pb
 from hrm.v1 import node_pb2_grpc
-from hrm.wire import codec
+from hrm.wire import nodes as node_wire
 
 __all__ = ["NodeService"]
 
 FIRST_MESSAGE_TIMEOUT_S = 10.0
 
 log = structlog.get_logger("master.nodes")
-
-_REMARKS_MAX = 20
 
 _Context: TypeAlias = grpc.aio.ServicerContext[pb.NodeMessage, pb.MasterMessage]
 
@@ -79,9 +76,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             # Or this process slept, and has not read it yet: that is no fault of the agent's.
             limit = f"{FIRST_MESSAGE_TIMEOUT_S:.0f} s"
             raise Unavailable(f"no registration came within {limit}; register again") from None
-        if first.WhichOneof("message") != "register":
-            raise InvalidRequest("the first message of a node must be `register`")
-        event = self._registration(first)
+        event = node_wire.to_registration(first, self._master.now())
         refusal = self._master.core.nodes.refusal(event)
         if refusal is not None:
             raise refusal
@@ -105,143 +100,24 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             previous.close()
         return event.node, event.incarnation, outbox
 
-    def _registration(self, message: pb.NodeMessage) -> e.NodeRegistered:
-        register = message.register
-        name = NodeName(codec.to_name(register.name, "name"))
-        return e.NodeRegistered(
-            now=self._master.now(),
-            call_id=0,
-            node=name,
-            identity=codec.to_name(register.identity, "identity"),
-            incarnation=codec.to_name(register.incarnation, "incarnation"),
-            sequence=message.sequence,
-            host=codec.to_text(register.host, "host"),
-            endpoint=codec.to_text(register.endpoint, "endpoint"),
-            units=_units(name, register.resource_units),
-            containers=tuple(codec.to_status(x) for x in register.containers),
-            isolation=codec.to_text(register.isolation, "isolation"),
-            spark_versions=tuple(
-                codec.to_text(x, "spark_versions") for x in register.spark_versions
-            ),
-            platform=codec.to_text(register.platform, "platform"),
-            remarks=tuple(codec.to_text(x, "remarks") for x in register.remarks[:_REMARKS_MAX]),
-            owner=ownership.owner_of(register.ownership_key),
-            followed=codec.to_followed(register),
-        )
-
     async def _read(self, requests: Any, name: NodeName, incarnation: str) -> None:
         async for message in requests:
             await self._master.throttle.of_report()
             now = self._master.now()
-            kind = message.WhichOneof("message")
-            if kind == "heartbeat":
-                self._master.submit(
-                    e.NodeReported(
-                        now=now,
-                        node=name,
-                        incarnation=incarnation,
-                        sequence=message.sequence,
-                        containers=tuple(codec.to_status(x) for x in message.heartbeat.containers),
-                        usage=codec.to_usage(message.heartbeat.usage),
-                        shortcuts=codec.to_shortcuts(message.heartbeat.shortcuts),
-                    )
-                )
-            elif kind == "container":
-                self._master.submit(
-                    e.ContainerReported(
-                        now=now,
-                        node=name,
-                        incarnation=incarnation,
-                        sequence=message.sequence,
-                        container=codec.to_status(message.container),
-                    )
-                )
-            elif kind == "rebinding":
-                answer = message.rebinding
-                self._master.submit(
-                    e.RebindAnswered(
-                        now=now,
-                        node=name,
-                        request_id=answer.request_id,
-                        accepted=answer.accepted,
-                        message=codec.to_text(answer.message, "rebinding.message"),
-                    )
-                )
-            else:
-                raise InvalidRequest(f"a registered node may not send {kind or 'nothing'}")
+            self._master.submit(node_wire.to_report(message, name, incarnation, now))
 
     async def _write(self, outbox: Outbox, context: _Context) -> None:
         core = self._master.core
-        hello = pb.NodeRegistered(
-            heartbeat_interval_s=self._heartbeat_interval_s, epoch_id=core.master_state.epoch_id
-        )
-        await context.write(pb.MasterMessage(epoch=core.epoch, registered=hello))
-        # The epoch may rise while the stream stays.
-        await drain(outbox, lambda message: context.write(_message(core.epoch, message)))
+        epoch_id = core.master_state.epoch_id
+        await context.write(node_wire.registered(core.epoch, epoch_id, self._heartbeat_interval_s))
 
+        async def send(message: object) -> None:
+            assert isinstance(message, c.NodeMessage)
+            # The epoch may rise while the stream stays.
+            await context.write(node_wire.from_order(message, core.epoch))
 
-def _units(name: NodeName, messages: Any) -> tuple[ResourceUnit, ...]:
-    units = tuple(codec.to_unit(message) for message in messages)
-    if not units:
-        raise InvalidRequest("a node must offer at least one resource unit")
-    if sum(len(unit.cpus) for unit in units) > request_bounds.CPUS:
-        raise InvalidRequest(f"the resource units name more than {request_bounds.CPUS} cpus")
-    ids = [unit.unit_id for unit in units]
-    if len(set(ids)) < len(ids):
-        raise InvalidRequest("two resource units have one id")
-    for unit_id in ids:
-        if not unit_id.startswith(f"{name}/"):
-            raise InvalidRequest(f"resource unit {unit_id[:80]!r} must be named {name}/<something>")
-    _check_pools(units)
-    return units
-
-
-def _check_pools(units: tuple[ResourceUnit, ...]) -> None:
-    """Who shares must share with an earlier unit of the same size that does not share itself."""
-    owners = {}
-    for unit in units:
-        if not unit.pool:
-            owners[unit.unit_id] = unit.capacity
-            continue
-        pool = owners.get(unit.pool)
-        size = (unit.capacity.vcores, unit.capacity.memory_mib)
-        if pool is None or size != (pool.vcores, pool.memory_mib):
-            raise InvalidRequest(
-                f"resource unit {unit.unit_id[:80]!r} shares with {unit.pool[:80]!r}, which must "
-                f"come before it, be of its size, and share with nobody else"
-            )
+        await drain(outbox, send)
 
 
 def _with_call(event: e.NodeRegistered, call_id: int) -> e.NodeRegistered:
     return replace(event, call_id=call_id)
-
-
-def _message(epoch: int, message: c.NodeMessage | c.Notice | StateChanged) -> pb.MasterMessage:
-    match message:
-        case c.AssignContainer():
-            return pb.MasterMessage(epoch=epoch, assign=codec.from_spec(message.spec))
-        case c.StopContainer():
-            stop = pb.StopContainer(
-                container_id=message.container_id,
-                cause=codec.END_CAUSE[message.cause],
-                reason=message.reason,
-                grace_s=message.grace_s,
-                only_if_waiting=message.only_if_waiting,
-                decommission=message.decommission,
-            )
-            return pb.MasterMessage(epoch=epoch, stop=stop)
-        case c.AcknowledgeEnded():
-            ends = pb.AcknowledgeEnded(container_ids=message.container_ids)
-            return pb.MasterMessage(epoch=epoch, acknowledge=ends)
-        case c.SetContainerClass():
-            change = pb.SetContainerClass(
-                container_id=message.container_id,
-                workload_class=codec.WORKLOAD_CLASS[message.workload_class],
-            )
-            return pb.MasterMessage(epoch=epoch, set_class=change)
-        case c.DropShuffleFiles():
-            drop = pb.DropShuffleFiles(application_id=message.application_id)
-            return pb.MasterMessage(epoch=epoch, drop_shuffle_files=drop)
-        case c.RebindUnits():
-            return pb.MasterMessage(epoch=epoch, rebind=codec.from_binding(message))
-    raise AssertionError(f"{type(message).__name__} is not for nodes")

@@ -15,7 +15,6 @@ from hrm import rpc_server
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.state_changes import StateChanged, Subscribed
-from hrm.core.vocabulary.model import ApplicationId
 from hrm.errors import HrmError
 from hrm.master.interpreter import Interpreter, Outbox, drain
 from hrm.v1 import scheduler_pb2 as pb
@@ -65,8 +64,7 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
         assert isinstance(hello, Subscribed)
         log.info("scheduler subscribed", scheduler=name)
         try:
-            first = pb.SchedulerMessage(subscribed=state_wire.from_subscribed(hello))
-            await context.write(first)
+            await context.write(state_wire.subscribed(hello))
             await self._write(outbox, context)
         finally:
             del self._master.scheduler_outboxes[name, session]
@@ -77,16 +75,8 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
 
     async def Propose(self, request: pb.ProposeRequest, context: Any) -> pb.ProposeResponse:  # noqa: N802
         try:
-            proposal = state_wire.to_proposal(request)
-            problem = codec.to_text(request.problem, "problem")
             answer = await self._master.call(
-                lambda call_id: e.ClaimsProposed(
-                    now=self._master.now(),
-                    proposal=proposal,
-                    call_id=call_id,
-                    session=request.session,
-                    problem=problem,
-                )
+                lambda call_id: state_wire.to_claims(request, call_id, self._master.now())
             )
         except HrmError as error:
             await rpc_server.abort(context, error)
@@ -97,16 +87,8 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
         self, request: pb.AcquireLeaseRequest, context: Any
     ) -> pb.AcquireLeaseResponse:
         try:
-            application_id = ApplicationId(codec.to_name(request.application_id, "application_id"))
-            scheduler = codec.to_name(request.scheduler, "scheduler")
             answer = await self._master.call(
-                lambda call_id: e.LeaseRequested(
-                    now=self._master.now(),
-                    call_id=call_id,
-                    scheduler=scheduler,
-                    session=request.session,
-                    application_id=application_id,
-                )
+                lambda call_id: state_wire.to_lease_request(request, call_id, self._master.now())
             )
         except HrmError as error:
             await rpc_server.abort(context, error)
@@ -118,13 +100,7 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
     ) -> pb.ReleaseLeaseResponse:
         try:
             await self._master.call(
-                lambda call_id: e.LeaseReturned(
-                    now=self._master.now(),
-                    call_id=call_id,
-                    scheduler=request.scheduler,
-                    session=request.session,
-                    token=request.token,
-                )
+                lambda call_id: state_wire.to_lease_return(request, call_id, self._master.now())
             )
         except HrmError as error:
             await rpc_server.abort(context, error)
@@ -135,7 +111,7 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
 
         async def send(message: Any) -> None:
             assert isinstance(message, StateChanged)
-            await context.write(pb.SchedulerMessage(change=state_wire.from_change(message)))
+            await context.write(state_wire.changed(message))
 
         writing = asyncio.create_task(drain(outbox, send))
         try:

@@ -138,10 +138,7 @@ class Session:
         followed: Followed = Followed(0),  # noqa: B008 - it is frozen
     ) -> Session:
         stub = scheduler_pb2_grpc.SharedStateServiceStub(channel)
-        request = pb.SubscribeRequest(
-            name=settings.name, followed_epoch=followed.epoch, followed_epoch_id=followed.epoch_id
-        )
-        stream = stub.Subscribe(request)
+        stream = stub.Subscribe(state_wire.subscription(settings.name, followed))
         try:
             first = await asyncio.wait_for(stream.read(), SUBSCRIBE_TIMEOUT_S)
         except TimeoutError:

@@ -42,6 +42,7 @@ from hrm import clear_text, errors, rpc, tls
 from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
 from hrm.core.messages import appmaster as messages
 from hrm.core.vocabulary.backoff import Backoff
+from hrm.core.vocabulary.bounds import BOUNDS
 from hrm.core.vocabulary.wakefulness import Patience
 from hrm.spark.bridge import DriverBridge
 from hrm.spark.outgoing import Outgoing
@@ -55,8 +56,8 @@ RECONNECT_DELAY_S = 0.1
 RECONNECT_DELAY_MAX_S = 2.0
 REGISTER_TIMEOUT_S = 10.0
 GOODBYE_TIMEOUT_S = 2.0
-# The master's default for an application without a session (application_grace_s).
-FAREWELL_MAX_S = 30.0
+FAREWELL_MAX_S = BOUNDS.application_grace_s
+"""The master's default for an application without a session."""
 HEARTBEAT_MIN_S = 0.05
 LATE_S = 5.0
 """So much more than two tries to register need, and this process slept between them."""
@@ -306,76 +307,31 @@ class AppMaster:
         end_ordered = False
         async for notice in call:
             now = time.monotonic()
-            match notice.WhichOneof("notice"):
-                case "attached":
-                    outgoing.attached = True
-                    self._followed = (answer.epoch, answer.epoch_id)
-                    if self._progress is not None:
-                        outgoing.report(self._progress)
-                    self._handle(
-                        messages.SessionOpened(
-                            now=now,
-                            epoch=notice.attached.epoch,
-                            containers=tuple(map(app_wire.seen, notice.attached.containers)),
-                            last_executor_number=answer.last_executor_number,
-                        )
-                    )
-                    self._bridge.call("registered", self.application_id)
-                case "container":
-                    self._handle(
-                        messages.ContainerChanged(
-                            now=now, container=app_wire.seen(notice.container)
-                        )
-                    )
-                case "changed":
-                    for status in notice.changed.containers:
-                        self._handle(
-                            messages.ContainerChanged(now=now, container=app_wire.seen(status))
-                        )
-                case "refused":
-                    self._handle(
-                        messages.RequestsRefused(
-                            now=now,
-                            executor_ids=tuple(notice.refused.executor_ids),
-                            profile=notice.refused.resource_profile_id,
-                            message=notice.refused.message,
-                        )
-                    )
-                case "end":
-                    end_ordered = True
-                    self._handle(messages.EndOrdered(now=now, message=notice.end.message))
+            kind = notice.WhichOneof("notice")
+            if kind == "attached":
+                outgoing.attached = True
+                self._followed = (answer.epoch, answer.epoch_id)
+                if self._progress is not None:
+                    outgoing.report(self._progress)
+            end_ordered = end_ordered or kind == "end"
+            for event in app_wire.events(notice, answer.last_executor_number, now):
+                self._handle(event)
+            if kind == "attached":
+                self._bridge.call("registered", self.application_id)
         if not outgoing.attached:
             raise errors.Unavailable(f"the master at {self.hello['master']} closed the session")
         return outgoing.goodbye_said or end_ordered
 
     def _registration(self) -> application_pb2.RegisterApplicationRequest:
-        hello = self.hello
-        request = application_pb2.RegisterApplicationRequest(
+        return app_wire.registration(
+            self.hello,
             application_id=self.application_id,
-            declared_class=app_wire.workload_class(hello["class"].upper()),
-            gang_min=hello.get("gang_min", 0),
+            ownership_key=self._ownership_key,
             submission_id=os.environ.get("HRM_SUBMISSION_ID", ""),
             submission_attempt=int(os.environ.get("HRM_SUBMISSION_ATTEMPT") or 0),
-            ownership_key=self._ownership_key,
             submission_ownership_key=_submission_ownership_key(),
-            followed_epoch=self._followed[0],
-            followed_epoch_id=self._followed[1],
-            **{
-                name: hello[name]
-                for name in (
-                    "name", "user", "tenant", "spark_version", "driver_host", "web_url",
-                    "submission_key",
-                )
-            },
-        )  # fmt: skip
-        launch = hello["launch"]
-        request.launch.driver_url = launch["driver_url"]
-        request.launch.spark_version = launch["spark_version"]
-        request.launch.environment.update(launch["environment"])
-        request.launch.java_options.extend(launch["java_options"])
-        request.launch.extra_class_path.extend(launch["extra_class_path"])
-        request.launch.decommissions = launch["decommissions"]
-        return request
+            followed=self._followed,
+        )
 
     def _register_timeout_s(self) -> float:
         if self.application_id:

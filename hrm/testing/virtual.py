@@ -22,7 +22,7 @@ from hrm.core.messages import events as e
 from hrm.core.messages.state_changes import StateChanged
 from hrm.core.node.core import NodeCore
 from hrm.core.scheduling.scheduler import PlacementPolicy
-from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.bounds import PREEMPTION_GRACE_S, SCHEDULERS, Bounds
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
@@ -97,12 +97,12 @@ class VirtualCluster:
         self,
         nodes: Iterable[ResourceUnit] = (),
         *,
-        schedulers: int = 2,
+        schedulers: int = SCHEDULERS,
         policy: Callable[[int], PlacementPolicy] = MinWait,
         bounds: Bounds | None = None,
         network_delay_s: float = 0.001,
         run_s: float | None = None,
-        preemption_grace_s: float | None = 15.0,
+        preemption_grace_s: float | None = PREEMPTION_GRACE_S,
         drain_s: float = 1.0,
     ) -> None:
         self.now = 1000.0

@@ -11,13 +11,17 @@ from typing import Any
 
 from hrm import request_bounds
 from hrm.core.messages import appmaster as messages
+from hrm.core.vocabulary.model import ContainerEnd, ContainerState, EndCause
 from hrm.text import shortened
 from hrm.v1 import application_pb2, common_pb2
+from hrm.wire.enums import TO_CONTAINER_STATE, TO_END_CAUSE
 
 __all__ = [
     "attach",
+    "events",
     "heartbeat",
     "progress",
+    "registration",
     "seen",
     "targets",
     "update",
@@ -27,14 +31,14 @@ __all__ = [
 _INT32_MAX = 2**31 - 1
 _QUERIES_MAX = request_bounds.FIELDS["Progress.streaming_queries"].count
 _STAGES_MAX = request_bounds.FIELDS["Progress.stages"].count
-_PHASES = {
-    common_pb2.CONTAINER_STATE_PENDING: messages.Phase.REQUESTED,
-    common_pb2.CONTAINER_STATE_ASSIGNED: messages.Phase.REQUESTED,
-    common_pb2.CONTAINER_STATE_WAITING: messages.Phase.REQUESTED,
-    common_pb2.CONTAINER_STATE_RUNNING: messages.Phase.RUNNING,
-    common_pb2.CONTAINER_STATE_STOPPING: messages.Phase.STOPPING,
-    common_pb2.CONTAINER_STATE_ENDED: messages.Phase.ENDED,
-}
+_INTRODUCED = (
+    *("name", "user", "tenant", "spark_version", "driver_host", "web_url"),
+    "submission_key",
+)
+_LAUNCH = (
+    *("driver_url", "spark_version", "environment", "java_options", "extra_class_path"),
+    "decommissions",
+)
 _CLASSES = {
     "": common_pb2.WORKLOAD_CLASS_UNSPECIFIED,
     "BATCH": common_pb2.WORKLOAD_CLASS_BATCH,
@@ -42,37 +46,58 @@ _CLASSES = {
 }
 
 
-_ITS_OWN_DOING = (
-    common_pb2.END_CAUSE_MEMORY_LIMIT,
-    common_pb2.END_CAUSE_LAUNCH_FAILED,
-    common_pb2.END_CAUSE_DISK_LIMIT,
-    common_pb2.END_CAUSE_GPU_MEMORY_LIMIT,
-)
-
-
 def seen(status: common_pb2.ContainerStatus) -> messages.ContainerSeen:
-    """A container as the master tells it."""
-    phase = _PHASES.get(status.state, messages.Phase.REQUESTED)
-    ended = phase is messages.Phase.ENDED
-    return messages.ContainerSeen(
-        executor_id=status.executor_id,
-        profile=status.resource_profile_id,
-        phase=phase,
-        node=status.node,
-        exit_code=status.end.exit_code if ended else -1,
-        blame=_blame(status.end) if ended else messages.Blame.NOBODY,
-        message=status.end.message if ended else "",
+    """A container as the master tells it. What a newer master may say is taken for the least: a
+    state that is not known for a container that waits, a cause for an end without blame."""
+    state = TO_CONTAINER_STATE.get(status.state, ContainerState.PENDING)
+    return messages.container_seen(
+        status.executor_id,
+        status.resource_profile_id,
+        state,
+        status.node,
+        _end(status.end) if state is ContainerState.ENDED else None,
     )
 
 
-def _blame(end: common_pb2.ContainerEnd) -> messages.Blame:
-    if end.cause == common_pb2.END_CAUSE_NODE_LOST:
-        return messages.Blame.NODE
-    if end.cause in _ITS_OWN_DOING:
-        return messages.Blame.APPLICATION
-    if end.cause == common_pb2.END_CAUSE_EXITED and end.exit_code != 0:
-        return messages.Blame.APPLICATION
-    return messages.Blame.NOBODY
+def _end(message: common_pb2.ContainerEnd) -> ContainerEnd:
+    cause = TO_END_CAUSE.get(message.cause, EndCause.LOST)
+    return ContainerEnd(cause=cause, exit_code=message.exit_code, message=message.message)
+
+
+def events(
+    notice: application_pb2.ApplicationNotice, last_executor_number: int, now: float
+) -> list[messages.Event]:
+    """What the master says in a session; the last number is of the registration before it."""
+    match notice.WhichOneof("notice"):
+        case "attached":
+            return [
+                messages.SessionOpened(
+                    now=now,
+                    epoch=notice.attached.epoch,
+                    containers=tuple(map(seen, notice.attached.containers)),
+                    last_executor_number=last_executor_number,
+                )
+            ]
+        case "container":
+            return [messages.ContainerChanged(now=now, container=seen(notice.container))]
+        case "changed":
+            return [
+                messages.ContainerChanged(now=now, container=seen(status))
+                for status in notice.changed.containers
+            ]
+        case "refused":
+            refused = notice.refused
+            return [
+                messages.RequestsRefused(
+                    now=now,
+                    executor_ids=tuple(refused.executor_ids),
+                    profile=refused.resource_profile_id,
+                    message=refused.message,
+                )
+            ]
+        case "end":
+            return [messages.EndOrdered(now=now, message=notice.end.message)]
+    return []
 
 
 def targets(items: list[dict[str, Any]]) -> tuple[messages.ProfileTarget, ...]:
@@ -153,6 +178,33 @@ def _ask(ask: messages.ContainerAsk) -> application_pb2.ContainerRequest:
         gpus=target.gpus,
         hosts=ask.hosts,
         locality_wait_s=ask.locality_wait_s,
+    )
+
+
+def registration(
+    hello: Mapping[str, Any],
+    *,
+    application_id: str,
+    ownership_key: str,
+    submission_id: str,
+    submission_attempt: int,
+    submission_ownership_key: str,
+    followed: tuple[int, str],
+) -> application_pb2.RegisterApplicationRequest:
+    """``hello``: what the plugin introduces the driver with."""
+    launch = hello["launch"]
+    return application_pb2.RegisterApplicationRequest(
+        application_id=application_id,
+        declared_class=workload_class(hello["class"].upper()),
+        gang_min=hello.get("gang_min", 0),
+        submission_id=submission_id,
+        submission_attempt=submission_attempt,
+        ownership_key=ownership_key,
+        submission_ownership_key=submission_ownership_key,
+        followed_epoch=followed[0],
+        followed_epoch_id=followed[1],
+        launch=common_pb2.SparkLaunch(**{name: launch[name] for name in _LAUNCH}),
+        **{name: hello[name] for name in _INTRODUCED},
     )
 
 

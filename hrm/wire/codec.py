@@ -10,8 +10,7 @@ import functools
 import math
 import re
 from collections.abc import Iterable, Sequence
-from enum import Enum
-from typing import Any, TypeVar
+from typing import Any
 
 from hrm import request_bounds
 from hrm.core.messages.commands import RebindUnits
@@ -22,14 +21,12 @@ from hrm.core.vocabulary.model import (
     ContainerId,
     ContainerRequest,
     ContainerSpec,
-    ContainerState,
     ContainerStatus,
     EndCause,
     Followed,
     Gpu,
     LaunchContext,
     NodeName,
-    NodeState,
     Progress,
     Resources,
     ResourceUnit,
@@ -45,6 +42,18 @@ from hrm.text import shortened
 from hrm.v1 import admin_pb2 as admin
 from hrm.v1 import common_pb2 as common
 from hrm.v1 import node_pb2 as node
+from hrm.wire.enums import (
+    APPLICATION_STATE,
+    CONTAINER_STATE,
+    END_CAUSE,
+    NODE_STATE,
+    TO_APPLICATION_STATE,
+    TO_CONTAINER_STATE,
+    TO_END_CAUSE,
+    TO_WORKLOAD_CLASS,
+    WORKLOAD_CLASS,
+    numbers_of,
+)
 
 __all__ = [
     "APPLICATION_STATE",
@@ -96,27 +105,8 @@ _TASK_COUNTS = ("tasks_total", "tasks_running", "tasks_completed", "tasks_failed
 _TIMES = ("requested_at_s", "assigned_at_s", "started_at_s", "ended_at_s", "expected_duration_s")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
-E = TypeVar("E", bound=Enum)
-
-
-def _table(prefix: str, enum: type[E], numbers: dict[str, Any]) -> dict[E, Any]:
-    return {m: numbers[f"{prefix}_{m.name}"] for m in enum}
-
-
-WORKLOAD_CLASS = _table("WORKLOAD_CLASS", WorkloadClass, dict(common.WorkloadClass.items()))
-APPLICATION_STATE = _table(
-    "APPLICATION_STATE", ApplicationState, dict(common.ApplicationState.items())
-)
-CONTAINER_STATE = _table("CONTAINER_STATE", ContainerState, dict(common.ContainerState.items()))
-END_CAUSE = _table("END_CAUSE", EndCause, dict(common.EndCause.items()))
-NODE_STATE = _table("NODE_STATE", NodeState, dict(common.NodeState.items()))
-BINDING_MODE = _table("BINDING_MODE", BindingMode, dict(node.BindingMode.items()))
-
-_TO_CLASS = {number: member for member, number in WORKLOAD_CLASS.items()}
-_TO_CONTAINER_STATE = {number: member for member, number in CONTAINER_STATE.items()}
+BINDING_MODE = numbers_of("BINDING_MODE", BindingMode, node.BindingMode)
 _TO_BINDING_MODE = {number: member for member, number in BINDING_MODE.items()}
-_TO_END_CAUSE = {number: member for member, number in END_CAUSE.items()}
-_TO_APPLICATION_STATE = {number: member for member, number in APPLICATION_STATE.items()}
 
 
 def to_name(value: str, field: str) -> str:
@@ -197,15 +187,15 @@ def to_class(number: int, field: str) -> WorkloadClass | None:
     """None for UNSPECIFIED."""
     if number == common.WORKLOAD_CLASS_UNSPECIFIED:
         return None
-    if number not in _TO_CLASS:
+    if number not in TO_WORKLOAD_CLASS:
         raise InvalidRequest(f"{field} is {number}; it must be BATCH or STREAM")
-    return _TO_CLASS[number]
+    return TO_WORKLOAD_CLASS[number]
 
 
 def to_application_state(number: int, field: str) -> ApplicationState:
-    if number not in _TO_APPLICATION_STATE:
+    if number not in TO_APPLICATION_STATE:
         raise InvalidRequest(f"{field} is {number}, which is no application state")
-    return _TO_APPLICATION_STATE[number]
+    return TO_APPLICATION_STATE[number]
 
 
 def to_gang_min(value: int) -> int:
@@ -428,18 +418,22 @@ def from_shortcut(value: Shortcut) -> node.Shortcut:
     )
 
 
+def to_cause(number: int, field: str) -> EndCause:
+    if number not in TO_END_CAUSE:
+        raise InvalidRequest(f"{field} is {number}, which is no cause")
+    return TO_END_CAUSE[number]
+
+
 def to_end(message: common.ContainerEnd) -> ContainerEnd:
-    if message.cause not in _TO_END_CAUSE:
-        raise InvalidRequest(f"end.cause is {message.cause}, which is no cause")
     return ContainerEnd(
-        cause=_TO_END_CAUSE[message.cause],
+        cause=to_cause(message.cause, "end.cause"),
         exit_code=message.exit_code,
         message=to_text(message.message, "end.message"),
     )
 
 
 def to_status(message: common.ContainerStatus) -> ContainerStatus:
-    if message.state not in _TO_CONTAINER_STATE:
+    if message.state not in TO_CONTAINER_STATE:
         raise InvalidRequest(f"state is {message.state}, which is no container state")
     requested_at_s, assigned_at_s = message.requested_at_s, message.assigned_at_s
     started_at_s, ended_at_s = message.started_at_s, message.ended_at_s
@@ -461,7 +455,7 @@ def to_status(message: common.ContainerStatus) -> ContainerStatus:
         resource_profile_id=_profile(message.resource_profile_id),
         workload_class=to_class(message.workload_class, "workload_class") or WorkloadClass.BATCH,
         resources=to_resources(message.resources, "resources"),
-        state=_TO_CONTAINER_STATE[message.state],
+        state=TO_CONTAINER_STATE[message.state],
         node=NodeName(to_name(message.node, "node") if message.node else ""),
         unit_id=ResourceUnitId(to_text(message.resource_unit_id, "resource_unit_id")),
         requested_at_s=requested_at_s,

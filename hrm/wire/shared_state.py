@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hrm.core.messages import events as e
 from hrm.core.messages.claims import Claim, Decision, Entry, Outcome, Proposal
 from hrm.core.messages.commands import ClaimsSettled, LeaseGranted
-from hrm.core.messages.events import LeaseRequested, LeaseReturned
 from hrm.core.messages.state_changes import (
     SCHEDULER_BOUNDS,
     JobImage,
@@ -34,15 +34,20 @@ from hrm.v1 import scheduler_pb2 as pb
 from hrm.wire import codec
 
 __all__ = [
+    "changed",
     "from_change",
     "from_lease",
     "from_lease_request",
     "from_lease_return",
     "from_outcomes",
     "from_proposal",
-    "from_subscribed",
+    "subscribed",
+    "subscription",
     "to_change",
+    "to_claims",
     "to_lease",
+    "to_lease_request",
+    "to_lease_return",
     "to_proposal",
     "to_settled",
     "to_subscribed",
@@ -57,12 +62,54 @@ _TO_DECISION = {number: decision for decision, number in _DECISION.items()}
 _NOTHING: Vector = (0, 0, 0, 0)
 
 
-def from_subscribed(value: Subscribed) -> pb.Subscribed:
-    return pb.Subscribed(
+def subscription(scheduler: str, followed: Followed) -> pb.SubscribeRequest:
+    return pb.SubscribeRequest(
+        name=scheduler, followed_epoch=followed.epoch, followed_epoch_id=followed.epoch_id
+    )
+
+
+def subscribed(value: Subscribed) -> pb.SchedulerMessage:
+    """The first message of a master."""
+    hello = pb.Subscribed(
         session=value.session,
         epoch=value.followed.epoch,
         epoch_id=value.followed.epoch_id,
         **{name: getattr(value.bounds, name) for name in SCHEDULER_BOUNDS},
+    )
+    return pb.SchedulerMessage(subscribed=hello)
+
+
+def changed(value: StateChanged) -> pb.SchedulerMessage:
+    return pb.SchedulerMessage(change=from_change(value))
+
+
+def to_lease_request(message: pb.AcquireLeaseRequest, call_id: int, now: float) -> e.LeaseRequested:
+    return e.LeaseRequested(
+        now=now,
+        call_id=call_id,
+        scheduler=codec.to_name(message.scheduler, "scheduler"),
+        session=message.session,
+        application_id=ApplicationId(codec.to_name(message.application_id, "application_id")),
+    )
+
+
+def to_lease_return(message: pb.ReleaseLeaseRequest, call_id: int, now: float) -> e.LeaseReturned:
+    return e.LeaseReturned(
+        now=now,
+        call_id=call_id,
+        scheduler=message.scheduler,
+        session=message.session,
+        token=message.token,
+    )
+
+
+def to_claims(message: pb.ProposeRequest, call_id: int, now: float) -> e.ClaimsProposed:
+    return e.ClaimsProposed(
+        now=now,
+        proposal=to_proposal(message),
+        call_id=call_id,
+        session=message.session,
+        problem=codec.to_text(message.problem, "problem"),
     )
 
 
@@ -160,13 +207,13 @@ def to_settled(message: pb.ProposeResponse, claims: Iterable[Claim]) -> ClaimsSe
     return ClaimsSettled(outcomes=outcomes, sequence=message.sequence)
 
 
-def from_lease_request(value: LeaseRequested) -> pb.AcquireLeaseRequest:
+def from_lease_request(value: e.LeaseRequested) -> pb.AcquireLeaseRequest:
     return pb.AcquireLeaseRequest(
         scheduler=value.scheduler, session=value.session, application_id=value.application_id
     )
 
 
-def from_lease_return(value: LeaseReturned) -> pb.ReleaseLeaseRequest:
+def from_lease_return(value: e.LeaseReturned) -> pb.ReleaseLeaseRequest:
     return pb.ReleaseLeaseRequest(
         scheduler=value.scheduler, session=value.session, token=value.token
     )

@@ -10,7 +10,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
 from hrm.core.messages.appmaster import (
-    Blame,
     ClassObserved,
     Command,
     ContainerChanged,
@@ -33,6 +32,7 @@ from hrm.core.messages.appmaster import (
     TargetsChanged,
     Ticked,
 )
+from hrm.core.vocabulary.ends import Blame
 
 
 def target(count: int, profile: int = 0) -> ProfileTarget:

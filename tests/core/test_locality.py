@@ -8,7 +8,6 @@ from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
 from hrm.core.master.explain import explain
 from hrm.core.messages import events as e
 from hrm.core.messages.appmaster import (
-    Blame,
     Command,
     ContainerChanged,
     ContainerSeen,
@@ -19,6 +18,7 @@ from hrm.core.messages.appmaster import (
     TargetsChanged,
 )
 from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.ends import Blame
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerEnd,

@@ -7,7 +7,6 @@ from dataclasses import replace
 from hrm.core.appmaster.application_master import AppMasterCore
 from hrm.core.messages import events as e
 from hrm.core.messages.appmaster import (
-    Blame,
     Command,
     ContainerChanged,
     ContainerSeen,
@@ -18,6 +17,7 @@ from hrm.core.messages.appmaster import (
     TargetsChanged,
     Ticked,
 )
+from hrm.core.vocabulary.ends import Blame
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerRequest,

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from hrm.core.messages import appmaster as messages
+from hrm.core.vocabulary.ends import Blame
 from hrm.v1 import common_pb2
 from hrm.wire import appmaster as app_wire
 
@@ -25,21 +26,21 @@ def test_every_container_state_has_a_phase(state: common_pb2.ContainerState) -> 
 @pytest.mark.parametrize(
     ("cause", "exit_code", "blame"),
     [
-        ("EXITED", 1, messages.Blame.APPLICATION),
-        ("EXITED", 0, messages.Blame.NOBODY),
-        ("RELEASED", 143, messages.Blame.NOBODY),
-        ("MEMORY_LIMIT", 137, messages.Blame.APPLICATION),
-        ("DISK_LIMIT", 137, messages.Blame.APPLICATION),
-        ("GPU_MEMORY_LIMIT", 137, messages.Blame.APPLICATION),
-        ("NODE_LOST", -1, messages.Blame.NODE),
-        ("LAUNCH_FAILED", -1, messages.Blame.APPLICATION),
-        ("KILLED", 143, messages.Blame.NOBODY),
-        ("LOST", -1, messages.Blame.NOBODY),
-        ("PREEMPTED", 143, messages.Blame.NOBODY),
-        ("UNSPECIFIED", 0, messages.Blame.NOBODY),
+        ("EXITED", 1, Blame.APPLICATION),
+        ("EXITED", 0, Blame.NOBODY),
+        ("RELEASED", 143, Blame.NOBODY),
+        ("MEMORY_LIMIT", 137, Blame.APPLICATION),
+        ("DISK_LIMIT", 137, Blame.APPLICATION),
+        ("GPU_MEMORY_LIMIT", 137, Blame.APPLICATION),
+        ("NODE_LOST", -1, Blame.NODE),
+        ("LAUNCH_FAILED", -1, Blame.APPLICATION),
+        ("KILLED", 143, Blame.NOBODY),
+        ("LOST", -1, Blame.NOBODY),
+        ("PREEMPTED", 143, Blame.NOBODY),
+        ("UNSPECIFIED", 0, Blame.NOBODY),
     ],
 )
-def test_blame_follows_the_cause(cause: str, exit_code: int, blame: messages.Blame) -> None:
+def test_blame_follows_the_cause(cause: str, exit_code: int, blame: Blame) -> None:
     end = common_pb2.ContainerEnd(cause=f"END_CAUSE_{cause}", exit_code=exit_code, message="why")
     status = common_pb2.ContainerStatus(
         executor_id="7", state=common_pb2.CONTAINER_STATE_ENDED, node="n", end=end

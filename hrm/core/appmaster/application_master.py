@@ -31,6 +31,8 @@ compares the master's list with ours::
 With each request it says whether it asks for the first time: what is surely new a master that has
 just started places at once, while what is asked for again may run on a node it has not heard yet.
 
+Where each event may lead stands in the tables of ``hrm.core.appmaster.lifecycle``.
+
 No IO, no clock, no protobuf: events carry ``now`` (seconds, monotonic), commands are data.
 """
 
@@ -38,10 +40,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 
+from hrm.core.appmaster.lifecycle import (
+    APPMASTER,
+    APPMASTER_CONTAINER,
+    AppMasterState,
+    Happening,
+)
 from hrm.core.messages.appmaster import (
-    Blame,
     ClassObserved,
     Command,
     ContainerAsk,
@@ -66,10 +73,17 @@ from hrm.core.messages.appmaster import (
     TargetsChanged,
     Ticked,
 )
+from hrm.core.vocabulary.transitions import EventLifecycle
 from hrm.core.vocabulary.wakefulness import Wakefulness
 
 __all__ = ["AppMasterCore", "AppMasterLimits"]
 
+_SEEN = {
+    Phase.REQUESTED: Happening.SEEN_REQUESTED,
+    Phase.RUNNING: Happening.SEEN_RUNNING,
+    Phase.STOPPING: Happening.SEEN_STOPPING,
+    Phase.ENDED: Happening.SEEN_ENDED,
+}
 _LATE_S = 1.0
 _TICK_S = 0.5
 """How often it wants a tick while it waits for a master's word, to notice that it slept."""
@@ -108,13 +122,21 @@ class AppMasterLimits:
 class _Container:
     executor_id: str
     profile: int
-    phase: Phase
+    begins: InitVar[Phase]
     node: str = ""
     asked_at_s: float = 0.0
     started_at_s: float = 0.0
     confirm_by_s: float | None = None
     released: bool = False
     local: bool = False
+    life: EventLifecycle[Phase, Happening] = field(init=False)
+
+    def __post_init__(self, begins: Phase) -> None:
+        self.life = EventLifecycle("executor", self.executor_id, APPMASTER_CONTAINER, begins)
+
+    @property
+    def phase(self) -> Phase:
+        return self.life.state
 
 
 @dataclass(slots=True)
@@ -136,8 +158,8 @@ class AppMasterCore:
         profiles: every profile that was ever wanted; a target of 0 for those no longer wanted.
         last_number: no container has a higher number; ids are never used twice.
         failures: times of the failures within the window, oldest first, no more than the limit.
-        attached: commands to the master are issued only while this holds.
-        ended: set once, when the application has finished or failed; nothing is asked for after.
+        life: whether commands to the master are issued (``attached``), and whether the application
+            has finished or failed (``ended``), after which nothing is asked for.
         given_up: executors reported dead whose end the master has not confirmed; none is in
             ``containers`` unless it is being stopped.
         took_over: another AppMaster was there before, and may have asked for what this one does.
@@ -149,8 +171,11 @@ class AppMasterCore:
     profiles: dict[int, _Profile] = field(default_factory=dict)
     last_number: int = 0
     failures: deque[float] = field(default_factory=deque)
-    attached: bool = False
-    ended: bool = False
+    life: EventLifecycle[AppMasterState, type[Event]] = field(
+        default_factory=lambda: EventLifecycle(
+            "AppMaster", "of this driver", APPMASTER, AppMasterState.DETACHED
+        )
+    )
     given_up: set[str] = field(default_factory=set)
     took_over: bool = False
     epoch: int | None = None
@@ -159,6 +184,14 @@ class AppMasterCore:
     _highest_target: int = 0
     _commands: list[Command] = field(default_factory=list)
     _awake: Wakefulness | None = None
+
+    @property
+    def attached(self) -> bool:
+        return self.life.state.attached
+
+    @property
+    def ended(self) -> bool:
+        return self.life.state.ended
 
     def adopt(self, executors: Mapping[str, int]) -> None:
         """Executors (id to profile) that Spark holds, told to an AppMaster that takes over."""
@@ -171,6 +204,17 @@ class AppMasterCore:
     def handle(self, event: Event) -> list[Command]:
         """Takes one event; returns what must be done, in order."""
         self._notice_sleep(event.now)
+        before = self.life.state
+        if self.life.takes(type(event)):
+            self._take(event)
+            if self.life.state is before:
+                self.life.follow(type(event), before, event.now)
+        self._give_up_unconfirmed(event.now)
+        self._reconcile(event.now)
+        commands, self._commands = self._commands, []
+        return commands
+
+    def _take(self, event: Event) -> None:
         match event:
             case TargetsChanged():
                 self._targets_changed(event)
@@ -178,6 +222,7 @@ class AppMasterCore:
                 self._release(
                     [i for i in event.executor_ids if i in self.containers],
                     "Spark no longer needs it",
+                    event.now,
                 )
             case ClassObserved():
                 self._workload = ReportClass(
@@ -186,23 +231,20 @@ class AppMasterCore:
                 if self.attached:
                     self._commands.append(self._workload)
             case DriverFinished():
-                self._end(event.succeeded, event.message)
+                self._end(event.succeeded, event.message, event)
             case SessionOpened():
                 self._session_opened(event)
             case SessionLost():
-                self.attached = False
+                to = AppMasterState.FINISHING if self.ended else AppMasterState.DETACHED
+                self.life.follow(SessionLost, to, event.now)
             case ContainerChanged():
-                self._container_changed(event.container, event.now)
+                self._container_changed(event.container, event)
             case RequestsRefused():
                 self._refused(event)
             case EndOrdered():
-                self._fail(event.message)
+                self._fail(event.message, event)
             case Ticked():
                 pass
-        self._give_up_unconfirmed(event.now)
-        self._reconcile(event.now)
-        commands, self._commands = self._commands, []
-        return commands
 
     def wake_at_s(self) -> float | None:
         """When a back-off ends or a confirmation is overdue; None: nothing waits for time."""
@@ -251,12 +293,14 @@ class AppMasterCore:
         for target in wanted.values():
             problem = _unservable(target)
             if problem:
-                self._fail(problem)
+                self._fail(problem, event)
 
     def _session_opened(self, event: SessionOpened) -> None:
         # An AppMaster that took over cannot know whether its executors' master has started again.
         same_master = self.epoch == event.epoch
-        self.attached, self.epoch = True, event.epoch
+        to = AppMasterState.FINISHED if self.ended else AppMasterState.ATTACHED
+        self.life.follow(SessionOpened, to, event.now)
+        self.epoch = event.epoch
         self.last_number = max(self.last_number, event.last_executor_number)
         if self._workload is not None:
             self._commands.append(self._workload)
@@ -266,10 +310,10 @@ class AppMasterCore:
         listed = {c.executor_id for c in event.containers}
         missing = sorted(set(self.containers) - listed, key=_number)
         for seen in event.containers:
-            self._container_changed(seen, event.now)
+            self._container_changed(seen, event)
         again: list[ContainerAsk] = []
         for executor_id in missing:
-            container = self.containers[executor_id]
+            container, kept = self.containers[executor_id], True
             if container.phase is Phase.REQUESTED and container.profile in self.profiles:
                 target = self.profiles[container.profile].target
                 again.append(self._ask(container, target))
@@ -278,6 +322,10 @@ class AppMasterCore:
             elif container.phase is Phase.RUNNING and container.confirm_by_s is not None:
                 pass  # this master has had the time before, and has some of it left
             else:
+                kept = False
+            to_phase = container.phase if kept else Phase.ENDED
+            container.life.follow(Happening.UNLISTED, to_phase, event.now)
+            if not kept:
                 self._give_up(container, "the master no longer knows it")
         if again:
             self._request(again, again=True)
@@ -285,24 +333,24 @@ class AppMasterCore:
         released = [i for i, c in self.containers.items() if c.released]
         self._say_release(released, "released before")
 
-    def _container_changed(self, seen: ContainerSeen, now: float) -> None:
-        container = self.containers.get(seen.executor_id)
+    def _container_changed(self, seen: ContainerSeen, event: Event) -> None:
+        container, now = self.containers.get(seen.executor_id), event.now
         if container is None:
             self._unknown_container(seen, now)
             return
+        was, happening, moved = container.phase, _SEEN[seen.phase], False
+        if container.life.takes(happening):
+            moved = container.life.follow(happening, seen.phase, now)
         if seen.phase is Phase.ENDED:
-            self._container_ended(container, seen, now)
+            self._container_ended(container, seen, was, event)
             return
         container.node = seen.node or container.node
         container.confirm_by_s = None
-        if seen.phase is Phase.RUNNING and container.phase is Phase.REQUESTED:
-            container.phase = Phase.RUNNING
+        if moved and seen.phase is Phase.RUNNING:
             container.started_at_s = now
             self._commands.append(
                 ExecutorStarted(executor_id=container.executor_id, node=seen.node)
             )
-        elif seen.phase is Phase.STOPPING:
-            container.phase = Phase.STOPPING
         if seen.phase is Phase.RUNNING and container.profile in self.profiles:
             self.profiles[container.profile].has_run = True
 
@@ -315,37 +363,40 @@ class AppMasterCore:
             seen.executor_id, seen.profile, seen.phase, seen.node, now, now
         )
         if self.ended or seen.executor_id in self.given_up:
-            self._release([seen.executor_id], "it has been given up")
+            self._release([seen.executor_id], "it has been given up", now)
         elif seen.phase is Phase.RUNNING and seen.profile in self.profiles:
             self.profiles[seen.profile].has_run = True
 
-    def _container_ended(self, container: _Container, seen: ContainerSeen, now: float) -> None:
+    def _container_ended(
+        self, container: _Container, seen: ContainerSeen, was: Phase, event: Event
+    ) -> None:
         del self.containers[container.executor_id]
         self.given_up.discard(container.executor_id)
-        was_asked = container.phase is Phase.STOPPING
-        failed = seen.blame is Blame.APPLICATION and not was_asked
+        was_asked, now = was is Phase.STOPPING, event.now
+        failed = seen.blame.caused_by_app and not was_asked
         self._commands.append(
             ExecutorEnded(
                 executor_id=container.executor_id,
                 exit_code=seen.exit_code,
                 message=seen.message or f"it ended with exit code {seen.exit_code}",
                 caused_by_app=failed,
-                lost_node=(seen.node or container.node) if seen.blame is Blame.NODE else "",
+                lost_node=(seen.node or container.node) if seen.blame.lost_machine else "",
             )
         )
-        if self.ended or was_asked or seen.blame is Blame.NODE:
+        if self.ended or was_asked or seen.blame.replaced_at_once:
             return
         if container.profile in self.profiles:
             # Also after a clean exit that nobody asked for: what ends at once must not spin.
-            ran_s = now - container.started_at_s if container.phase is Phase.RUNNING else 0.0
+            ran_s = now - container.started_at_s if was is Phase.RUNNING else 0.0
             settled = ran_s >= self.limits.settled_s
             profile = self.profiles[container.profile]
             replacement = container.asked_at_s >= profile.setback_at_s
             self._back_off(profile, now, afresh=settled, again=replacement)
         if failed:
-            self._count_failure(container, seen, now)
+            self._count_failure(container, seen, event)
 
-    def _count_failure(self, container: _Container, seen: ContainerSeen, now: float) -> None:
+    def _count_failure(self, container: _Container, seen: ContainerSeen, event: Event) -> None:
+        now = event.now
         while self.failures and self.failures[0] <= now - self.limits.failures_window_s:
             self.failures.popleft()
         self.failures.append(now)
@@ -356,7 +407,8 @@ class AppMasterCore:
                 f"{self.limits.failures_window_s:.0f} s (spark.hrm.executor.maxFailures is "
                 f"{self.failures_max}); the last, executor {container.executor_id}{where}, ended "
                 f"with exit code {seen.exit_code}{': ' + seen.message if seen.message else ''}; "
-                f"see its log: hrm app logs APPLICATION --executor {container.executor_id}"
+                f"see its log: hrm app logs APPLICATION --executor {container.executor_id}",
+                event,
             )
 
     def _back_off(
@@ -373,7 +425,8 @@ class AppMasterCore:
     def _refused(self, event: RequestsRefused) -> None:
         for executor_id in event.executor_ids:
             container = self.containers.get(executor_id)
-            if container is not None and container.phase is not Phase.RUNNING:
+            if container is not None and container.life.takes(Happening.REFUSED):
+                container.life.follow(Happening.REFUSED, Phase.ENDED, event.now)
                 del self.containers[executor_id]
                 self.given_up.add(executor_id)
         profile = self.profiles.get(event.profile)
@@ -383,17 +436,16 @@ class AppMasterCore:
             # The cluster has shrunk: go on with the executors there are, and ask again later.
             self._back_off(profile, event.now)
         elif profile.target.count > 0:
-            self._fail(event.message)
+            self._fail(event.message, event)
 
-    def _fail(self, message: str) -> None:
+    def _fail(self, message: str, event: Event) -> None:
         if not self.ended:
             self._commands.append(FailApplication(message=message))
-            self._end(False, message)
+            self._end(False, message, event)
 
-    def _end(self, succeeded: bool, message: str) -> None:
-        if self._finish is not None:
-            return
-        self.ended = True
+    def _end(self, succeeded: bool, message: str, event: Event) -> None:
+        to = AppMasterState.FINISHED if self.attached else AppMasterState.FINISHING
+        self.life.follow(type(event), to, event.now)
         self._finish = FinishApplication(succeeded=succeeded, message=message)
         if self.attached:
             self._commands.append(self._finish)
@@ -425,6 +477,7 @@ class AppMasterCore:
             return
         for container in list(self.containers.values()):
             if container.confirm_by_s is not None and now >= container.confirm_by_s:
+                container.life.follow(Happening.UNCONFIRMED, Phase.ENDED, now)
                 self._give_up(container, "no node has it since the master started again")
 
     def _counted(self, profile: int) -> list[_Container]:
@@ -440,7 +493,7 @@ class AppMasterCore:
         if self.profiles:
             stray = [c for c in self.containers.values() if c.profile not in self.profiles]
             unwanted = [c.executor_id for c in stray if c.phase is not Phase.STOPPING]
-            self._release(unwanted, "its resource profile is not wanted")
+            self._release(unwanted, "its resource profile is not wanted", now)
         asks: list[ContainerAsk] = []
         for number in sorted(self.profiles):
             profile = self.profiles[number]
@@ -449,7 +502,7 @@ class AppMasterCore:
             if missing < 0:
                 spare = [c.executor_id for c in counted if c.phase is Phase.REQUESTED]
                 spare.sort(key=_number)
-                self._release(spare[missing:], "Spark wants fewer executors")
+                self._release(spare[missing:], "Spark wants fewer executors", now)
             elif missing > 0 and now >= profile.retry_at_s:
                 local = profile.target.local_executors - sum(c.local for c in counted)
                 asks.extend(
@@ -481,12 +534,13 @@ class AppMasterCore:
             locality_wait_s=self.limits.locality_wait_s,
         )
 
-    def _release(self, executor_ids: Iterable[str], reason: str) -> None:
+    def _release(self, executor_ids: Iterable[str], reason: str, now: float) -> None:
         """Stops counting them; they stay known until the master reports their end."""
         ids = list(executor_ids)
         for executor_id in ids:
-            self.containers[executor_id].phase = Phase.STOPPING
-            self.containers[executor_id].released = True
+            container = self.containers[executor_id]
+            container.life.follow(Happening.RELEASED, Phase.STOPPING, now)
+            container.released = True
         if self.attached:
             self._say_release(ids, reason)
 

@@ -38,10 +38,10 @@ from datetime import UTC, datetime
 
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.history import ExclusionState
-from hrm.core.vocabulary.model import ApplicationId, ContainerEnd, EndCause, NodeName
+from hrm.core.vocabulary.model import ApplicationId, ContainerEnd, NodeName
 from hrm.core.vocabulary.transitions import Watch
 
-__all__ = ["CONFIRM_S", "Exclusion", "Exclusions", "is_failure"]
+__all__ = ["CONFIRM_S", "Exclusion", "Exclusions"]
 
 CONFIRM_S = 5.0
 """How long an application must outlive its accusation of a node, for it to count."""
@@ -267,14 +267,6 @@ class Exclusions:
             self._age(standing, now)
             if not standing.strikes and not standing.level:
                 del standings[node]
-
-
-def is_failure(end: ContainerEnd) -> bool:
-    """Did it end badly, by its own doing or its node's? Who ran out of its memory did not: that is
-    as large everywhere."""
-    if end.cause is EndCause.EXITED:
-        return end.exit_code != 0
-    return end.cause is EndCause.LAUNCH_FAILED
 
 
 def _for(application_id: str) -> str:

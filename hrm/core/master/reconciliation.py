@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections import defaultdict
 
 from hrm.core.master.drains import Drains
-from hrm.core.master.exclusion import is_failure
 from hrm.core.master.placement import PlacementCoordinator
 from hrm.core.master.state import Application, Container, MasterState, Node
 from hrm.core.messages import commands as c
 from hrm.core.messages.claims import Entry
 from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.vocabulary.ends import end_rule
 from hrm.core.vocabulary.feasibility import demand_vector, fits
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -173,7 +173,7 @@ class NodeReconciler:
         self, node: Node, container: Container, end: ContainerEnd, now: float
     ) -> bool:
         """Count it against the node if it did; true: that excludes it for the application."""
-        if container.state is ContainerState.STOPPING or not is_failure(end):
+        if container.state is ContainerState.STOPPING or not end_rule(end).against_node:
             return False
         ran_s = now - container.started_at_s if container.started_at_s else 0.0
         if ran_s >= self.master_state.bounds.node_failure_run_s:

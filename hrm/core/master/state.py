@@ -14,6 +14,7 @@ from hrm.core.master.holdings import Holdings
 from hrm.core.messages import commands as c
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.ends import end_rule
 from hrm.core.vocabulary.model import (
     NO_LAUNCH,
     ApplicationId,
@@ -290,7 +291,7 @@ class MasterState:
         container.ended_at_s = now
         container.usage = None
         self._leave_unit(container)
-        if container.started_at_s and _ran_its_course(end):
+        if container.started_at_s and end_rule(end).complete:
             self.finish_times.finished(container.unit_id, now - container.started_at_s)
             self.bound_waiting(container.unit_id)
         if container.node is not None:
@@ -332,7 +333,7 @@ class MasterState:
             return
         durations_s: dict[int, list[float]] = {}
         for container in (*app.ended, *app.containers.values()):
-            if container.started_at_s and (not container.end or _ran_its_course(container.end)):
+            if container.started_at_s and (not container.end or end_rule(container.end).complete):
                 duration_s = max(0.0, (container.ended_at_s or now) - container.started_at_s)
                 profile = container.request.resource_profile_id
                 durations_s.setdefault(profile, []).append(duration_s)
@@ -430,8 +431,3 @@ class MasterState:
 
 def _key(record: ApplicationRecord) -> tuple[str, str]:
     return record.owner, record.submission_key
-
-
-def _ran_its_course(end: ContainerEnd) -> bool:
-    """Does it say how long such a container takes? Who was let go of had done its work."""
-    return end.cause is EndCause.RELEASED or (end.cause is EndCause.EXITED and end.exit_code == 0)

@@ -8,11 +8,15 @@ the one into the other; ``hrm.wire.appmaster`` is the only place that knows thei
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from hrm.core.vocabulary.ends import Blame, end_rule
+from hrm.core.vocabulary.model import ContainerEnd, ContainerState
+
 __all__ = [
-    "Blame",
+    "PHASES",
     "ClassObserved",
     "Command",
     "ContainerAsk",
@@ -36,6 +40,7 @@ __all__ = [
     "SessionOpened",
     "TargetsChanged",
     "Ticked",
+    "container_seen",
 ]
 
 
@@ -50,15 +55,14 @@ class Phase(Enum):
     ENDED = "ended"
 
 
-class Blame(Enum):
-    """Whose doing an executor's end is."""
-
-    APPLICATION = "application"
-    """It ended badly by itself; counts as a failure."""
-    NOBODY = "nobody"
-    """It was asked to go, or taken away; Spark must not blame its tasks."""
-    NODE = "node"
-    """Its machine disappeared with everything on it."""
+PHASES: Mapping[ContainerState, Phase] = {
+    ContainerState.PENDING: Phase.REQUESTED,
+    ContainerState.ASSIGNED: Phase.REQUESTED,
+    ContainerState.WAITING: Phase.REQUESTED,
+    ContainerState.RUNNING: Phase.RUNNING,
+    ContainerState.STOPPING: Phase.STOPPING,
+    ContainerState.ENDED: Phase.ENDED,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +97,25 @@ class ContainerSeen:
     exit_code: int = -1
     blame: Blame = Blame.NOBODY
     message: str = ""
+
+
+def container_seen(
+    executor_id: str, profile: int, state: ContainerState, node: str, end: ContainerEnd | None
+) -> ContainerSeen:
+    """What a container's status at the master says to its AppMaster."""
+    if end is None:
+        return ContainerSeen(
+            executor_id=executor_id, profile=profile, phase=PHASES[state], node=node
+        )
+    return ContainerSeen(
+        executor_id=executor_id,
+        profile=profile,
+        phase=PHASES[state],
+        node=node,
+        exit_code=end.exit_code,
+        blame=end_rule(end).blame,
+        message=end.message,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from hrm.core.vocabulary.bounds import BOUNDS
 from hrm.core.vocabulary.model import Resources
 from hrm.errors import HrmError
 
@@ -78,7 +79,7 @@ SUBMISSION: dict[S, frozenset[S]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmissionBounds:
-    """Every bound of submissions; ``hrm.config`` has the same names.
+    """Every bound of submissions; ``hrm.config`` has the same names, and these defaults.
 
     ``driver_lease_s``: how long a supervised driver goes on without a word of the master's.
     ``lease_margin_s``: what is added to it before another driver may start: clocks that run
@@ -99,7 +100,7 @@ class SubmissionBounds:
     driver_restart_window_s: float = 3_600.0
     driver_launches_max: int = 3
     recovery_s: float = 15.0
-    tick_late_s: float = 1.0
+    tick_late_s: float = BOUNDS.tick_late_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,7 @@ from dataclasses import dataclass, replace
 
 from hrm.core.messages.claims import Entry
 from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.vocabulary.bounds import AutoBindingRules
 from hrm.core.vocabulary.feasibility import capacity_vector, fits, minus, plus
 from hrm.core.vocabulary.model import (
     ContainerId,
@@ -65,22 +66,6 @@ __all__ = [
 ]
 
 PAUSE_GROWTH_MAX = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AutoBindingRules:
-    """``window``: measurements, all of one binding. ``drain_s``: 0 drains nothing."""
-
-    window: int = 30
-    busy_percent: float = 90.0
-    idle_percent: float = 50.0
-    cores_min: int = 1
-    pause_s: float = 300.0
-    drain_s: float = 30.0
-
-    def __post_init__(self) -> None:
-        assert 0 <= self.idle_percent < self.busy_percent
-        assert min(self.window, self.cores_min) >= 1 and self.pause_s > 0 and self.drain_s >= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

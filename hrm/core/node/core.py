@@ -35,6 +35,7 @@ from hrm.core.node.auto_partitioning import (
 )
 from hrm.core.node.preemption import evictions
 from hrm.core.queue.resource_unit import UnitQueue, queues_of
+from hrm.core.vocabulary.bounds import BOUNDS, PREEMPTION_GRACE_S
 from hrm.core.vocabulary.feasibility import could_hold, demand_vector, fits
 from hrm.core.vocabulary.model import (
     ContainerEnd,
@@ -84,12 +85,12 @@ class NodeCore:
         self,
         name: NodeName,
         units: tuple[ResourceUnit, ...],
-        default_duration_s: float = 60.0,
+        default_duration_s: float = BOUNDS.default_duration_s,
         *,
         hardware: Hardware | None = None,
         binding: Binding | None = None,
         auto_binding: AutoBindingRules | None = None,
-        preemption_grace_s: float | None = 15.0,
+        preemption_grace_s: float | None = PREEMPTION_GRACE_S,
     ) -> None:
         """``units``: what ``binding`` cuts from ``hardware``; a node without it is never re-cut.
 

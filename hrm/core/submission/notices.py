@@ -11,13 +11,13 @@ from __future__ import annotations
 from hrm.core.master.state import MasterState
 from hrm.core.messages import events as e
 from hrm.core.messages import submissions as m
+from hrm.core.vocabulary.ends import Start, end_rule
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
     ContainerRequest,
     ContainerState,
     ContainerStatus,
-    EndCause,
     LaunchContext,
     WorkloadClass,
 )
@@ -31,9 +31,6 @@ __all__ = [
     "holder_registration",
 ]
 
-_LOST = (EndCause.NODE_LOST, EndCause.LOST)
-_SAYS_NOTHING = (*_LOST, EndCause.PREEMPTED)
-"""Causes that are no sign that its node had tried to start it."""
 _APPLICATION_STATE = {
     m.SubmissionState.FINISHED: ApplicationState.SUCCEEDED,
     m.SubmissionState.FAILED: ApplicationState.FAILED,
@@ -121,15 +118,15 @@ def driver_event(
         and app.record.state is ApplicationState.KILLED
         and app.record.submission_attempt == attempt
     )
-    started = status.started_at_s > 0
+    started, rule = status.started_at_s > 0, end_rule(end)
     return m.DriverEnded(
         now=now,
         submission_id=submission_id,
         attempt=attempt,
         exit_code=end.exit_code,
         message=end.message or end.cause.value,
-        lost=end.cause in _LOST,
+        lost=rule.unseen,
         killed=killed,
-        launched=started and end.cause is not EndCause.LAUNCH_FAILED,
-        waited=not started and end.cause in _SAYS_NOTHING and end.exit_code < 0,
+        launched=started and rule.start is not Start.FAILED,
+        waited=not started and rule.start is Start.UNKNOWN and end.exit_code < 0,
     )

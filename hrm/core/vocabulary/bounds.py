@@ -1,6 +1,7 @@
 """Every bound that the core keeps, by name.
 
-The daemons fill them from ``hrm.config``; the defaults here serve tests and the simulator.
+The daemons fill them from ``hrm.config``, whose defaults are these: a setting that the core also
+knows has its default here, and nowhere else.
 """
 
 from __future__ import annotations
@@ -8,7 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Bounds"]
+__all__ = [
+    "BOUNDS",
+    "PREEMPTION_GRACE_S",
+    "SCHEDULERS",
+    "AutoBindingRules",
+    "Bounds",
+]
+
+SCHEDULERS = 2
+"""Schedulers in the master's process."""
+
+PREEMPTION_GRACE_S = 15.0
+"""Time that a batch container has to make way for a stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,3 +72,26 @@ class Bounds:
         """So long without a tick, the master slept; well below what it grants others."""
         least_s = min(self.node_timeout_s, self.application_grace_s, self.scheduler_timeout_s)
         return min(self.tick_late_s, least_s / 4)
+
+
+BOUNDS = Bounds()
+"""The defaults."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoBindingRules:
+    """When a node changes a partial binding by itself.
+
+    ``window``: measurements, all of one binding. ``drain_s``: 0 drains nothing.
+    """
+
+    window: int = 30
+    busy_percent: float = 90.0
+    idle_percent: float = 50.0
+    cores_min: int = 1
+    pause_s: float = 300.0
+    drain_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.idle_percent < self.busy_percent
+        assert min(self.window, self.cores_min) >= 1 and self.pause_s > 0 and self.drain_s >= 0

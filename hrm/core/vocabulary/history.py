@@ -9,7 +9,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from hrm.core.vocabulary.model import ApplicationState, EndCause
+from hrm.core.vocabulary.ends import ends_badly
+from hrm.core.vocabulary.model import ApplicationState
 from hrm.core.vocabulary.quick import quick
 
 __all__ = ["ExclusionState", "Refused", "Reign", "Service", "StateEvent"]
@@ -42,7 +43,6 @@ class Reign(enum.Enum):
 
 
 _ENDED = frozenset(state.value for state in ApplicationState if state.ended)
-_WELL = frozenset({EndCause.RELEASED.value, EndCause.KILLED.value})
 
 
 @quick
@@ -75,6 +75,6 @@ class StateEvent:
     @property
     def ends_badly(self) -> bool:
         """Is it the end of a container that nobody wanted?"""
-        if self.kind != "container" or not self.cause or self.cause in _WELL:
-            return False
-        return self.cause != EndCause.EXITED.value or self.exit_code != 0
+        return (
+            self.kind == "container" and self.cause != "" and ends_badly(self.cause, self.exit_code)
+        )

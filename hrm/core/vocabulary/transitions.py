@@ -9,13 +9,17 @@ PENDING container may turn out to be WAITING, RUNNING or STOPPING at a node that
 An application is DETACHED while its AppMaster is away; it comes back to what it was, or fails when
 its grace period ends.
 
+A table that also names events says of each state and each event where it may lead, or why it leads
+nowhere; such a machine keeps an ``EventLifecycle``.
+
 Whatever a table does not hold raises ``InvalidTransition`` with the entity's latest history.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from hrm.core.vocabulary.model import ApplicationState as A
@@ -23,7 +27,19 @@ from hrm.core.vocabulary.model import ContainerState as C
 from hrm.core.vocabulary.model import NodeState as N
 from hrm.errors import InvalidTransition
 
-__all__ = ["APPLICATION", "CONTAINER", "NODE", "Lifecycle", "Move", "Watch"]
+__all__ = [
+    "APPLICATION",
+    "CONTAINER",
+    "NODE",
+    "EventLifecycle",
+    "EventTable",
+    "Ignored",
+    "Lifecycle",
+    "Move",
+    "Watch",
+    "event_name",
+    "moves",
+]
 
 APPLICATION: dict[A, frozenset[A]] = {
     A.SUBMITTED: frozenset({A.RUNNING, A.DETACHED, A.SUCCEEDED, A.FAILED, A.KILLED}),
@@ -50,6 +66,7 @@ NODE: dict[N, frozenset[N]] = {
 }
 
 S = TypeVar("S", bound=enum.Enum)
+K = TypeVar("K")
 
 HISTORY_LENGTH = 16
 
@@ -60,6 +77,26 @@ which alone that is so, empty: for all."""
 
 Watch: TypeAlias = Callable[[Move], object]
 """Is told of each move as it is made. It only listens: what it does must not reach the core."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """In place of states: the event changes no state here, and why that is right."""
+
+    reason: str
+
+
+EventTable: TypeAlias = Mapping[S, Mapping[K, frozenset[S] | Ignored]]
+"""Of each state and each event the states that it may lead to; the same state: it may stay."""
+
+
+def moves(table: EventTable[S, K]) -> dict[S, frozenset[S]]:
+    """What may follow what, by whichever event."""
+    found: dict[S, frozenset[S]] = {}
+    for state, row in table.items():
+        led = [to for to in row.values() if not isinstance(to, Ignored)]
+        found[state] = frozenset[S]().union(*led) - {state}
+    return found
 
 
 class Lifecycle(Generic[S]):
@@ -124,3 +161,37 @@ class Lifecycle(Generic[S]):
         kept = self._history
         moves = zip(kept[::3], kept[1::3], kept[2::3], strict=True)
         return tuple(f"{at:.3f} {state.value}: {why}" for at, state, why in moves)
+
+
+class EventLifecycle(Lifecycle[S], Generic[S, K]):
+    """The state of one entity, moved only by the events of its table."""
+
+    __slots__ = ("_events",)
+
+    def __init__(self, kind: str, name: str, table: EventTable[S, K], state: S) -> None:
+        super().__init__(kind, name, moves(table), state)
+        self._events = table
+
+    def takes(self, event: K) -> bool:
+        """False: the table ignores it in this state."""
+        return not isinstance(self._events[self.state][event], Ignored)
+
+    def follow(self, event: K, to: S, now: float) -> bool:
+        """Move to ``to`` because of ``event``; False if it stays where it is, which the table must
+        hold as well.
+
+        Raises:
+            InvalidTransition: the table does not hold this move for this event.
+        """
+        row, name = self._events[self.state][event], event_name(event)
+        if isinstance(row, Ignored) or to not in row:
+            what, was = f"{self._kind} {self._name}", self.state.value
+            raise InvalidTransition(
+                f"{what} cannot go from {was} to {to.value} by {name}", self.history
+            )
+        return self.move(to, now, name)
+
+
+def event_name(event: object) -> str:
+    """How a table's event is called: a class by its name, a member of an enum by its value."""
+    return str(getattr(event, "__name__", None) or getattr(event, "value", event))

@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hrm.core.vocabulary.bounds import BOUNDS
 from hrm.core.vocabulary.model import NodeName
 from hrm.core.vocabulary.wakefulness import Wakefulness, excused
 from hrm.errors import AlreadyExists, LimitReached, NotFound
@@ -59,8 +60,8 @@ class ClusterBounds:
     node_tasks_limit: int = 1_000
     attempts_limit: int = 3
     given_back_limit: int = 100
-    node_timeout_s: float = 15.0
-    tick_late_s: float = 1.0
+    node_timeout_s: float = BOUNDS.node_timeout_s
+    tick_late_s: float = BOUNDS.tick_late_s
     ended_kept: int = 1_000
 
 

@@ -20,9 +20,7 @@ from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
     ContainerRequest,
-    ContainerState,
     ContainerStatus,
-    EndCause,
     Followed,
     Resources,
     WorkloadClass,
@@ -46,34 +44,11 @@ _RECONNECT_MAX_S = 2.0
 _MASTER_TIMEOUT_S = 40.0
 _LIMITS = AppMasterLimits(backoff_max_s=2.0, settled_s=5.0, confirm_s=4.0, locality_wait_s=1.5)
 
-_PHASES = {
-    ContainerState.PENDING: am.Phase.REQUESTED,
-    ContainerState.ASSIGNED: am.Phase.REQUESTED,
-    ContainerState.WAITING: am.Phase.REQUESTED,
-    ContainerState.RUNNING: am.Phase.RUNNING,
-    ContainerState.STOPPING: am.Phase.STOPPING,
-    ContainerState.ENDED: am.Phase.ENDED,
-}
-
 
 def seen(status: ContainerStatus) -> am.ContainerSeen:
     """A container as the master tells it to an AppMaster."""
-    blame, end = am.Blame.NOBODY, status.end
-    if end is not None:
-        if end.cause is EndCause.NODE_LOST:
-            blame = am.Blame.NODE
-        elif end.cause in (EndCause.MEMORY_LIMIT, EndCause.LAUNCH_FAILED) or (
-            end.cause is EndCause.EXITED and end.exit_code != 0
-        ):
-            blame = am.Blame.APPLICATION
-    return am.ContainerSeen(
-        executor_id=status.executor_id,
-        profile=status.resource_profile_id,
-        phase=_PHASES[status.state],
-        node=status.node,
-        exit_code=-1 if end is None else end.exit_code,
-        blame=blame,
-        message="" if end is None else end.message,
+    return am.container_seen(
+        status.executor_id, status.resource_profile_id, status.state, status.node, status.end
     )
 
 

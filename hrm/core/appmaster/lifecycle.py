@@ -1,0 +1,164 @@
+"""The two lives that an AppMaster leads through: its own, and that of each container.
+
+Its own has two questions, so four states: is there a session with the master, and has the
+application ended? What ends while no session is open is FINISHING: its goodbye has yet to be said.
+
+A container begins REQUESTED, or as another AppMaster or Spark left it: an adopted one may run or be
+stopping. It is kept until it is ENDED, for whatever cause.
+
+Each table names every event in every state. One that is ``Ignored`` changes no state, and the
+reason stands there.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from hrm.core.messages.appmaster import (
+    ClassObserved,
+    ContainerChanged,
+    DriverFinished,
+    EndOrdered,
+    Event,
+    KillRequested,
+    Phase,
+    RequestsRefused,
+    SessionLost,
+    SessionOpened,
+    TargetsChanged,
+    Ticked,
+)
+from hrm.core.vocabulary.transitions import EventTable, Ignored
+
+__all__ = ["APPMASTER", "APPMASTER_CONTAINER", "AppMasterState", "Happening"]
+
+
+class AppMasterState(Enum):
+    """Where the AppMaster stands with the master and with its driver."""
+
+    DETACHED = "detached"
+    ATTACHED = "attached"
+    FINISHING = "finishing"
+    """The application has ended, and there is no session to say so."""
+    FINISHED = "finished"
+    """The application has ended, and the master has been notified in this session."""
+
+    @property
+    def attached(self) -> bool:
+        return self in (AppMasterState.ATTACHED, AppMasterState.FINISHED)
+
+    @property
+    def ended(self) -> bool:
+        return self in (AppMasterState.FINISHING, AppMasterState.FINISHED)
+
+
+class Happening(Enum):
+    """What moves a container from one phase to the next, or does not."""
+
+    SEEN_REQUESTED = "seen-requested"
+    """The master reports that it waits."""
+    SEEN_RUNNING = "seen-running"
+    SEEN_STOPPING = "seen-stopping"
+    SEEN_ENDED = "seen-ended"
+    RELEASED = "released"
+    """Spark, or its smaller target, no longer needs it."""
+    REFUSED = "refused"
+    """No node could ever hold it."""
+    UNLISTED = "unlisted"
+    """The master opens a session and does not list it."""
+    UNCONFIRMED = "unconfirmed"
+    """A new master had its time to find it at a node, and has not."""
+
+
+_A, _H = AppMasterState, Happening
+_NO_SESSION = Ignored("no session is open")
+_OVER = Ignored("the first end of the application is the one that counts")
+
+APPMASTER: EventTable[AppMasterState, type[Event]] = {
+    _A.DETACHED: {
+        TargetsChanged: frozenset({_A.DETACHED, _A.FINISHING}),
+        KillRequested: frozenset({_A.DETACHED}),
+        ClassObserved: frozenset({_A.DETACHED}),
+        DriverFinished: frozenset({_A.FINISHING}),
+        SessionOpened: frozenset({_A.ATTACHED}),
+        SessionLost: _NO_SESSION,
+        ContainerChanged: frozenset({_A.DETACHED, _A.FINISHING}),
+        RequestsRefused: frozenset({_A.DETACHED, _A.FINISHING}),
+        EndOrdered: frozenset({_A.FINISHING}),
+        Ticked: frozenset({_A.DETACHED}),
+    },
+    _A.ATTACHED: {
+        TargetsChanged: frozenset({_A.ATTACHED, _A.FINISHED}),
+        KillRequested: frozenset({_A.ATTACHED}),
+        ClassObserved: frozenset({_A.ATTACHED}),
+        DriverFinished: frozenset({_A.FINISHED}),
+        SessionOpened: frozenset({_A.ATTACHED, _A.FINISHED}),
+        SessionLost: frozenset({_A.DETACHED}),
+        ContainerChanged: frozenset({_A.ATTACHED, _A.FINISHED}),
+        RequestsRefused: frozenset({_A.ATTACHED, _A.FINISHED}),
+        EndOrdered: frozenset({_A.FINISHED}),
+        Ticked: frozenset({_A.ATTACHED}),
+    },
+    _A.FINISHING: {
+        TargetsChanged: frozenset({_A.FINISHING}),
+        KillRequested: frozenset({_A.FINISHING}),
+        ClassObserved: frozenset({_A.FINISHING}),
+        DriverFinished: _OVER,
+        SessionOpened: frozenset({_A.FINISHED}),
+        SessionLost: _NO_SESSION,
+        ContainerChanged: frozenset({_A.FINISHING}),
+        RequestsRefused: frozenset({_A.FINISHING}),
+        EndOrdered: _OVER,
+        Ticked: frozenset({_A.FINISHING}),
+    },
+    _A.FINISHED: {
+        TargetsChanged: frozenset({_A.FINISHED}),
+        KillRequested: frozenset({_A.FINISHED}),
+        ClassObserved: frozenset({_A.FINISHED}),
+        DriverFinished: _OVER,
+        SessionOpened: frozenset({_A.FINISHED}),
+        SessionLost: frozenset({_A.FINISHING}),
+        ContainerChanged: frozenset({_A.FINISHED}),
+        RequestsRefused: frozenset({_A.FINISHED}),
+        EndOrdered: _OVER,
+        Ticked: frozenset({_A.FINISHED}),
+    },
+}
+
+_OVERTAKEN = Ignored("what runs waits no more: a later report has overtaken this one")
+_NOT_TAKEN_BACK = Ignored("an order to stop is not taken back")
+_GONE = Ignored("it is not kept any more; what the master lists again is adopted as another")
+
+APPMASTER_CONTAINER: EventTable[Phase, Happening] = {
+    Phase.REQUESTED: {
+        _H.SEEN_REQUESTED: frozenset({Phase.REQUESTED}),
+        _H.SEEN_RUNNING: frozenset({Phase.RUNNING}),
+        _H.SEEN_STOPPING: frozenset({Phase.STOPPING}),
+        _H.SEEN_ENDED: frozenset({Phase.ENDED}),
+        _H.RELEASED: frozenset({Phase.STOPPING}),
+        _H.REFUSED: frozenset({Phase.ENDED}),
+        _H.UNLISTED: frozenset({Phase.REQUESTED, Phase.ENDED}),
+        _H.UNCONFIRMED: Ignored("only what ran has to be found again"),
+    },
+    Phase.RUNNING: {
+        _H.SEEN_REQUESTED: _OVERTAKEN,
+        _H.SEEN_RUNNING: frozenset({Phase.RUNNING}),
+        _H.SEEN_STOPPING: frozenset({Phase.STOPPING}),
+        _H.SEEN_ENDED: frozenset({Phase.ENDED}),
+        _H.RELEASED: frozenset({Phase.STOPPING}),
+        _H.REFUSED: Ignored("it runs, so a node could hold it"),
+        _H.UNLISTED: frozenset({Phase.RUNNING, Phase.ENDED}),
+        _H.UNCONFIRMED: frozenset({Phase.ENDED}),
+    },
+    Phase.STOPPING: {
+        _H.SEEN_REQUESTED: _NOT_TAKEN_BACK,
+        _H.SEEN_RUNNING: _NOT_TAKEN_BACK,
+        _H.SEEN_STOPPING: frozenset({Phase.STOPPING}),
+        _H.SEEN_ENDED: frozenset({Phase.ENDED}),
+        _H.RELEASED: frozenset({Phase.STOPPING}),
+        _H.REFUSED: frozenset({Phase.ENDED}),
+        _H.UNLISTED: frozenset({Phase.ENDED}),
+        _H.UNCONFIRMED: frozenset({Phase.ENDED}),
+    },
+    Phase.ENDED: dict.fromkeys(Happening, _GONE),
+}

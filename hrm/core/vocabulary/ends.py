@@ -1,0 +1,130 @@
+"""What follows from the end of a container: one table over all causes, read wherever it matters.
+
+An end is looked at by many: the master measures how long containers run and evaluates the node that
+it ran on, the AppMaster counts failures, pauses before it asks again and notifies Spark, the core
+of submissions must know whether a driver may still live, and the journal explains what nobody
+wanted. Each of them takes its column from here, so that two of them cannot disagree.
+
+``EXITED`` has two rows, for the exit code decides: 0 is a success.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from hrm.core.vocabulary.model import ContainerEnd, EndCause
+
+__all__ = ["END_RULES", "EXITED_WELL", "Blame", "EndRule", "Start", "end_rule", "ends_badly"]
+
+
+class Blame(Enum):
+    """Whose doing an executor's end is."""
+
+    APPLICATION = "application"
+    """It ended badly by itself; counts as a failure."""
+    NOBODY = "nobody"
+    """It was asked to go, or taken away; Spark must not blame its tasks."""
+    NODE = "node"
+    """Its machine disappeared with everything on it."""
+
+    @property
+    def caused_by_app(self) -> bool:
+        """Does it count against the application, at the AppMaster and in what Spark is notified?"""
+        return self is Blame.APPLICATION
+
+    @property
+    def lost_machine(self) -> bool:
+        """Is Spark notified that the whole machine is gone, with what it kept there?"""
+        return self is Blame.NODE
+
+    @property
+    def replaced_at_once(self) -> bool:
+        """Is the replacement asked for without a pause? It will not run on the same machine."""
+        return self is Blame.NODE
+
+
+class Start(Enum):
+    """What an end says of the start, where no report had said that the container runs."""
+
+    TRIED = "tried"
+    """Its node had it in its hands."""
+    FAILED = "failed"
+    """Its node could not start it."""
+    UNKNOWN = "unknown"
+    """No sign that its node had tried."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndRule:
+    """One row of the table.
+
+    Attributes:
+        blame: whose doing it is: what the AppMaster counts, when it replaces the executor, and what
+            Spark is notified.
+        against_node: is it a failure for which the node is evaluated (``core.master.exclusion``)?
+            One that ran out of memory or disk is as large on every node.
+        ordinary: was it wanted, so that it needs no explanation?
+        complete: does it say how long such a container takes? One that was released had done its
+            work.
+        by_itself: did its process end of its own accord?
+        unseen: its process has not been seen to end, so it may live.
+        start: what it says of the start.
+    """
+
+    blame: Blame
+    against_node: bool
+    ordinary: bool
+    complete: bool
+    by_itself: bool
+    unseen: bool
+    start: Start
+
+
+def _row(
+    blame: Blame,
+    *columns: str,
+    start: Start = Start.TRIED,
+) -> EndRule:
+    names = ("against_node", "ordinary", "complete", "by_itself", "unseen")
+    assert set(columns) <= set(names), columns
+    return EndRule(blame=blame, start=start, **{name: name in columns for name in names})
+
+
+EXITED_WELL = _row(Blame.NOBODY, "ordinary", "complete", "by_itself")
+"""``EXITED`` with exit code 0."""
+
+END_RULES: Mapping[EndCause, EndRule] = {
+    EndCause.EXITED: _row(Blame.APPLICATION, "against_node", "by_itself"),
+    EndCause.RELEASED: _row(Blame.NOBODY, "ordinary", "complete"),
+    EndCause.MEMORY_LIMIT: _row(Blame.APPLICATION),
+    EndCause.NODE_LOST: _row(Blame.NODE, "unseen", start=Start.UNKNOWN),
+    EndCause.LAUNCH_FAILED: _row(Blame.APPLICATION, "against_node", start=Start.FAILED),
+    EndCause.KILLED: _row(Blame.NOBODY, "ordinary"),
+    EndCause.LOST: _row(Blame.NOBODY, "unseen", start=Start.UNKNOWN),
+    EndCause.PREEMPTED: _row(Blame.NOBODY, start=Start.UNKNOWN),
+    EndCause.DISK_LIMIT: _row(Blame.APPLICATION),
+    EndCause.GPU_MEMORY_LIMIT: _row(Blame.APPLICATION),
+}
+"""Of every cause; ``EXITED`` with another exit code than 0."""
+
+_BY_VALUE = {cause.value: cause for cause in EndCause}
+
+
+def end_rule(end: ContainerEnd) -> EndRule:
+    """The row of an end."""
+    return _rule(end.cause, end.exit_code)
+
+
+def ends_badly(cause: str, exit_code: int) -> bool:
+    """Was the end one that nobody wanted? ``cause`` as a record keeps it: one that this version
+    does not know needs an explanation too."""
+    known = _BY_VALUE.get(cause)
+    return known is None or not _rule(known, exit_code).ordinary
+
+
+def _rule(cause: EndCause, exit_code: int) -> EndRule:
+    if cause is EndCause.EXITED and exit_code == 0:
+        return EXITED_WELL
+    return END_RULES[cause]

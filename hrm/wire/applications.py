@@ -1,0 +1,192 @@
+"""What AppMasters say to a master, as events, and what it says to them: the master's side.
+
+The AppMaster's side is ``hrm.wire.appmaster``, which is loaded beside every driver and knows
+neither these events nor their checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hrm import ownership
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.model import ApplicationId, ContainerStatus, WorkloadClass
+from hrm.errors import InvalidRequest
+from hrm.v1 import application_pb2 as pb
+from hrm.wire import codec
+
+__all__ = [
+    "attached",
+    "from_admitted",
+    "from_changes",
+    "from_notice",
+    "to_attachment",
+    "to_event",
+    "to_registration",
+]
+
+
+def to_registration(
+    request: pb.RegisterApplicationRequest, call_id: int, now: float
+) -> e.ApplicationRegistered:
+    """A call of ``Register``.
+
+    Raises:
+        InvalidRequest: a field is malformed.
+    """
+    if request.application_id:
+        codec.to_name(request.application_id, "application_id")
+    return e.ApplicationRegistered(
+        now=now,
+        call_id=call_id,
+        application_id=ApplicationId(request.application_id),
+        submission_key=codec.to_name(request.submission_key, "submission_key"),
+        name=codec.to_text(request.name, "name"),
+        user=codec.to_text(request.user, "user"),
+        tenant=codec.to_text(request.tenant, "tenant"),
+        spark_version=codec.to_text(request.spark_version, "spark_version"),
+        driver_host=codec.to_text(request.driver_host, "driver_host"),
+        web_url=codec.to_text(request.web_url, "web_url"),
+        declared_class=codec.to_class(request.declared_class, "declared_class"),
+        launch=codec.to_launch(request.launch),
+        gang_min=codec.to_gang_min(request.gang_min),
+        submission_id=codec.to_text(request.submission_id, "submission_id"),
+        submission_attempt=request.submission_attempt,
+        owner=ownership.owner_of(request.ownership_key),
+        followed=codec.to_followed(request),
+    )
+
+
+def to_attachment(update: pb.ApplicationUpdate, session: int, now: float) -> e.ApplicationAttached:
+    """The first message of a session; its call has no number yet.
+
+    Raises:
+        InvalidRequest: it is another one, or a field is malformed.
+    """
+    if update.WhichOneof("update") != "attach":
+        raise InvalidRequest("the first message of a session must be `attach`")
+    attach = update.attach
+    return e.ApplicationAttached(
+        now=now,
+        call_id=0,
+        application_id=ApplicationId(codec.to_name(attach.application_id, "application_id")),
+        session=session,
+        epoch=attach.epoch,
+        owner=ownership.owner_of(attach.ownership_key),
+    )
+
+
+def to_event(
+    update: pb.ApplicationUpdate, application_id: ApplicationId, now: float
+) -> e.MasterEvent | None:
+    """Any later message of a session; None: it only says that the AppMaster lives.
+
+    Raises:
+        InvalidRequest: it may not be said here, or a field is malformed.
+    """
+    match update.WhichOneof("update"):
+        case "request":
+            requests = tuple(
+                codec.to_request(
+                    x.executor_id,
+                    x.resource_profile_id,
+                    x.resources,
+                    x.heap_mib,
+                    x.expected_duration_s,
+                    x.gpus,
+                    x.hosts,
+                    x.locality_wait_s,
+                )
+                for x in update.request.containers
+            )
+            return e.ContainersRequested(
+                now=now,
+                application_id=application_id,
+                requests=requests,
+                again=update.request.again if update.request.HasField("again") else None,
+            )
+        case "release":
+            return e.ContainersReleased(
+                now=now,
+                application_id=application_id,
+                executor_ids=tuple(
+                    codec.to_name(x, "executor_ids") for x in update.release.executor_ids
+                ),
+                reason=codec.to_text(update.release.reason, "reason"),
+            )
+        case "progress":
+            return e.ProgressReported(
+                now=now,
+                application_id=application_id,
+                progress=codec.to_progress(update.progress),
+            )
+        case "class_changed":
+            change = update.class_changed
+            observed = codec.to_class(change.workload_class, "workload_class")
+            return e.WorkloadClassObserved(
+                now=now,
+                application_id=application_id,
+                workload_class=observed or WorkloadClass.BATCH,
+                evidence=codec.to_text(change.evidence, "evidence"),
+            )
+        case "finished":
+            state = codec.to_application_state(update.finished.state, "state")
+            if not state.ended:
+                raise InvalidRequest(f"an application cannot finish as {state.value}")
+            return e.ApplicationFinished(
+                now=now,
+                application_id=application_id,
+                state=state,
+                message=codec.to_text(update.finished.message, "message"),
+            )
+        case "heartbeat":
+            return None
+        case kind:
+            raise InvalidRequest(f"an attached application may not send {kind or 'nothing'}")
+
+
+def from_admitted(
+    answer: c.ApplicationAdmitted, heartbeat_interval_s: float
+) -> pb.RegisterApplicationResponse:
+    return pb.RegisterApplicationResponse(
+        application_id=answer.application_id,
+        epoch=answer.epoch,
+        containers=[codec.from_status(x) for x in answer.containers],
+        heartbeat_interval_s=heartbeat_interval_s,
+        last_executor_number=answer.last_executor_number,
+        epoch_id=answer.epoch_id,
+    )
+
+
+def attached(answer: c.ApplicationAdmitted) -> pb.ApplicationNotice:
+    """The first message of a master in a session."""
+    hello = pb.AttachedApplication(
+        epoch=answer.epoch, containers=[codec.from_status(x) for x in answer.containers]
+    )
+    return pb.ApplicationNotice(attached=hello)
+
+
+def from_changes(statuses: Iterable[ContainerStatus]) -> pb.ApplicationNotice:
+    """Many notices of containers as one message: most of what a message costs is its journey."""
+    changed = pb.ContainersChanged(containers=[codec.from_status(x) for x in statuses])
+    return pb.ApplicationNotice(changed=changed)
+
+
+def from_notice(notice: c.Notice) -> pb.ApplicationNotice:
+    """What the master's core tells an application."""
+    match notice:
+        case c.ContainerChanged():
+            return pb.ApplicationNotice(container=codec.from_status(notice.status))
+        case c.RequestRefused():
+            refused = pb.RequestRefused(
+                executor_ids=notice.executor_ids,
+                resource_profile_id=notice.resource_profile_id,
+                message=notice.message,
+            )
+            return pb.ApplicationNotice(refused=refused)
+        case c.EndApplication():
+            end = pb.EndApplication(
+                state=codec.APPLICATION_STATE[notice.state], message=notice.message
+            )
+            return pb.ApplicationNotice(end=end)

@@ -1,0 +1,224 @@
+"""Every state of the AppMaster and of its containers against every event."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+
+from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
+from hrm.core.appmaster.lifecycle import (
+    APPMASTER,
+    APPMASTER_CONTAINER,
+    AppMasterState,
+    Happening,
+)
+from hrm.core.messages import appmaster as am
+from hrm.core.vocabulary.ends import Blame
+from hrm.core.vocabulary.transitions import EventLifecycle, Ignored, moves
+from hrm.errors import InvalidTransition
+
+EVENTS: tuple[type[Any], ...] = get_args(am.Event)
+TARGET = am.ProfileTarget(profile=0, count=3, vcores=1, heap_mib=512, memory_mib=896)
+TABLES: list[Any] = [APPMASTER, APPMASTER_CONTAINER]
+CONFIRM_S = 4.0
+
+A, P = AppMasterState, am.Phase
+
+
+def seen(phase: am.Phase, executor_id: str, **end: Any) -> am.ContainerSeen:
+    return am.ContainerSeen(executor_id=executor_id, profile=0, phase=phase, node="n1", **end)
+
+
+def opened(now: float, *containers: am.ContainerSeen, epoch: int = 1) -> am.SessionOpened:
+    return am.SessionOpened(now=now, epoch=epoch, containers=containers, last_executor_number=0)
+
+
+def core_in(state: AppMasterState) -> AppMasterCore:
+    """With executor 1 that runs, 2 that was asked for and 3 that is being stopped, at time 1."""
+    core = AppMasterCore(limits=AppMasterLimits(failures_max=1, confirm_s=CONFIRM_S))
+    core.handle(am.TargetsChanged(now=0.0, targets=(TARGET,)))
+    core.handle(opened(0.0))
+    core.handle(am.ContainerChanged(now=0.5, container=seen(P.RUNNING, "1")))
+    core.handle(am.ContainerChanged(now=0.5, container=seen(P.RUNNING, "3")))
+    core.handle(am.KillRequested(now=1.0, executor_ids=("3",)))
+    if not state.attached:
+        core.handle(am.SessionLost(now=1.0))
+    if state.ended:
+        core.handle(am.DriverFinished(now=1.0, succeeded=True, message=""))
+    assert core.life.state is state
+    assert [core.containers[x].phase for x in "123"] == [P.RUNNING, P.REQUESTED, P.STOPPING]
+    return core
+
+
+def events_of(kind: type[Any]) -> list[am.Event]:
+    """Some of each kind: what makes no difference, and what may end the application."""
+    now = 2.0
+    failed = seen(P.ENDED, "1", exit_code=1, blame=Blame.APPLICATION)
+    each: dict[type[Any], list[am.Event]] = {
+        am.TargetsChanged: [
+            am.TargetsChanged(now=now, targets=()),
+            am.TargetsChanged(now=now, targets=(TARGET,)),
+            am.TargetsChanged(now=now, targets=(replace(TARGET, gpus=2),)),
+        ],
+        am.KillRequested: [am.KillRequested(now=now, executor_ids=("1", "2", "3", "9"))],
+        am.ClassObserved: [am.ClassObserved(now=now, workload_class="BATCH", evidence="why")],
+        am.DriverFinished: [
+            am.DriverFinished(now=now, succeeded=done, message="") for done in (True, False)
+        ],
+        am.SessionOpened: [
+            opened(now),
+            opened(now, epoch=2),
+            opened(now, *(seen(phase, x) for phase, x in zip(P, "1234", strict=True))),
+            opened(now, failed),
+        ],
+        am.SessionLost: [am.SessionLost(now=now)],
+        am.ContainerChanged: [
+            *(
+                am.ContainerChanged(now=now, container=seen(phase, x))
+                for phase, x in itertools.product(P, "1239")
+            ),
+            am.ContainerChanged(now=now, container=failed),
+        ],
+        am.RequestsRefused: [
+            am.RequestsRefused(now=now, executor_ids=("1", "2", "3", "9"), profile=x, message="no")
+            for x in (0, 7)
+        ],
+        am.EndOrdered: [am.EndOrdered(now=now, message="killed")],
+        am.Ticked: [am.Ticked(now=x) for x in (2.0, 2.0 + CONFIRM_S, 1e6)],
+    }
+    return each[kind]
+
+
+@pytest.mark.parametrize("table", TABLES, ids=["appmaster", "container"])
+def test_every_state_knows_every_event(table: Any) -> None:
+    kind: Any = type(next(iter(table)))
+    states, expected = set(kind), set(EVENTS) if kind is AppMasterState else set(Happening)
+    assert set(table) == states
+    for row in table.values():
+        assert set(row) == expected
+        assert all(to if isinstance(to, frozenset) else to.reason for to in row.values())
+    assert set().union(*moves(table).values()) <= states
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    list(itertools.product(A, EVENTS)),
+    ids=lambda x: getattr(x, "__name__", str(x)),
+)
+def test_each_event_in_each_state_does_what_the_table_says(
+    state: AppMasterState, kind: type[Any]
+) -> None:
+    to = APPMASTER[state][kind]
+    reached = set()
+    for event in events_of(kind):
+        core = core_in(state)
+        commands = core.handle(event)
+        core.check()
+        reached.add(core.life.state)
+        if isinstance(to, Ignored):
+            assert commands == []
+            assert core.life.state is state
+        else:
+            assert core.life.state in to | _by_session(state, kind)
+    assert isinstance(to, Ignored) or to <= reached | _not_in_these_events(state, kind)
+
+
+def _by_session(state: AppMasterState, kind: type[Any]) -> frozenset[AppMasterState]:
+    """A session that opens may bring the end that is one too many: two moves by one event."""
+    both = state is A.DETACHED and kind is am.SessionOpened
+    return frozenset({A.FINISHED}) if both else frozenset()
+
+
+def _not_in_these_events(state: AppMasterState, kind: type[Any]) -> frozenset[AppMasterState]:
+    """A profile that has run is not refused for good: ``test_a_refused_first_request``."""
+    if kind is am.RequestsRefused and not state.ended:
+        return frozenset({A.FINISHED if state.attached else A.FINISHING})
+    return frozenset()
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_a_refused_first_request_ends_it_in_either_state(attached: bool) -> None:
+    core = AppMasterCore()
+    core.handle(am.TargetsChanged(now=0.0, targets=(TARGET,)))
+    if attached:
+        core.handle(opened(0.0))
+    core.handle(am.RequestsRefused(now=1.0, executor_ids=("1",), profile=0, message="no node"))
+    assert core.life.state is (A.FINISHED if attached else A.FINISHING)
+
+
+def happened(happening: Happening, executor_id: str) -> tuple[AppMasterCore, list[am.Event]]:
+    """A core, and the events by which this happens to the executor."""
+    core = core_in(A.ATTACHED)
+    match happening:
+        case Happening.RELEASED:
+            return core, [am.KillRequested(now=2.0, executor_ids=(executor_id,))]
+        case Happening.REFUSED:
+            ids = (executor_id,)
+            return core, [am.RequestsRefused(now=2.0, executor_ids=ids, profile=0, message="no")]
+        case Happening.UNLISTED:
+            return core, [am.SessionLost(now=2.0), opened(2.0)]
+        case Happening.UNCONFIRMED:
+            others = [seen(core.containers[x].phase, x) for x in "123" if x != executor_id]
+            again: list[am.Event] = [am.SessionLost(now=2.0), opened(2.0, *others, epoch=2)]
+            late: list[am.Event] = [am.Ticked(now=2.0 + CONFIRM_S * x / 8) for x in range(1, 9)]
+            return core, [*again, *late]
+        case _:
+            phase = P[happening.name.removeprefix("SEEN_")]
+            return core, [am.ContainerChanged(now=2.0, container=seen(phase, executor_id))]
+
+
+@pytest.mark.parametrize(
+    ("phase", "happening"),
+    [(x, y) for x, y in itertools.product(P, Happening) if x is not P.ENDED],
+    ids=lambda x: x.value,
+)
+def test_each_happening_in_each_phase_does_what_the_table_says(
+    phase: am.Phase, happening: Happening
+) -> None:
+    executor_id = {P.RUNNING: "1", P.REQUESTED: "2", P.STOPPING: "3"}[phase]
+    core, events = happened(happening, executor_id)
+    for event in events:
+        core.handle(event)
+        core.check()
+    kept = core.containers.get(executor_id)
+    to = APPMASTER_CONTAINER[phase][happening]
+    expected: Iterable[am.Phase] = {phase} if isinstance(to, Ignored) else to
+    assert (P.ENDED if kept is None else kept.phase) in expected
+
+
+@pytest.mark.parametrize("happening", list(Happening), ids=lambda x: x.value)
+def test_what_has_ended_has_no_effect_but_to_be_adopted(happening: Happening) -> None:
+    core, _ = happened(happening, "1")
+    core.handle(am.ContainerChanged(now=1.5, container=seen(P.ENDED, "1")))
+    _, events = happened(happening, "1")
+    for event in events:
+        commands = core.handle(event)
+        core.check()
+        assert not any(isinstance(x, am.ExecutorEnded) and x.executor_id == "1" for x in commands)
+    listed = happening in (
+        Happening.SEEN_REQUESTED,
+        Happening.SEEN_RUNNING,
+        Happening.SEEN_STOPPING,
+    )
+    assert ("1" in core.containers) is listed
+
+
+@pytest.mark.parametrize("table", TABLES, ids=["appmaster", "container"])
+def test_what_the_table_lacks_raises_with_the_history(table: Any) -> None:
+    for state, row in table.items():
+        for event, to in row.items():
+            legal = frozenset() if isinstance(to, Ignored) else to
+            for other in set(table) - legal:
+                life = EventLifecycle("thing", "t", table, state)
+                with pytest.raises(InvalidTransition, match=f"from {state.value} to"):
+                    life.follow(event, other, 1.0)
+                assert life.state is state
+            for other in legal:
+                life = EventLifecycle("thing", "t", table, state)
+                assert life.takes(event)
+                assert life.follow(event, other, 1.0) is (other is not state)
+                assert life.state is other

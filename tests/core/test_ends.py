@@ -1,0 +1,258 @@
+"""What follows from each cause of an end: the table is complete, and everything follows it."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import hrm
+from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
+from hrm.core.messages import appmaster as am
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages import submissions as m
+from hrm.core.submission.notices import driver_event
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.ends import END_RULES, EXITED_WELL, Blame, EndRule, Start, end_rule
+from hrm.core.vocabulary.history import StateEvent
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ContainerEnd,
+    ContainerState,
+    ContainerStatus,
+    EndCause,
+    Resources,
+    container_id_of,
+)
+from hrm.sim.actors.driver import seen as seen_in_simulator
+from hrm.testing.virtual import VirtualCluster, unit
+from hrm.wire import appmaster as app_wire
+from hrm.wire import codec
+
+ENDS = [
+    ContainerEnd(cause=cause, exit_code=exit_code, message="why")
+    for cause in EndCause
+    for exit_code in (-1, 0, 1, 143)
+]
+HERE = Path(hrm.__file__).parent
+TABLE = "core/vocabulary/ends.py"
+each_end = pytest.mark.parametrize("end", ENDS, ids=lambda x: f"{x.cause.value}-{x.exit_code}")
+
+
+def test_every_cause_has_its_row() -> None:
+    assert set(END_RULES) == set(EndCause)
+    assert all(not rule.complete or rule.ordinary for rule in _rules())
+    assert all(not rule.ordinary or rule.blame is Blame.NOBODY for rule in _rules())
+    assert all(not rule.ordinary or not rule.against_node for rule in _rules())
+    assert all(not rule.unseen or rule.start is Start.UNKNOWN for rule in _rules())
+
+
+def _rules() -> list[EndRule]:
+    return [*END_RULES.values(), EXITED_WELL]
+
+
+@each_end
+def test_an_exit_code_decides_of_one_that_exited_and_of_no_other(end: ContainerEnd) -> None:
+    exited_well = end.cause is EndCause.EXITED and end.exit_code == 0
+    assert end_rule(end) is (EXITED_WELL if exited_well else END_RULES[end.cause])
+
+
+@each_end
+def test_the_appmaster_counts_pauses_and_notifies_spark(end: ContainerEnd) -> None:
+    core = AppMasterCore(limits=AppMasterLimits(backoff_s=1.0))
+    target = am.ProfileTarget(profile=0, count=1, vcores=1, heap_mib=512, memory_mib=896)
+    core.handle(am.TargetsChanged(now=0.0, targets=(target,)))
+    core.handle(am.SessionOpened(now=0.0, epoch=1, containers=(), last_executor_number=0))
+    for state in (ContainerState.RUNNING, ContainerState.ENDED):
+        how = end if state is ContainerState.ENDED else None
+        seen = am.container_seen("1", 0, state, "n1", how)
+        commands = core.handle(am.ContainerChanged(now=1.0, container=seen))
+    (ended,) = [x for x in commands if isinstance(x, am.ExecutorEnded)]
+    blame = end_rule(end).blame
+    assert ended.exit_code == end.exit_code
+    assert ended.caused_by_app is (blame is Blame.APPLICATION)
+    assert ended.lost_node == ("n1" if blame is Blame.NODE else "")
+    assert len(core.failures) == (blame is Blame.APPLICATION)
+    replaced = any(isinstance(x, am.RequestContainers) for x in commands)
+    assert replaced is (blame is Blame.NODE)
+    later = core.handle(am.Ticked(now=2.0))
+    assert any(isinstance(x, am.RequestContainers) for x in later) is not replaced
+
+
+@each_end
+def test_an_executor_that_was_asked_to_go_is_no_failure_however_it_ends(end: ContainerEnd) -> None:
+    core = AppMasterCore()
+    core.adopt({"1": 0})
+    core.handle(am.KillRequested(now=0.0, executor_ids=("1",)))
+    seen = am.container_seen("1", 0, ContainerState.ENDED, "n1", end)
+    (ended,) = core.handle(am.ContainerChanged(now=1.0, container=seen))
+    assert isinstance(ended, am.ExecutorEnded)
+    assert not ended.caused_by_app
+    assert not core.failures
+
+
+@each_end
+def test_the_wire_and_the_simulator_say_the_same_of_an_end(end: ContainerEnd) -> None:
+    cluster, app = _one_container()
+    status = _ended(cluster, app, end)
+    assert app_wire.seen(codec.from_status(status)) == seen_in_simulator(status)
+    assert seen_in_simulator(status).blame is end_rule(end).blame
+
+
+@each_end
+def test_a_node_is_evaluated_for_what_counts_against_it(end: ContainerEnd) -> None:
+    cluster, app = _one_container(Bounds(node_failures=1))
+    _ended(cluster, app, end)
+    excluded = cluster.master.master_state.exclusions.avoided(app, cluster.now)
+    assert bool(excluded) is end_rule(end).against_node
+
+
+@each_end
+def test_run_times_are_learned_from_what_is_complete(end: ContainerEnd) -> None:
+    cluster, app = _one_container()
+    unit_id = cluster.container(app, 1).unit_id
+    times = cluster.master.master_state.finish_times
+    before = times.rate_per_s(unit_id)
+    _ended(cluster, app, end)
+    assert (times.rate_per_s(unit_id) != before) is end_rule(end).complete
+
+
+@each_end
+def test_the_journal_explains_what_is_not_ordinary(end: ContainerEnd) -> None:
+    event = StateEvent(
+        event_id=1,
+        at_s=0.0,
+        kind="container",
+        to_state="ended",
+        cause=end.cause.value,
+        exit_code=end.exit_code,
+    )
+    assert event.ends_badly is not end_rule(end).ordinary
+
+
+def test_a_cause_that_a_newer_version_wrote_is_explained_too() -> None:
+    event = StateEvent(event_id=1, at_s=0.0, kind="container", to_state="ended", cause="struck")
+    assert event.ends_badly
+
+
+@each_end
+@pytest.mark.parametrize("started", [False, True])
+def test_a_driver_may_live_or_may_never_have_been_tried(end: ContainerEnd, started: bool) -> None:
+    cluster, app = _one_container()
+    status = _ended(cluster, app, end, started_at_s=1.0 if started else 0.0)
+    record = m.SubmissionRecord(
+        submission_id=app, key="k", name="x", user="u", driver="", resources=Resources(1, 512)
+    )
+    event = driver_event(record, status, cluster.master.master_state, 9.0)
+    assert isinstance(event, m.DriverEnded)
+    rule = end_rule(end)
+    assert event.lost is rule.unseen
+    assert event.launched is (started and rule.start is not Start.FAILED)
+    unknown = rule.start is Start.UNKNOWN and end.exit_code < 0
+    assert event.waited is (not started and unknown)
+
+
+def _one_container(bounds: Bounds | None = None) -> tuple[VirtualCluster, ApplicationId]:
+    cluster = VirtualCluster([unit("n1"), unit("n2")], bounds=bounds or Bounds())
+    app = cluster.submit(1)
+    cluster.settle()
+    assert cluster.states(app) == {"running": 1}
+    cluster.advance(0.5)
+    return cluster, app
+
+
+def _ended(
+    cluster: VirtualCluster, app: ApplicationId, end: ContainerEnd, started_at_s: float = 1.0
+) -> ContainerStatus:
+    """The container ends so at its node; its status as the application gets it."""
+    container_id = container_id_of(app, "1")
+    (node,) = [x for x in cluster.nodes.values() if container_id in x.processes]
+    del node.processes[container_id]
+    cluster.tell_node(node, e.ProcessEnded(now=cluster.now, container_id=container_id, end=end))
+    # Not a second more: the master forgets no exclusion and places no replacement meanwhile.
+    cluster.advance(0.25)
+    notices = [x for x in cluster.notices[app] if isinstance(x, c.ContainerChanged)]
+    (status,) = [x.status for x in notices if x.status.end is not None]
+    assert status.end == end
+    return replace(status, started_at_s=started_at_s)
+
+
+class _Blames(ast.NodeVisitor):
+    """Where causes are compared or gathered, which is what a second table is made of."""
+
+    def __init__(self) -> None:
+        self.lines: list[int] = []
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        if any(map(_is_cause, (node.left, *node.comparators))):
+            self.lines.append(node.lineno)
+        self.generic_visit(node)
+
+    def visit_MatchValue(self, node: ast.MatchValue) -> None:
+        if _is_cause(node.value):
+            self.lines.append(node.lineno)
+
+    def visit_Tuple(self, node: ast.Tuple) -> None:
+        self._gathered(node, node.elts)
+
+    def visit_List(self, node: ast.List) -> None:
+        self._gathered(node, node.elts)
+
+    def visit_Set(self, node: ast.Set) -> None:
+        self._gathered(node, node.elts)
+
+    def visit_Dict(self, node: ast.Dict) -> None:
+        self._gathered(node, [x for x in node.keys if x is not None])
+
+    def _gathered(self, node: ast.expr, members: list[ast.expr]) -> None:
+        if members and all(map(_is_cause, members)):
+            self.lines.append(node.lineno)
+        self.generic_visit(node)
+
+
+def _is_cause(node: ast.expr) -> bool:
+    """``EndCause.LOST``, its value, or its number in a message."""
+    if isinstance(node, ast.Attribute) and node.attr == "value":
+        node = node.value
+    if not isinstance(node, ast.Attribute):
+        return False
+    of = node.value
+    return node.attr.startswith("END_CAUSE_") or (
+        getattr(of, "id", getattr(of, "attr", "")) == "EndCause"
+    )
+
+
+def _blaming(source: str) -> list[int]:
+    visitor = _Blames()
+    visitor.visit(ast.parse(source))
+    return visitor.lines
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "end.cause is EndCause.LOST",
+        "model.EndCause.LOST == cause",
+        "cause in (EndCause.LOST, EndCause.KILLED)",
+        "frozenset({EndCause.LOST.value})",
+        "cause == common_pb2.END_CAUSE_LOST",
+        "table = {EndCause.LOST: 1}",
+        "match cause:\n    case EndCause.LOST:\n        pass",
+    ],
+)
+def test_a_second_table_is_found(source: str) -> None:
+    assert _blaming(source)
+
+
+def test_causes_are_distinguished_in_one_place() -> None:
+    # It checks what is ordered for a victim, not what follows from an end.
+    others = {"sim/oracle/evictions.py"}
+    found = {
+        str(path.relative_to(HERE)): lines
+        for path in sorted(HERE.rglob("*.py"))
+        if "v1" not in path.parts and (lines := _blaming(path.read_text()))
+    }
+    assert set(found) == {TABLE} | others

@@ -1,0 +1,246 @@
+"""What a master and an agent say to each other, in the words of the other's core."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hrm import ownership
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ContainerEnd,
+    ContainerId,
+    ContainerSpec,
+    ContainerState,
+    ContainerStatus,
+    EndCause,
+    Followed,
+    LaunchContext,
+    NodeName,
+    Resources,
+    ResourceUnitId,
+    Shortcut,
+    Usage,
+    WorkloadClass,
+)
+from hrm.core.vocabulary.partitioning import BindingMode
+from hrm.errors import InvalidRequest
+from hrm.testing.virtual import node_event, unit
+from hrm.v1 import common_pb2, node_pb2
+from hrm.wire.nodes import (
+    from_container,
+    from_heartbeat,
+    from_order,
+    from_rebinding,
+    from_registration,
+    registering,
+    to_event,
+    to_registration,
+    to_report,
+)
+
+X1 = ContainerId("app-1-x1")
+STOP = node_pb2.StopContainer(
+    container_id=X1, cause=common_pb2.END_CAUSE_KILLED, reason="asked to", grace_s=2.0,
+    decommission=True,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "event"),
+    [
+        (
+            {"stop": STOP},
+            e.StopReceived(
+                now=5.0, epoch=7, container_id=X1, cause=EndCause.KILLED, reason="asked to",
+                grace_s=2.0, decommission=True,
+            ),
+        ),
+        (
+            {"acknowledge": node_pb2.AcknowledgeEnded(container_ids=[X1])},
+            e.EndsAcknowledged(now=5.0, epoch=7, container_ids=(X1,)),
+        ),
+        (
+            {
+                "set_class": node_pb2.SetContainerClass(
+                    container_id=X1, workload_class=common_pb2.WORKLOAD_CLASS_STREAM
+                )
+            },
+            e.ContainerClassSet(
+                now=5.0, epoch=7, container_id=X1, workload_class=WorkloadClass.STREAM
+            ),
+        ),
+        ({"set_class": node_pb2.SetContainerClass(container_id=X1)}, None),
+        ({"drop_shuffle_files": node_pb2.DropShuffleFiles(application_id="app-1")}, None),
+        ({}, None),
+    ],
+)  # fmt: skip
+def test_each_order_is_one_event_or_none(
+    said: dict[str, object], event: e.NodeEvent | None
+) -> None:
+    assert to_event(node_pb2.MasterMessage(epoch=7, **said), 5.0) == event  # type: ignore[arg-type]
+
+
+def test_a_malformed_order_is_refused() -> None:
+    message = node_pb2.MasterMessage(assign=common_pb2.ContainerSpec())
+    with pytest.raises(InvalidRequest):
+        to_event(message, 5.0)
+
+
+# Every order and every report, both ways.
+
+NODE = NodeName("n1")
+text = st.text(alphabet="abc é", max_size=20)
+seconds = st.floats(0.0, 1e9)
+spec = st.builds(
+    ContainerSpec,
+    container_id=st.just(X1),
+    application_id=st.just(ApplicationId("app-1")),
+    executor_id=st.just("1"),
+    resource_profile_id=st.integers(0, 9),
+    workload_class=st.sampled_from(WorkloadClass),
+    resources=st.builds(Resources, st.integers(1, 64), st.integers(1, 4096), st.integers(0, 9)),
+    unit_id=st.just(ResourceUnitId("n1/ru0")),
+    heap_mib=st.integers(0, 4096),
+    expected_duration_s=seconds,
+    launch=st.builds(
+        LaunchContext,
+        driver_url=text,
+        spark_version=text,
+        environment=st.dictionaries(text, text, max_size=3).map(lambda x: tuple(sorted(x.items()))),
+        java_options=st.lists(text, max_size=3).map(tuple),
+        extra_class_path=st.lists(text, max_size=3).map(tuple),
+        decommissions=st.booleans(),
+        driver=text,
+    ),
+    user=text,
+)
+some_ids = st.lists(st.just(X1), max_size=3).map(tuple)
+core_count = st.none() | st.integers(1, 64)
+ORDERS: dict[type[Any], st.SearchStrategy[Any]] = {
+    c.AssignContainer: st.builds(c.AssignContainer, spec=spec),
+    c.StopContainer: st.builds(
+        c.StopContainer,
+        container_id=st.just(X1),
+        cause=st.sampled_from(EndCause),
+        reason=text,
+        grace_s=seconds,
+        only_if_waiting=st.booleans(),
+        decommission=st.booleans(),
+    ),
+    c.AcknowledgeEnded: st.builds(c.AcknowledgeEnded, container_ids=some_ids),
+    c.SetContainerClass: st.builds(
+        c.SetContainerClass,
+        container_id=st.just(X1),
+        workload_class=st.sampled_from(WorkloadClass),
+    ),
+    c.RebindUnits: st.builds(
+        c.RebindUnits,
+        request_id=st.integers(0, 2**31),
+        mode=st.none() | st.sampled_from(BindingMode),
+        bound_cores=core_count,
+        reserve_cores=core_count,
+    ),
+}
+status = st.builds(
+    ContainerStatus,
+    container_id=st.just(X1),
+    application_id=st.just(ApplicationId("app-1")),
+    executor_id=st.just("1"),
+    resource_profile_id=st.integers(0, 9),
+    workload_class=st.sampled_from(WorkloadClass),
+    resources=st.just(Resources(1, 512)),
+    state=st.sampled_from(ContainerState),
+    node=st.sampled_from([NODE, NodeName("")]),
+    unit_id=st.just(ResourceUnitId("n1/ru0")),
+    requested_at_s=seconds,
+    assigned_at_s=seconds,
+    started_at_s=seconds,
+    ended_at_s=seconds,
+    end=st.none()
+    | st.builds(
+        ContainerEnd,
+        cause=st.sampled_from(EndCause),
+        exit_code=st.integers(-1, 255),
+        message=text,
+    ),
+    stdout_url=text,
+    stderr_url=text,
+    usage=st.none()
+    | st.builds(
+        Usage,
+        cpu_percent=seconds,
+        memory_mib=st.integers(0, 9),
+        processes=st.integers(0, 9),
+        disk_mib=st.integers(0, 9),
+        gpu_memory_mib=st.integers(0, 9),
+    ),
+    expected_duration_s=seconds,
+)
+
+
+def test_every_order_has_its_examples() -> None:
+    assert {*ORDERS, c.DropShuffleFiles} == set(get_args(c.NodeMessage))
+
+
+@pytest.mark.parametrize("kind", list(ORDERS), ids=lambda x: x.__name__)
+@given(data=st.data(), now=seconds, epoch=st.integers(0, 2**40))
+def test_an_order_arrives_as_in_the_virtual_cluster(
+    kind: type[Any], data: st.DataObject, now: float, epoch: int
+) -> None:
+    order = data.draw(ORDERS[kind])
+    sent = node_pb2.MasterMessage.FromString(from_order(order, epoch).SerializeToString())
+    assert to_event(sent, now) == node_event(order, now, epoch)
+
+
+def test_files_of_a_shuffle_are_the_agents_alone() -> None:
+    sent = from_order(c.DropShuffleFiles(application_id=ApplicationId("app-1")), 7)
+    assert sent.drop_shuffle_files.application_id == "app-1"
+    assert to_event(sent, 5.0) is None
+
+
+@given(status=status, now=seconds)
+def test_a_container_arrives(status: ContainerStatus, now: float) -> None:
+    event = to_report(from_container(status), NODE, "i1", now)
+    assert event == e.ContainerReported(
+        now=now, node=NODE, incarnation="i1", sequence=0, container=status
+    )
+
+
+@given(statuses=st.lists(status, max_size=3).map(tuple), now=seconds)
+def test_a_heartbeat_arrives(statuses: tuple[ContainerStatus, ...], now: float) -> None:
+    usage = Usage(cpu_percent=5.0, memory_mib=7, memory_total_mib=9, load_1m=0.5, disk_mib=1)
+    shortcut = Shortcut(name="class-archive", state="ready", note="n", used=2, missed=1)
+    event = to_report(from_heartbeat(usage, statuses, [shortcut]), NODE, "i1", now)
+    assert event == e.NodeReported(
+        now=now, node=NODE, incarnation="i1", sequence=0, containers=statuses, usage=usage,
+        shortcuts=(shortcut,),
+    )  # fmt: skip
+
+
+@given(accepted=st.booleans(), message=text, number=st.integers(0, 2**31))
+def test_an_answer_to_a_rebinding_arrives(accepted: bool, message: str, number: int) -> None:
+    answer = c.AnswerRebinding(request_id=number, accepted=accepted, message=message)
+    assert to_report(from_rebinding(answer), NODE, "i1", 1.0) == e.RebindAnswered(
+        now=1.0, node=NODE, request_id=number, accepted=accepted, message=message
+    )
+
+
+@given(statuses=st.lists(status, max_size=3).map(tuple))
+def test_a_registration_arrives(statuses: tuple[ContainerStatus, ...]) -> None:
+    offered = unit("n1", vcores=4)
+    said = {"name": "n1", "identity": "i", "incarnation": "i1", "host": "h", "endpoint": "h:1",
+            "isolation": "none", "spark_versions": ["4.0"], "platform": "cpu", "remarks": ["r"],
+            "ownership_key": ownership.new_key()}  # fmt: skip
+    message = registering(from_registration([offered], statuses, **said), 7, "e7")
+    assert to_registration(message, 3.0) == e.NodeRegistered(
+        now=3.0, call_id=0, node=NODE, identity="i", incarnation="i1", sequence=0, host="h",
+        endpoint="h:1", units=(offered,), containers=statuses, isolation="none",
+        spark_versions=("4.0",), platform="cpu", remarks=("r",),
+        owner=ownership.owner_of(str(said["ownership_key"])), followed=Followed(7, "e7"),
+    )  # fmt: skip

@@ -1,0 +1,304 @@
+"""Each message is built and read in one place; what is built by one side is read by the other."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+import hrm
+from hrm import ownership
+from hrm.core.messages import appmaster as am
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.state_changes import Subscribed
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.ends import Blame
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ApplicationState,
+    ContainerEnd,
+    ContainerId,
+    ContainerRequest,
+    ContainerState,
+    ContainerStatus,
+    EndCause,
+    Followed,
+    LaunchContext,
+    NodeName,
+    Progress,
+    Resources,
+    StageProgress,
+    WorkloadClass,
+)
+from hrm.errors import InvalidRequest
+from hrm.v1 import application_pb2, common_pb2, node_pb2, scheduler_pb2
+from hrm.wire import applications, shared_state
+from hrm.wire import appmaster as appmaster_wire
+
+HERE = Path(hrm.__file__).parent
+APP = ApplicationId("app-1")
+KEY = ownership.new_key()
+OUTSIDE = {
+    "ReadLogRequest": "a call that the master makes for a reader of logs",
+    "LinkContainerLogRequest": "another",
+    "LogChunk": "bytes of a log",
+    "LogLink": "a link to one",
+}
+"""Messages that no core has an event or a command for."""
+
+
+def _built(path: Path) -> dict[str, set[str]]:
+    """Of each message that a module builds, the functions in which it does."""
+    tree = ast.parse(path.read_text())
+    modules: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "hrm.v1":
+            modules |= {x.asname or x.name: x.name for x in node.names}
+    ours = {x.__name__.rpartition(".")[2] for x in (common_pb2, node_pb2, application_pb2)}
+    ours.add(scheduler_pb2.__name__.rpartition(".")[2])
+    found: dict[str, set[str]] = {}
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        for node in ast.walk(function):
+            # One without fields is read into, or says nothing.
+            called = node.func if isinstance(node, ast.Call) and node.keywords else None
+            if not isinstance(called, ast.Attribute) or not isinstance(called.value, ast.Name):
+                continue
+            if modules.get(called.value.id) in ours and called.attr[0].isupper():
+                found.setdefault(called.attr, set()).add(function.name)
+    return found
+
+
+OF_A_DRIVER = {"Progress", "Resources", "SparkLaunch", "StageProgress"}
+"""Built a second time of a driver's JSON, by the AppMaster's side, which loads no ``codec``: its
+checks and their types would make each ``spark-submit`` slower."""
+
+# Envelopes hold one of several messages, each put into it where it is built.
+ENVELOPES = {"NodeMessage", "MasterMessage", "ApplicationUpdate", "ApplicationNotice"}
+ENVELOPES |= {"SchedulerMessage"}
+
+
+def test_each_message_is_built_in_one_function_of_the_wire() -> None:
+    where: dict[str, set[tuple[str, str]]] = {}
+    for path in sorted(HERE.rglob("*.py")):
+        name = str(path.relative_to(HERE))
+        if name.startswith(("v1/", "pipelines/", "cli/")):
+            continue
+        for message, functions in _built(path).items():
+            where.setdefault(message, set()).update((name, x) for x in functions)
+    strays = {
+        message: places
+        for message, places in where.items()
+        if any(not module.startswith("wire/") for module, _ in places)
+    }
+    assert set(strays) == set(OUTSIDE), strays
+    twice = {x: y for x, y in where.items() if len(y) > 1 and x not in ENVELOPES}
+    assert set(twice) == OF_A_DRIVER, twice
+    assert len(where) > 30
+
+
+# An application's session, both ways.
+
+TARGET = am.ProfileTarget(
+    profile=3, count=2, vcores=4, heap_mib=1024, memory_mib=1408, gpu_memory_mib=7, gpus=1
+)
+ASK = am.ContainerAsk(executor_id="5", target=TARGET, hosts=("h1",), locality_wait_s=2.0)
+REQUEST = ContainerRequest(
+    executor_id="5",
+    resource_profile_id=3,
+    resources=Resources(4, 1408, 7),
+    heap_mib=1024,
+    gpus=1,
+    hosts=("h1",),
+    locality_wait_s=2.0,
+)
+UPDATES: list[tuple[am.Command, e.MasterEvent]] = [
+    *(
+        (
+            am.RequestContainers(asks=(ASK,), again=again),
+            e.ContainersRequested(now=9.0, application_id=APP, requests=(REQUEST,), again=again),
+        )
+        for again in (None, False, True)
+    ),
+    (
+        am.ReleaseContainers(executor_ids=("1", "2"), reason="why"),
+        e.ContainersReleased(now=9.0, application_id=APP, executor_ids=("1", "2"), reason="why"),
+    ),
+    *(
+        (
+            am.ReportClass(workload_class=x.name, evidence="why"),
+            e.WorkloadClassObserved(now=9.0, application_id=APP, workload_class=x, evidence="why"),
+        )
+        for x in WorkloadClass
+    ),
+    *(
+        (
+            am.FinishApplication(succeeded=state is ApplicationState.SUCCEEDED, message="why"),
+            e.ApplicationFinished(now=9.0, application_id=APP, state=state, message="why"),
+        )
+        for state in (ApplicationState.SUCCEEDED, ApplicationState.FAILED)
+    ),
+]
+TO_SPARK = {am.ExecutorStarted, am.ExecutorEnded, am.FailApplication}
+
+
+def test_every_command_to_the_master_has_its_example() -> None:
+    assert {type(x) for x, _ in UPDATES} | TO_SPARK == set(get_args(am.Command))
+
+
+@pytest.mark.parametrize(("command", "event"), UPDATES, ids=lambda x: type(x).__name__)
+def test_what_an_appmaster_wants_arrives(command: am.Command, event: e.MasterEvent) -> None:
+    update = appmaster_wire.update(command)
+    assert update is not None
+    assert applications.to_event(update, APP, 9.0) == event
+
+
+def test_progress_arrives_and_a_heartbeat_is_no_event() -> None:
+    stage = StageProgress(stage_id=1, name="map", tasks_total=4, mean_task_s=0.5)
+    progress = Progress(active_jobs=1, tasks_total=4, streaming_queries=("q",), stages=(stage,))
+    names = ("active_jobs", "active_stages", "completed_stages", "tasks_total", "tasks_running",
+             "tasks_completed", "tasks_failed", "mean_task_s")  # fmt: skip
+    report: dict[str, Any] = {name: getattr(progress, name) for name in names}
+    of_stage = {name: getattr(stage, name) for name in StageProgress.__dataclass_fields__}
+    report |= {"streaming_queries": ["q"], "stages": [of_stage]}
+    update = appmaster_wire.progress(report)
+    expected = e.ProgressReported(now=9.0, application_id=APP, progress=progress)
+    assert applications.to_event(update, APP, 9.0) == expected
+    assert applications.to_event(appmaster_wire.heartbeat(), APP, 9.0) is None
+
+
+def test_an_attachment_arrives_and_comes_first() -> None:
+    attach = appmaster_wire.attach(APP, 7, KEY)
+    assert applications.to_attachment(attach, 3, 9.0) == e.ApplicationAttached(
+        now=9.0, call_id=0, application_id=APP, session=3, epoch=7, owner=ownership.owner_of(KEY)
+    )
+    with pytest.raises(InvalidRequest, match="attached application may not send attach"):
+        applications.to_event(attach, APP, 9.0)
+    with pytest.raises(InvalidRequest, match="must be `attach`"):
+        applications.to_attachment(appmaster_wire.heartbeat(), 3, 9.0)
+
+
+def test_a_registration_arrives() -> None:
+    said: dict[str, Any] = {
+        "name": "n", "user": "u", "tenant": "t", "spark_version": "4.0", "driver_host": "h",
+        "web_url": "http://h", "submission_key": "k",
+    }  # fmt: skip
+    launch = {"driver_url": "spark://h", "spark_version": "4.0", "environment": {"A": "b"},
+              "decommissions": True,
+              "java_options": ["-Xss1m"], "extra_class_path": ["/x"]}  # fmt: skip
+    request = appmaster_wire.registration(
+        {**said, "class": "stream", "gang_min": 2, "launch": launch},
+        application_id=APP,
+        ownership_key=KEY,
+        submission_id="driver-1",
+        submission_attempt=2,
+        submission_ownership_key="unused here",
+        followed=(7, "e7"),
+    )
+    assert applications.to_registration(request, 5, 9.0) == e.ApplicationRegistered(
+        now=9.0,
+        call_id=5,
+        application_id=APP,
+        declared_class=WorkloadClass.STREAM,
+        launch=LaunchContext(
+            driver_url="spark://h",
+            spark_version="4.0",
+            environment=(("A", "b"),),
+            java_options=("-Xss1m",),
+            extra_class_path=("/x",),
+            decommissions=True,
+        ),
+        gang_min=2,
+        submission_id="driver-1",
+        submission_attempt=2,
+        owner=ownership.owner_of(KEY),
+        followed=Followed(7, "e7"),
+        **said,
+    )
+
+
+def status(state: ContainerState, end: ContainerEnd | None = None) -> ContainerStatus:
+    return ContainerStatus(
+        container_id=ContainerId("app-1-x5"),
+        application_id=APP,
+        executor_id="5",
+        resource_profile_id=3,
+        workload_class=WorkloadClass.BATCH,
+        resources=Resources(1, 512),
+        state=state,
+        node=NodeName("n1"),
+        end=end,
+    )
+
+
+FAILED = ContainerEnd(cause=EndCause.EXITED, exit_code=1, message="why")
+RUNS, ENDED = status(ContainerState.RUNNING), status(ContainerState.ENDED, FAILED)
+RUNS_SEEN = am.ContainerSeen(executor_id="5", profile=3, phase=am.Phase.RUNNING, node="n1")
+ENDED_SEEN = am.ContainerSeen(
+    executor_id="5", profile=3, phase=am.Phase.ENDED, node="n1", exit_code=1,
+    blame=Blame.APPLICATION, message="why",
+)  # fmt: skip
+NOTICES: list[tuple[c.Notice, am.Event]] = [
+    (c.ContainerChanged(status=RUNS), am.ContainerChanged(now=9.0, container=RUNS_SEEN)),
+    (c.ContainerChanged(status=ENDED), am.ContainerChanged(now=9.0, container=ENDED_SEEN)),
+    (
+        c.RequestRefused(executor_ids=("5",), resource_profile_id=3, message="why"),
+        am.RequestsRefused(now=9.0, executor_ids=("5",), profile=3, message="why"),
+    ),
+    (
+        c.EndApplication(state=ApplicationState.KILLED, message="why"),
+        am.EndOrdered(now=9.0, message="why"),
+    ),
+]
+
+
+def test_every_notice_has_its_example() -> None:
+    assert {type(x) for x, _ in NOTICES} == set(get_args(c.Notice))
+
+
+@pytest.mark.parametrize(("notice", "event"), NOTICES, ids=lambda x: type(x).__name__)
+def test_what_the_master_says_to_an_application_arrives(notice: c.Notice, event: am.Event) -> None:
+    assert appmaster_wire.events(applications.from_notice(notice), 0, 9.0) == [event]
+
+
+def test_many_changes_arrive_in_one_message() -> None:
+    message = applications.from_changes([RUNS, ENDED])
+    assert appmaster_wire.events(message, 0, 9.0) == [
+        am.ContainerChanged(now=9.0, container=x) for x in (RUNS_SEEN, ENDED_SEEN)
+    ]
+
+
+def test_a_session_opens() -> None:
+    admitted = c.ApplicationAdmitted(
+        application_id=APP, epoch=7, containers=(RUNS,), last_executor_number=5, epoch_id="e7"
+    )
+    answer = applications.from_admitted(admitted, 1.5)
+    assert (answer.application_id, answer.epoch_id, answer.heartbeat_interval_s) == (APP, "e7", 1.5)
+    hello = applications.attached(admitted)
+    assert appmaster_wire.events(hello, answer.last_executor_number, 9.0) == [
+        am.SessionOpened(now=9.0, epoch=7, containers=(RUNS_SEEN,), last_executor_number=5)
+    ]
+
+
+# What a scheduler in another process asks; its changes are in ``test_state_wire``.
+
+
+def test_a_scheduler_gets_the_bounds_of_its_master() -> None:
+    bounds = Bounds(waiting_limit=3, wait_max_s=4.0, default_duration_s=5.0, retry_delay_s=6.0)
+    sent = Subscribed(session=11, followed=Followed(7, "e7"), bounds=bounds)
+    assert shared_state.to_subscribed(shared_state.subscribed(sent).subscribed) == sent
+
+
+def test_a_lease_is_asked_for_and_returned() -> None:
+    asks = e.LeaseRequested(now=9.0, call_id=5, scheduler="s1", session=11, application_id=APP)
+    asked = shared_state.from_lease_request(asks)
+    assert shared_state.to_lease_request(asked, 5, 9.0) == asks
+    gives = e.LeaseReturned(now=9.0, call_id=5, scheduler="s1", session=11, token=99)
+    returned = shared_state.from_lease_return(gives)
+    assert shared_state.to_lease_return(returned, 5, 9.0) == gives
+    subscription = shared_state.subscription("s1", Followed(7, "e7"))
+    assert (subscription.name, subscription.followed_epoch) == ("s1", 7)
