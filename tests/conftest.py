@@ -26,6 +26,9 @@ stays as it is."""
 PAPERS = ("benchmarks/pipelines", "benchmarks/test_paper_", "sim/experiments", "sim/traces")
 """Where the tests of papers' figures and of traces begin, in this folder."""
 
+POLL_S, POLL_SHARE, POLL_MAX_S = 0.02, 0.05, 0.25
+"""How often a condition is looked at: the pause is a share of the wait so far, within bounds."""
+
 
 @pytest.fixture(scope="session")
 def _of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -68,14 +71,18 @@ def _own_home(
 
 @pytest.fixture(scope="session")
 def eventually() -> Callable[..., object]:
-    """``eventually(condition, timeout_s)``: the first true value of ``condition``, or a failure."""
+    """``eventually(condition, timeout_s)``: the first true value of ``condition``, or a failure.
+
+    It looks often at first, and less often the longer it takes: questions cost a busy machine time.
+    """
 
     def wait(condition: Callable[[], T], timeout_s: float = 10.0, what: str = "") -> T:
-        deadline = time.monotonic() + PATIENCE * timeout_s
+        begun = time.monotonic()
         while not (value := condition()):
-            if time.monotonic() > deadline:
+            waited_s = time.monotonic() - begun
+            if waited_s > PATIENCE * timeout_s:
                 pytest.fail(f"not within {timeout_s:g} s: {what or condition}")
-            time.sleep(0.02)
+            time.sleep(min(max(POLL_S, waited_s * POLL_SHARE), POLL_MAX_S))
         return value
 
     return wait
