@@ -11,16 +11,18 @@ USABLE := $(VENV)/.usable
 # What a Spark driver binds to: a machine's host name does not always resolve.
 export SPARK_LOCAL_IP ?= 127.0.0.1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Tests start hundreds of Python processes; each would compile HRM where none may keep what it compiled.
+unexport PYTHONDONTWRITEBYTECODE
 # The virtual environment first, so that python3 is the one that has pyspark.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 PROTO := $(wildcard proto/hrm/v1/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint audit proto-check test-unit test-spark test-extra test-hostile test-matrix examples format proto docs weights clean
+.PHONY: help venv demo test lint audit proto-check test-unit test-spark test-papers test-full test-campaign test-extra test-hostile test-matrix examples format proto docs weights clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(READY) ## set up .venv and, where there is none, a Java 17+
 
@@ -45,7 +47,11 @@ $(READY): $(USABLE)
 demo: $(USABLE) ## start a cluster, run WordCount and a streaming Top-K on it, show what happened
 	$(BIN)/python -m benchmarks.demo
 
-test: lint proto-check test-unit test-spark ## everything that a change must pass
+# Tests that run at once. HRM_TEST_PATIENCE=4 is for a machine with other work, not more of these.
+WORKERS ?= 2
+
+test: lint proto-check test-unit test-spark ## what every change must pass; it says what it leaves out
+	@echo "make test-full runs everything"
 
 lint: $(READY) ## style, types, layering and what is dangerous
 	$(BIN)/ruff check .
@@ -61,12 +67,31 @@ audit: ## known vulnerabilities of the versions in constraints.txt (needs the ne
 proto-check: $(READY) ## hrm/v1 is what proto/ generates
 	$(BIN)/python -m pytest -q -ra tests/test_generated.py
 
-test-unit: $(READY) ## tests that need no Spark (some ten minutes)
-	$(BIN)/python -m pytest -ra -m "not spark and not hostile" --durations=5
+UNIT := not spark and not hostile and not papers
+test-unit: $(READY) ## tests that need no Spark (some five minutes)
+	$(BIN)/python -m pytest -ra -m "$(UNIT)" -n $(WORKERS) --dist worksteal --durations=5
+	@echo "not run here: make test-papers (papers' figures, traces), make test-hostile (long attacks)," \
+	  "make test-campaign (thousands of fault seeds)"
 
+# A module stays with one process, for it may have a cluster of its own. Clusters share the cores, so
+# limits of time are wider by as much.
+test-spark: export HRM_TEST_PATIENCE ?= $(WORKERS)
 test-spark: $(READY) ## tests that run a real Spark, all those on a real cluster among them (a quarter of an hour)
-	$(BIN)/python -m pytest -ra -m "spark and not extra" --durations=5
+	$(BIN)/python -m pytest -ra -m "spark and not extra" -n $(WORKERS) --dist loadfile --durations=5
 	@echo "not run here: make test-extra (no cluster: the benchmarks' applications; the plugin alone)"
+
+test-papers: $(READY) ## not in `make test`: figures of papers, and traces (CI: where their code has changed)
+	$(BIN)/python -m pytest -ra -m "papers and not spark" -n $(WORKERS) --dist worksteal --durations=5
+
+test-full: test test-papers test-extra test-hostile test-campaign ## everything on this Spark (an hour)
+
+# One seed is one history: these are the same seeds each time, FIRST=20000 begins elsewhere.
+FIRST ?= 0
+SEEDS ?= 10000
+CAMPAIGN_PART := 500
+test-campaign: $(READY) ## not in `make test`: 10,000 seeds of faults in the simulator (FIRST=0 SEEDS=10000)
+	$(BIN)/python -c "print(*range($(FIRST), $(FIRST) + $(SEEDS), $(CAMPAIGN_PART)), sep='\n')" | \
+	  xargs -P $(WORKERS) -I SEED $(BIN)/hrm sim faults --seed SEED --runs $(CAMPAIGN_PART)
 
 test-extra: $(READY) ## not in `make test`: the benchmarks' applications, the plugin against a fake master
 	$(BIN)/python -m pytest -ra -m "spark and extra" --durations=5

@@ -16,16 +16,34 @@ import pytest
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 T = TypeVar("T")
+HERE = Path(__file__).parent
 
 PATIENCE = float(os.environ.get("HRM_TEST_PATIENCE", "1"))
 """By how much limits of time are stretched, on a machine that is slow or busy. What is checked
 stays as it is."""
 
 
+PAPERS = ("benchmarks/pipelines", "benchmarks/test_paper_", "sim/experiments", "sim/traces")
+"""Where the tests of papers' figures and of traces begin, in this folder."""
+
+POLL_S, POLL_SHARE, POLL_MAX_S = 0.02, 0.05, 0.25
+"""How often a condition is looked at: the pause is a share of the wait so far, within bounds."""
+
+
 @pytest.fixture(scope="session")
-def _plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the tests of one run keep the compiled plugin: once is enough."""
-    return tmp_path_factory.mktemp("plugins")
+def _of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of this run, the same for all processes that share its tests."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
+def _plugins(_of_all_workers: Path) -> Path:
+    """Where the tests of one run keep the compiled plugin: once is enough. Its build takes a lock,
+    so that it is compiled once by several processes, too."""
+    directory = _of_all_workers / "plugins"
+    directory.mkdir(exist_ok=True)
+    return directory
 
 
 @pytest.fixture(scope="session")
@@ -53,14 +71,18 @@ def _own_home(
 
 @pytest.fixture(scope="session")
 def eventually() -> Callable[..., object]:
-    """``eventually(condition, timeout_s)``: the first true value of ``condition``, or a failure."""
+    """``eventually(condition, timeout_s)``: the first true value of ``condition``, or a failure.
+
+    It looks often at first, and less often the longer it takes: questions cost a busy machine time.
+    """
 
     def wait(condition: Callable[[], T], timeout_s: float = 10.0, what: str = "") -> T:
-        deadline = time.monotonic() + PATIENCE * timeout_s
+        begun = time.monotonic()
         while not (value := condition()):
-            if time.monotonic() > deadline:
+            waited_s = time.monotonic() - begun
+            if waited_s > PATIENCE * timeout_s:
                 pytest.fail(f"not within {timeout_s:g} s: {what or condition}")
-            time.sleep(0.02)
+            time.sleep(min(max(POLL_S, waited_s * POLL_SHARE), POLL_MAX_S))
         return value
 
     return wait
@@ -97,7 +119,8 @@ def _missing_for_spark() -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of a real Spark say why they are skipped where there is none.
+    """Tests of a real Spark say why they are skipped where there is none; those of papers are
+    marked by where they are.
 
     They and the tests on real daemons share the machine with whatever else runs there: one that
     fails is tried once more, and both tries stand in the summary (``RERUN``), to be looked into.
@@ -108,6 +131,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         limit_s = PATIENCE * (limit.args[0] if limit else 120.0)
         item.add_marker(pytest.mark.timeout(limit_s), append=False)
     for item in items:
+        if item.path.relative_to(HERE).as_posix().startswith(PAPERS):
+            item.add_marker(pytest.mark.papers)
         if item in marked or "integration" in item.path.parts:
             item.add_marker(pytest.mark.flaky(reruns=1))
     reason = _missing_for_spark() if marked else ""

@@ -18,11 +18,10 @@ TABLES: list[dict[Any, frozenset[Any]]] = [APPLICATION, CONTAINER, NODE]
 @pytest.mark.parametrize(
     ("table", "start", "to"),
     [
-        (table, start, to)
+        pytest.param(table, start, to, id=f"{start}-{to}")
         for table in TABLES
         for start, to in itertools.product(list(table), repeat=2)
     ],
-    ids=str,
 )
 def test_only_what_the_table_holds(
     table: dict[enum.Enum, frozenset[enum.Enum]], start: enum.Enum, to: enum.Enum

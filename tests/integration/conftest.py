@@ -1,4 +1,4 @@
-"""One real cluster for all tests here: master and agents are processes, Spark is Spark."""
+"""A real cluster for the tests here: master and agents are processes, Spark is Spark."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,9 @@ from typing import Any
 
 import psutil
 import pytest
+from typer.testing import CliRunner
 
+from hrm.cli.app import app as hrm
 from tests.conftest import PATIENCE
 
 REPOSITORY = Path(__file__).parents[2]
@@ -22,6 +25,7 @@ APPS = Path(__file__).parent / "apps"
 BIN = Path(sys.executable).parent
 
 UP_TIMEOUT_S = 60.0
+CLEAN_UP_TIMEOUT_S = 30.0
 
 
 @dataclass
@@ -69,12 +73,28 @@ class Cluster:
         assert done.returncode == 0, done.stderr
 
     def down(self) -> None:
+        self.end_drivers()
+        done = self.run("down", "--state-dir", str(self.state))
+        assert done.returncode == 0, done.stderr
+
+    def end_drivers(self) -> None:
+        """End what has been submitted and still runs."""
         for submitted in self._submitted:
             if submitted.process.poll() is None:
                 submitted.process.kill()
                 submitted.process.wait(10)
-        done = self.run("down", "--state-dir", str(self.state))
-        assert done.returncode == 0, done.stderr
+
+    def leftovers(self) -> str:
+        """What a test has left here that the next one would meet; empty once all is as it was."""
+        status = self.ask("status")
+        nodes = self.ask("nodes")["nodes"]
+        left = [
+            *(f"{status[x]} {x}" for x in ("applications_live", "containers_running") if status[x]),
+            *(f"{x['name']}: {x['state']}" for x in nodes if x["state"] != "NODE_STATE_ALIVE"),
+        ]
+        if status["free"] != status["capacity"]:
+            left.append(f"free: {status['free']} of {status['capacity']}")
+        return ", ".join(left)
 
     @property
     def cluster(self) -> dict[str, Any]:
@@ -118,9 +138,12 @@ class Cluster:
             )
 
     def ask(self, *arguments: str) -> dict[str, Any]:
-        """The JSON answer of one ``hrm`` command."""
-        done = self.run(*arguments, "--output", "json", "--master", self.address)
-        assert done.returncode == 0, done.stderr
+        """The JSON answer of one ``hrm`` command, which runs in this process: tests ask until
+        something is true, and a process for each question would keep a core busy."""
+        words = [*arguments, "--output", "json", "--master", self.address]
+        ours = {k: v for k, v in self.environment.items() if k.startswith("HRM_")}
+        done = CliRunner().invoke(hrm, words, prog_name="hrm", env=ours)
+        assert done.exit_code == 0, done.stderr or repr(done.exception)
         answer: dict[str, Any] = json.loads(done.stdout)
         return answer
 
@@ -198,12 +221,48 @@ def parent_of(process: psutil.Process) -> int:
         return 0
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, _plugins: Path) -> Iterator[Cluster]:
-    subject = Cluster(tmp_path_factory.mktemp("cluster"), _plugins)
-    subject.up("--nodes", "2", "--cores", "2", "--memory", "3g")
+class SharedCluster:
+    """The cluster of all tests of a session that need none of their own; a new one where a test
+    has left something in it."""
+
+    def __init__(self, directory: Callable[[], Path], plugins: Path) -> None:
+        self._directory = directory
+        self._plugins = plugins
+        self._cluster: Cluster | None = None
+
+    def whole(self) -> Cluster:
+        if self._cluster is None:
+            subject = Cluster(self._directory(), self._plugins)
+            subject.up("--nodes", "2", "--cores", "2", "--memory", "3g")
+            self._cluster = subject
+        return self._cluster
+
+    def end(self) -> None:
+        if self._cluster is not None:
+            subject, self._cluster = self._cluster, None
+            subject.down()
+
+
+@pytest.fixture(scope="session")
+def _shared(tmp_path_factory: pytest.TempPathFactory, _plugins: Path) -> Iterator[SharedCluster]:
+    shared = SharedCluster(lambda: tmp_path_factory.mktemp("cluster"), _plugins)
+    yield shared
+    shared.end()
+
+
+@pytest.fixture
+def cluster(_shared: SharedCluster) -> Iterator[Cluster]:
+    """Two nodes, with applications of earlier tests in their history and nothing else of them. A
+    test that leaves something fails, and the next one gets another cluster."""
+    subject = _shared.whole()
     yield subject
-    subject.down()
+    subject.end_drivers()
+    deadline = time.monotonic() + PATIENCE * CLEAN_UP_TIMEOUT_S
+    while left := subject.leftovers():
+        if time.monotonic() > deadline:
+            _shared.end()
+            pytest.fail(f"left in the cluster: {left}")
+        time.sleep(0.1)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,15 @@ from tests.integration.conftest import APPS, Cluster, kill_daemon
 from tests.integration.test_submissions import executors
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory, _plugins: Path) -> Iterator[Cluster]:
+    """Its daemons are killed: no other test shares it."""
+    subject = Cluster(tmp_path_factory.mktemp("cluster"), _plugins)
+    subject.up("--nodes", "2", "--cores", "2", "--memory", "3g")
+    yield subject
+    subject.down()
 
 
 def _ids(app: dict[str, Any]) -> set[str]:

@@ -1,7 +1,9 @@
-"""The core keeps its promises: hundreds of seeds, and every seed that ever failed."""
+"""The core keeps its promises: a hundred seeds that no other change has met, and every seed that
+ever failed. ``make test-campaign`` is for thousands."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from pathlib import Path
@@ -11,9 +13,23 @@ import pytest
 from hrm.sim.faults.plan import KINDS, Limits
 from hrm.sim.run import Result, Summary, run_seed
 
-RUNS = 300
-CHUNKS = 10
+ROOT = Path(__file__).parents[2]
+RUNS = 100
+CHUNKS = 4
+FRESH_FROM, FRESH_TO = 10_000_000, 1_000_000_000
+"""Between these are seeds that belong to no campaign and to no kept record."""
 KEPT = sorted((Path(__file__).parent / "seeds").glob("*.json"))
+
+
+def fresh() -> int:
+    """The first seed of this change, drawn from the code that the simulator runs: a change of it
+    meets other faults than the last one, and one tree meets the same wherever it is tested."""
+    digest = hashlib.sha256()
+    for folder in ("hrm/core", "hrm/policies", "hrm/sim"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            digest.update(path.relative_to(ROOT).as_posix().encode())
+            digest.update(path.read_bytes())
+    return FRESH_FROM + int.from_bytes(digest.digest()[:8]) % (FRESH_TO - FRESH_FROM)
 
 
 def _said(result: Result) -> str:
@@ -24,8 +40,9 @@ def _said(result: Result) -> str:
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_no_promise_is_broken(chunk: int) -> None:
     size = RUNS // CHUNKS
+    first = fresh() + chunk * size
     faults: Counter[str] = Counter()
-    for seed in range(chunk * size, (chunk + 1) * size):
+    for seed in range(first, first + size):
         result = run_seed(seed)
         faults.update(result.faults)
         assert not result.violations, _said(result)
