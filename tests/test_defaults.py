@@ -49,7 +49,6 @@ EACH_ITS_OWN = {
     "name": "of policies and drivers, which are no settings",
     "memory_mib": "of invented machines and containers",
     "master": "the name of a part of the simulator",
-    "heartbeat_interval_s": "of an experiment that measures its cost",
     "schedulers": "of experiments; of `hrm up`, which is compared below",
     "stop_grace_s": "of the master's own server",
     "cpu_limit": "of drivers of isolation, which are made by the setting alone",
