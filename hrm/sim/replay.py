@@ -43,10 +43,10 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.core.vocabulary.partitioning import Binding, Core, Hardware, cut
 from hrm.errors import LimitReached
+from hrm.runtime.node import order
 from hrm.sim.replay_measures import Distribution, Measures, distribution
 from hrm.sim.replay_plan import PARTS_PER_CORE, JobPlan, TaskPlan, median_request, offered_load
 from hrm.sim.traces.records import TraceNode
-from hrm.testing.virtual import node_event
 
 __all__ = ["Estimates", "ReplayResult", "Setup", "replay"]
 
@@ -380,7 +380,7 @@ class _Replay:
     # --- nodes ----------------------------------------------------------------------------------
 
     def _deliver(self, node: NodeName, message: c.NodeMessage) -> None:
-        self._tell_node(node, node_event(message, self.now, _EPOCH))
+        self._tell_node(node, order(message, self.now, _EPOCH))
 
     def _tell_node(self, name: NodeName, event: e.NodeEvent) -> None:
         for command in self._nodes[name].core.handle(event):

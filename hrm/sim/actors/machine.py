@@ -26,11 +26,11 @@ from hrm.core.vocabulary.model import (
     is_driver,
 )
 from hrm.core.vocabulary.partitioning import cut
+from hrm.runtime.node import order
 from hrm.sim import event_format
 from hrm.sim.actors.runner import Runner
 from hrm.sim.faults.network import Stream
 from hrm.sim.faults.plan import NodePlan, source
-from hrm.testing.virtual import node_event
 
 if TYPE_CHECKING:
     from hrm.sim.world import World
@@ -454,7 +454,7 @@ class Machine:
             for container_id in message.container_ids:
                 if container_id not in self.processes:
                     self._records.pop(container_id, None)
-        self.deliver(node_event(message, self.now(), epoch))
+        self.deliver(order(message, self.now(), epoch))
 
     def beat(self, link: _Link) -> None:
         if self._link is link:

@@ -47,11 +47,11 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.errors import HrmError
 from hrm.policies.min_wait import MinWait
+from hrm.runtime.node import order
 from hrm.sim.clock import Clock
 from hrm.sim.experiments.costs import CostModel, Kind, Tally
 from hrm.sim.experiments.metrics import JobTimes, RunResult
 from hrm.sim.experiments.workload import JobPlan
-from hrm.testing.virtual import node_event
 
 __all__ = ["NoLease", "Setup", "TimedCluster", "simulate"]
 
@@ -458,7 +458,7 @@ class TimedCluster:
         if isinstance(command.message, c.AssignContainer):
             spec = command.message.spec
             self.jobs[spec.application_id].assigned(spec.executor_id)
-        self.nodes[command.node].handle(node_event(command.message, self.clock.now, 1))
+        self.nodes[command.node].handle(order(command.message, self.clock.now, 1))
 
     def _tick(self) -> None:
         self.master.arrive(Kind.OTHER, 0, e.Ticked)
