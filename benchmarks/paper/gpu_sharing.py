@@ -2,10 +2,11 @@
 
     python -m benchmarks.paper.gpu_sharing [--json FILE]
 
-The model (``hrm.sim.gpu_stages``) gets two published numbers of *one* executor on a GPU, its time
-and how busy the GPU is, and one of a CPU job alone; everything else published is predicted and set
-beside the print. A second column adds one more number, the time of two executors, as a common
-stretch of all stages. All of it is computed in virtual time: no GPU is needed.
+The model (``benchmarks.simulation.gpu_stages``) gets two published numbers of *one* executor on a
+GPU, its time and how busy the GPU is, and one of a CPU job alone; everything else
+published is predicted and set beside the print. A second column adds one more number, the time of
+two executors, as a common stretch of all stages. All of it is computed in virtual time:
+no GPU is needed.
 
 Source: HRM paper, sections 6.2.4 (table 1) and 6.2.5 (figure 12). Row 2 of table 1 survives only as
 "32 % better", which may speak of time or of speed; both readings are shown.
@@ -21,7 +22,15 @@ from typing import Any
 
 from benchmarks import common
 from benchmarks.common import CONSOLE
-from hrm.sim.gpu_stages import CpuWork, GpuWork, Machine, Stages, Usage, simulate, throughput_bound
+from benchmarks.simulation.gpu_stages import (
+    CpuWork,
+    GpuWork,
+    Machine,
+    Stages,
+    Usage,
+    simulate,
+    throughput_bound,
+)
 
 __all__ = ["Row", "figure_12", "main", "table_1"]
 

@@ -4,7 +4,7 @@
     python -m benchmarks.paper.hrm --only load,mixed    # some of it; the report is written anew
     python -m benchmarks.paper.hrm --quick --json FILE  # ratios of delay, virtual and live
 
-Virtual time: ``hrm.sim.experiments``, the production core, its decisions charged to the clock.
+Virtual time: ``benchmarks.simulation``, the production core, its decisions charged to the clock.
 Live: a real ``hrm master`` over gRPC with 1,050 emulated agents (``benchmarks.paper.live``):
 bursts (``live``), and streams among batch (``live-mixed``). Each experiment leaves
 ``results/paper-hrm-NAME.json``; report and plots are made from these files.
@@ -29,7 +29,7 @@ from benchmarks.common import CONSOLE, RESULTS_DIR
 from benchmarks.paper import live, plots
 from benchmarks.paper.report import report, x_name_of
 from benchmarks.processes import BenchmarkError, interruptible
-from hrm.sim.experiments import EXPERIMENTS, PAPER_SCHEDULERS, points_of, ratios, run_points
+from benchmarks.simulation import EXPERIMENTS, PAPER_SCHEDULERS, points_of, ratios, run_points
 
 __all__ = ["main"]
 

@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hrm.sim.experiments.metrics import Interval, interval
+from benchmarks.simulation.figures import Interval, interval
 
 __all__ = ["Paired", "holm", "paired", "ship"]
 

@@ -30,11 +30,11 @@ from benchmarks.common import CONSOLE
 from benchmarks.paper.ldwp_plots import draw_learning
 from benchmarks.paper.ldwp_report import cell, changes, changes_table
 from benchmarks.paper.ldwp_runs import TEST_FIRST, Run, Setting, run_of, scenario_of
+from benchmarks.pipelines.measured_run import simulate
+from benchmarks.simulation.figures import interval
 from hrm.pipelines.core.model import ClusterPolicy, ClusterView
 from hrm.pipelines.sim.policies import policies
-from hrm.pipelines.sim.run import simulate
 from hrm.pipelines.sim.scenario import arrivals
-from hrm.sim.experiments.metrics import interval
 
 __all__ = ["Curve", "Online", "curve_jobs", "curves", "main", "online", "plateau", "train_first"]
 

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks import common
 from benchmarks.paper.ldwp_compare import Paired, holm, paired, ship
 from benchmarks.paper.ldwp_runs import JOIN_S, LEAVE_S, Run
-from hrm.sim.experiments.metrics import Interval, interval
+from benchmarks.simulation.figures import Interval, interval
 
 __all__ = ["SHIP_SETTINGS", "cell", "changes", "changes_table", "document_of", "report"]
 

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.pipelines.fluid_bound import Fluid
+from benchmarks.pipelines.measured_run import simulate
+from benchmarks.pipelines.run_measures import Result
 from hrm.pipelines.sim import profiles as tables
-from hrm.pipelines.sim.bounds import Fluid
-from hrm.pipelines.sim.measures import Result
 from hrm.pipelines.sim.policies import policies
-from hrm.pipelines.sim.run import simulate
 from hrm.pipelines.sim.scenario import APPLICATIONS, Change, Scenario, Work, arrivals, workers
 from hrm.policies import models
 

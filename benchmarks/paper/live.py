@@ -37,8 +37,8 @@ from benchmarks.emulated import Agents, Application, run
 from benchmarks.paper import thinking
 from benchmarks.processes import BenchmarkError
 from benchmarks.scheduling.daemon import Master, running
-from hrm.sim.experiments.metrics import JobTimes, RunResult, summary
-from hrm.sim.experiments.workload import JobPlan, burst, mixed
+from benchmarks.simulation.figures import JobTimes, RunResult, summary
+from benchmarks.simulation.workload import JobPlan, burst, mixed
 from hrm.v1 import admin_pb2
 
 __all__ = [
@@ -103,7 +103,7 @@ def run_bursts(
     seed: int = 0,
     said: Callable[[str], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
-    """Rows as ``hrm.sim.experiments.run_points`` gives them, by jobs at once; with a policy that
+    """Rows as ``benchmarks.simulation.run_points`` gives them, by jobs at once; with a policy that
     takes long where it ``thinks``. ``seed``: of the first run's jobs; each run has the next one.
 
     Raises:

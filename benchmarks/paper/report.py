@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks import common
-from hrm.sim.experiments import CENTRALISED, EXPERIMENTS, PAPER_SCHEDULERS, ratios
-from hrm.sim.experiments.metrics import Interval
+from benchmarks.simulation import CENTRALISED, EXPERIMENTS, PAPER_SCHEDULERS, ratios
+from benchmarks.simulation.figures import Interval
 
 __all__ = ["LIVE_X_NAMES", "PAPER_DELAY_MS", "PAPER_RATIOS", "report", "x_name_of"]
 

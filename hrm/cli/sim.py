@@ -1,9 +1,8 @@
-"""``hrm sim``: ``faults`` lets the scheduling core live through faults and says what broke, ``run``
-repeats the paper's experiments on it, ``traces`` looks at traces (``hrm.cli.sim_traces``),
-``pipelines`` runs pipeline tasks on CPUs and GPUs (``hrm.cli.sim_pipelines``).
+"""``hrm sim``: ``faults`` lets the scheduling core live through faults and says what broke.
 
-Data goes to stdout: of faults, the violations in words and one last line of JSON; of an experiment,
-a table or JSON. Progress goes to stderr.
+Data goes to stdout: the violations in words and one last line of JSON. Progress goes to stderr.
+Experiments that only repeat papers or replay traces are not of the package: ``MOVED`` has the
+commands that run them from a checkout.
 """
 
 from __future__ import annotations
@@ -14,42 +13,45 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from hrm.cli.console import Output, note, print_json, stdout
-from hrm.cli.sim_pipelines import pipelines
-from hrm.cli.sim_traces import traces
+from hrm.cli.console import note
 from hrm.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from hrm.sim.run import Result
 
-__all__ = ["app"]
+__all__ = ["MOVED", "app"]
 
 PROGRESS_PERIOD_S = 5.0
 SHOWN_PLANS_MAX = 20
 TAIL_LINES = 40
 
-_SHOWN = {
-    "delay_ms": "delay, ms",
-    "delay_p99_ms": "p99",
-    "stream_delay_ms": "streams' delay, ms",
-    "stream_delay_p99_ms": "p99",
-    "completion_s": "completion, s",
-    "stale": "stale claims",
-    "queued": "queued",
-    "aborted": "aborted",
-    "retries": "retries",
-    "master_queue": "master's queue",
+MOVED = {
+    "run": "python -m benchmarks.simulation",
+    "traces": "python -m benchmarks.traces.show",
+    "pipelines": "python -m benchmarks.pipelines.simulated",
 }
-"""Figures that the table shows, and their columns."""
+"""Former commands of this group, and what runs instead."""
+
+
+class _SimGroup(TyperGroup):
+    """A group that says where former commands are."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in MOVED:
+            raise InvalidRequest(
+                f"hrm sim {args[0]} is a benchmark now; in a checkout of HRM's repository, type "
+                f"{MOVED[args[0]]}, with the same options"
+            )
+        return super().resolve_command(ctx, args)
+
 
 app = typer.Typer(no_args_is_help=True)
-sim_group = typer.Typer(no_args_is_help=True, help="Run the core in simulated clusters.")
+sim_group = typer.Typer(
+    cls=_SimGroup, no_args_is_help=True, help="Run the core in simulated clusters."
+)
 app.add_typer(sim_group, name="sim")
-sim_group.command()(traces)
-sim_group.command()(pipelines)
 
 
 @sim_group.callback()
@@ -121,49 +123,6 @@ def faults(
     typer.echo(json.dumps(line))
     if summary.violations:
         raise typer.Exit(1)
-
-
-@sim_group.command()
-def run(
-    experiment: Annotated[
-        str, typer.Argument(help="delay, order, load, schedulers, conflicts or mixed.")
-    ],
-    seed: Annotated[int, typer.Option("--seed", min=0, help="The first run's seed.")] = 0,
-    runs: Annotated[int, typer.Option("--runs", min=1, help="Runs a point.")] = 3,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer points.")] = False,
-    output: Annotated[
-        Output, typer.Option("--output", "-o", help="A table for people, JSON for programs.")
-    ] = Output.TABLE,
-) -> None:
-    """Run one of the paper's experiments on the scheduling core, in virtual time.
-
-    A table shows means with their 95 % confidence intervals; JSON has all figures of all runs.
-    """
-    from hrm.sim.experiments import EXPERIMENTS, points_of, run_points
-
-    points = points_of(experiment, quick=quick)
-    note(f"{EXPERIMENTS[experiment].about}: {len(points)} points, {runs} runs each")
-    rows = run_points(points, seed=seed, runs=runs, said=note)
-    if output is Output.JSON:
-        print_json({"experiment": experiment, "seed": seed, "runs": runs, "points": rows})
-    else:
-        stdout().print(_experiment_table(EXPERIMENTS[experiment].x_name, rows))
-
-
-def _experiment_table(x_name: str, rows: list[dict[str, Any]]) -> Table:
-    from rich.table import Table
-
-    from hrm.sim.experiments.metrics import Interval
-
-    shown = {name: word for name, word in _SHOWN.items() if any(name in r["figures"] for r in rows)}
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in ("system", "costs", x_name, *shown.values()):
-        table.add_column(column, justify="left" if column in ("system", "costs") else "right")
-    for row in rows:
-        figures = {name: Interval(**each) for name, each in row["figures"].items()}
-        cells = [str(figures[name]) if name in figures else "-" for name in shown]
-        table.add_row(row["system"], row["charging"], f"{row['x']:g}", *cells)
-    return table
 
 
 def _show(result: Result) -> None:

@@ -11,11 +11,11 @@ from benchmarks.paper.ldwp_learning import Online, online, plateau, summed
 from benchmarks.paper.ldwp_learning import report as learning_report
 from benchmarks.paper.ldwp_report import changes, document_of, report
 from benchmarks.paper.ldwp_runs import Job, Run, Setting, run_all
+from benchmarks.simulation.figures import Interval
 from hrm.pipelines.policies.cluster.features import Layout
 from hrm.pipelines.sim.scenario import workers
 from hrm.policies import models
 from hrm.policies.models import Model
-from hrm.sim.experiments.metrics import Interval
 
 pytest.importorskip("scipy")
 

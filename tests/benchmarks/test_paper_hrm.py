@@ -13,9 +13,9 @@ pytest.importorskip("matplotlib", reason="pip install 'hrm-spark[bench]'")
 from benchmarks.common import provenance
 from benchmarks.paper import hrm, live, plots, thinking
 from benchmarks.paper.report import report
-from hrm.sim.experiments import CENTRALISED, Point, run_points
-from hrm.sim.experiments.timed import Setup
-from hrm.sim.experiments.workload import JobPlan, burst
+from benchmarks.simulation import CENTRALISED, Point, run_points
+from benchmarks.simulation.timed import Setup
+from benchmarks.simulation.workload import JobPlan, burst
 
 SVG_BYTES_MAX = 100_000
 

@@ -6,8 +6,7 @@
     profiles   what subtasks cost alone; interference: how much they slow each other down
     machine    cores, memory, link and GPUs that are shared
     run        the cluster's core and the nodes' cores, driven by discrete events
-    measures   what a run is judged by; bounds: what no policy can exceed
-    learning     the same for learners, one decision a step
+    learning   the same for learners, one decision a step
 
 Truth and belief are apart: machines follow the profiles and the world of interference, policies see
 estimates and telemetry. One seed is one history, to the bit.

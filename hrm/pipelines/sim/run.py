@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -31,29 +30,23 @@ from hrm.pipelines.core import cluster_messages as cm
 from hrm.pipelines.core import node_messages as nm
 from hrm.pipelines.core.cluster import PipelineCluster
 from hrm.pipelines.core.model import (
-    Choice,
     ClusterPolicy,
-    ClusterView,
     LearningEstimates,
     NodePolicy,
     SubtaskKey,
     SubtaskSpec,
-    TaskId,
     TaskSpec,
 )
 from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.sim.beliefs import warm
-from hrm.pipelines.sim.machine import Totals
-from hrm.pipelines.sim.measures import WARM_UP, Result, Span, balance, load_of, node_use
 from hrm.pipelines.sim.scenario import Change, Scenario, Work, Worker, arrivals
 from hrm.pipelines.sim.worker import REPORT_S, TELEMETRY_S, SimulatedWorker
 
-__all__ = ["Policies", "Simulation", "simulate"]
+__all__ = ["Policies", "Simulation"]
 
 DECISION_S = 0.001
 LATENCY_S = 0.0005
 LOST_AFTER_S = 15.0
-BALANCE_S = 10.0
 DRAIN_LIMIT_S = 7_200.0
 """A run ends that long after the last arrival, whatever is left."""
 
@@ -69,24 +62,6 @@ class Policies:
     estimates: Callable[[], LearningEstimates]
     known: bool = True
     """Estimates begin ``warm``."""
-
-
-class _Timed:
-    """A cluster policy, with the wall-clock time of its decisions."""
-
-    def __init__(self, inner: ClusterPolicy) -> None:
-        self.inner = inner
-        self.name = inner.name
-        self.micros: list[float] = []
-
-    def choose(self, task: TaskSpec, view: ClusterView, fits: Any) -> Choice:
-        began = time.perf_counter_ns()
-        choice = self.inner.choose(task, view, fits)
-        self.micros.append((time.perf_counter_ns() - began) / 1e3)
-        return choice
-
-    def ended(self, task_id: TaskId, *, now: float, response_s: float, ok: bool) -> None:
-        self.inner.ended(task_id, now=now, response_s=response_s, ok=ok)
 
 
 class _Queue:
@@ -119,7 +94,7 @@ class _Queue:
 
 
 class Simulation:
-    """A run that can be stepped: ``simulate`` runs one to its end, training steps by decisions."""
+    """A run, one event a step: training stops at every decision, measurements go on to the end."""
 
     def __init__(self, scenario: Scenario, policies: Policies, work: Work | None = None) -> None:
         self.scenario = scenario
@@ -132,15 +107,11 @@ class Simulation:
         if policies.known:
             for model in sorted({one.type.gpu_model for one in scenario.all_workers}):
                 warm(estimates, scenario.profiles, model)
-        self.timed = _Timed(policies.cluster)
-        self.cluster = PipelineCluster(self.timed, estimates)
+        self.cluster = PipelineCluster(policies.cluster, estimates)
         self.nodes: dict[NodeName, SimulatedWorker] = {}
-        self.left: list[SimulatedWorker] = []
         self.ended: list[tuple[float, str, float, float]] = []
         self.failed = 0
         self.over = False
-        self._samples: list[tuple[float, float, float]] = []
-        self._uses: dict[NodeName, Totals] = {}
         self._manager_free_s = 0.0
         self._specs = {
             SubtaskKey(task.task_id, one.name): (one, task)
@@ -153,11 +124,7 @@ class Simulation:
             self.queue.at(change.at_s, self._change, change)
         for at_s, task in zip(self.work.arrives_s, self.work.tasks, strict=True):
             self.queue.at(at_s, self._arrive, task)
-        self.queue.at(BALANCE_S, self._sample)
         self._limit_s = self.work.arrives_s[-1] + DRAIN_LIMIT_S
-        self.spans: list[Span] = []
-        self.queue.at(WARM_UP * self.work.arrives_s[-1], self._spans_begin)
-        self.queue.at(self.work.arrives_s[-1], self._spans_end)
 
     def subtask(self, key: SubtaskKey) -> tuple[SubtaskSpec, TaskSpec]:
         return self._specs[key]
@@ -197,7 +164,6 @@ class Simulation:
     def join(self, worker: Worker) -> None:
         node = self.nodes[worker.name] = SimulatedWorker(self, worker, self.policies)
         now = self.queue.now
-        self._uses[worker.name] = node.begin
         load = node.core.load(now)
         self.tell(cm.NodeJoined(now=now, capacity=node.capacity, load=load))
         # Nodes report out of step, as real ones do.
@@ -208,7 +174,7 @@ class Simulation:
     def gone(self, node: SimulatedWorker) -> None:
         """Empty or dead: the manager forgets it."""
         node.alive = False
-        self.left.append(self.nodes.pop(node.worker.name))
+        del self.nodes[node.worker.name]
         self.tell(cm.NodeLost(now=self.queue.now, name=node.worker.name, why="it left"))
 
     def _change(self, change: Change) -> None:
@@ -255,71 +221,3 @@ class Simulation:
         else:
             self.failed += 1
         self.over = len(self.ended) + self.failed == len(self.work.tasks)
-
-    # --- measuring ----------------------------------------------------------------------------
-
-    def _sample(self) -> None:
-        """Equations 7 to 10 over the last ten seconds, of the nodes that were there throughout."""
-        if self.over:
-            return
-        now, uses = self.queue.now, []
-        for name, node in self.nodes.items():
-            after = node.machine.totals(now)
-            before = self._uses.get(name)
-            if before is not None and before.at_s < now - BALANCE_S / 2 and node.alive:
-                uses.append(node_use(node.machine, before, after))
-            self._uses[name] = after
-        if uses:
-            loads = np.minimum(1.0, load_of(uses))
-            self._samples.append((now, balance(loads), float(loads.mean())))
-        self.queue.at(now + BALANCE_S, self._sample)
-
-    def _spans_begin(self) -> None:
-        for node in self.nodes.values():
-            node.begin = node.machine.totals(self.queue.now)
-
-    def _spans_end(self) -> None:
-        for node in (*self.nodes.values(), *self.left):
-            after, before = node.machine.totals(self.queue.now), node.begin
-            self.spans.append(
-                Span(
-                    worker=str(node.worker.name),
-                    type=node.worker.type.name,
-                    used_s=sum(after.gpu_used_s) - sum(before.gpu_used_s),
-                    busy_s=sum(after.gpu_busy_s) - sum(before.gpu_busy_s),
-                    work_s=sum(after.gpu_work_s) - sum(before.gpu_work_s),
-                    gpu_s=(after.at_s - before.at_s) * len(node.machine.gpus),
-                )
-            )
-
-    def result(self) -> Result:
-        """What there is to say; after the run is over."""
-        nodes = (*self.nodes.values(), *self.left)
-        host: Any = getattr(self.policies.cluster, "host", None)
-        fallbacks = sum(host.status(self.queue.now).fallbacks.values()) if host else 0
-        return Result(
-            cluster_policy=self.policies.cluster_name,
-            node_policy=self.policies.node_name,
-            seed=self.scenario.seed,
-            rate_per_min=self.scenario.rate_per_min,
-            tasks=len(self.work.tasks),
-            arrived_s=self.work.arrives_s[-1],
-            ended=self.ended,
-            failed=len(self.work.tasks) - len(self.ended),
-            spans=self.spans,
-            balance=self._samples,
-            decision_us=self.timed.micros,
-            fallbacks=self.cluster.policy_faults + fallbacks,
-            refused=sum(node.core.refused for node in nodes),
-            retries=sum(node.retries for node in nodes),
-            events=self.queue.events,
-            log_hash=self.queue.hash(),
-        )
-
-
-def simulate(scenario: Scenario, policies: Policies, work: Work | None = None) -> Result:
-    """Run it to its end."""
-    run = Simulation(scenario, policies, work)
-    while run.step():
-        pass
-    return run.result()

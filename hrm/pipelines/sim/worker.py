@@ -57,8 +57,7 @@ class SimulatedWorker:
             warm(estimates, run.scenario.profiles, kind.gpu_model)
         self.core = PipelineNode(self.capacity, policies.node(worker), estimates)
         self.machine = Machine(kind, run.truth, run.queue.now)
-        self.begin = self.machine.totals(run.queue.now)
-        self.seen = self.begin
+        self.seen = self.machine.totals(run.queue.now)
         self.alive = True
         self.draining = False
         self.retries = 0

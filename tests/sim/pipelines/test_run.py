@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.pipelines.measured_run import simulate
+from benchmarks.pipelines.run_measures import Result
 from hrm.pipelines.core.estimates import RunningMeans
 from hrm.pipelines.core.model import Device, SubtaskKey, row_of
 from hrm.pipelines.sim.beliefs import PROFILE_ERROR, noise, warm
-from hrm.pipelines.sim.measures import Result
 from hrm.pipelines.sim.policies import policies
 from hrm.pipelines.sim.profiles import K80, P4, sample
-from hrm.pipelines.sim.run import Simulation, simulate
+from hrm.pipelines.sim.run import Simulation
 from hrm.pipelines.sim.scenario import Change, Scenario, arrivals, workers
 from hrm.pipelines.sim.worker import PROFILE_S
 

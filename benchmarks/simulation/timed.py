@@ -1,0 +1,479 @@
+"""The production master in virtual time, with the time that it takes to decide charged to it.
+
+Who decides is a server: it takes one event at a time, in order of arrival, and is busy for what
+the event costs (``costs``). The master is one server: requests, commits, reports of nodes. Every
+scheduler is a server of its own, as a process or machine would be, so that N of them really
+overlap: a round reads the state when it begins and reaches the negotiator when it is over, and what
+others have committed meanwhile is what optimism has to live with. The centralised system is the
+same code with one scheduler on the master's own server: it chooses and commits one after the other.
+
+Nodes are ``NodeCore`` with a machine each, so they are charged nothing. Not simulated: the store
+(no durable write lies between a request and its grant) and the encoding of messages; the live mode
+of ``benchmarks.paper`` has both.
+
+Source: HRM paper, section 6.1; the method (the real scheduler in virtual time, its own time
+charged) is Firmament's.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal, TypeAlias
+
+from benchmarks.simulation.costs import CostModel, Kind, Tally
+from benchmarks.simulation.figures import JobTimes, RunResult
+from benchmarks.simulation.workload import JobPlan
+from hrm.core.master.core import MasterCore
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.claims import Proposal
+from hrm.core.node.core import NodeCore
+from hrm.core.scheduling.negotiator import StreamLease
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ApplicationState,
+    ContainerEnd,
+    ContainerId,
+    ContainerRequest,
+    ContainerState,
+    EndCause,
+    NodeName,
+    Resources,
+    ResourceUnit,
+    ResourceUnitId,
+)
+from hrm.errors import HrmError
+from hrm.policies.min_wait import MinWait
+from hrm.runtime.node import order
+from hrm.sim.clock import Clock
+
+__all__ = ["NoLease", "Setup", "TimedCluster", "simulate"]
+
+TICK_S = 0.25
+LIMIT_S = 3_600.0
+LARGE = 16
+_INCARNATION = "1"
+_IDLE_BEATS = 5
+_REPORTS = frozenset({Kind.REPORT, Kind.HEARTBEAT})
+
+MakeEvent: TypeAlias = Callable[..., e.MasterEvent]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """The system under test. Defaults are the paper's.
+
+    ``schedulers``: 0 is the centralised system. ``large_nodes``: how many of the nodes, the last
+    ones, have ``LARGE`` times the memory. ``network_s``: one way, to nodes and AppMasters;
+    ``hop_s``: between a scheduler and the negotiator. ``lease``: what a stream locks.
+    ``reports_last``: the master takes in what nodes report only when nothing else waits.
+    """
+
+    schedulers: int = 6
+    nodes: int = 1_050
+    large_nodes: int = 0
+    vcores: int = 16
+    memory_mib: int = 65_536
+    network_s: float = 100e-6
+    hop_s: float = 100e-6
+    heartbeat_interval_s: float = 1.0
+    lease: Literal["global", "candidates", "none"] = "global"
+    reports_last: bool = False
+    bounds: Bounds = field(default_factory=Bounds)
+
+    @property
+    def centralised(self) -> bool:
+        return self.schedulers == 0
+
+
+class NoLease(StreamLease):
+    """No lock at all: everybody always has it, and it locks nothing. Streams are then as optimistic
+    as batch, and all or nothing still."""
+
+    def acquire(
+        self, scheduler: str, now: float, units: frozenset[ResourceUnitId] | None = None
+    ) -> int | None:
+        self.token += 1
+        return self.token
+
+    def locks(self, unit_id: ResourceUnitId) -> bool:
+        return False
+
+    def holds(self, scheduler: str, token: int, now: float) -> bool:
+        return True
+
+
+class _Server:
+    """Takes one thing at a time. Invariant: it is busy, or nothing waits."""
+
+    def __init__(self, cluster: TimedCluster) -> None:
+        self._cluster = cluster
+        self._clock = cluster.clock
+        self._waiting: deque[tuple[Kind, int, MakeEvent]] = deque()
+        self._last: deque[tuple[Kind, int, MakeEvent]] = deque()
+        self._put_off = _REPORTS if cluster.setup.reports_last else frozenset()
+        self._busy = False
+        self._changed_s = cluster.clock.now
+        self._area_s = 0.0
+        self.busy_s = 0.0
+        self.waiting_max = 0
+
+    def arrive(self, kind: Kind, containers: int, make: MakeEvent) -> None:
+        self._count()
+        queue = self._last if kind in self._put_off else self._waiting
+        queue.append((kind, containers, make))
+        self.waiting_max = max(self.waiting_max, self._length())
+        if not self._busy:
+            self._begin()
+
+    def waited_s(self) -> float:
+        """The integral of the queue's length so far."""
+        self._count()
+        return self._area_s
+
+    def _begin(self) -> None:
+        self._count()
+        kind, containers, make = (self._waiting or self._last).popleft()
+        self._busy = True
+        cost_s, commands = self._cluster.take_in(kind, containers, make(now=self._clock.now))
+        self.busy_s += cost_s
+        self._clock.after(cost_s, self._done, commands)
+
+    def _done(self, commands: list[c.MasterCommand]) -> None:
+        self._busy = False
+        for command in commands:
+            self._cluster.carry_out(command)
+        if self._length() and not self._busy:
+            self._begin()
+
+    def _length(self) -> int:
+        return len(self._waiting) + len(self._last)
+
+    def _count(self) -> None:
+        now = self._clock.now
+        self._area_s += self._length() * (now - self._changed_s)
+        self._changed_s = now
+
+
+class _Node:
+    """A node: the production core, processes that run for as long as their job says."""
+
+    def __init__(self, cluster: TimedCluster, name: str, capacity: Resources) -> None:
+        self.cluster = cluster
+        self.name = NodeName(name)
+        self.sequence = 1
+        unit = ResourceUnit(
+            unit_id=ResourceUnitId(f"{name}/cpu"), capacity=capacity, run_limit=capacity.vcores
+        )
+        self.units = (unit,)
+        self.core = NodeCore(self.name, self.units)
+        self.alive: set[ContainerId] = set()
+
+    def handle(self, event: e.NodeEvent) -> None:
+        for command in self.core.handle(event):
+            self._carry_out(command)
+
+    def beat(self, interval_s: float) -> None:
+        clock = self.cluster.clock
+        self.handle(e.HeartbeatDue(now=clock.now))
+        # Nothing is measured once all is granted; nodes only must not be lost meanwhile.
+        pause_s = interval_s if self.cluster.waiting else _IDLE_BEATS * interval_s
+        clock.after(pause_s, self.beat, interval_s)
+
+    def _carry_out(self, command: c.NodeCommand) -> None:
+        clock = self.cluster.clock
+        make: MakeEvent
+        match command:
+            case c.StartProcess():
+                spec = command.spec
+                self.alive.add(spec.container_id)
+                run_s = self.cluster.job_of(spec.application_id).plan.run_s
+                clock.after(run_s, self._ended, spec.container_id, EndCause.EXITED, 0)
+            case c.StopProcess():
+                delay_s = min(command.grace_s, 1.0) if command.decommission else 0.0
+                clock.after(delay_s, self._ended, command.container_id, command.cause, 143)
+            case c.ReportContainer():
+                make = partial(e.ContainerReported, container=command.status)
+                self._tell(Kind.REPORT, 1, make)
+            case c.SendHeartbeat():
+                make = partial(e.NodeReported, containers=command.statuses)
+                self._tell(Kind.HEARTBEAT, len(command.statuses), make)
+
+    def _tell(self, kind: Kind, containers: int, make: MakeEvent) -> None:
+        self.sequence += 1
+        whole = partial(make, node=self.name, incarnation=_INCARNATION, sequence=self.sequence)
+        self.cluster.to_master(kind, containers, whole)
+
+    def _ended(self, container_id: ContainerId, cause: EndCause, exit_code: int) -> None:
+        if container_id in self.alive:
+            self.alive.remove(container_id)
+            end = ContainerEnd(cause=cause, exit_code=exit_code)
+            now = self.cluster.clock.now
+            self.handle(e.ProcessEnded(now=now, container_id=container_id, end=end))
+
+
+class _Job:
+    """An application: asks once, counts what it is told, asks again for what was taken from it."""
+
+    def __init__(self, cluster: TimedCluster, plan: JobPlan, application_id: ApplicationId) -> None:
+        self.cluster = cluster
+        self.plan = plan
+        self.application_id = application_id
+        self.times = JobTimes(plan.workload_class, plan.at_s)
+        self._asked = 0
+        self._left = plan.containers
+
+    def ask(self, count: int) -> None:
+        numbers = range(self._asked + 1, self._asked + count + 1)
+        self._asked += count
+        requests = tuple(
+            ContainerRequest(
+                executor_id=str(number),
+                resource_profile_id=0,
+                resources=self.plan.resources,
+                expected_duration_s=self.plan.run_s,
+            )
+            for number in numbers
+        )
+        make = partial(e.ContainersRequested, application_id=self.application_id, requests=requests)
+        self.cluster.to_master(Kind.REQUEST, count, make)
+
+    def assigned(self, executor_id: str) -> None:
+        """A node has been told to run this container."""
+        granted_s = self.times.granted_s
+        if len(granted_s) < self.plan.containers and executor_id not in granted_s:
+            granted_s[executor_id] = self.cluster.passed_s
+            if len(granted_s) == self.plan.containers:
+                self.cluster.granted()
+
+    def told(self, notice: c.Notice) -> None:
+        if isinstance(notice, c.RequestRefused):
+            raise HrmError(f"the master refused a request of the experiment: {notice.message}")
+        if not isinstance(notice, c.ContainerChanged):
+            return
+        status, times, now = notice.status, self.times, self.cluster.passed_s
+        if status.state is ContainerState.ENDED:
+            if status.end is not None and status.end.cause is not EndCause.EXITED:
+                self.cluster.counts["preempted"] += 1
+                self.ask(1)
+                return
+            self._left -= 1
+            if self._left == 0:
+                times.completed_s = now
+                self.cluster.completed(self)
+        elif len(times.told_s) < self.plan.containers and status.node:
+            times.told_s.setdefault(status.executor_id, now)
+
+
+class TimedCluster:
+    """One run: ``run`` it once."""
+
+    def __init__(self, setup: Setup, costs: CostModel, plans: Sequence[JobPlan]) -> None:
+        self.clock = Clock()
+        self._start_s = self.clock.now
+        self.setup = setup
+        self.costs = costs
+        self.tally = Tally()
+        self.counts = dict.fromkeys(
+            ("rounds", "retries", "stale", "queued", "aborted", "parked", "preempted"), 0
+        )
+        self.loads: dict[str, float] = {}
+        self._claimed: list[ResourceUnitId] = []
+        self._looked: dict[str, int] = {}
+        count = max(1, setup.schedulers)
+        step = max(1, setup.nodes // count)
+        policies = [MinWait(index * step) for index in range(count)]
+        self.core = MasterCore(1, policies, setup.bounds, now=self.clock.now)
+        if setup.lease == "none":
+            self.core.negotiator.lease = NoLease(setup.bounds.lease_timeout_s)
+        self.master = _Server(self)
+        self.schedulers = {
+            name: self.master if setup.centralised else _Server(self)
+            for name in self.core.placement.schedulers
+        }
+        self.nodes: dict[str, _Node] = {}
+        for index in range(setup.nodes):
+            self._add_node(f"n{index}", index >= setup.nodes - setup.large_nodes)
+        self.jobs: dict[ApplicationId, _Job] = {}
+        for number, plan in enumerate(plans):
+            job = self._admit(number, plan)
+            self.clock.after(plan.at_s, job.ask, plan.containers)
+        self._ungranted = self._uncompleted = len(self.jobs)
+        self._begin_s = min(plan.at_s for plan in plans)
+
+    @property
+    def passed_s(self) -> float:
+        return self.clock.now - self._start_s
+
+    @property
+    def waiting(self) -> bool:
+        """Does any job still wait for a place?"""
+        return self._ungranted > 0
+
+    def job_of(self, application_id: ApplicationId) -> _Job:
+        return self.jobs[application_id]
+
+    def run(self, *, to_completion: bool = True) -> RunResult:
+        """Until every job is completed, or has only been granted all of its containers.
+
+        Raises:
+            HrmError: that took more than ``LIMIT_S`` of virtual time.
+        """
+        interval_s = self.setup.heartbeat_interval_s
+        for index, node in enumerate(self.nodes.values()):
+            self.clock.after(interval_s * index / len(self.nodes), node.beat, interval_s)
+        self.clock.after(TICK_S, self._tick)
+        # The heap holds a thousand simulated nodes that no master has: not its cost to collect.
+        gc.disable()
+        try:
+            while self._uncompleted if to_completion else self._ungranted:
+                if not self.clock.step(self._start_s + LIMIT_S):
+                    raise HrmError(f"the experiment has not ended within {LIMIT_S:.0f} s")
+        finally:
+            gc.enable()
+        negotiator = self.core.negotiator
+        schedulers = self.core.placement.schedulers.values()
+        self.counts["rounds"] = sum(scheduler.rounds for scheduler in schedulers)
+        self.counts["retries"] = sum(scheduler.retries for scheduler in schedulers)
+        self.counts["queued"] = negotiator.queued
+        self.counts["aborted"] = negotiator.aborted
+        return RunResult([job.times for job in self.jobs.values()], self.counts, self.loads)
+
+    # --- what servers, nodes and jobs call -------------------------------------------------------
+
+    def take_in(
+        self, kind: Kind, containers: int, event: e.MasterEvent
+    ) -> tuple[float, list[c.MasterCommand]]:
+        """Let the core decide; answers what that costs and what it commands."""
+        if isinstance(event, e.ClaimsProposed):
+            self._count_stale(event.proposal)
+        elif isinstance(event, e.SchedulerWoken):
+            in_flight = self.core.placement.schedulers[event.scheduler].in_flight
+            if in_flight is None:
+                self._looked[event.scheduler] = len(self._claimed)
+        begun_s = self.tally.clock()
+        commands = self.core.handle(event)
+        used_s = self.tally.clock() - begun_s
+        if kind is Kind.ROUND:
+            containers = sum(
+                len(command.proposal.claims)
+                for command in commands
+                if isinstance(command, c.ProposeClaims)
+            )
+        self.tally.add(kind, containers, used_s)
+        parked = len(self.core.negotiator.parked)
+        self.counts["parked"] = max(self.counts["parked"], parked)
+        if kind is Kind.ROUND and not any(isinstance(x, c.ProposeClaims) for x in commands):
+            kind = Kind.OTHER  # woken for nothing: it waits for the lease, or for an answer
+        return self.costs.charge_s(kind, containers, used_s), commands
+
+    def carry_out(self, command: c.MasterCommand) -> None:
+        clock, network_s = self.clock, self.setup.network_s
+        hop_s = 0.0 if self.setup.centralised else self.setup.hop_s
+        make: MakeEvent
+        match command:
+            case c.WakeScheduler():
+                name = command.scheduler
+                make = partial(e.SchedulerWoken, scheduler=name)
+                at_s = max(command.at_s, clock.now) + hop_s
+                clock.at(at_s, self.schedulers[name].arrive, Kind.ROUND, 0, make)
+            case c.ProposeClaims():
+                proposal = command.proposal
+                make = partial(e.ClaimsProposed, proposal=proposal)
+                count = len(proposal.claims)
+                clock.after(hop_s, self.master.arrive, Kind.COMMIT, count, make)
+            case c.SendToNode():
+                clock.after(network_s, self._arrived, command)
+            case c.NotifyApplication():
+                job = self.jobs[command.application_id]
+                clock.after(network_s, job.told, command.notice)
+
+    def to_master(self, kind: Kind, containers: int, make: MakeEvent) -> None:
+        self.clock.after(self.setup.network_s, self.master.arrive, kind, containers, make)
+
+    def granted(self) -> None:
+        """One more job has all of its containers."""
+        self._ungranted -= 1
+        if self._ungranted:
+            return
+        passed_s = max(1e-9, self.passed_s - self._begin_s)
+        self.loads = {
+            "master_busy": self.master.busy_s / passed_s,
+            "master_queue": self.master.waited_s() / passed_s,
+            "master_queue_max": float(self.master.waiting_max),
+            "makespan_ms": 1e3 * passed_s,
+        }
+        if not self.setup.centralised:
+            busy_s = sum(server.busy_s for server in self.schedulers.values())
+            self.loads["schedulers_busy"] = busy_s / passed_s / len(self.schedulers)
+
+    def completed(self, job: _Job) -> None:
+        self._uncompleted -= 1
+        make = partial(
+            e.ApplicationFinished,
+            application_id=job.application_id,
+            state=ApplicationState.SUCCEEDED,
+        )
+        self.to_master(Kind.OTHER, 0, make)
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _add_node(self, name: str, large: bool) -> None:
+        memory_mib = self.setup.memory_mib * (LARGE if large else 1)
+        node = self.nodes[name] = _Node(self, name, Resources(self.setup.vcores, memory_mib))
+        now = self.clock.now
+        node.handle(e.MasterConnected(now=now, epoch=1))
+        self.core.handle(
+            e.NodeRegistered(
+                now=now, call_id=0, node=node.name, identity=node.name, incarnation=_INCARNATION,
+                sequence=1, host="127.0.0.1", endpoint="127.0.0.1:1", units=node.units,
+            )
+        )  # fmt: skip
+
+    def _admit(self, number: int, plan: JobPlan) -> _Job:
+        now = self.clock.now
+        registered = e.ApplicationRegistered(
+            now=now, call_id=1, application_id=ApplicationId(""), name=f"job-{number}",
+            submission_key=f"job-{number}", user="somebody", declared_class=plan.workload_class,
+        )  # fmt: skip
+        answers = [x.answer for x in self.core.handle(registered) if isinstance(x, c.Reply)]
+        (admitted,) = answers
+        assert isinstance(admitted, c.ApplicationAdmitted)
+        job = _Job(self, plan, admitted.application_id)
+        self.jobs[job.application_id] = job
+        self.core.handle(
+            e.ApplicationAttached(
+                now=now, call_id=2, application_id=job.application_id, session=1, epoch=1
+            )
+        )
+        return job
+
+    def _arrived(self, command: c.SendToNode) -> None:
+        if isinstance(command.message, c.AssignContainer):
+            spec = command.message.spec
+            self.jobs[spec.application_id].assigned(spec.executor_id)
+        self.nodes[command.node].handle(order(command.message, self.clock.now, 1))
+
+    def _tick(self) -> None:
+        self.master.arrive(Kind.OTHER, 0, e.Ticked)
+        self.clock.after(TICK_S, self._tick)
+
+    def _count_stale(self, proposal: Proposal) -> None:
+        """Claims on units that others have got since this scheduler looked."""
+        since = set(itertools.islice(self._claimed, self._looked[proposal.scheduler], None))
+        units = [claim.unit_id for claim in proposal.claims]
+        self.counts["stale"] += sum(unit in since for unit in units)
+        self._claimed += units
+
+
+def simulate(
+    setup: Setup, costs: CostModel, plans: Sequence[JobPlan], *, to_completion: bool = True
+) -> RunResult:
+    """One run of one system with one workload."""
+    return TimedCluster(setup, costs, plans).run(to_completion=to_completion)

@@ -1,0 +1,78 @@
+"""Who asks for what when: the jobs of an experiment, drawn by its seed.
+
+A job is one application that asks once for all of its containers (the paper's tasks), which run for
+a fixed time each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from hrm.core.vocabulary.model import Resources, WorkloadClass
+
+__all__ = ["TASKS_A_JOB", "JobPlan", "arrivals", "burst", "mixed"]
+
+TASKS_A_JOB = 40
+TASK = Resources(1, 1024)
+AT_ONCE_S = 0.001
+"""Jobs that are submitted at once arrive within this time, in an order that the seed draws."""
+STREAM_CONTAINERS = 4
+STREAM_RESOURCES = Resources(1, 73_728)
+"""More memory than an ordinary node of the experiments has: streams need the large ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """``at_s``: when it asks, seconds from the start. ``run_s``: how long a container runs."""
+
+    at_s: float
+    containers: int
+    run_s: float
+    workload_class: WorkloadClass = WorkloadClass.BATCH
+    resources: Resources = TASK
+
+
+def burst(count: int, seed: int, *, run_s: float = 25.0, tasks: int = TASKS_A_JOB) -> list[JobPlan]:
+    """``count`` jobs at once: the paper's set-up (section 6.1)."""
+    chance = _source(seed, f"burst/{count}")
+    times = sorted(chance.uniform(0.0, AT_ONCE_S) for _ in range(count))
+    return [JobPlan(at_s, tasks, run_s) for at_s in times]
+
+
+def arrivals(
+    rate_per_s: float, count: int, seed: int, *, run_s: float, tasks: int = TASKS_A_JOB
+) -> list[JobPlan]:
+    """``count`` jobs, with exponential times between them."""
+    chance = _source(seed, "arrivals")
+    at_s = 0.0
+    jobs = []
+    for _ in range(count):
+        # Drawn for rate 1 and divided: every rate sees the same pattern, faster or slower.
+        at_s += chance.expovariate(1.0) / rate_per_s
+        jobs.append(JobPlan(at_s, tasks, run_s))
+    return jobs
+
+
+def mixed(
+    rate_per_s: float, count: int, streams_per_s: float, seed: int, *, run_s: float
+) -> list[JobPlan]:
+    """Batch jobs as in ``arrivals``, and streams at uniform times among them."""
+    jobs = arrivals(rate_per_s, count, seed, run_s=run_s)
+    chance = _source(seed, "streams")
+    end_s = jobs[-1].at_s
+    jobs += [
+        JobPlan(
+            chance.uniform(0.0, end_s),
+            STREAM_CONTAINERS,
+            run_s,
+            WorkloadClass.STREAM,
+            STREAM_RESOURCES,
+        )
+        for _ in range(max(1, round(streams_per_s * end_s)))
+    ]
+    return sorted(jobs, key=lambda job: job.at_s)
+
+
+def _source(seed: int, purpose: str) -> Random:
+    return Random(f"{seed}/{purpose}")  # nosec B311

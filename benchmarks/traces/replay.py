@@ -1,0 +1,477 @@
+"""Replay a trace through the production core in virtual time.
+
+Every job is an application that asks for the containers of its first tasks, and for those of a task
+whenever all tasks before it have ended. Containers run as long as the trace says; the application
+ends when all are done. ``MasterCore`` and ``NodeCore`` are the real ones; this module is only what
+carries their messages, in order and after ``network_delay_s``, and moves the clock to the next
+event. So what is compared is what would run in production, under any policy.
+
+What is left out, so that months take minutes: heartbeats and the time limits that they serve (no
+node fails here), and the cost of deciding (rounds take no virtual time). Retries back off without
+end, since a scheduler is woken whenever room appears anyway. One run is a function of its
+arguments: same jobs, nodes and policy, same history.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from benchmarks.traces.replay_measures import Distribution, Measures, distribution
+from benchmarks.traces.replay_plan import (
+    PARTS_PER_CORE,
+    JobPlan,
+    TaskPlan,
+    median_request,
+    offered_load,
+)
+from benchmarks.traces.trace_records import TraceNode
+from hrm.core.master.core import MasterCore
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.claims import Proposal
+from hrm.core.node.core import NodeCore
+from hrm.core.scheduling.scheduler import PlacementPolicy
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ApplicationState,
+    ContainerEnd,
+    ContainerId,
+    ContainerRequest,
+    ContainerSpec,
+    ContainerStatus,
+    EndCause,
+    Gpu,
+    NodeName,
+    ResourceUnit,
+)
+from hrm.core.vocabulary.partitioning import Binding, Core, Hardware, cut
+from hrm.errors import LimitReached
+from hrm.runtime.node import order
+
+__all__ = ["Estimates", "ReplayResult", "Setup", "replay"]
+
+_FOR_EVER_S = 1e12
+_START_S = 1_000.0
+_TICK_EVERY_JOBS = 256
+_SLACK_S = 100_000.0
+_EPOCH = 1
+_INCARNATION = "1"
+_NOT_YET = ApplicationId("")
+
+
+class Estimates(enum.Enum):
+    """What the scheduler knows of run times: those of the trace, those of earlier jobs of the same
+    kind and user, or nothing but the default."""
+
+    EXACT = "exact"
+    LEARNED = "learned"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayResult:
+    """Seconds are virtual. ``wait``: of containers, from the request (after the tasks before it) to
+    the start. ``completion``: of jobs, from arrival to end. ``history``: a hash over all starts.
+
+    ``jobs_refused``: no node could ever serve them. ``restarts``: containers that were taken from
+    their job before their time and ran again from the start.
+    """
+
+    jobs: int
+    jobs_refused: int
+    containers: int
+    restarts: int
+    wait: Distribution
+    completion: Distribution
+    makespan_s: float
+    offered_load: float
+    vcore_utilisation: float
+    gpu_utilisation: float
+    fragmentation: float
+    events: int
+    history: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """``schedulers`` of ``policy``, which gets the number of its scheduler. ``bounds``: the core's;
+    its time limits for nodes and its retries are replaced as said above."""
+
+    policy: Callable[[int], PlacementPolicy]
+    schedulers: int = 2
+    estimates: Estimates = Estimates.EXACT
+    gpu_memory_mib: int = 16_384
+    network_delay_s: float = 0.001
+    bounds: Bounds = field(default_factory=Bounds)
+    events_max: int = 50_000_000
+
+
+@dataclass(slots=True)
+class _Node:
+    core: NodeCore
+    sequence: int = 1
+
+
+@dataclass(slots=True)
+class _Want:
+    """A container that a job needs. ``asked_at_s``: when first; it may be asked for again."""
+
+    task: TaskPlan
+    duration_s: float
+    asked_at_s: float
+    started: bool = False
+
+
+@dataclass(slots=True)
+class _Run:
+    """A job on its way. ``left``: containers of each task that have not ended; ``blocked``: tasks
+    that wait for others, and for how many; ``children``: who waits for a task;
+    ``profiles``: a number for each size of container."""
+
+    plan: JobPlan
+    left: dict[str, int]
+    blocked: dict[str, int]
+    children: dict[str, list[str]]
+    profiles: dict[str, int]
+    wants: dict[str, _Want] = field(default_factory=dict)
+    application_id: ApplicationId = _NOT_YET
+    executors: int = 0
+
+
+def replay(plans: Sequence[JobPlan], nodes: Sequence[TraceNode], setup: Setup) -> ReplayResult:
+    """Run ``plans`` (of ``plan_jobs``, at least one) to their end on ``nodes``.
+
+    Raises:
+        LimitReached: more than ``events_max`` events; lower the load or the number of jobs.
+    """
+    world = _Replay(plans, nodes, setup)
+    world.run()
+    measures = world.measures
+    return ReplayResult(
+        jobs=len(plans),
+        jobs_refused=world.refused,
+        containers=measures.starts - world.restarts,
+        restarts=world.restarts,
+        wait=distribution(measures.waits_s),
+        completion=distribution(measures.completions_s),
+        makespan_s=world.last_end_s - _START_S,
+        offered_load=offered_load(plans, nodes, setup.gpu_memory_mib),
+        vcore_utilisation=measures.vcore_utilisation,
+        gpu_utilisation=measures.device_utilisation,
+        fragmentation=measures.fragmentation,
+        events=world.events,
+        history=measures.history(),
+    )
+
+
+class _Replay:
+    """The interpreter. Invariant: ``live`` jobs have arrived, or will, and are not over.
+
+    ``_wakes``: the number of the latest wake of each scheduler.
+    """
+
+    def __init__(self, plans: Sequence[JobPlan], nodes: Sequence[TraceNode], setup: Setup) -> None:
+        self.now = self.last_end_s = _START_S
+        self.events = self.refused = self.restarts = 0
+        self.live = len(plans)
+        self._setup = setup
+        self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._order = itertools.count()
+        self._wakes: dict[str, int] = {}
+        self._admissions: dict[int, _Run] = {}
+        self._runs: dict[ApplicationId, _Run] = {}
+        self._processes: dict[ContainerId, ContainerSpec] = {}
+        policies = [setup.policy(index) for index in range(setup.schedulers)]
+        self._master = MasterCore(_EPOCH, policies, _lean(setup), now=self.now)
+        self._nodes = {NodeName(x.name): _Node(_core(x, setup.gpu_memory_mib)) for x in nodes}
+        units = [
+            (name, tuple(queue.unit for queue in node.core.units.values()))
+            for name, node in self._nodes.items()
+        ]
+        self.measures = Measures(units, median_request(plans))
+        self.measures.begin(_START_S, _START_S + plans[-1].arrival_s)
+        for name, its_units in units:
+            self._tell_node(name, e.MasterConnected(now=self.now, epoch=_EPOCH))
+            self._tell_master(_registration(name, its_units, self.now))
+        # Not even one container at a time takes as long, nor does work that streams make run again.
+        runs_s = sum(x for plan in plans for task in plan.tasks for x in task.durations_s)
+        self._horizon_s = _START_S + plans[-1].arrival_s + 10 * runs_s + _SLACK_S
+        for number, plan in enumerate(plans, 1):
+            self._at(_START_S + plan.arrival_s, self._arrive, number, plan)
+
+    def run(self) -> None:
+        """Let everything happen until the last job is over."""
+        while self.live:
+            self.events += 1
+            stuck = not self._queue or self.now > self._horizon_s
+            if stuck or self.events > self._setup.events_max:
+                first = next(iter(self._runs.values()), None)
+                name = first.plan.job.job_id if first else "none of those that came"
+                raise LimitReached(
+                    f"{self.live} jobs are not over after {self.events} events and "
+                    f"{self.now - _START_S:.0f} s, the first is {name}: the cluster is overloaded, "
+                    f"or a job can never start; replay fewer jobs, or a lower load"
+                )
+            self.now, _, action, arguments = heapq.heappop(self._queue)
+            action(*arguments)
+        self.measures.finish(self.now)
+
+    def _at(self, at_s: float, action: Callable[..., None], *arguments: Any) -> None:
+        heapq.heappush(self._queue, (max(at_s, self.now), next(self._order), action, arguments))
+
+    def _soon(self, action: Callable[..., None], *arguments: Any) -> None:
+        self._at(self.now + self._setup.network_delay_s, action, *arguments)
+
+    # --- jobs -----------------------------------------------------------------------------------
+
+    def _arrive(self, number: int, plan: JobPlan) -> None:
+        run = _run(plan)
+        self._admissions[number] = run
+        self._tell_master(
+            e.ApplicationRegistered(
+                now=self.now,
+                call_id=number,
+                application_id=ApplicationId(""),
+                submission_key=str(number),
+                name=plan.job.kind or "job",
+                user=plan.job.user or "trace",
+                declared_class=plan.job.workload_class,
+                gang_min=plan.gang,
+            )
+        )
+
+    def _admitted(self, call_id: int, application_id: ApplicationId) -> None:
+        run = self._admissions.pop(call_id, None)
+        if run is None:
+            return  # the answer to its attachment
+        run.application_id = application_id
+        self._runs[application_id] = run
+        self._tell_master(
+            e.ApplicationAttached(
+                now=self.now,
+                call_id=call_id,
+                application_id=application_id,
+                session=call_id,
+                epoch=_EPOCH,
+            )
+        )
+        self._ask(run, [task for task in run.plan.tasks if not run.blocked[task.name]])
+
+    def _ask(self, run: _Run, tasks: Iterable[TaskPlan]) -> None:
+        """Ask for all containers of these tasks."""
+        self._request(
+            run,
+            [
+                _Want(task=task, duration_s=duration_s, asked_at_s=self.now)
+                for task in tasks
+                for duration_s in task.durations_s
+            ],
+        )
+
+    def _request(self, run: _Run, wants: Iterable[_Want]) -> None:
+        requests = []
+        for want in wants:
+            run.executors += 1
+            run.wants[str(run.executors)] = want
+            exact = self._setup.estimates is Estimates.EXACT
+            requests.append(
+                ContainerRequest(
+                    executor_id=str(run.executors),
+                    resource_profile_id=run.profiles[want.task.name],
+                    resources=want.task.resources,
+                    expected_duration_s=want.duration_s if exact else 0.0,
+                    gpus=1 if want.task.resources.gpu_memory_mib else 0,
+                )
+            )
+        if requests:
+            self._tell_master(
+                e.ContainersRequested(
+                    now=self.now, application_id=run.application_id, requests=tuple(requests)
+                )
+            )
+
+    def _noticed(self, application_id: ApplicationId, notice: c.Notice) -> None:
+        """What an application is told of its containers."""
+        run = self._runs.get(application_id)
+        if run is None:
+            return
+        if isinstance(notice, c.RequestRefused):
+            self.refused += 1
+            self._finish(run, ApplicationState.FAILED)
+        elif isinstance(notice, c.ContainerChanged) and notice.status.end is not None:
+            self._container_ended(run, notice.status)
+
+    def _container_ended(self, run: _Run, status: ContainerStatus) -> None:
+        want = run.wants.pop(status.executor_id, None)
+        if want is None:
+            return
+        if status.end is not None and status.end.cause is not EndCause.EXITED:
+            self.restarts += want.started
+            self._request(run, [want])
+            return
+        name = want.task.name
+        run.left[name] -= 1
+        if run.left[name]:
+            return
+        del run.left[name]
+        for child in run.children[name]:
+            run.blocked[child] -= 1
+        ready = {child for child in run.children[name] if not run.blocked[child]}
+        self._ask(run, [task for task in run.plan.tasks if task.name in ready])
+        if not run.left:
+            self.last_end_s = max(self.last_end_s, self.now)
+            self.measures.completions_s.append(self.now - _START_S - run.plan.arrival_s)
+            self._finish(run, ApplicationState.SUCCEEDED)
+
+    def _finish(self, run: _Run, state: ApplicationState) -> None:
+        del self._runs[run.application_id]
+        self.live -= 1
+        self._tell_master(
+            e.ApplicationFinished(now=self.now, application_id=run.application_id, state=state)
+        )
+        if self.live % _TICK_EVERY_JOBS == 0:
+            self._soon(self._tick)
+
+    def _tick(self) -> None:
+        self._tell_master(e.Ticked(now=self.now))
+
+    # --- the master -----------------------------------------------------------------------------
+
+    def _tell_master(self, event: e.MasterEvent) -> None:
+        for command in self._master.handle(event):
+            match command:
+                case c.SendToNode():
+                    self._soon(self._deliver, command.node, command.message)
+                case c.NotifyApplication():
+                    self._soon(self._noticed, command.application_id, command.notice)
+                case c.WakeScheduler():
+                    self._wakes[command.scheduler] = number = next(self._order)
+                    self._at(command.at_s, self._wake, command.scheduler, number)
+                case c.ProposeClaims():
+                    self._at(self.now, self._propose, command.proposal)
+                case c.Reply(answer=c.ApplicationAdmitted() as answer):
+                    self._soon(self._admitted, command.call_id, answer.application_id)
+                case c.Refuse():
+                    raise command.error
+                case _:
+                    pass  # what is to be written down, and answers to nodes
+
+    def _wake(self, scheduler: str, number: int) -> None:
+        """As in the master, a wake takes the place of the one before it: the core counts on the
+        latest alone, and answers a wake for nothing with another."""
+        if self._wakes[scheduler] == number:
+            self._tell_master(e.SchedulerWoken(now=self.now, scheduler=scheduler))
+
+    def _propose(self, proposal: Proposal) -> None:
+        self._tell_master(e.ClaimsProposed(now=self.now, proposal=proposal))
+
+    def _reported(self, node: NodeName, status: ContainerStatus) -> None:
+        self._nodes[node].sequence += 1
+        self._tell_master(
+            e.ContainerReported(
+                now=self.now,
+                node=node,
+                incarnation=_INCARNATION,
+                sequence=self._nodes[node].sequence,
+                container=status,
+            )
+        )
+
+    # --- nodes ----------------------------------------------------------------------------------
+
+    def _deliver(self, node: NodeName, message: c.NodeMessage) -> None:
+        self._tell_node(node, order(message, self.now, _EPOCH))
+
+    def _tell_node(self, name: NodeName, event: e.NodeEvent) -> None:
+        for command in self._nodes[name].core.handle(event):
+            match command:
+                case c.StartProcess():
+                    self._start(name, command.spec)
+                case c.StopProcess():
+                    end = ContainerEnd(cause=command.cause, exit_code=143, message=command.reason)
+                    delay_s = command.grace_s if command.decommission else 0.0
+                    self._at(self.now + delay_s, self._end, name, command.container_id, end)
+                case c.ReportContainer():
+                    self._soon(self._reported, name, command.status)
+                case _:
+                    pass  # no heartbeat is due and no node is cut anew
+
+    def _start(self, node: NodeName, spec: ContainerSpec) -> None:
+        self._processes[spec.container_id] = spec
+        run = self._runs.get(spec.application_id)
+        want = None if run is None else run.wants.get(spec.executor_id)
+        self.measures.started(spec.container_id, node, spec.unit_id, spec.resources, self.now)
+        if want is None:
+            return  # its job is over; the order to stop it is on its way
+        if not want.started:
+            want.started = True
+            self.measures.waits_s.append(self.now - want.asked_at_s)
+        end = ContainerEnd(cause=EndCause.EXITED, exit_code=0)
+        self._at(self.now + want.duration_s, self._end, node, spec.container_id, end)
+
+    def _end(self, node: NodeName, container_id: ContainerId, end: ContainerEnd) -> None:
+        """A process ends, unless it has ended before."""
+        spec = self._processes.pop(container_id, None)
+        if spec is None:
+            return
+        self.measures.ended(node, spec.unit_id, spec.resources, self.now)
+        event = e.ProcessEnded(now=self.now, container_id=container_id, end=end)
+        self._tell_node(node, event)
+
+
+def _run(plan: JobPlan) -> _Run:
+    children: dict[str, list[str]] = {task.name: [] for task in plan.tasks}
+    for task in plan.tasks:
+        for parent in task.parents:
+            children[parent].append(task.name)
+    sizes = list(dict.fromkeys(task.resources for task in plan.tasks))
+    return _Run(
+        plan=plan,
+        left={task.name: len(task.durations_s) for task in plan.tasks},
+        blocked={task.name: len(task.parents) for task in plan.tasks},
+        children=children,
+        profiles={task.name: sizes.index(task.resources) for task in plan.tasks},
+    )
+
+
+def _lean(setup: Setup) -> Bounds:
+    """The bounds without what serves heartbeats, and with rare retries."""
+    learned = setup.estimates is Estimates.LEARNED
+    return replace(
+        setup.bounds,
+        node_timeout_s=_FOR_EVER_S,
+        application_grace_s=_FOR_EVER_S,
+        retry_delay_max_s=_FOR_EVER_S,
+        ended_applications_kept=_TICK_EVERY_JOBS,
+        run_times_kept=setup.bounds.run_times_kept if learned else 0,
+    )
+
+
+def _core(node: TraceNode, gpu_memory_mib: int) -> NodeCore:
+    """The node, cut as one is by default: its GPUs share all cores."""
+    hardware = Hardware(
+        cores=(Core(None),) * (node.vcores * PARTS_PER_CORE),
+        memory_mib=node.memory_mib,
+        gpus=tuple(Gpu(index=x, memory_mib=gpu_memory_mib) for x in range(node.gpus)),
+    )
+    return NodeCore(NodeName(node.name), cut(NodeName(node.name), hardware, Binding()))
+
+
+def _registration(name: NodeName, units: tuple[ResourceUnit, ...], now: float) -> e.NodeRegistered:
+    return e.NodeRegistered(
+        now=now,
+        call_id=0,
+        node=name,
+        identity=name,
+        incarnation=_INCARNATION,
+        sequence=1,
+        host="127.0.0.1",
+        endpoint="127.0.0.1:1",
+        units=units,
+    )

@@ -1,0 +1,113 @@
+"""The experiments by name, their calibration, and what several runs tell together."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from benchmarks.simulation.catalogue import (
+    CENTRALISED,
+    CHOICE_SHARE,
+    EXPERIMENTS,
+    PAPER_DELAY_S,
+    Point,
+    calibrated,
+    points_of,
+    ratios,
+    run_points,
+)
+from benchmarks.simulation.costs import Fixed, Kind
+from benchmarks.simulation.figures import interval, summary
+from benchmarks.simulation.timed import Setup, simulate
+from benchmarks.simulation.workload import arrivals, burst, mixed
+from hrm.errors import InvalidRequest
+
+SMALL = Setup(nodes=160)
+
+
+@pytest.mark.parametrize("charging", ["scaled", "choice-bound"])
+def test_calibrated_costs_give_the_paper_s_delay(charging: str) -> None:
+    costs = calibrated("scaled" if charging == "scaled" else "choice-bound", SMALL)
+
+    setup = Setup(nodes=SMALL.nodes, schedulers=0)
+    delay_ms = simulate(setup, costs, burst(60, 0), to_completion=False).values()["delay_ms"]
+
+    assert delay_ms == pytest.approx(1e3 * PAPER_DELAY_S, rel=0.01)
+
+
+def test_choice_bound_costs_are_mostly_choice() -> None:
+    costs = calibrated("choice-bound", SMALL)
+    assert isinstance(costs, Fixed)
+
+    choice_s = costs.charge_s(Kind.ROUND, 40, 0.0)
+    serial_s = sum(costs.charge_s(kind, 40, 0.0) for kind in (Kind.REQUEST, Kind.COMMIT))
+    serial_s += 40 * costs.charge_s(Kind.REPORT, 1, 0.0)
+
+    assert choice_s / (choice_s + serial_s) == pytest.approx(CHOICE_SHARE)
+
+
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_every_experiment_compares_systems_at_every_x(name: str) -> None:
+    points = points_of(name)
+    quick = points_of(name, quick=True)
+
+    assert 1 < len(quick) < len(points) or name == "delay"
+    assert all(len(point.plan(1)) > 0 for point in points)
+    assert len({point.system for point in points}) > 1
+
+
+def test_an_unknown_experiment_is_refused_by_name() -> None:
+    with pytest.raises(InvalidRequest, match=r"no experiment 'speed'; name one of delay, order"):
+        points_of("speed")
+
+
+def test_hrm_is_faster_where_choice_is_what_costs() -> None:
+    rows = run_points(
+        [
+            Point("HRM", "choice-bound", 60, SMALL, lambda seed: burst(60, seed)),
+            Point(
+                CENTRALISED,
+                "choice-bound",
+                60,
+                Setup(nodes=SMALL.nodes, schedulers=0),
+                lambda seed: burst(60, seed),
+            ),
+        ],
+        runs=2,
+    )
+
+    ratio = ratios(rows, "HRM")["choice-bound", 60]
+
+    assert ratio.runs == 2
+    assert ratio.mean < 0.4
+    assert len(rows[0]["runs"]["delay_ms"]) == 2
+
+
+def test_a_faster_rate_is_the_same_pattern_sooner() -> None:
+    slow, fast = (arrivals(rate, 5, 3, run_s=1.0) for rate in (10.0, 20.0))
+
+    assert [job.at_s / 2 for job in slow] == pytest.approx([job.at_s for job in fast])
+
+
+def test_mixed_jobs_come_in_order_of_time() -> None:
+    jobs = mixed(100.0, 20, 50.0, 1, run_s=0.5)
+
+    assert [job.at_s for job in jobs] == sorted(job.at_s for job in jobs)
+    assert len({job.workload_class for job in jobs}) == 2
+
+
+def test_the_interval_of_a_mean_is_student_s() -> None:
+    found = interval([1.0, 2.0, 3.0])
+
+    assert found.mean == pytest.approx(2.0)
+    assert found.high - found.mean == pytest.approx(4.303 / math.sqrt(3))
+    assert str(interval([5.0])) == "5"
+    assert interval(list(range(50))).runs == 50
+
+
+def test_a_summary_keeps_what_all_runs_have() -> None:
+    found = summary([{"a": 1.0, "b": 2.0}, {"a": 3.0}])
+
+    assert list(found) == ["a"]
+    assert found["a"].mean == 2.0
