@@ -66,9 +66,10 @@ class MasterRuntime:
     def decide(self, event: e.MasterEvent) -> list[c.MasterCommand]:
         return self.core.handle(event)
 
-    def woken(self, scheduler: str) -> None:
-        """A scheduler's wake is due."""
-        self.submit(e.SchedulerWoken(now=self.clock.now, scheduler=scheduler))
+    def wake(self, command: c.WakeScheduler) -> None:
+        """Wake a scheduler when its time has come, and no other wake has taken the place."""
+        self._wakes.set(command.scheduler, command.at_s)
+        self.clock.at(command.at_s, self._ring)
 
     def propose(self, proposal: Proposal) -> None:
         """A scheduler has chosen: its claims come back, behind what happens now."""
@@ -126,8 +127,7 @@ class MasterRuntime:
         for command in commands:
             match command:
                 case c.WakeScheduler():
-                    self._wakes.set(command.scheduler, command.at_s)
-                    self.clock.at(command.at_s, self._wake)
+                    self.wake(command)
                 case c.ProposeClaims():
                     self.propose(command.proposal)
                 case _ if type(command) in WRITES:
@@ -145,9 +145,9 @@ class MasterRuntime:
         while self.writing and not self.disk.write_s:
             self._written()
 
-    def _wake(self) -> None:
+    def _ring(self) -> None:
         for scheduler in self._wakes.take_due(self.clock.now):
-            self.woken(scheduler)
+            self.submit(e.SchedulerWoken(now=self.clock.now, scheduler=scheduler))
 
     # --- the disk -------------------------------------------------------------------------------
 
