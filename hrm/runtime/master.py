@@ -58,7 +58,7 @@ class MasterRuntime:
         self._wakes = WakeTimers()
         self._gate = WriteGate(core.master_state.applications)
         self._calls: dict[int, Answered] = {}
-        self._call_ids = itertools.count(1)
+        self.call_ids = itertools.count(1)
         self._leaving: deque[c.MasterCommand] = deque()
 
     # --- what others may do otherwise -----------------------------------------------------------
@@ -109,7 +109,7 @@ class MasterRuntime:
 
     def call(self, make: Callable[[int], e.MasterEvent], answered: Answered) -> None:
         """Submit the event that ``make`` builds around a call id."""
-        call_id = next(self._call_ids)
+        call_id = next(self.call_ids)
         event = make(call_id)
         if self.full is not None and needs_room(self.core, event):
             answered(c.Refuse(call_id=call_id, error=self.full))
