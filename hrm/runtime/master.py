@@ -66,11 +66,6 @@ class MasterRuntime:
     def decide(self, event: e.MasterEvent) -> list[c.MasterCommand]:
         return self.core.handle(event)
 
-    def wake(self, command: c.WakeScheduler) -> None:
-        """Wake a scheduler when its time has come, and no other wake has taken the place."""
-        self._wakes.set(command.scheduler, command.at_s)
-        self.clock.at(command.at_s, self._ring)
-
     def propose(self, proposal: Proposal) -> None:
         """A scheduler has chosen: its claims come back, behind what happens now."""
         self.clock.at(self.clock.now, self.proposed, proposal)
@@ -127,7 +122,8 @@ class MasterRuntime:
         for command in commands:
             match command:
                 case c.WakeScheduler():
-                    self.wake(command)
+                    self._wakes.set(command.scheduler, command.at_s)
+                    self.clock.at(command.at_s, self._wake)
                 case c.ProposeClaims():
                     self.propose(command.proposal)
                 case _ if type(command) in WRITES:
@@ -145,7 +141,7 @@ class MasterRuntime:
         while self.writing and not self.disk.write_s:
             self._written()
 
-    def _ring(self) -> None:
+    def _wake(self) -> None:
         for scheduler in self._wakes.take_due(self.clock.now):
             self.submit(e.SchedulerWoken(now=self.clock.now, scheduler=scheduler))
 

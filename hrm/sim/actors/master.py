@@ -60,12 +60,6 @@ class _Life(MasterRuntime):
                 world.noticed(self.core, command)
         return commands
 
-    def wake(self, command: c.WakeScheduler) -> None:
-        self.clock.at(command.at_s, self._woken, command.scheduler)
-
-    def _woken(self, scheduler: str) -> None:
-        self.submit(e.SchedulerWoken(now=self.clock.now, scheduler=scheduler))
-
     def propose(self, proposal: Proposal) -> None:
         """If the scheduler lives, as late as it stalls."""
         network, clock = self._world.network, self.clock
@@ -174,7 +168,6 @@ class MasterProcess:
         self.world.log.say("master", f"crashes with {held} batches held, {written} kept")
         self.world.sleepers.died(MASTER)
         life.over, self.life = True, None
-        self._reigns += 1
         if self.submissions is not None:
             self.submissions.crash()
             self.submissions = None
