@@ -67,18 +67,7 @@ class DirectNode(NodeRuntime):
         self.handle(e.MasterConnected(now=self.clock.now, epoch=self.master.core.epoch))
 
     def register(self, call_id: int = 0) -> None:
-        event = e.NodeRegistered(
-            now=self.clock.now,
-            call_id=call_id,
-            node=self.name,
-            identity=f"identity-of-{self.name}",
-            incarnation=str(self.incarnation),
-            sequence=self.next_sequence(),
-            host="127.0.0.1",
-            endpoint="127.0.0.1:1",
-            units=self.core.offers,
-            containers=self.core.statuses(),
-        )
+        event = self.registration(f"identity-of-{self.name}", call_id=call_id)
         self.connect()
         self.submit(event)
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.node.core import NodeCore
-from hrm.core.vocabulary.model import ContainerSpec, NodeName
+from hrm.core.vocabulary.model import ContainerSpec, Followed, NodeName
 from hrm.runtime.clock import Timeline
 
 __all__ = ["NodeRuntime", "NodeSays", "order"]
@@ -61,6 +61,25 @@ class NodeRuntime(ABC):
                     self.register_again(command)
                 case c.ReportContainer() | c.SendHeartbeat() | c.AnswerRebinding():
                     self.say(self._report(command))
+
+    def registration(
+        self, identity: str, *, call_id: int = 0, owner: str = "", followed: Followed | None = None
+    ) -> e.NodeRegistered:
+        """What opens a stream."""
+        return e.NodeRegistered(
+            now=self.clock.now,
+            call_id=call_id,
+            node=self.name,
+            identity=identity,
+            owner=owner,
+            incarnation=str(self.incarnation),
+            sequence=self.next_sequence(),
+            host="127.0.0.1",
+            endpoint="127.0.0.1:1",
+            units=self.core.offers,
+            containers=self.core.statuses(),
+            followed=followed,
+        )
 
     def next_sequence(self) -> int:
         self.sequence += 1
