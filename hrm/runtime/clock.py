@@ -7,6 +7,7 @@ plan alone.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -41,7 +42,7 @@ class Clock:
     def after(self, delay_s: float, action: Callable[..., None], *arguments: Any) -> None:
         self.at(self.now + delay_s, action, *arguments)
 
-    def step(self, until_s: float) -> bool:
+    def step(self, until_s: float = math.inf) -> bool:
         """Let the next thing happen, if one is due by ``until_s``; False: none is."""
         if not self._queue or self._queue[0][0] > until_s:
             return False

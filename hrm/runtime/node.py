@@ -7,6 +7,8 @@ the machines of the fault simulator, or the direct nodes of ``hrm.runtime.direct
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import fields
 from typing import TypeAlias
 
 from hrm.core.messages import commands as c
@@ -114,39 +116,17 @@ class NodeRuntime(ABC):
                 )
 
 
+_ORDERS: dict[type[c.NodeMessage], Callable[..., e.NodeEvent]] = {
+    c.AssignContainer: e.AssignReceived,
+    c.StopContainer: e.StopReceived,
+    c.AcknowledgeEnded: e.EndsAcknowledged,
+    c.RebindUnits: e.RebindReceived,
+    c.SetContainerClass: e.ContainerClassSet,
+}
+"""Not here: shuffle files, of which the live agent alone has any."""
+
+
 def order(message: c.NodeMessage, now: float, epoch: int) -> e.NodeEvent:
-    """What a message of the master is to a node."""
-    match message:
-        case c.AssignContainer():
-            return e.AssignReceived(now=now, epoch=epoch, spec=message.spec)
-        case c.StopContainer():
-            return e.StopReceived(
-                now=now,
-                epoch=epoch,
-                container_id=message.container_id,
-                cause=message.cause,
-                reason=message.reason,
-                grace_s=message.grace_s,
-                only_if_waiting=message.only_if_waiting,
-                decommission=message.decommission,
-            )
-        case c.AcknowledgeEnded():
-            return e.EndsAcknowledged(now=now, epoch=epoch, container_ids=message.container_ids)
-        case c.RebindUnits():
-            return e.RebindReceived(
-                now=now,
-                epoch=epoch,
-                request_id=message.request_id,
-                mode=message.mode,
-                bound_cores=message.bound_cores,
-                reserve_cores=message.reserve_cores,
-            )
-        case c.SetContainerClass():
-            return e.ContainerClassSet(
-                now=now,
-                epoch=epoch,
-                container_id=message.container_id,
-                workload_class=message.workload_class,
-            )
-        case c.DropShuffleFiles():
-            raise AssertionError("the live agent alone has a shuffle service")
+    """What a message of the master is to a node: the same fields, with their time and epoch."""
+    said = {field.name: getattr(message, field.name) for field in fields(message)}
+    return _ORDERS[type(message)](now=now, epoch=epoch, **said)

@@ -35,8 +35,6 @@ from hrm.core.vocabulary.model import (
     container_id_of,
 )
 from hrm.core.vocabulary.partitioning import Binding, Hardware, cut
-from hrm.core.vocabulary.records import ApplicationRecord
-from hrm.core.vocabulary.run_times import RunTime, RunTimeKey
 from hrm.policies.min_wait import MinWait
 from hrm.runtime.clock import Clock
 from hrm.runtime.direct import DirectMaster, DirectNode
@@ -155,6 +153,8 @@ class VirtualCluster:
         self.run_s = run_s
         self.notices: dict[str, list[c.Notice]] = {}
         self.disk = Disk()
+        self.durable, self.durable_nodes = self.disk.applications, self.disk.nodes
+        self.durable_drains, self.durable_run_times = self.disk.drains, self.disk.run_times
         self.answers: dict[int, c.Reply | c.Refuse] = {}
         self.callbacks: dict[int, Answered] = {}
         self.remote: dict[tuple[str, int], SchedulerLike] = {}
@@ -326,22 +326,6 @@ class VirtualCluster:
     @property
     def epoch(self) -> int:
         return self.master.epoch
-
-    @property
-    def durable(self) -> dict[ApplicationId, ApplicationRecord]:
-        return self.disk.applications
-
-    @property
-    def durable_nodes(self) -> dict[NodeName, str]:
-        return self.disk.nodes
-
-    @property
-    def durable_drains(self) -> dict[NodeName, None]:
-        return self.disk.drains
-
-    @property
-    def durable_run_times(self) -> dict[RunTimeKey, RunTime]:
-        return self.disk.run_times
 
     def app(self, application_id: ApplicationId) -> Application:
         return self.master.master_state.applications[application_id]
