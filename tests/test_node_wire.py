@@ -30,7 +30,8 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.core.vocabulary.partitioning import BindingMode
 from hrm.errors import InvalidRequest
-from hrm.testing.virtual import node_event, unit
+from hrm.runtime import node as runtime
+from hrm.testing.virtual import unit
 from hrm.v1 import common_pb2, node_pb2
 from hrm.wire.nodes import (
     from_container,
@@ -195,7 +196,7 @@ def test_an_order_arrives_as_in_the_virtual_cluster(
 ) -> None:
     order = data.draw(ORDERS[kind])
     sent = node_pb2.MasterMessage.FromString(from_order(order, epoch).SerializeToString())
-    assert to_event(sent, now) == node_event(order, now, epoch)
+    assert to_event(sent, now) == runtime.order(order, now, epoch)
 
 
 def test_files_of_a_shuffle_are_the_agents_alone() -> None:

@@ -20,10 +20,9 @@ from __future__ import annotations
 import gc
 import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Literal, TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from benchmarks.simulation.costs import CostModel, Kind, Tally
 from benchmarks.simulation.figures import JobTimes, RunResult
@@ -39,11 +38,9 @@ from hrm.core.vocabulary.ends import end_rule
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
-    ContainerEnd,
-    ContainerId,
     ContainerRequest,
+    ContainerSpec,
     ContainerState,
-    EndCause,
     NodeName,
     Resources,
     ResourceUnit,
@@ -51,19 +48,18 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.errors import HrmError
 from hrm.policies.min_wait import MinWait
-from hrm.sim.clock import Clock
-from hrm.testing.virtual import node_event
+from hrm.runtime.clock import Clock
+from hrm.runtime.direct import DirectMaster, DirectNode
+from hrm.runtime.disk import Disk
 
 __all__ = ["NoLease", "Setup", "TimedCluster", "simulate"]
 
 TICK_S = 0.25
 LIMIT_S = 3_600.0
 LARGE = 16
-_INCARNATION = "1"
+_START_S = 1_000_000.0
 _IDLE_BEATS = 5
 _REPORTS = frozenset({Kind.REPORT, Kind.HEARTBEAT})
-
-MakeEvent: TypeAlias = Callable[..., e.MasterEvent]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +112,8 @@ class _Server:
     def __init__(self, cluster: TimedCluster) -> None:
         self._cluster = cluster
         self._clock = cluster.clock
-        self._waiting: deque[tuple[Kind, int, MakeEvent]] = deque()
-        self._last: deque[tuple[Kind, int, MakeEvent]] = deque()
+        self._waiting: deque[tuple[Kind, int, e.MasterEvent]] = deque()
+        self._last: deque[tuple[Kind, int, e.MasterEvent]] = deque()
         self._put_off = _REPORTS if cluster.setup.reports_last else frozenset()
         self._busy = False
         self._changed_s = cluster.clock.now
@@ -125,10 +121,10 @@ class _Server:
         self.busy_s = 0.0
         self.waiting_max = 0
 
-    def arrive(self, kind: Kind, containers: int, make: MakeEvent) -> None:
+    def arrive(self, kind: Kind, containers: int, event: e.MasterEvent) -> None:
         self._count()
         queue = self._last if kind in self._put_off else self._waiting
-        queue.append((kind, containers, make))
+        queue.append((kind, containers, event))
         self.waiting_max = max(self.waiting_max, self._length())
         if not self._busy:
             self._begin()
@@ -140,16 +136,16 @@ class _Server:
 
     def _begin(self) -> None:
         self._count()
-        kind, containers, make = (self._waiting or self._last).popleft()
+        kind, containers, event = (self._waiting or self._last).popleft()
         self._busy = True
-        cost_s, commands = self._cluster.take_in(kind, containers, make(now=self._clock.now))
+        event = replace(event, now=self._clock.now)
+        cost_s, commands = self._cluster.take_in(kind, containers, event)
         self.busy_s += cost_s
-        self._clock.after(cost_s, self._done, commands)
+        self._clock.after(cost_s, self._done, event, commands)
 
-    def _done(self, commands: list[c.MasterCommand]) -> None:
+    def _done(self, event: e.MasterEvent, commands: list[c.MasterCommand]) -> None:
         self._busy = False
-        for command in commands:
-            self._cluster.carry_out(command)
+        self._cluster.runtime.carry_out(event, commands)
         if self._length() and not self._busy:
             self._begin()
 
@@ -162,61 +158,69 @@ class _Server:
         self._changed_s = now
 
 
-class _Node:
-    """A node: the production core, processes that run for as long as their job says."""
+class _Master(DirectMaster):
+    """What the core commands goes to the servers of ``cluster``, nodes and jobs."""
+
+    def __init__(self, cluster: TimedCluster, core: MasterCore) -> None:
+        super().__init__(core, cluster.clock, Disk(), cluster.setup.network_s)
+        self._cluster = cluster
+        self._hop_s = 0.0 if cluster.setup.centralised else cluster.setup.hop_s
+
+    def carry_out(self, event: e.MasterEvent, commands: Sequence[c.MasterCommand]) -> None:
+        """Schedulers are woken by messages to other processes, which no later wake takes back."""
+        super().carry_out(event, [x for x in commands if not isinstance(x, c.WakeScheduler)])
+        for command in commands:
+            if isinstance(command, c.WakeScheduler):
+                at_s = max(command.at_s, self.clock.now) + self._hop_s
+                woken = e.SchedulerWoken(now=at_s, scheduler=command.scheduler)
+                server = self._cluster.schedulers[command.scheduler]
+                self.clock.at(at_s, server.arrive, Kind.ROUND, 0, woken)
+
+    def propose(self, proposal: Proposal) -> None:
+        event = e.ClaimsProposed(now=self.clock.now, proposal=proposal)
+        count = len(proposal.claims)
+        self.clock.after(self._hop_s, self._cluster.master.arrive, Kind.COMMIT, count, event)
+
+    def notify(self, command: c.NotifyApplication) -> None:
+        job = self._cluster.jobs[command.application_id]
+        self.clock.after(self.delay_s, job.told, command.notice)
+
+
+class _Node(DirectNode):
+    """A node whose processes run for as long as their job says."""
 
     def __init__(self, cluster: TimedCluster, name: str, capacity: Resources) -> None:
         self.cluster = cluster
-        self.name = NodeName(name)
-        self.sequence = 1
         unit = ResourceUnit(
             unit_id=ResourceUnitId(f"{name}/cpu"), capacity=capacity, run_limit=capacity.vcores
         )
-        self.units = (unit,)
-        self.core = NodeCore(self.name, self.units)
-        self.alive: set[ContainerId] = set()
-
-    def handle(self, event: e.NodeEvent) -> None:
-        for command in self.core.handle(event):
-            self._carry_out(command)
+        core = NodeCore(NodeName(name), (unit,))
+        super().__init__(core, cluster.clock, cluster.runtime, drain_s=1.0)
 
     def beat(self, interval_s: float) -> None:
-        clock = self.cluster.clock
+        clock = self.clock
         self.handle(e.HeartbeatDue(now=clock.now))
         # Nothing is measured once all is granted; nodes only must not be lost meanwhile.
         pause_s = interval_s if self.cluster.waiting else _IDLE_BEATS * interval_s
         clock.after(pause_s, self.beat, interval_s)
 
-    def _carry_out(self, command: c.NodeCommand) -> None:
-        clock = self.cluster.clock
-        make: MakeEvent
-        match command:
-            case c.StartProcess():
-                spec = command.spec
-                self.alive.add(spec.container_id)
-                run_s = self.cluster.job_of(spec.application_id).plan.run_s
-                clock.after(run_s, self._ended, spec.container_id, EndCause.EXITED, 0)
-            case c.StopProcess():
-                delay_s = min(command.grace_s, 1.0) if command.decommission else 0.0
-                clock.after(delay_s, self._ended, command.container_id, command.cause, 143)
-            case c.ReportContainer():
-                make = partial(e.ContainerReported, container=command.status)
-                self._tell(Kind.REPORT, 1, make)
-            case c.SendHeartbeat():
-                make = partial(e.NodeReported, containers=command.statuses)
-                self._tell(Kind.HEARTBEAT, len(command.statuses), make)
+    def runs_s(self, spec: ContainerSpec) -> float | None:
+        return self.cluster.jobs[spec.application_id].plan.run_s
 
-    def _tell(self, kind: Kind, containers: int, make: MakeEvent) -> None:
-        self.sequence += 1
-        whole = partial(make, node=self.name, incarnation=_INCARNATION, sequence=self.sequence)
-        self.cluster.to_master(kind, containers, whole)
+    def received(self, message: c.NodeMessage, epoch: int, incarnation: int) -> None:
+        if isinstance(message, c.AssignContainer):
+            self.cluster.jobs[message.spec.application_id].assigned(message.spec.executor_id)
+        super().received(message, epoch, incarnation)
 
-    def _ended(self, container_id: ContainerId, cause: EndCause, exit_code: int) -> None:
-        if container_id in self.alive:
-            self.alive.remove(container_id)
-            end = ContainerEnd(cause=cause, exit_code=exit_code)
-            now = self.cluster.clock.now
-            self.handle(e.ProcessEnded(now=now, container_id=container_id, end=end))
+    def submit(self, event: e.MasterEvent) -> None:
+        master = self.cluster.master
+        match event:
+            case e.ContainerReported():
+                master.arrive(Kind.REPORT, 1, event)
+            case e.NodeReported():
+                master.arrive(Kind.HEARTBEAT, len(event.containers), event)
+            case _:
+                super().submit(event)
 
 
 class _Job:
@@ -242,8 +246,10 @@ class _Job:
             )
             for number in numbers
         )
-        make = partial(e.ContainersRequested, application_id=self.application_id, requests=requests)
-        self.cluster.to_master(Kind.REQUEST, count, make)
+        event = e.ContainersRequested(
+            now=self.cluster.clock.now, application_id=self.application_id, requests=requests
+        )
+        self.cluster.to_master(Kind.REQUEST, count, event)
 
     def assigned(self, executor_id: str) -> None:
         """A node has been told to run this container."""
@@ -276,8 +282,7 @@ class TimedCluster:
     """One run: ``run`` it once."""
 
     def __init__(self, setup: Setup, costs: CostModel, plans: Sequence[JobPlan]) -> None:
-        self.clock = Clock()
-        self._start_s = self.clock.now
+        self.clock = Clock(_START_S)
         self.setup = setup
         self.costs = costs
         self.tally = Tally()
@@ -293,6 +298,7 @@ class TimedCluster:
         self.core = MasterCore(1, policies, setup.bounds, now=self.clock.now)
         if setup.lease == "none":
             self.core.negotiator.lease = NoLease(setup.bounds.lease_timeout_s)
+        self.runtime = _Master(self, self.core)
         self.master = _Server(self)
         self.schedulers = {
             name: self.master if setup.centralised else _Server(self)
@@ -310,15 +316,12 @@ class TimedCluster:
 
     @property
     def passed_s(self) -> float:
-        return self.clock.now - self._start_s
+        return self.clock.now - _START_S
 
     @property
     def waiting(self) -> bool:
         """Does any job still wait for a place?"""
         return self._ungranted > 0
-
-    def job_of(self, application_id: ApplicationId) -> _Job:
-        return self.jobs[application_id]
 
     def run(self, *, to_completion: bool = True) -> RunResult:
         """Until every job is completed, or has only been granted all of its containers.
@@ -334,7 +337,7 @@ class TimedCluster:
         gc.disable()
         try:
             while self._uncompleted if to_completion else self._ungranted:
-                if not self.clock.step(self._start_s + LIMIT_S):
+                if not self.clock.step(_START_S + LIMIT_S):
                     raise HrmError(f"the experiment has not ended within {LIMIT_S:.0f} s")
         finally:
             gc.enable()
@@ -359,7 +362,7 @@ class TimedCluster:
             if in_flight is None:
                 self._looked[event.scheduler] = len(self._claimed)
         begun_s = self.tally.clock()
-        commands = self.core.handle(event)
+        commands = self.runtime.decide(event)
         used_s = self.tally.clock() - begun_s
         if kind is Kind.ROUND:
             containers = sum(
@@ -374,29 +377,8 @@ class TimedCluster:
             kind = Kind.OTHER  # woken for nothing: it waits for the lease, or for an answer
         return self.costs.charge_s(kind, containers, used_s), commands
 
-    def carry_out(self, command: c.MasterCommand) -> None:
-        clock, network_s = self.clock, self.setup.network_s
-        hop_s = 0.0 if self.setup.centralised else self.setup.hop_s
-        make: MakeEvent
-        match command:
-            case c.WakeScheduler():
-                name = command.scheduler
-                make = partial(e.SchedulerWoken, scheduler=name)
-                at_s = max(command.at_s, clock.now) + hop_s
-                clock.at(at_s, self.schedulers[name].arrive, Kind.ROUND, 0, make)
-            case c.ProposeClaims():
-                proposal = command.proposal
-                make = partial(e.ClaimsProposed, proposal=proposal)
-                count = len(proposal.claims)
-                clock.after(hop_s, self.master.arrive, Kind.COMMIT, count, make)
-            case c.SendToNode():
-                clock.after(network_s, self._arrived, command)
-            case c.NotifyApplication():
-                job = self.jobs[command.application_id]
-                clock.after(network_s, job.told, command.notice)
-
-    def to_master(self, kind: Kind, containers: int, make: MakeEvent) -> None:
-        self.clock.after(self.setup.network_s, self.master.arrive, kind, containers, make)
+    def to_master(self, kind: Kind, containers: int, event: e.MasterEvent) -> None:
+        self.clock.after(self.setup.network_s, self.master.arrive, kind, containers, event)
 
     def granted(self) -> None:
         """One more job has all of its containers."""
@@ -416,26 +398,19 @@ class TimedCluster:
 
     def completed(self, job: _Job) -> None:
         self._uncompleted -= 1
-        make = partial(
-            e.ApplicationFinished,
+        event = e.ApplicationFinished(
+            now=self.clock.now,
             application_id=job.application_id,
             state=ApplicationState.SUCCEEDED,
         )
-        self.to_master(Kind.OTHER, 0, make)
+        self.to_master(Kind.OTHER, 0, event)
 
     # --- inside ----------------------------------------------------------------------------------
 
     def _add_node(self, name: str, large: bool) -> None:
         memory_mib = self.setup.memory_mib * (LARGE if large else 1)
         node = self.nodes[name] = _Node(self, name, Resources(self.setup.vcores, memory_mib))
-        now = self.clock.now
-        node.handle(e.MasterConnected(now=now, epoch=1))
-        self.core.handle(
-            e.NodeRegistered(
-                now=now, call_id=0, node=node.name, identity=node.name, incarnation=_INCARNATION,
-                sequence=1, host="127.0.0.1", endpoint="127.0.0.1:1", units=node.units,
-            )
-        )  # fmt: skip
+        node.register()
 
     def _admit(self, number: int, plan: JobPlan) -> _Job:
         now = self.clock.now
@@ -455,14 +430,8 @@ class TimedCluster:
         )
         return job
 
-    def _arrived(self, command: c.SendToNode) -> None:
-        if isinstance(command.message, c.AssignContainer):
-            spec = command.message.spec
-            self.jobs[spec.application_id].assigned(spec.executor_id)
-        self.nodes[command.node].handle(node_event(command.message, self.clock.now, 1))
-
     def _tick(self) -> None:
-        self.master.arrive(Kind.OTHER, 0, e.Ticked)
+        self.master.arrive(Kind.OTHER, 0, e.Ticked(now=self.clock.now))
         self.clock.after(TICK_S, self._tick)
 
     def _count_stale(self, proposal: Proposal) -> None:

@@ -15,11 +15,8 @@ arguments: same jobs, nodes and policy, same history.
 from __future__ import annotations
 
 import enum
-import heapq
-import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from benchmarks.traces.replay_measures import Distribution, Measures, distribution
 from benchmarks.traces.replay_plan import (
@@ -33,7 +30,6 @@ from benchmarks.traces.trace_records import TraceNode
 from hrm.core.master.core import MasterCore
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
-from hrm.core.messages.claims import Proposal
 from hrm.core.node.core import NodeCore
 from hrm.core.scheduling.scheduler import PlacementPolicy
 from hrm.core.vocabulary.bounds import SCHEDULERS, Bounds
@@ -41,19 +37,17 @@ from hrm.core.vocabulary.ends import end_rule
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
-    ContainerEnd,
-    ContainerId,
     ContainerRequest,
     ContainerSpec,
     ContainerStatus,
-    EndCause,
     Gpu,
     NodeName,
-    ResourceUnit,
 )
 from hrm.core.vocabulary.partitioning import Binding, Core, Hardware, cut
 from hrm.errors import LimitReached
-from hrm.testing.virtual import node_event
+from hrm.runtime.clock import Clock
+from hrm.runtime.direct import DirectMaster, DirectNode
+from hrm.runtime.disk import Disk
 
 __all__ = ["Estimates", "ReplayResult", "Setup", "replay"]
 
@@ -61,8 +55,6 @@ _FOR_EVER_S = 1e12
 _START_S = 1_000.0
 _TICK_EVERY_JOBS = 256
 _SLACK_S = 100_000.0
-_EPOCH = 1
-_INCARNATION = "1"
 _NOT_YET = ApplicationId("")
 
 
@@ -111,12 +103,6 @@ class Setup:
     network_delay_s: float = 0.001
     bounds: Bounds = field(default_factory=Bounds)
     events_max: int = 50_000_000
-
-
-@dataclass(slots=True)
-class _Node:
-    core: NodeCore
-    sequence: int = 1
 
 
 @dataclass(slots=True)
@@ -171,47 +157,75 @@ def replay(plans: Sequence[JobPlan], nodes: Sequence[TraceNode], setup: Setup) -
     )
 
 
-class _Replay:
-    """The interpreter. Invariant: ``live`` jobs have arrived, or will, and are not over.
+class _Master(DirectMaster):
+    def __init__(self, world: _Replay, core: MasterCore, delay_s: float) -> None:
+        super().__init__(core, world.clock, Disk(), delay_s)
+        self._world = world
 
-    ``_wakes``: the number of the latest wake of each scheduler.
-    """
+    def notify(self, command: c.NotifyApplication) -> None:
+        self.clock.after(self.delay_s, self._world.noticed, command.application_id, command.notice)
+
+    def answer(self, command: c.Reply | c.Refuse) -> None:
+        if isinstance(command, c.Refuse):
+            raise command.error
+        if isinstance(command.answer, c.ApplicationAdmitted):
+            application_id = command.answer.application_id
+            self.clock.after(self.delay_s, self._world.admitted, command.call_id, application_id)
+
+
+class _Node(DirectNode):
+    """No heartbeat is due and it is not partitioned again."""
+
+    def __init__(self, world: _Replay, core: NodeCore) -> None:
+        super().__init__(core, world.clock, world.master)
+        self._world = world
+
+    def runs_s(self, spec: ContainerSpec) -> float | None:
+        return self._world.started(self.name, spec)
+
+    def over(self, spec: ContainerSpec) -> None:
+        now = self.clock.now
+        self._world.measures.ended(self.name, spec.unit_id, spec.resources, now)
+
+
+class _Replay:
+    """The jobs, and all that serves them. Invariant: ``live`` jobs have arrived, or will, and are
+    not over."""
 
     def __init__(self, plans: Sequence[JobPlan], nodes: Sequence[TraceNode], setup: Setup) -> None:
-        self.now = self.last_end_s = _START_S
+        self.clock = Clock(_START_S)
+        self.last_end_s = _START_S
         self.events = self.refused = self.restarts = 0
         self.live = len(plans)
         self._setup = setup
-        self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
-        self._order = itertools.count()
-        self._wakes: dict[str, int] = {}
         self._admissions: dict[int, _Run] = {}
         self._runs: dict[ApplicationId, _Run] = {}
-        self._processes: dict[ContainerId, ContainerSpec] = {}
         policies = [setup.policy(index) for index in range(setup.schedulers)]
-        self._master = MasterCore(_EPOCH, policies, _lean(setup), now=self.now)
-        self._nodes = {NodeName(x.name): _Node(_core(x, setup.gpu_memory_mib)) for x in nodes}
+        core = MasterCore(1, policies, _lean(setup), now=_START_S)
+        self.master = _Master(self, core, setup.network_delay_s)
+        joining = [_Node(self, _core(x, setup.gpu_memory_mib)) for x in nodes]
         units = [
-            (name, tuple(queue.unit for queue in node.core.units.values()))
-            for name, node in self._nodes.items()
+            (node.name, tuple(queue.unit for queue in node.core.units.values())) for node in joining
         ]
         self.measures = Measures(units, median_request(plans))
         self.measures.begin(_START_S, _START_S + plans[-1].arrival_s)
-        for name, its_units in units:
-            self._tell_node(name, e.MasterConnected(now=self.now, epoch=_EPOCH))
-            self._tell_master(_registration(name, its_units, self.now))
+        for node in joining:
+            node.register()
         # Not even one container at a time takes as long, nor does work that streams make run again.
         runs_s = sum(x for plan in plans for task in plan.tasks for x in task.durations_s)
         self._horizon_s = _START_S + plans[-1].arrival_s + 10 * runs_s + _SLACK_S
         for number, plan in enumerate(plans, 1):
-            self._at(_START_S + plan.arrival_s, self._arrive, number, plan)
+            self.clock.at(_START_S + plan.arrival_s, self._arrive, number, plan)
+
+    @property
+    def now(self) -> float:
+        return self.clock.now
 
     def run(self) -> None:
         """Let everything happen until the last job is over."""
         while self.live:
             self.events += 1
-            stuck = not self._queue or self.now > self._horizon_s
-            if stuck or self.events > self._setup.events_max:
+            if self.events > self._setup.events_max or not self.clock.step(self._horizon_s):
                 first = next(iter(self._runs.values()), None)
                 name = first.plan.job.job_id if first else "none of those that came"
                 raise LimitReached(
@@ -219,22 +233,14 @@ class _Replay:
                     f"{self.now - _START_S:.0f} s, the first is {name}: the cluster is overloaded, "
                     f"or a job can never start; replay fewer jobs, or a lower load"
                 )
-            self.now, _, action, arguments = heapq.heappop(self._queue)
-            action(*arguments)
         self.measures.finish(self.now)
-
-    def _at(self, at_s: float, action: Callable[..., None], *arguments: Any) -> None:
-        heapq.heappush(self._queue, (max(at_s, self.now), next(self._order), action, arguments))
-
-    def _soon(self, action: Callable[..., None], *arguments: Any) -> None:
-        self._at(self.now + self._setup.network_delay_s, action, *arguments)
 
     # --- jobs -----------------------------------------------------------------------------------
 
     def _arrive(self, number: int, plan: JobPlan) -> None:
         run = _run(plan)
         self._admissions[number] = run
-        self._tell_master(
+        self.master.submit(
             e.ApplicationRegistered(
                 now=self.now,
                 call_id=number,
@@ -247,19 +253,19 @@ class _Replay:
             )
         )
 
-    def _admitted(self, call_id: int, application_id: ApplicationId) -> None:
+    def admitted(self, call_id: int, application_id: ApplicationId) -> None:
         run = self._admissions.pop(call_id, None)
         if run is None:
             return  # the answer to its attachment
         run.application_id = application_id
         self._runs[application_id] = run
-        self._tell_master(
+        self.master.submit(
             e.ApplicationAttached(
                 now=self.now,
                 call_id=call_id,
                 application_id=application_id,
                 session=call_id,
-                epoch=_EPOCH,
+                epoch=1,
             )
         )
         self._ask(run, [task for task in run.plan.tasks if not run.blocked[task.name]])
@@ -291,13 +297,13 @@ class _Replay:
                 )
             )
         if requests:
-            self._tell_master(
+            self.master.submit(
                 e.ContainersRequested(
                     now=self.now, application_id=run.application_id, requests=tuple(requests)
                 )
             )
 
-    def _noticed(self, application_id: ApplicationId, notice: c.Notice) -> None:
+    def noticed(self, application_id: ApplicationId, notice: c.Notice) -> None:
         """What an application is told of its containers."""
         run = self._runs.get(application_id)
         if run is None:
@@ -333,97 +339,26 @@ class _Replay:
     def _finish(self, run: _Run, state: ApplicationState) -> None:
         del self._runs[run.application_id]
         self.live -= 1
-        self._tell_master(
+        self.master.submit(
             e.ApplicationFinished(now=self.now, application_id=run.application_id, state=state)
         )
         if self.live % _TICK_EVERY_JOBS == 0:
-            self._soon(self._tick)
+            self.clock.after(self._setup.network_delay_s, self._tick)
 
     def _tick(self) -> None:
-        self._tell_master(e.Ticked(now=self.now))
+        self.master.submit(e.Ticked(now=self.now))
 
-    # --- the master -----------------------------------------------------------------------------
-
-    def _tell_master(self, event: e.MasterEvent) -> None:
-        for command in self._master.handle(event):
-            match command:
-                case c.SendToNode():
-                    self._soon(self._deliver, command.node, command.message)
-                case c.NotifyApplication():
-                    self._soon(self._noticed, command.application_id, command.notice)
-                case c.WakeScheduler():
-                    self._wakes[command.scheduler] = number = next(self._order)
-                    self._at(command.at_s, self._wake, command.scheduler, number)
-                case c.ProposeClaims():
-                    self._at(self.now, self._propose, command.proposal)
-                case c.Reply(answer=c.ApplicationAdmitted() as answer):
-                    self._soon(self._admitted, command.call_id, answer.application_id)
-                case c.Refuse():
-                    raise command.error
-                case _:
-                    pass  # what is to be written down, and answers to nodes
-
-    def _wake(self, scheduler: str, number: int) -> None:
-        """As in the master, a wake takes the place of the one before it: the core counts on the
-        latest alone, and answers a wake for nothing with another."""
-        if self._wakes[scheduler] == number:
-            self._tell_master(e.SchedulerWoken(now=self.now, scheduler=scheduler))
-
-    def _propose(self, proposal: Proposal) -> None:
-        self._tell_master(e.ClaimsProposed(now=self.now, proposal=proposal))
-
-    def _reported(self, node: NodeName, status: ContainerStatus) -> None:
-        self._nodes[node].sequence += 1
-        self._tell_master(
-            e.ContainerReported(
-                now=self.now,
-                node=node,
-                incarnation=_INCARNATION,
-                sequence=self._nodes[node].sequence,
-                container=status,
-            )
-        )
-
-    # --- nodes ----------------------------------------------------------------------------------
-
-    def _deliver(self, node: NodeName, message: c.NodeMessage) -> None:
-        self._tell_node(node, node_event(message, self.now, _EPOCH))
-
-    def _tell_node(self, name: NodeName, event: e.NodeEvent) -> None:
-        for command in self._nodes[name].core.handle(event):
-            match command:
-                case c.StartProcess():
-                    self._start(name, command.spec)
-                case c.StopProcess():
-                    end = ContainerEnd(cause=command.cause, exit_code=143, message=command.reason)
-                    delay_s = command.grace_s if command.decommission else 0.0
-                    self._at(self.now + delay_s, self._end, name, command.container_id, end)
-                case c.ReportContainer():
-                    self._soon(self._reported, name, command.status)
-                case _:
-                    pass  # no heartbeat is due and no node is cut anew
-
-    def _start(self, node: NodeName, spec: ContainerSpec) -> None:
-        self._processes[spec.container_id] = spec
+    def started(self, node: NodeName, spec: ContainerSpec) -> float | None:
+        """A container runs now; for how long."""
         run = self._runs.get(spec.application_id)
         want = None if run is None else run.wants.get(spec.executor_id)
         self.measures.started(spec.container_id, node, spec.unit_id, spec.resources, self.now)
         if want is None:
-            return  # its job is over; the order to stop it is on its way
+            return None  # its job is over; the order to stop it is on its way
         if not want.started:
             want.started = True
             self.measures.waits_s.append(self.now - want.asked_at_s)
-        end = ContainerEnd(cause=EndCause.EXITED, exit_code=0)
-        self._at(self.now + want.duration_s, self._end, node, spec.container_id, end)
-
-    def _end(self, node: NodeName, container_id: ContainerId, end: ContainerEnd) -> None:
-        """A process ends, unless it has ended before."""
-        spec = self._processes.pop(container_id, None)
-        if spec is None:
-            return
-        self.measures.ended(node, spec.unit_id, spec.resources, self.now)
-        event = e.ProcessEnded(now=self.now, container_id=container_id, end=end)
-        self._tell_node(node, event)
+        return want.duration_s
 
 
 def _run(plan: JobPlan) -> _Run:
@@ -462,17 +397,3 @@ def _core(node: TraceNode, gpu_memory_mib: int) -> NodeCore:
         gpus=tuple(Gpu(index=x, memory_mib=gpu_memory_mib) for x in range(node.gpus)),
     )
     return NodeCore(NodeName(node.name), cut(NodeName(node.name), hardware, Binding()))
-
-
-def _registration(name: NodeName, units: tuple[ResourceUnit, ...], now: float) -> e.NodeRegistered:
-    return e.NodeRegistered(
-        now=now,
-        call_id=0,
-        node=name,
-        identity=name,
-        incarnation=_INCARNATION,
-        sequence=1,
-        host="127.0.0.1",
-        endpoint="127.0.0.1:1",
-        units=units,
-    )

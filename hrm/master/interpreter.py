@@ -27,6 +27,7 @@ import structlog
 
 from hrm import clock
 from hrm.core.master.core import MasterCore
+from hrm.core.master.wake_timers import WakeTimers
 from hrm.core.master.write_gate import Held, Write, WriteGate, needs_room
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
@@ -136,8 +137,8 @@ class Interpreter:
 
     ``full``: why the master is paused; None: it is not.
 
-    Invariants: ``_writes`` are those of the batches that ``gate`` holds. ``_timers``: the latest of
-    each scheduler. ``_rounds``: schedulers whose round is due, in order; of the first one
+    Invariants: ``_writes`` are those of the batches that ``gate`` holds. ``_timer`` rings for the
+    next of ``_wakes``. ``_rounds``: schedulers whose round is due, in order; of the first one
     ``_looked`` says whether it has begun, and of those that have not none is there twice. A commit
     is due iff ``_proposals`` has any.
     """
@@ -160,7 +161,8 @@ class Interpreter:
         store.watch_disk(self._disk_changed)
         self._flushing: asyncio.Task[None] | None = None
         self._at_once: deque[e.MasterEvent] = deque()
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._wakes = WakeTimers()
+        self._timer: asyncio.TimerHandle | None = None
         self._rounds: deque[str] = deque()
         self._looked = False
         self._proposals: deque[Proposal] = deque()
@@ -363,19 +365,26 @@ class Interpreter:
             asyncio.get_running_loop().call_soon(self._commit)
 
     def _wake(self, command: c.WakeScheduler) -> None:
-        """Set the scheduler's timer, in place of the one before: the core counts on the latest
-        alone, and answers a wake for nothing with another. Timers that were kept would only
-        multiply, one for each time that room appears while jobs wait."""
-        scheduler = command.scheduler
-        timer = self._timers.pop(scheduler, None)
-        if timer is not None:
-            timer.cancel()
-        delay_s = command.at_s - self.now()
-        if delay_s > 0:
-            loop = asyncio.get_running_loop()
-            self._timers[scheduler] = loop.call_later(delay_s, self._due, scheduler)
-        elif not self._hurry(scheduler):
+        """Set the scheduler's wake; one that is due by now hurries if a stream waits for it."""
+        self._wakes.set(command.scheduler, command.at_s)
+        for scheduler in self._wakes.take_due(self.now()):
+            if not self._hurry(scheduler):
+                self._due(scheduler)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        """For the next wake of any scheduler."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        at_s = self._wakes.next_time_s
+        if at_s is not None:
+            self._timer = asyncio.get_running_loop().call_later(at_s - self.now(), self._ring)
+
+    def _ring(self) -> None:
+        for scheduler in self._wakes.take_due(self.now()):
             self._due(scheduler)
+        self._set_timer()
 
     def _due(self, scheduler: str) -> None:
         """A round of ``scheduler`` after those that are due already.

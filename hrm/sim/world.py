@@ -15,14 +15,16 @@ from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import NodeName, NodeState, ResourceUnit
 from hrm.core.vocabulary.partitioning import BindingMode
+from hrm.runtime.clock import Clock
+from hrm.runtime.disk import Disk
 from hrm.sim.actors import impostor
 from hrm.sim.actors.driver import Driver
 from hrm.sim.actors.machine import Machine
-from hrm.sim.actors.master import Disk, MasterProcess
+from hrm.sim.actors.master import MasterProcess
 from hrm.sim.actors.remote_schedulers import RemoteSchedulerProcess
 from hrm.sim.actors.sleepers import MASTER, ProcessClock, Sleepers
 from hrm.sim.actors.submitters import Submitters
-from hrm.sim.clock import Clock, EventLog
+from hrm.sim.event_log import EventLog
 from hrm.sim.faults.network import Network
 from hrm.sim.faults.plan import ApplicationPlan, Plan, TimedFault, source
 from hrm.sim.faults.plan_generator import must_run_at_once
@@ -34,6 +36,7 @@ __all__ = ["World"]
 QUIET_S = 150.0
 EVENTS_MAX = 60_000
 _LOOK_S = 0.5
+_START_S = 1_000_000.0
 _OPERATOR_S = 15.0
 _KILLERS = ("executor-crash", "launch-failure", "bad-node")
 
@@ -43,7 +46,7 @@ class World:
 
     def __init__(self, plan: Plan, tail_length: int = 80) -> None:
         self.plan = plan
-        self.clock = Clock()
+        self.clock = Clock(_START_S)
         self.log = EventLog(self.clock, tail_length)
         self.sleepers = Sleepers(self.clock, source(plan.seed, "sleepers"))
         self.oracle = Oracle(self.sleepers)
@@ -405,7 +408,7 @@ class World:
         if self.plan.submissions or self.master.core is None:
             return False  # what a store forgets of drivers nobody can tell it again
         self.master.crash()
-        self.master.disk = copy.copy() if copy is not None else Disk()
+        self.master.disk = copy.copy() if copy is not None else Disk(self.master.disk.write_s)
         self.oracle.store_changed(self.master.disk.applications)
         self.clock.after(0.1 + 4.0 * fault.size, self._restart_master)
         return True

@@ -7,11 +7,8 @@ test of those as well. Deterministic: the same calls give the same history.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Protocol
 
 from hrm.core.invariants import master_violations, node_violations
@@ -27,8 +24,8 @@ from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
     ContainerEnd,
-    ContainerId,
     ContainerRequest,
+    ContainerSpec,
     EndCause,
     NodeName,
     Resources,
@@ -38,9 +35,11 @@ from hrm.core.vocabulary.model import (
     container_id_of,
 )
 from hrm.core.vocabulary.partitioning import Binding, Hardware, cut
-from hrm.core.vocabulary.records import ApplicationRecord
-from hrm.core.vocabulary.run_times import RunTime, RunTimeKey
 from hrm.policies.min_wait import MinWait
+from hrm.runtime.clock import Clock
+from hrm.runtime.direct import DirectMaster, DirectNode
+from hrm.runtime.disk import Disk
+from hrm.runtime.master import Answered, End
 
 __all__ = ["VirtualCluster", "VirtualNode", "unit"]
 
@@ -67,19 +66,60 @@ class SchedulerLike(Protocol):
     def receive(self, message: StateChanged) -> None: ...
 
 
-@dataclass
-class VirtualNode:
-    """One node. ``processes``: running containers and how long each still may run by itself."""
+class VirtualNode(DirectNode):
+    """One node. ``processes``: running containers."""
 
-    core: NodeCore
-    incarnation: int = 1
-    sequence: int = 0
-    connected: bool = True
-    processes: dict[ContainerId, float | None] = field(default_factory=dict)
+    def __init__(self, cluster: VirtualCluster, core: NodeCore) -> None:
+        super().__init__(core, cluster.clock, cluster.runtime, cluster.drain_s)
+        self._cluster = cluster
 
-    @property
-    def name(self) -> NodeName:
-        return self.core.name
+    def runs_s(self, spec: ContainerSpec) -> float | None:
+        return self._cluster.run_s
+
+    def decide(self, event: e.NodeEvent) -> list[c.NodeCommand]:
+        commands = super().decide(event)
+        violations = node_violations(self.core)
+        assert not violations, (event, violations)
+        return commands
+
+
+class _Master(DirectMaster):
+    def __init__(self, cluster: VirtualCluster, core: MasterCore) -> None:
+        super().__init__(core, cluster.clock, cluster.disk, cluster.network_delay_s)
+        self._cluster = cluster
+
+    def decide(self, event: e.MasterEvent) -> list[c.MasterCommand]:
+        commands = super().decide(event)
+        violations = master_violations(self.core)
+        assert not violations, (event, violations)
+        return commands
+
+    def notify(self, command: c.NotifyApplication) -> None:
+        self._cluster.notices.setdefault(command.application_id, []).append(command.notice)
+
+    def answer(self, command: c.Reply | c.Refuse) -> None:
+        self._cluster.answers[command.call_id] = command
+        callback = self._cluster.callbacks.pop(command.call_id, None)
+        if callback is not None:
+            self.clock.after(self.delay_s, callback, command)
+
+    def scheduler(self, name: str, session: int) -> End | None:
+        receiver = self._cluster.remote.get((name, session))
+        return None if receiver is None else _SchedulerEnd(self, receiver)
+
+
+class _SchedulerEnd:
+    """The master's end of a stream to a scheduler of another process."""
+
+    def __init__(self, master: _Master, receiver: SchedulerLike) -> None:
+        self._master = master
+        self._receiver = receiver
+
+    def put(self, message: StateChanged) -> None:
+        self._master.clock.after(self._master.delay_s, self._receiver.receive, message)
+
+    def drop(self) -> None:
+        self._receiver.dropped = True
 
 
 class VirtualCluster:
@@ -105,28 +145,24 @@ class VirtualCluster:
         preemption_grace_s: float | None = PREEMPTION_GRACE_S,
         drain_s: float = 1.0,
     ) -> None:
-        self.now = 1000.0
+        self.clock = Clock(1000.0)
         self.preemption_grace_s = preemption_grace_s
         self.drain_s = drain_s
         self.bounds = bounds or Bounds()
         self.network_delay_s = network_delay_s
         self.run_s = run_s
         self.notices: dict[str, list[c.Notice]] = {}
-        self.durable: dict[ApplicationId, ApplicationRecord] = {}
-        self.durable_nodes: dict[NodeName, str] = {}
-        self.durable_drains: dict[NodeName, None] = {}
-        self.durable_run_times: dict[RunTimeKey, RunTime] = {}
+        self.disk = Disk()
+        self.durable, self.durable_nodes = self.disk.applications, self.disk.nodes
+        self.durable_drains, self.durable_run_times = self.disk.drains, self.disk.run_times
         self.answers: dict[int, c.Reply | c.Refuse] = {}
-        self.callbacks: dict[int, Callable[[c.Reply | c.Refuse], None]] = {}
+        self.callbacks: dict[int, Answered] = {}
         self.remote: dict[tuple[str, int], SchedulerLike] = {}
         self.nodes: dict[str, VirtualNode] = {}
         self._schedulers = schedulers
         self._policy = policy
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()
         self._calls = itertools.count(1)
-        self.epoch = 1
-        self.master = MasterCore(self.epoch, self._new_policies(), self.bounds, now=self.now)
+        self.runtime = self._start_master()
         for each in nodes:
             self.add_node(each)
         self.settle()
@@ -151,30 +187,15 @@ class VirtualCluster:
         return self.add_core(core)
 
     def add_core(self, core: NodeCore) -> VirtualNode:
-        node = VirtualNode(core)
+        node = VirtualNode(self, core)
         self.nodes[core.name] = node
         self.register(node)
         return node
 
     def register(self, node: VirtualNode) -> int:
         """Open a node's stream anew; answers the call id."""
-        node.connected = True
-        node.sequence += 1
         call_id = next(self._calls)
-        event = e.NodeRegistered(
-            now=self.now,
-            call_id=call_id,
-            node=node.name,
-            identity=f"identity-of-{node.name}",
-            incarnation=str(node.incarnation),
-            sequence=node.sequence,
-            host="127.0.0.1",
-            endpoint="127.0.0.1:1",
-            units=node.core.offers,
-            containers=node.core.statuses(),
-        )
-        self.tell_node(node, e.MasterConnected(now=self.now, epoch=self.epoch))
-        self.tell_master(event)
+        node.register(call_id)
         return call_id
 
     def submit(
@@ -260,11 +281,7 @@ class VirtualCluster:
         container_id = container_id_of(application_id, str(executor))
         for node in self.nodes.values():
             if container_id in node.processes:
-                del node.processes[container_id]
-                end = ContainerEnd(cause=EndCause.EXITED, exit_code=exit_code)
-                self.tell_node(
-                    node, e.ProcessEnded(now=self.now, container_id=container_id, end=end)
-                )
+                node.end(container_id, ContainerEnd(cause=EndCause.EXITED, exit_code=exit_code))
                 return
         raise AssertionError(f"{container_id} runs nowhere")
 
@@ -286,22 +303,29 @@ class VirtualCluster:
 
     def restart_master(self) -> None:
         """The master dies and comes back from its store; its nodes have yet to return."""
-        self.epoch += 1
-        self._queue.clear()
-        self.master = MasterCore(
-            self.epoch,
-            self._new_policies(),
-            self.bounds,
-            records=self.durable.values(),
-            known_nodes=self.durable_nodes,
-            drained_nodes=self.durable_drains,
-            run_times=self.durable_run_times.values(),
-            now=self.now,
-        )
+        self.clock.clear()
+        self.runtime = self._start_master()
         for node in self.nodes.values():
             node.connected = False
+            node.master = self.runtime
 
     # --- what a test looks at -------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        return self.clock.now
+
+    @now.setter
+    def now(self, now: float) -> None:
+        self.clock.now = now
+
+    @property
+    def master(self) -> MasterCore:
+        return self.runtime.core
+
+    @property
+    def epoch(self) -> int:
+        return self.master.epoch
 
     def app(self, application_id: ApplicationId) -> Application:
         return self.master.master_state.applications[application_id]
@@ -339,32 +363,23 @@ class VirtualCluster:
         for step in range(1, int(seconds) + 1):
             self.at(self.now + step, self._second)
         for _ in range(EVENTS_MAX):
-            if not self._queue or self._queue[0][0] > until:
+            if not self.clock.step(until):
                 break
-            self.now, _order, action = heapq.heappop(self._queue)
-            action()
         else:
             raise AssertionError(f"{EVENTS_MAX} events without an end")
         self.now = until
 
     def tell_master(self, event: e.MasterEvent) -> None:
         """Let the master take in an event now."""
-        commands = self.master.handle(event)
-        violations = master_violations(self.master)
-        assert not violations, (event, violations)
-        for command in commands:
-            self._carry_out(command)
+        self.runtime.submit(event)
 
     def tell_node(self, node: VirtualNode, event: e.NodeEvent) -> None:
         """Let a node take in an event now."""
-        commands = node.core.handle(event)
-        violations = node_violations(node.core)
-        assert not violations, (event, violations)
-        for command in commands:
-            self._carry_out_at(node, command)
+        node.handle(event)
 
-    def _new_policies(self) -> list[PlacementPolicy]:
-        return [self._policy(index) for index in range(self._schedulers)]
+    def _start_master(self) -> _Master:
+        policies = [self._policy(index) for index in range(self._schedulers)]
+        return _Master(self, self.disk.next_master(policies, self.bounds, self.now))
 
     def _second(self) -> None:
         for node in self.nodes.values():
@@ -373,188 +388,8 @@ class VirtualCluster:
 
     def at(self, at_s: float, action: Callable[[], None]) -> None:
         """Let something happen at ``at_s``, or now where that is past."""
-        heapq.heappush(self._queue, (max(at_s, self.now), next(self._order), action))
-
-    def _carry_out(self, command: c.MasterCommand) -> None:
-        match command:
-            case c.Reply() | c.Refuse():
-                self._answer(command)
-            case c.SendToScheduler():
-                self._send_to_scheduler(command)
-            case c.DropNode():
-                self.at(self.now + self.network_delay_s, partial(self._dropped, command))
-            case c.DropScheduler():
-                self.remote[command.scheduler, command.session].dropped = True
-            case c.NotifyApplication():
-                self.notices.setdefault(command.application_id, []).append(command.notice)
-            case c.PersistApplication():
-                self.durable[command.record.application_id] = command.record
-            case c.ForgetApplication():
-                self.durable.pop(command.application_id, None)
-            case c.RememberNode():
-                self.durable_nodes[command.node] = command.owner
-            case c.ForgetNode():
-                self.durable_nodes.pop(command.node, None)
-            case c.RememberDrain():
-                self.durable_drains[command.node] = None
-            case c.ForgetDrain():
-                self.durable_drains.pop(command.node, None)
-            case c.PersistRunTime():
-                self.durable_run_times.pop(command.row.key, None)
-                self.durable_run_times[command.row.key] = command.row
-            case c.ForgetRunTime():
-                self.durable_run_times.pop(command.key, None)
-            case c.WakeScheduler():
-                name = command.scheduler
-                self.at(
-                    command.at_s,
-                    lambda: self.tell_master(e.SchedulerWoken(now=self.now, scheduler=name)),
-                )
-            case c.ProposeClaims():
-                proposal = command.proposal
-                self.at(
-                    self.now,
-                    lambda: self.tell_master(e.ClaimsProposed(now=self.now, proposal=proposal)),
-                )
-            case c.SendToNode():
-                self._send_to_node(command)
-
-    def _dropped(self, command: c.DropNode) -> None:
-        """An agent whose stream the master ends opens another."""
-        node = self.nodes.get(command.node)
-        if node is not None and node.connected and str(node.incarnation) == command.incarnation:
-            self.register(node)
+        self.clock.at(at_s, action)
 
     def next_call(self) -> int:
         """The number of a call whose answer is looked for in ``answers``, or in ``callbacks``."""
         return next(self._calls)
-
-    def _answer(self, command: c.Reply | c.Refuse) -> None:
-        self.answers[command.call_id] = command
-        callback = self.callbacks.pop(command.call_id, None)
-        if callback is not None:
-            self.at(self.now + self.network_delay_s, lambda: callback(command))
-
-    def _send_to_scheduler(self, command: c.SendToScheduler) -> None:
-        receiver = self.remote.get((command.scheduler, command.session))
-        if receiver is not None:
-            message = command.message
-            self.at(self.now + self.network_delay_s, lambda: receiver.receive(message))
-
-    def _send_to_node(self, command: c.SendToNode) -> None:
-        epoch = self.epoch
-
-        def arrive() -> None:
-            node = self.nodes.get(command.node)
-            if node is None or not node.connected or str(node.incarnation) != command.incarnation:
-                return
-            event = node_event(command.message, self.now, epoch)
-            self.tell_node(node, event)
-
-        self.at(self.now + self.network_delay_s, arrive)
-
-    def _carry_out_at(self, node: VirtualNode, command: c.NodeCommand) -> None:
-        match command:
-            case c.StartProcess():
-                container_id = command.spec.container_id
-                node.processes[container_id] = self.run_s
-                if self.run_s is not None:
-                    self.at(self.now + self.run_s, lambda: self._run_out(node, container_id))
-            case c.StopProcess():
-                delay_s = min(command.grace_s, self.drain_s) if command.decommission else 0.0
-                self.at(self.now + delay_s, lambda: self._stopped(node, command))
-            case c.ReportContainer():
-                node.sequence += 1
-                report = e.ContainerReported(
-                    now=self.now,
-                    node=node.name,
-                    incarnation=str(node.incarnation),
-                    sequence=node.sequence,
-                    container=command.status,
-                )
-                self._to_master(node, report)
-            case c.SendHeartbeat():
-                node.sequence += 1
-                heartbeat = e.NodeReported(
-                    now=self.now,
-                    node=node.name,
-                    incarnation=str(node.incarnation),
-                    sequence=node.sequence,
-                    containers=command.statuses,
-                )
-                self._to_master(node, heartbeat)
-            case c.AnswerRebinding():
-                answer = e.RebindAnswered(
-                    now=self.now,
-                    node=node.name,
-                    request_id=command.request_id,
-                    accepted=command.accepted,
-                    message=command.message,
-                )
-                self._to_master(node, answer)
-            case c.RegisterAgain():
-                self.at(self.now + self.network_delay_s, lambda: self._register_again(node))
-
-    def _stopped(self, node: VirtualNode, command: c.StopProcess) -> None:
-        if node.processes.pop(command.container_id, 0.0) != 0.0:
-            end = ContainerEnd(cause=command.cause, exit_code=143, message=command.reason)
-            event = e.ProcessEnded(now=self.now, container_id=command.container_id, end=end)
-            self.tell_node(node, event)
-
-    def _register_again(self, node: VirtualNode) -> None:
-        if node.connected:
-            self.register(node)
-
-    def _to_master(
-        self, node: VirtualNode, event: e.ContainerReported | e.NodeReported | e.RebindAnswered
-    ) -> None:
-        def arrive() -> None:
-            if node.connected:
-                self.tell_master(replace(event, now=self.now))
-
-        if node.connected:
-            self.at(self.now + self.network_delay_s, arrive)
-
-    def _run_out(self, node: VirtualNode, container_id: ContainerId) -> None:
-        if container_id in node.processes:
-            del node.processes[container_id]
-            end = ContainerEnd(cause=EndCause.EXITED, exit_code=0)
-            self.tell_node(node, e.ProcessEnded(now=self.now, container_id=container_id, end=end))
-
-
-def node_event(message: c.NodeMessage, now: float, epoch: int) -> e.NodeEvent:
-    """What a message of the master is to a node."""
-    match message:
-        case c.AssignContainer():
-            return e.AssignReceived(now=now, epoch=epoch, spec=message.spec)
-        case c.StopContainer():
-            return e.StopReceived(
-                now=now,
-                epoch=epoch,
-                container_id=message.container_id,
-                cause=message.cause,
-                reason=message.reason,
-                grace_s=message.grace_s,
-                only_if_waiting=message.only_if_waiting,
-                decommission=message.decommission,
-            )
-        case c.AcknowledgeEnded():
-            return e.EndsAcknowledged(now=now, epoch=epoch, container_ids=message.container_ids)
-        case c.RebindUnits():
-            return e.RebindReceived(
-                now=now,
-                epoch=epoch,
-                request_id=message.request_id,
-                mode=message.mode,
-                bound_cores=message.bound_cores,
-                reserve_cores=message.reserve_cores,
-            )
-        case c.SetContainerClass():
-            return e.ContainerClassSet(
-                now=now,
-                epoch=epoch,
-                container_id=message.container_id,
-                workload_class=message.workload_class,
-            )
-        case c.DropShuffleFiles():
-            raise AssertionError("the live agent alone has a shuffle service")

@@ -42,7 +42,7 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
 )
 from hrm.core.vocabulary.partitioning import Binding, BindingMode, Core, Hardware, cut
-from hrm.testing.virtual import VirtualCluster
+from hrm.testing.virtual import VirtualCluster, VirtualNode
 
 NAME = NodeName("n1")
 GPU0, GPU1 = ResourceUnitId("n1/gpu0"), ResourceUnitId("n1/gpu1")
@@ -292,6 +292,7 @@ class Cluster(VirtualCluster):
             auto_binding=rules,
         )  # fmt: skip
         self.node = self.add_core(core)
+        self.node.register_again = self.heard  # type: ignore[method-assign]
         self.settle()
 
     def measure(self, percent: float, seconds: int = 1) -> None:
@@ -300,10 +301,9 @@ class Cluster(VirtualCluster):
             used = tuple((x, percent) for x in self.node.processes)
             self.tell_node(self.node, e.UsageMeasured(now=self.now, cpu_percent=used))
 
-    def _carry_out_at(self, node: Any, command: c.NodeCommand) -> None:
-        if isinstance(command, c.RegisterAgain):
-            self.whys.append(command.why)
-        super()._carry_out_at(node, command)
+    def heard(self, command: c.RegisterAgain) -> None:
+        self.whys.append(command.why)
+        VirtualNode.register_again(self.node, command)
 
     @property
     def bound_cores(self) -> int:

@@ -33,7 +33,7 @@ class Cluster(VirtualCluster):
 
     def __init__(self) -> None:
         super().__init__()
-        self.agent = VirtualNode(self._core())
+        self.agent = VirtualNode(self, self._core())
         self.nodes["n1"] = self.agent
         self.join()
         answer = self.application(application_id="", launch=LAUNCH)
@@ -73,9 +73,8 @@ class Cluster(VirtualCluster):
         """The agent registers, or another with ``changes`` to what it says."""
         node = self.agent
         if not changes:
-            node.connected = True
-            node.sequence += 1
-            self.tell_node(node, e.MasterConnected(now=self.now, epoch=self.epoch))
+            node.next_sequence()
+            node.connect()
         fields: dict[str, Any] = {
             "node": node.name, "identity": "i1", "incarnation": str(node.incarnation),
             "sequence": node.sequence, "host": "127.0.0.1", "endpoint": "127.0.0.1:1",

@@ -180,7 +180,7 @@ async def test_a_scheduler_that_waits_for_room_has_one_timer_however_often_room_
         await asyncio.wait_for(master.interpreter.throttle.of_report(), TIMEOUT_S)
 
     scheduled: list[asyncio.TimerHandle] = vars(asyncio.get_running_loop())["_scheduled"]
-    back_offs = [x for x in scheduled if not x.cancelled() and "_due" in repr(x)]
+    back_offs = [x for x in scheduled if not x.cancelled() and "_ring" in repr(x)]
     assert len(back_offs) == 1
 
 

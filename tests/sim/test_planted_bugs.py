@@ -23,6 +23,7 @@ from hrm.core.master.reconciliation import NodeReconciler
 from hrm.core.master.repartitioning import Rebinding
 from hrm.core.master.state import Application, Container, MasterState, Node
 from hrm.core.master.subscriptions import Subscriptions
+from hrm.core.master.wake_timers import WakeTimers
 from hrm.core.master.write_gate import WriteGate
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
@@ -58,6 +59,7 @@ from hrm.core.vocabulary.model import (
 from hrm.core.vocabulary.partitioning import Binding, Hardware, cut
 from hrm.core.vocabulary.wakefulness import Wakefulness
 from hrm.policies.min_wait import MinWait
+from hrm.runtime.master import MasterRuntime
 from hrm.sim.faults.plan import Limits
 from hrm.sim.run import run_seed
 
@@ -570,6 +572,26 @@ def holder_not_held_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SubmissionHost, "begin", begin)
 
 
+def one_timer_of_all(patch: pytest.MonkeyPatch) -> None:
+    """A scheduler's wake takes the place of those of all others."""
+    set_one = WakeTimers.set
+
+    def set_alone(self: WakeTimers, scheduler: str, at_s: float) -> None:
+        self._at_s.clear()
+        set_one(self, scheduler, at_s)
+
+    patch.setattr(WakeTimers, "set", set_alone)
+
+
+def dead_master_takes_in(patch: pytest.MonkeyPatch) -> None:
+    """What was on its way to a master that died reaches it, and leads to commands."""
+
+    def submit(self: MasterRuntime, event: e.MasterEvent) -> None:
+        self.carry_out(event, self.decide(event))
+
+    patch.setattr(MasterRuntime, "submit", submit)
+
+
 _missing = gangs.missing
 
 BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
@@ -625,6 +647,8 @@ BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
     lease_that_does_not_run_out,
     command_overtakes_its_write,
     holder_not_held_again,
+    one_timer_of_all,
+    dead_master_takes_in,
 ]
 
 

@@ -18,10 +18,8 @@ nothing; from then on they hear of every run that ends. They never see the truth
 from __future__ import annotations
 
 import hashlib
-import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -41,6 +39,7 @@ from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.sim.beliefs import warm
 from hrm.pipelines.sim.scenario import Change, Scenario, Work, Worker, arrivals
 from hrm.pipelines.sim.worker import REPORT_S, TELEMETRY_S, SimulatedWorker
+from hrm.runtime.clock import Clock
 
 __all__ = ["Policies", "Simulation"]
 
@@ -64,26 +63,13 @@ class Policies:
     """Estimates begin ``warm``."""
 
 
-class _Queue:
+class _Queue(Clock):
     """Virtual time and a hash of what happened."""
 
     def __init__(self) -> None:
-        self.now = 0.0
+        super().__init__(0.0)
         self.events = 0
-        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
-        self._planned = 0
         self._hash = hashlib.sha256()
-
-    def at(self, at_s: float, action: Callable[..., None], *arguments: Any) -> None:
-        self._planned += 1
-        heapq.heappush(self._heap, (max(at_s, self.now), self._planned, action, arguments))
-
-    def step(self) -> bool:
-        if not self._heap:
-            return False
-        self.now, _, action, arguments = heapq.heappop(self._heap)
-        action(*arguments)
-        return True
 
     def say(self, what: str) -> None:
         self.events += 1

@@ -27,11 +27,11 @@ from hrm.core.vocabulary.model import (
     is_driver,
 )
 from hrm.core.vocabulary.partitioning import cut
+from hrm.runtime.node import NodeRuntime, NodeSays, order
 from hrm.sim import event_format
 from hrm.sim.actors.runner import Runner
 from hrm.sim.faults.network import Stream
 from hrm.sim.faults.plan import NodePlan, source
-from hrm.testing.virtual import node_event
 
 if TYPE_CHECKING:
     from hrm.sim.world import World
@@ -65,8 +65,44 @@ class _Record:
     end: ContainerEnd | None = None
 
 
+class _Agent(NodeRuntime):
+    """One life of a machine's agent. ``newest_epoch``: of all that was said to it."""
+
+    def __init__(self, machine: Machine, core: NodeCore, incarnation: int) -> None:
+        super().__init__(core, machine.agent_clock, incarnation)
+        self._machine = machine
+        self._newest_epoch = 0
+
+    def decide(self, event: e.NodeEvent) -> list[c.NodeCommand]:
+        core, world = self.core, self._machine.world
+        known = len(core.containers)
+        try:
+            commands = super().decide(event)
+        except Exception as error:
+            world.log.say(self.name, event_format.of_event(event))
+            world.oracle.violated(f"{self.name}'s core raised {type(error).__name__}: {error}")
+            return []
+        world.log.say(self.name, event_format.of_event(event) + event_format.of_commands(commands))
+        acts = bool(commands) or len(core.containers) != known
+        world.oracle.after_node(core, self._newest_epoch, event, acts, commands)
+        self._newest_epoch = max(self._newest_epoch, getattr(event, "epoch", 0))
+        return commands
+
+    def start(self, spec: ContainerSpec) -> None:
+        self._machine.start_process(spec)
+
+    def stop(self, command: c.StopProcess) -> None:
+        self._machine.stop_process(command)
+
+    def say(self, report: NodeSays) -> None:
+        self._machine.send(report)
+
+    def register_again(self, command: c.RegisterAgain) -> None:
+        self._machine.register_again(command)
+
+
 class Machine:
-    """One machine. ``core`` is None while its agent is down; ``up`` is the machine itself.
+    """One machine. ``agent`` is None while that is down; ``up`` is the machine itself.
 
     Until ``bad_until_s`` whatever starts there fails at once. Until ``_full_until_s`` its disk is
     full, and its agent sees that.
@@ -81,7 +117,7 @@ class Machine:
         self.agent_clock = world.clock_of(plan.name)
         self.units = plan.units
         self.up = True
-        self.core: NodeCore | None = None
+        self.agent: _Agent | None = None
         self.bad_until_s = 0.0
         self._full_until_s = 0.0
         self.processes: dict[ContainerId, Process] = {}
@@ -93,11 +129,13 @@ class Machine:
         self._offset_s = plan.clock_offset_s
         self._identity = 1
         self._incarnation = 0
-        self._sequence = 0
-        self._newest_epoch = 0
         self._followed: Followed | None = None
         self._link: _Link | None = None
         self._backoff = Backoff(_RECONNECT_S, _RECONNECT_MAX_S, world.chance.random)
+
+    @property
+    def core(self) -> NodeCore | None:
+        return None if self.agent is None else self.agent.core
 
     def now(self) -> float:
         """The machine's own clock."""
@@ -120,14 +158,12 @@ class Machine:
     # --- life -----------------------------------------------------------------------------------
 
     def start_agent(self) -> None:
-        if not self.up or self.core is not None:
+        if not self.up or self.agent is not None:
             return
         self._incarnation += 1
-        self._sequence = 0
-        self._newest_epoch = 0
         self._followed = None
         self._backoff.succeeded()
-        self.core = self._new_core()
+        self.agent = _Agent(self, self._new_core(), self._incarnation)
         self.world.log.say(self.name, f"agent {self._incarnation} starts")
         for record in sorted(self._records.values(), key=lambda record: record.end is None):
             spec = record.spec
@@ -136,7 +172,7 @@ class Machine:
                 self._say_ended(spec.container_id, record.end)
         self._see_disk()
         if self.plan.auto_binding is not None:
-            self._measure(self.core)
+            self._measure(self.agent)
         self._connect()
 
     def fill_disk(self, for_s: float) -> None:
@@ -159,15 +195,15 @@ class Machine:
         elif self.core.closed:
             self.deliver(e.NodeOpened(now=self.now()))
 
-    def _measure(self, core: NodeCore) -> None:
+    def _measure(self, agent: _Agent) -> None:
         """What containers use of their cores: now nearly all, now next to nothing."""
-        if self.core is not core or self.world.calm:
+        if self.agent is not agent or self.world.calm:
             return
         if self._usage.random() < 0.15:
             self._busy = not self._busy
         share = self._usage.uniform(70.0, 100.0) if self._busy else self._usage.uniform(0.0, 5.0)
         used = tuple((x, share * p.spec.resources.vcores) for x, p in self.processes.items())
-        self.agent_clock.after(_MEASURE_S, self._measure, core)
+        self.agent_clock.after(_MEASURE_S, self._measure, agent)
         self.deliver(e.UsageMeasured(now=self.now(), cpu_percent=used))
 
     def _new_core(self) -> NodeCore:
@@ -187,11 +223,11 @@ class Machine:
 
     def crash_agent(self) -> None:
         """The agent dies; what has been started lives on, what was being started may not."""
-        if self.core is None:
+        if self.agent is None:
             return
         self.world.log.say(self.name, "agent crashes")
         self.world.sleepers.died(self.name)
-        self.core = None
+        self.agent = None
         if self._link is not None:
             self._link.drop()
             self._link = None
@@ -241,62 +277,12 @@ class Machine:
     # --- events in, commands out ----------------------------------------------------------------
 
     def deliver(self, event: e.NodeEvent) -> None:
-        core, world = self.core, self.world
-        if core is None:
-            return
-        known = len(core.containers)
-        try:
-            commands = core.handle(event)
-        except Exception as error:
-            world.log.say(self.name, event_format.of_event(event))
-            world.oracle.violated(f"{self.name}'s core raised {type(error).__name__}: {error}")
-            return
-        world.log.say(self.name, event_format.of_event(event) + event_format.of_commands(commands))
-        acts = bool(commands) or len(core.containers) != known
-        world.oracle.after_node(core, self._newest_epoch, event, acts, commands)
-        self._newest_epoch = max(self._newest_epoch, getattr(event, "epoch", 0))
-        for command in commands:
-            self._carry_out(command)
+        if self.agent is not None:
+            self.agent.handle(event)
 
-    def _carry_out(self, command: c.NodeCommand) -> None:
-        match command:
-            case c.StartProcess():
-                self._start(command.spec)
-            case c.StopProcess():
-                self._stop(command)
-            case c.ReportContainer():
-                self._send(
-                    e.ContainerReported(
-                        now=0.0,
-                        node=self.name,
-                        incarnation=str(self._incarnation),
-                        sequence=self._next_sequence(),
-                        container=command.status,
-                    )
-                )
-            case c.SendHeartbeat():
-                self._send(
-                    e.NodeReported(
-                        now=0.0,
-                        node=self.name,
-                        incarnation=str(self._incarnation),
-                        sequence=self._next_sequence(),
-                        containers=command.statuses,
-                    )
-                )
-            case c.AnswerRebinding():
-                self._send(
-                    e.RebindAnswered(
-                        now=0.0,
-                        node=self.name,
-                        request_id=command.request_id,
-                        accepted=command.accepted,
-                        message=command.message,
-                    )
-                )
-            case c.RegisterAgain():
-                self._binding = command.binding or self._binding
-                self.agent_clock.after(0.0, self._register_again, self._link)
+    def register_again(self, command: c.RegisterAgain) -> None:
+        self._binding = command.binding or self._binding
+        self.agent_clock.after(0.0, self._register_again, self._link)
 
     def _register_again(self, link: _Link | None) -> None:
         """All is said that was to be said on this stream: open another at once."""
@@ -304,17 +290,13 @@ class Machine:
             link.drop()
             self.unlinked(link, at_once=True)
 
-    def _next_sequence(self) -> int:
-        self._sequence += 1
-        return self._sequence
-
-    def _send(self, message: Any) -> None:
+    def send(self, message: Any) -> None:
         if self._link is not None:
             self._link.stream.send_to_server(message)
 
     # --- processes ------------------------------------------------------------------------------
 
-    def _start(self, spec: ContainerSpec) -> None:
+    def start_process(self, spec: ContainerSpec) -> None:
         container_id = spec.container_id
         self.processes[container_id] = Process(spec, self.now())
         self._records[container_id] = _Record(spec, self.now())
@@ -353,7 +335,7 @@ class Machine:
             delay_s = network.chance.uniform(0.0, 6.0)
             self.world.clock.after(delay_s, self._end, container_id, process, end)
 
-    def _stop(self, command: c.StopProcess) -> None:
+    def stop_process(self, command: c.StopProcess) -> None:
         """A container that makes way takes its time, unless a second order hurries it."""
         process = self.processes.get(command.container_id)
         if process is None:
@@ -407,27 +389,13 @@ class Machine:
     # --- the master -----------------------------------------------------------------------------
 
     def _connect(self) -> None:
-        core = self.core
-        if core is None or self._link is not None:
+        agent = self.agent
+        if agent is None or self._link is not None:
             return
         self._link = _Link(self, self._incarnation)
         self.world.master.accept_node(self._link.stream)
-        self._send(
-            e.NodeRegistered(
-                now=0.0,
-                call_id=0,
-                node=self.name,
-                identity=f"{self.name}-{self._identity}",
-                owner=f"owner {self.name}-{self._identity}",
-                incarnation=str(self._incarnation),
-                sequence=self._next_sequence(),
-                host="127.0.0.1",
-                endpoint="127.0.0.1:1",
-                units=core.offers,
-                containers=core.statuses(),
-                followed=self._followed,
-            )
-        )
+        identity = f"{self.name}-{self._identity}"
+        self.send(agent.registration(identity, owner=f"owner {identity}", followed=self._followed))
 
     def linked(self, epoch: int, epoch_id: str) -> None:
         self._followed = Followed(epoch, epoch_id)
@@ -453,7 +421,7 @@ class Machine:
             for container_id in message.container_ids:
                 if container_id not in self.processes:
                     self._records.pop(container_id, None)
-        self.deliver(node_event(message, self.now(), epoch))
+        self.deliver(order(message, self.now(), epoch))
 
     def beat(self, link: _Link) -> None:
         if self._link is link:

@@ -1,28 +1,25 @@
-"""The master's process in virtual time: interpreter, services and store around ``MasterCore``.
+"""The master's process in virtual time: services and the ends of streams around its lives.
 
-As the daemon does, it feeds the core one event at a time, holds what waits for the disk behind the
-same gate (``hrm.core.master.write_gate``), and keeps one outbox a stream. A crash loses whatever
-was not durable, with everything that would have left after it; the next master begins with the
-store, a higher epoch, and nothing else. While the disk is full its writes wait, and callers of what
-would have to be written are refused, by the same rule.
+A life is a ``MasterRuntime``. A crash ends it and loses whatever was not durable, with everything
+that would have left after it; the next life begins with the store, a higher epoch, and nothing
+else.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hrm.core.master.core import MasterCore
-from hrm.core.master.write_gate import WRITES, Held, Write, WriteGate, needs_room
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
-from hrm.core.messages.submissions import ForgetSubmission, PersistSubmission, SubmissionRecord
+from hrm.core.messages.claims import Proposal
 from hrm.core.vocabulary.model import ApplicationId, NodeName
-from hrm.core.vocabulary.records import ApplicationRecord
-from hrm.core.vocabulary.run_times import RunTime, RunTimeKey
 from hrm.errors import DiskFull
+from hrm.runtime.disk import Disk
+from hrm.runtime.master import Answered, End, MasterRuntime
 from hrm.sim import event_format
 from hrm.sim.actors.policies import load
 from hrm.sim.actors.remote_schedulers import SchedulerEnd
@@ -33,72 +30,80 @@ from hrm.sim.faults.network import Stream
 if TYPE_CHECKING:
     from hrm.sim.world import World
 
-__all__ = ["Disk", "MasterProcess"]
+__all__ = ["MasterProcess"]
 
 TICK_S = 0.5
 _WRITE_S = 0.002
-_RETRY_S = 0.5
 
 
-class Disk:
-    """What survives. Writes are done in order; ``slow_until_s``: until when each takes long;
-    ``full_until_s``: until when none is done."""
+class _Life(MasterRuntime):
+    """One life: proposals that stall or die, and an oracle that looks at all that happens."""
 
-    def __init__(self) -> None:
-        self.epoch = 0
-        self.applications: dict[ApplicationId, ApplicationRecord] = {}
-        self.nodes: dict[NodeName, str] = {}
-        self.drains: dict[NodeName, None] = {}
-        self.run_times: dict[RunTimeKey, RunTime] = {}
-        self.submissions: dict[str, SubmissionRecord] = {}
-        self.slow_until_s = 0.0
-        self.slow_write_s = 0.0
-        self.full_until_s = 0.0
+    def __init__(self, process: MasterProcess, core: MasterCore) -> None:
+        super().__init__(core, process.clock, process.disk)
+        self.call_ids = process.call_ids
+        self._process = process
+        self._world = process.world
 
-    def copy(self) -> Disk:
-        """What a back-up has of it."""
-        copy = Disk()
-        copy.epoch = self.epoch
-        copy.applications, copy.nodes = dict(self.applications), dict(self.nodes)
-        copy.drains, copy.run_times = dict(self.drains), dict(self.run_times)
-        copy.submissions = dict(self.submissions)
-        return copy
+    def decide(self, event: e.MasterEvent) -> list[c.MasterCommand]:
+        world = self._world
+        try:
+            commands = super().decide(event)
+        except Exception as error:
+            world.log.say("master", event_format.of_event(event))
+            world.oracle.violated(f"the master's core raised {type(error).__name__}: {error}")
+            return []
+        world.log.say("master", event_format.of_event(event) + event_format.of_commands(commands))
+        world.oracle.after_master(self.core, event, commands)
+        for command in commands:
+            if isinstance(command, c.NotifyApplication):
+                world.noticed(self.core, command)
+        return commands
 
-    def write_time_s(self, now: float) -> float:
-        return self.slow_write_s if self.slow_until_s > now else _WRITE_S
+    def propose(self, proposal: Proposal) -> None:
+        """If the scheduler lives, as late as it stalls."""
+        network, clock = self._world.network, self.clock
+        if network.happens("proposal-death"):
+            return
+        delay_s = 0.0
+        if network.happens("proposal-stall"):
+            delay_s = network.chance.uniform(0.02, 2.0)
+        clock.after(delay_s, self.proposed, proposal)
+        if network.happens("proposal-duplicate"):
+            clock.after(network.chance.uniform(0.0, 1.5), self.proposed, proposal)
 
-    def write_submission(self, command: PersistSubmission | ForgetSubmission) -> None:
-        match command:
-            case PersistSubmission():
-                self.submissions[command.record.submission_id] = command.record
-            case ForgetSubmission():
-                self.submissions.pop(command.submission_id, None)
+    def send(self, command: c.MasterCommand) -> None:
+        durable: dict[ApplicationId, object] = dict(self.disk.applications)
+        self._world.oracle.left_master(command, durable)
+        super().send(command)
 
-    def apply(self, command: c.MasterCommand) -> None:
-        match command:
-            case c.PersistApplication():
-                self.applications[command.record.application_id] = command.record
-            case c.ForgetApplication():
-                self.applications.pop(command.application_id, None)
-            case c.RememberNode():
-                self.nodes[command.node] = command.owner
-            case c.ForgetNode():
-                self.nodes.pop(command.node, None)
-            case c.RememberDrain():
-                self.drains[command.node] = None
-            case c.ForgetDrain():
-                self.drains.pop(command.node, None)
-            case c.PersistRunTime():
-                self.run_times.pop(command.row.key, None)
-                self.run_times[command.row.key] = command.row
-            case c.ForgetRunTime():
-                self.run_times.pop(command.key, None)
-            case c.RaiseEpoch():
-                self.epoch = command.epoch
+    def notify(self, command: c.NotifyApplication) -> None:
+        process, application_id = self._process, command.application_id
+        if (end := process.application_ends.get(application_id)) is not None:
+            end.put(command.notice)
+        elif application_id in process.ears:
+            process.ears[application_id].put(application_id, command.notice)
+
+    def node(self, name: NodeName, incarnation: str) -> End | None:
+        return self._process.node_ends.get((name, incarnation))
+
+    def scheduler(self, name: str, session: int) -> End | None:
+        return self._process.scheduler_ends.get((name, session))
+
+    def paused(self, why: DiskFull) -> None:
+        self._world.log.say("master", why.message)
+
+    def resumed(self) -> None:
+        self._world.log.say("master", "resumes: its disk has room again")
+
+    def tick(self) -> None:
+        if not self.over:
+            self.submit(e.Ticked(now=self.clock.now))
+            self.clock.after(TICK_S, self.tick)
 
 
 class MasterProcess:
-    """The master over all its lives. ``core`` is None while it is down.
+    """The master over all its lives. ``life`` and ``core`` are None while it is down.
 
     ``submissions``: None also in a run without any; ``ears``: who hears what holders are told.
     """
@@ -106,24 +111,26 @@ class MasterProcess:
     def __init__(self, world: World) -> None:
         self.world = world
         self.clock = world.clock_of(MASTER)
-        self.disk = Disk()
-        self.core: MasterCore | None = None
+        self.disk = Disk(_WRITE_S)
+        self.life: _Life | None = None
         self.node_ends: dict[tuple[str, str], _NodeEnd] = {}
         self.application_ends: dict[ApplicationId, _ApplicationEnd] = {}
         self.scheduler_ends: dict[tuple[str, int], SchedulerEnd] = {}
         self.ears: dict[ApplicationId, Submissions] = {}
         self.submissions: Submissions | None = None
-        self._life = 0
+        self.call_ids = itertools.count(1)
+        self._reigns = 0
         self._sessions = 0
         self._subscriptions = 0
-        self._call_ids = 0
-        self._calls: dict[int, Callable[[c.Reply | c.Refuse], None]] = {}
-        self._gate = WriteGate()
-        self._writing: deque[tuple[list[Write], bool]] = deque()
-        """Writes of batches in turn, and whether the gate holds what comes after them."""
-        self.full: DiskFull | None = None
-        self._leaving: deque[c.MasterCommand] = deque()
         self._streams: list[Stream] = []
+
+    @property
+    def core(self) -> MasterCore | None:
+        return None if self.life is None else self.life.core
+
+    @property
+    def full(self) -> DiskFull | None:
+        return None if self.life is None else self.life.full
 
     def now(self) -> float:
         return self.clock.now
@@ -132,51 +139,39 @@ class MasterProcess:
 
     def start(self) -> None:
         world = self.world
-        self._life += 1
-        self.disk.epoch += 1
-        self.core = MasterCore(
-            self.disk.epoch,
-            [load(world.plan.policy, index) for index in range(world.plan.schedulers)],
-            world.plan.bounds,
-            records=list(self.disk.applications.values()),
-            known_nodes=self.disk.nodes,
-            drained_nodes=list(self.disk.drains),
-            run_times=list(self.disk.run_times.values()),
-            now=self.now(),
-            epoch_id=f"reign-{self._life}",
+        self._reigns += 1
+        policies = [load(world.plan.policy, index) for index in range(world.plan.schedulers)]
+        core = self.disk.next_master(
+            policies, world.plan.bounds, self.now(), epoch_id=f"reign-{self._reigns}"
         )
-        self.core.master_state.out.clear()
-        self._gate = WriteGate(self.core.master_state.applications)
+        core.master_state.out.clear()
+        self.life = _Life(self, core)
         world.log.say("master", f"starts with epoch {self.disk.epoch}")
-        world.oracle.master_began(self.core)
-        self.clock.after(TICK_S, self._tick, self._life)
+        world.oracle.master_began(core)
+        self.clock.after(TICK_S, self.life.tick)
         if world.plan.submissions:
             self.submissions = Submissions(self)
             self.submissions.begin()
 
     def crash(self) -> None:
         """Lose everything but the disk. What was being written may have got there."""
-        if self.core is None:
+        life, chance = self.life, self.world.chance
+        if life is None:
             return
         written = 0
-        if self._writing and self.full is None and self.world.chance.random() < 0.5:
-            writes = self._writing[0][0]
-            written = self.world.chance.randint(0, len(writes))
+        if life.writing and life.full is None and chance.random() < 0.5:
+            writes = life.writing[0][0]
+            written = chance.randint(0, len(writes))
             for command in writes[:written]:
                 self.disk.apply(command)
-        self.world.log.say(
-            "master", f"crashes with {len(self._writing)} batches held, {written} kept"
-        )
+        held = len(life.writing)
+        self.world.log.say("master", f"crashes with {held} batches held, {written} kept")
         self.world.sleepers.died(MASTER)
-        self.core = None
+        life.over, self.life = True, None
         if self.submissions is not None:
             self.submissions.crash()
             self.submissions = None
         self.ears.clear()
-        self._life += 1
-        self._calls.clear()
-        self._writing.clear()
-        self.full = None
         self.node_ends.clear()
         self.application_ends.clear()
         self.scheduler_ends.clear()
@@ -185,172 +180,16 @@ class MasterProcess:
         for stream in streams:
             stream.kill_server()
 
-    # --- events in, commands out ----------------------------------------------------------------
-
     def submit(self, event: e.MasterEvent) -> None:
-        core = self.core
-        if core is None:
-            return
-        if self.full is not None and type(event) is e.NodeReported and needs_room(core, event):
-            return  # the next heartbeat says it again
-        world = self.world
-        try:
-            commands = core.handle(event)
-        except Exception as error:
-            world.log.say("master", event_format.of_event(event))
-            world.oracle.violated(f"the master's core raised {type(error).__name__}: {error}")
-            return
-        world.log.say("master", event_format.of_event(event) + event_format.of_commands(commands))
-        world.oracle.after_master(core, event, commands)
-        for command in commands:
-            if isinstance(command, c.NotifyApplication):
-                world.noticed(core, command)
-        self._take(event, commands)
+        if self.life is not None:
+            self.life.submit(event)
 
-    def call(self, make: Callable[[int], e.MasterEvent],
-             answered: Callable[[c.Reply | c.Refuse], None]) -> None:  # fmt: skip
+    def call(self, make: Callable[[int], e.MasterEvent], answered: Answered) -> None:
         self.world.sleepers.tell(MASTER, self._call, make, answered)
 
-    def _call(
-        self,
-        make: Callable[[int], e.MasterEvent],
-        answered: Callable[[c.Reply | c.Refuse], None],
-    ) -> None:
-        if self.core is not None:
-            self._call_ids += 1
-            event = make(self._call_ids)
-            if self.full is not None and needs_room(self.core, event):
-                answered(c.Refuse(call_id=self._call_ids, error=self.full))
-                return
-            self._calls[self._call_ids] = answered
-            self.submit(event)
-
-    def _tick(self, life: int) -> None:
-        if life == self._life:
-            self.submit(e.Ticked(now=self.now()))
-            self.clock.after(TICK_S, self._tick, life)
-
-    def _take(self, event: e.MasterEvent, commands: list[c.MasterCommand]) -> None:
-        writes: list[Write] = []
-        leaving: list[c.MasterCommand] = []
-        for command in commands:
-            match command:
-                case c.WakeScheduler():
-                    self.clock.at(command.at_s, self._woken, self._life, command.scheduler)
-                case c.ProposeClaims():
-                    self._bring(command)
-                case _ if type(command) in WRITES:
-                    writes.append(command)  # type: ignore[arg-type]
-                case _:
-                    leaving.append(command)
-        passing, held = self._gate.take(event, writes, leaving)
-        if writes or held is not None:
-            self._writing.append((writes, held is not None))
-            if len(self._writing) == 1:
-                self._write_next()
-        if held is not None and self.full is not None:
-            self._refuse(held, self.full)
-        self._send_all(passing)
-
-    def _write_next(self) -> None:
-        writes = self._writing[0][0]
-        took_s = self.disk.write_time_s(self.now()) if writes else _WRITE_S
-        self.clock.after(took_s, self._written, self._life)
-
-    def _written(self, life: int) -> None:
-        if life != self._life:
-            return
-        writes, holds = self._writing[0]
-        if writes and self.disk.full_until_s > self.now():
-            self._pause()
-            self.clock.after(_RETRY_S, self._written, life)
-            return
-        if writes and self.full is not None:
-            self.full = None
-            self.world.log.say("master", "resumes: its disk has room again")
-        self._writing.popleft()
-        for command in writes:
-            self.disk.apply(command)
-            if isinstance(command, c.RaiseEpoch):
-                self.submit(e.EpochRaised(now=self.now(), epoch=command.epoch))
-        if holds:
-            self._send_all(self._gate.release())
-        if self._writing:
-            self._write_next()
-
-    def _pause(self) -> None:
-        if self.full is not None:
-            return
-        self.full = DiskFull("the master is paused: its disk is full")
-        self.world.log.say("master", self.full.message)
-        for held in list(self._gate.held):
-            self._refuse(held, self.full)
-
-    def _refuse(self, held: Held, error: DiskFull) -> None:
-        for command in held.leaving:
-            if isinstance(command, c.Reply | c.Refuse):
-                answered = self._calls.pop(command.call_id, None)
-                if answered is not None:
-                    answered(c.Refuse(call_id=command.call_id, error=error))
-
-    def _woken(self, life: int, scheduler: str) -> None:
-        if life == self._life:
-            self.submit(e.SchedulerWoken(now=self.now(), scheduler=scheduler))
-
-    def _bring(self, command: c.ProposeClaims) -> None:
-        """A scheduler's proposal, if the scheduler lives, as late as it stalls."""
-        network, clock = self.world.network, self.clock
-        if network.happens("proposal-death"):
-            return
-        delay_s = 0.0
-        if network.happens("proposal-stall"):
-            delay_s = network.chance.uniform(0.02, 2.0)
-        clock.after(delay_s, self._propose, self._life, command)
-        if network.happens("proposal-duplicate"):
-            clock.after(network.chance.uniform(0.0, 1.5), self._propose, self._life, command)
-
-    def _propose(self, life: int, command: c.ProposeClaims) -> None:
-        if life == self._life:
-            self.submit(e.ClaimsProposed(now=self.now(), proposal=command.proposal))
-
-    def _send_all(self, commands: Sequence[c.MasterCommand]) -> None:
-        """In order. Who is answered may say something at once; what comes of that leaves last."""
-        sending = bool(self._leaving)
-        self._leaving.extend(commands)
-        while self._leaving and not sending:
-            command = self._leaving[0]
-            durable: dict[ApplicationId, object] = dict(self.disk.applications)
-            self.world.oracle.left_master(command, durable)
-            match command:
-                case c.Reply() | c.Refuse():
-                    answered = self._calls.pop(command.call_id, None)
-                    if answered is not None:
-                        answered(command)
-                case c.SendToNode():
-                    node_end = self.node_ends.get((command.node, command.incarnation))
-                    if node_end is not None:
-                        node_end.put(command.message)
-                case c.NotifyApplication():
-                    application_end = self.application_ends.get(command.application_id)
-                    if application_end is not None:
-                        application_end.put(command.notice)
-                    elif command.application_id in self.ears:
-                        self.ears[command.application_id].put(
-                            command.application_id, command.notice
-                        )
-                case c.SendToScheduler():
-                    scheduler_end = self.scheduler_ends.get((command.scheduler, command.session))
-                    if scheduler_end is not None:
-                        scheduler_end.put(command.message)
-                case c.DropNode():
-                    node_end = self.node_ends.get((command.node, command.incarnation))
-                    if node_end is not None:
-                        node_end.drop()
-                case c.DropScheduler():
-                    scheduler_end = self.scheduler_ends.get((command.scheduler, command.session))
-                    if scheduler_end is not None:
-                        scheduler_end.drop()
-            self._leaving.popleft()
+    def _call(self, make: Callable[[int], e.MasterEvent], answered: Answered) -> None:
+        if self.life is not None:
+            self.life.call(make, answered)
 
     # --- services -------------------------------------------------------------------------------
 
@@ -386,13 +225,13 @@ class MasterProcess:
         self.call(lambda call_id: replace(event, now=self.now(), call_id=call_id), registered)
 
     def _accept_later(self, stream: Stream, end: _NodeEnd | _ApplicationEnd | SchedulerEnd) -> None:
-        self.world.sleepers.tell(MASTER, self._accept, self._life, stream, end)
+        self.world.sleepers.tell(MASTER, self._accept, self.life, stream, end)
 
     def _accept(
-        self, life: int, stream: Stream, end: _NodeEnd | _ApplicationEnd | SchedulerEnd
+        self, life: _Life | None, stream: Stream, end: _NodeEnd | _ApplicationEnd | SchedulerEnd
     ) -> None:
         cut = self.world.network.cut_until(stream.name) > self.now()
-        if self.core is None or cut or life != self._life:
+        if life is None or cut or life is not self.life:
             stream.close_server()
             return
         stream.server = end

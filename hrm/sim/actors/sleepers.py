@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from hrm.sim.clock import Clock
+from hrm.runtime.clock import Clock
 
 __all__ = ["MASTER", "ProcessClock", "Sleepers"]
 

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Protocol
 
+from hrm.runtime.clock import Clock
 from hrm.sim.actors.sleepers import MASTER, Sleepers
-from hrm.sim.clock import Clock
 
 __all__ = ["Network", "Peer", "Stream"]
 

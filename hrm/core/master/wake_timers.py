@@ -1,0 +1,38 @@
+"""When the master's schedulers are to be woken: of what was commanded for one, the latest counts.
+
+The core asks for another wake of a scheduler only when it no longer counts on the one before, and
+a wake for nothing is answered with yet another. Wakes that were kept would therefore only multiply,
+one for each time that capacity appears while jobs wait. So a scheduler has one wake at most; one
+that was taken is spent.
+"""
+
+from __future__ import annotations
+
+__all__ = ["WakeTimers"]
+
+
+class WakeTimers:
+    """One machine for every interpreter: ``set`` what ``WakeScheduler`` says, then ask for what is
+    due, now and whenever ``next_time_s`` has come. Asking too early, or too often, does no harm."""
+
+    def __init__(self) -> None:
+        self._at_s: dict[str, float] = {}
+
+    def set(self, scheduler: str, at_s: float) -> None:
+        """In place of the wake before, and behind those of others for the same time."""
+        self._at_s.pop(scheduler, None)
+        self._at_s[scheduler] = at_s
+
+    def take_due(self, now: float) -> list[str]:
+        """The schedulers to wake now, in order of their times."""
+        due = sorted(
+            (name for name, at_s in self._at_s.items() if at_s <= now), key=self._at_s.__getitem__
+        )
+        for name in due:
+            del self._at_s[name]
+        return due
+
+    @property
+    def next_time_s(self) -> float | None:
+        """When to ask next; None: not before the next ``set``."""
+        return min(self._at_s.values(), default=None)

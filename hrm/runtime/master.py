@@ -1,0 +1,217 @@
+"""One life of a master in virtual time, around ``MasterCore``.
+
+As the live interpreter does, it feeds the core one event at a time, wakes schedulers by the same
+rule (``WakeTimers``) and holds what waits for the disk behind the same gate (``WriteGate``). While
+the disk is full its writes wait, and callers of what would have to be written are refused. What
+leaves goes to the end of a stream or to whom a call was from; what lies behind an end, a network
+with faults or one without, is not this module's.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from hrm.core.master.core import MasterCore
+from hrm.core.master.wake_timers import WakeTimers
+from hrm.core.master.write_gate import WRITES, Held, Write, WriteGate, needs_room
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.claims import Proposal
+from hrm.core.vocabulary.model import NodeName
+from hrm.errors import DiskFull
+from hrm.runtime.clock import Timeline
+from hrm.runtime.disk import Disk
+
+__all__ = ["Answered", "End", "MasterRuntime"]
+
+RETRY_S = 0.5
+
+Answered: TypeAlias = Callable[[c.Reply | c.Refuse], None]
+
+
+class End(Protocol):
+    """The master's end of a stream."""
+
+    def put(self, message: Any, /) -> None: ...
+
+    def drop(self) -> None:
+        """The master ends the stream."""
+
+
+class MasterRuntime:
+    """``full``: why it is paused; None: it is not. ``over``: this life has ended.
+
+    A disk that writes in no time has written before ``submit`` returns; it is never full.
+    """
+
+    def __init__(self, core: MasterCore, clock: Timeline, disk: Disk) -> None:
+        self.core = core
+        self.clock = clock
+        self.disk = disk
+        self.full: DiskFull | None = None
+        self.over = False
+        self.writing: deque[tuple[list[Write], bool]] = deque()
+        """Writes of batches in turn, and whether the gate holds what comes after them."""
+        self._wakes = WakeTimers()
+        self._gate = WriteGate(core.master_state.applications)
+        self._calls: dict[int, Answered] = {}
+        self.call_ids = itertools.count(1)
+        self._leaving: deque[c.MasterCommand] = deque()
+
+    # --- what others may do otherwise -----------------------------------------------------------
+
+    def decide(self, event: e.MasterEvent) -> list[c.MasterCommand]:
+        return self.core.handle(event)
+
+    def propose(self, proposal: Proposal) -> None:
+        """A scheduler has chosen: its claims come back, behind what happens now."""
+        self.clock.at(self.clock.now, self.proposed, proposal)
+
+    def notify(self, command: c.NotifyApplication) -> None:
+        """Bring a notice to its application."""
+
+    def node(self, name: NodeName, incarnation: str) -> End | None:
+        """The end of a node's stream; None: it is over."""
+        return None
+
+    def scheduler(self, name: str, session: int) -> End | None:
+        """The end of a stream to a scheduler of another process; None: it is over."""
+        return None
+
+    def answer(self, command: c.Reply | c.Refuse) -> None:
+        answered = self._calls.pop(command.call_id, None)
+        if answered is not None:
+            answered(command)
+
+    def paused(self, why: DiskFull) -> None:
+        """The disk is full."""
+
+    def resumed(self) -> None:
+        """The disk has space again."""
+
+    # --- events in, commands out ----------------------------------------------------------------
+
+    def submit(self, event: e.MasterEvent) -> None:
+        """Let the core take in one event, and carry out what it commands."""
+        if self.over:
+            return
+        if self.full is not None and type(event) is e.NodeReported and needs_room(self.core, event):
+            return  # the next heartbeat says it again
+        self.carry_out(event, self.decide(event))
+
+    def call(self, make: Callable[[int], e.MasterEvent], answered: Answered) -> None:
+        """Submit the event that ``make`` builds around a call id."""
+        call_id = next(self.call_ids)
+        event = make(call_id)
+        if self.full is not None and needs_room(self.core, event):
+            answered(c.Refuse(call_id=call_id, error=self.full))
+            return
+        self._calls[call_id] = answered
+        self.submit(event)
+
+    def proposed(self, proposal: Proposal) -> None:
+        self.submit(e.ClaimsProposed(now=self.clock.now, proposal=proposal))
+
+    def carry_out(self, event: e.MasterEvent, commands: Sequence[c.MasterCommand]) -> None:
+        """What ``event`` led to: what stays inside, what is written, what leaves."""
+        writes: list[Write] = []
+        leaving: list[c.MasterCommand] = []
+        for command in commands:
+            match command:
+                case c.WakeScheduler():
+                    self._wakes.set(command.scheduler, command.at_s)
+                    self.clock.at(command.at_s, self._wake)
+                case c.ProposeClaims():
+                    self.propose(command.proposal)
+                case _ if type(command) in WRITES:
+                    writes.append(command)  # type: ignore[arg-type]
+                case _:
+                    leaving.append(command)
+        passing, held = self._gate.take(event, writes, leaving)
+        if writes or held is not None:
+            self.writing.append((writes, held is not None))
+            if len(self.writing) == 1:
+                self._write_next()
+        if held is not None and self.full is not None:
+            self._refuse(held, self.full)
+        self._send_all(passing)
+        while self.writing and not self.disk.write_s:
+            self._written()
+
+    def _wake(self) -> None:
+        for scheduler in self._wakes.take_due(self.clock.now):
+            self.submit(e.SchedulerWoken(now=self.clock.now, scheduler=scheduler))
+
+    # --- the disk -------------------------------------------------------------------------------
+
+    def _write_next(self) -> None:
+        disk = self.disk
+        if disk.write_s:
+            took_s = disk.write_time_s(self.clock.now) if self.writing[0][0] else disk.write_s
+            self.clock.after(took_s, self._written)
+
+    def _written(self) -> None:
+        if self.over:
+            return
+        writes, holds = self.writing[0]
+        if writes and self.disk.full_until_s > self.clock.now:
+            self._pause()
+            self.clock.after(RETRY_S, self._written)
+            return
+        if writes and self.full is not None:
+            self.full = None
+            self.resumed()
+        self.writing.popleft()
+        for command in writes:
+            self.disk.apply(command)
+            if isinstance(command, c.RaiseEpoch):
+                self.submit(e.EpochRaised(now=self.clock.now, epoch=command.epoch))
+        if holds:
+            self._send_all(self._gate.release())
+        if self.writing:
+            self._write_next()
+
+    def _pause(self) -> None:
+        if self.full is None:
+            self.full = DiskFull("the master is paused: its disk is full")
+            self.paused(self.full)
+            for held in list(self._gate.held):
+                self._refuse(held, self.full)
+
+    def _refuse(self, held: Held, error: DiskFull) -> None:
+        for command in held.leaving:
+            if isinstance(command, c.Reply | c.Refuse):
+                self.answer(c.Refuse(call_id=command.call_id, error=error))
+
+    # --- what leaves ----------------------------------------------------------------------------
+
+    def _send_all(self, commands: Sequence[c.MasterCommand]) -> None:
+        """In order. Who is answered may say something at once; what comes of that leaves last."""
+        sending = bool(self._leaving)
+        self._leaving.extend(commands)
+        while self._leaving and not sending:
+            self.send(self._leaving[0])
+            self._leaving.popleft()
+
+    def send(self, command: c.MasterCommand) -> None:
+        """One command that leaves; one for a stream that is over goes nowhere."""
+        match command:
+            case c.Reply() | c.Refuse():
+                self.answer(command)
+            case c.NotifyApplication():
+                self.notify(command)
+            case c.SendToNode():
+                if end := self.node(command.node, command.incarnation):
+                    end.put(command.message)
+            case c.SendToScheduler():
+                if end := self.scheduler(command.scheduler, command.session):
+                    end.put(command.message)
+            case c.DropNode():
+                if end := self.node(command.node, command.incarnation):
+                    end.drop()
+            case c.DropScheduler():
+                if end := self.scheduler(command.scheduler, command.session):
+                    end.drop()

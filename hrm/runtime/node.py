@@ -1,0 +1,132 @@
+"""One life of an agent in virtual time, around ``NodeCore``: orders in, processes and reports out.
+
+How processes live, and what carries the reports, is said by what derives from ``NodeRuntime``:
+the machines of the fault simulator, or the direct nodes of ``hrm.runtime.direct``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import fields
+from typing import TypeAlias
+
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.node.core import NodeCore
+from hrm.core.vocabulary.model import ContainerSpec, Followed, NodeName
+from hrm.runtime.clock import Timeline
+
+__all__ = ["NodeRuntime", "NodeSays", "order"]
+
+NodeSays: TypeAlias = e.ContainerReported | e.NodeReported | e.RebindAnswered
+
+
+class NodeRuntime(ABC):
+    """``sequence``: of the latest message to the master, in this ``incarnation``."""
+
+    def __init__(self, core: NodeCore, clock: Timeline, incarnation: int = 1) -> None:
+        self.core = core
+        self.clock = clock
+        self.incarnation = incarnation
+        self.sequence = 0
+
+    @property
+    def name(self) -> NodeName:
+        return self.core.name
+
+    @abstractmethod
+    def start(self, spec: ContainerSpec) -> None: ...
+
+    @abstractmethod
+    def stop(self, command: c.StopProcess) -> None: ...
+
+    @abstractmethod
+    def say(self, report: NodeSays) -> None:
+        """Bring a report to the master, which takes it in with its own time."""
+
+    @abstractmethod
+    def register_again(self, command: c.RegisterAgain) -> None: ...
+
+    def decide(self, event: e.NodeEvent) -> list[c.NodeCommand]:
+        return self.core.handle(event)
+
+    def handle(self, event: e.NodeEvent) -> None:
+        """Let the core take in one event, and carry out what it commands."""
+        for command in self.decide(event):
+            match command:
+                case c.StartProcess():
+                    self.start(command.spec)
+                case c.StopProcess():
+                    self.stop(command)
+                case c.RegisterAgain():
+                    self.register_again(command)
+                case c.ReportContainer() | c.SendHeartbeat() | c.AnswerRebinding():
+                    self.say(self._report(command))
+
+    def registration(
+        self, identity: str, *, call_id: int = 0, owner: str = "", followed: Followed | None = None
+    ) -> e.NodeRegistered:
+        """What opens a stream."""
+        return e.NodeRegistered(
+            now=self.clock.now,
+            call_id=call_id,
+            node=self.name,
+            identity=identity,
+            owner=owner,
+            incarnation=str(self.incarnation),
+            sequence=self.next_sequence(),
+            host="127.0.0.1",
+            endpoint="127.0.0.1:1",
+            units=self.core.offers,
+            containers=self.core.statuses(),
+            followed=followed,
+        )
+
+    def next_sequence(self) -> int:
+        self.sequence += 1
+        return self.sequence
+
+    def _report(self, command: c.ReportContainer | c.SendHeartbeat | c.AnswerRebinding) -> NodeSays:
+        now, incarnation = self.clock.now, str(self.incarnation)
+        match command:
+            case c.ReportContainer():
+                return e.ContainerReported(
+                    now=now,
+                    node=self.name,
+                    incarnation=incarnation,
+                    sequence=self.next_sequence(),
+                    container=command.status,
+                )
+            case c.SendHeartbeat():
+                return e.NodeReported(
+                    now=now,
+                    node=self.name,
+                    incarnation=incarnation,
+                    sequence=self.next_sequence(),
+                    containers=command.statuses,
+                )
+            case c.AnswerRebinding():
+                return e.RebindAnswered(
+                    now=now,
+                    node=self.name,
+                    request_id=command.request_id,
+                    accepted=command.accepted,
+                    message=command.message,
+                )
+
+
+_ORDERS: dict[type[c.NodeMessage], Callable[..., e.NodeEvent]] = {
+    c.AssignContainer: e.AssignReceived,
+    c.StopContainer: e.StopReceived,
+    c.AcknowledgeEnded: e.EndsAcknowledged,
+    c.RebindUnits: e.RebindReceived,
+    c.SetContainerClass: e.ContainerClassSet,
+}
+"""Not here: shuffle files, of which the live agent alone has any."""
+
+
+def order(message: c.NodeMessage, now: float, epoch: int) -> e.NodeEvent:
+    """What a message of the master is to a node: the same fields, with their time and epoch."""
+    said = {field.name: getattr(message, field.name) for field in fields(message)}
+    return _ORDERS[type(message)](now=now, epoch=epoch, **said)
