@@ -17,6 +17,11 @@ os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 T = TypeVar("T")
 HERE = Path(__file__).parent
+SAMPLES = HERE / "samples"
+PYTHON_PATH = os.pathsep.join(map(str, (HERE.parent, SAMPLES)))
+"""For processes of tests. Pipelines travel with their whole package, so those of tests have one of
+their own, ``pipeline_samples``."""
+os.environ["PYTHONPATH"] = PYTHON_PATH
 
 PATIENCE = float(os.environ.get("HRM_TEST_PATIENCE", "1"))
 """By how much limits of time are stretched, on a machine that is slow or busy. What is checked

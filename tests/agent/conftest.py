@@ -19,6 +19,7 @@ from hrm import rpc_server
 from hrm.core.vocabulary.model import ContainerId
 from hrm.tls_server import ServerTls, listen
 from hrm.v1 import common_pb2, node_pb2, node_pb2_grpc
+from tests.conftest import PYTHON_PATH
 
 REPOSITORY = Path(__file__).parents[2]
 TOKEN = "the-token-of-the-tests"
@@ -183,7 +184,7 @@ class AgentProcess:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 cwd=log.parent,
-                env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+                env={**os.environ, "PYTHONPATH": PYTHON_PATH},
             )
 
     @property

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from pipeline_samples import sample_steps
 from structlog.testing import capture_logs
 
 from hrm import rpc
@@ -23,7 +24,6 @@ from hrm.pipelines.policies.corun import Stdm
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.wire import pipelines as pw
 from tests.core.pipeline.building import capacity
-from tests.pipeline import sample_steps
 
 LIMIT_S = 60.0
 SHARE = PipelineShare(capacity=capacity(cores=2), cpus=(None, None), gpus={})
@@ -54,7 +54,7 @@ async def run(runtime: PipelineRuntime, name: str, value: object) -> None:
     """One task of ``arithmetic``, to its end."""
     attempt = pb.PipelineAttempt(task_id=name, attempt=1)
     payload = pickle.dumps(value)
-    reference = "tests.pipeline.sample_steps:arithmetic"
+    reference = "pipeline_samples.sample_steps:arithmetic"
     order = pb.PlacePipelineTask(
         attempt=attempt,
         pipeline=pw.from_pipeline(sample_steps.arithmetic.spec(reference)),

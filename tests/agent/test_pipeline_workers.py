@@ -35,7 +35,7 @@ def _nap(directory: Path, seconds: float) -> dict[str, Any]:
     given = directory / "input"
     given.write_bytes(pickle.dumps(seconds))
     return {
-        "reference": "tests.pipeline.sample_steps:slow",
+        "reference": "pipeline_samples.sample_steps:slow",
         "subtask": "nap",
         "device": "cpu",
         "inputs": [str(given)],

@@ -24,7 +24,7 @@ import psutil
 
 from hrm import rpc
 from hrm.v1 import admin_pb2, admin_pb2_grpc
-from tests.conftest import PATIENCE
+from tests.conftest import PATIENCE, PYTHON_PATH
 
 __all__ = ["ROOT", "Cluster", "Daemon", "stopped", "wait_until"]
 
@@ -149,7 +149,7 @@ class Cluster:
             **kept,
             "HRM_HOME": str(directory),
             "HRM_AGENT_CLASS_ARCHIVE": "false",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": PYTHON_PATH,
         }
 
     def __enter__(self) -> Cluster:

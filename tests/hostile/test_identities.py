@@ -11,9 +11,10 @@ from typing import Any
 
 import grpc
 import pytest
+from pipeline_samples import sample_steps
 
 from hrm.errors import HrmError
-from hrm.pipelines import Client, Pipeline
+from hrm.pipelines import Client
 from hrm.v1 import (
     application_pb2,
     application_pb2_grpc,
@@ -113,13 +114,6 @@ def join_as_node(cluster: Cluster, channel: grpc.Channel, identity: str) -> str:
 
 # --- a result that its node has not made ----------------------------------------------------------
 
-forging = Pipeline("forging")
-
-
-@forging.subtask()
-def answer(number: int) -> int:
-    return number + 1
-
 
 class Trap:
     """What runs code where it is unpickled."""
@@ -202,7 +196,7 @@ def test_a_forged_result_is_not_unpickled(
             said = "no error"
             try:
                 with Client() as client:
-                    list(client.map(forging, [1]))
+                    list(client.map(sample_steps.arithmetic, [1]))
             except (HrmError, OSError, ValueError) as error:
                 said = f"{type(error).__name__}: {error}"
             assert forger.placed, "the task did not come to the forger"

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pipeline_samples import sample_steps
 
 from hrm.errors import InvalidRequest, PermissionDenied, Unavailable
 from hrm.pipelines import Client, Pipeline, TaskFailed
+from tests.conftest import PYTHON_PATH
 from tests.integration.test_pipelines import REPOSITORY, PipelineCluster
-from tests.pipeline import sample_steps
 
 LIMIT_S = 60.0
 
@@ -144,7 +145,7 @@ def test_a_script_runs_where_nobody_has_it(cluster: PipelineCluster, tmp_path: P
     script.write_text(SCRIPT)
     done = subprocess.run(
         [sys.executable, str(script), cluster.address, str(cluster.token_file)],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        env={**os.environ, "PYTHONPATH": PYTHON_PATH},
         capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert done.stdout.splitlines() == ["number 1", "number 2", "number 3"], done.stderr
@@ -157,7 +158,7 @@ def hrm(cluster: PipelineCluster) -> Callable[..., Any]:
         return subprocess.run(
             [sys.executable, "-m", "hrm.cli", *arguments],
             env={
-                **kept, "PYTHONPATH": str(REPOSITORY), "HRM_MASTER": cluster.address,
+                **kept, "PYTHONPATH": PYTHON_PATH, "HRM_MASTER": cluster.address,
                 "HRM_TOKEN_FILE": str(cluster.token_file),
             },
             capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=here,
@@ -170,7 +171,7 @@ def test_the_shell_runs_lists_and_saves(
     cluster: PipelineCluster, hrm: Callable[..., Any], tmp_path: Path
 ) -> None:
     cluster.agent("n1", gpus=1)
-    arithmetic = "tests.pipeline.sample_steps:arithmetic"
+    arithmetic = "pipeline_samples.sample_steps:arithmetic"
     inputs = ["--as", "json", "-i", "3", "-i", "4"]
     saved = tmp_path / "saved"
     done = hrm("pipeline", "run", arithmetic, *inputs, "-o", "json", "--save", str(saved))
@@ -191,7 +192,7 @@ def test_the_shell_runs_lists_and_saves(
     assert "double on " in why.stdout, "and each step's device"
 
     failed = hrm(
-        "pipeline", "run", "tests.pipeline.sample_steps:raising", "--as", "json", "-i", "3"
+        "pipeline", "run", "pipeline_samples.sample_steps:raising", "--as", "json", "-i", "3"
     )
     assert failed.returncode == 1
     assert "'divide'" in failed.stderr and "failed" in failed.stdout
@@ -201,8 +202,8 @@ def test_the_shell_runs_lists_and_saves(
     ("arguments", "words"),
     [
         (["run", "absent:p", "-i", "README.md"], "the module 'absent'"),
-        (["run", "tests.pipeline.sample_steps:slow", "-i", "no-such-file"], "there is no file"),
-        (["run", "tests.pipeline.sample_steps:slow", "--as", "json", "-i", "{"], "is no JSON"),
+        (["run", "pipeline_samples.sample_steps:slow", "-i", "no-such-file"], "there is no file"),
+        (["run", "pipeline_samples.sample_steps:slow", "--as", "json", "-i", "{"], "is no JSON"),
         (["cancel", "nobody"], "nobody"),
     ],
 )
@@ -227,10 +228,12 @@ def test_what_cannot_be_sent_is_refused_at_once(client: Client, tmp_path: Path) 
             task.result(LIMIT_S)
 
 
-def test_a_pipeline_that_is_no_dag_is_refused_before_it_is_sent(client: Client) -> None:
+def test_a_pipeline_that_is_no_dag_is_refused_before_it_is_sent(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ring = Pipeline("ring")
     ring.subtask("a", after="b")(abs)
     ring.subtask("b", after="a")(abs)
-    sys.modules[__name__].__dict__["ring"] = ring
+    monkeypatch.setattr(sample_steps, "ring", ring, raising=False)
     with pytest.raises(InvalidRequest, match="cycle: "):
         client.submit(ring, 1)

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pipeline_samples import sample_steps
 
 from hrm.errors import InvalidConfig
 from hrm.pipelines import Client, TaskFailed
+from tests.conftest import PYTHON_PATH
 from tests.integration.test_pipelines import REPOSITORY, PipelineCluster
-from tests.pipeline import sample_steps
 
 LIMIT_S = 60.0
 
@@ -60,14 +61,14 @@ def test_the_command_line_asks_for_a_format_and_shows_as_whom_workers_run(
     def hrm(*arguments: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "hrm.cli", "pipeline", *arguments, "--master", cluster.address],
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200",
+            env={**os.environ, "PYTHONPATH": PYTHON_PATH, "COLUMNS": "200",
                  "HRM_HOME": str(cluster.directory), "HRM_TOKEN_FILE": str(cluster.token_file)},
             cwd=REPOSITORY, capture_output=True, text=True, timeout=LIMIT_S, check=False,
         )  # fmt: skip
         return done.stdout + done.stderr
 
     client.submit(sample_steps.arithmetic, 1).result(LIMIT_S)
-    run = ("run", "tests.pipeline.sample_steps:slow", "-i", "0", "--as", "json")
+    run = ("run", "pipeline_samples.sample_steps:slow", "-i", "0", "--as", "json")
     assert "is tuple" in hrm(*run, "--result-format", "json")
     assert "it may be auto, pickle, json, arrow" in hrm(*run, "--result-format", "xml")
     listed = hrm("list", "--all")

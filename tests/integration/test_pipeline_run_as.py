@@ -16,17 +16,18 @@ from typing import Any
 
 import numpy
 import pytest
+from pipeline_samples import prying_steps as steps
 
 from hrm.agent.containers.shim import start_ticks
 from hrm.agent.run_as import may_switch
 from hrm.pipelines import Client, TaskFailed
+from tests.conftest import SAMPLES
 from tests.integration.test_pipelines import REPOSITORY, PipelineCluster
-from tests.pipeline import prying_steps as steps
 
 Eventually = Callable[..., Any]
 ONE, OTHER = "daemon", "bin"
 LIMIT_S = 60.0
-PYTHON_PATH = os.pathsep.join(map(str, (REPOSITORY, Path(numpy.__file__).parents[1])))
+PYTHON_PATH = os.pathsep.join(map(str, (REPOSITORY, SAMPLES, Path(numpy.__file__).parents[1])))
 as_root = pytest.mark.skipif(not may_switch(), reason="only root can become another user")
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import grpc
 import pytest
+from pipeline_samples import sample_steps
 
 from hrm import rpc
 from hrm.config import AgentSettings, DeclaredGpu
@@ -24,10 +25,10 @@ from hrm.pipelines import Pipeline
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import pipeline_pb2_grpc, policy_pb2, policy_pb2_grpc
 from hrm.wire import pipelines as pw
-from tests.pipeline import sample_steps
+from tests.conftest import PYTHON_PATH
 
 REPOSITORY = Path(__file__).parents[2]
-SAMPLES = "tests.pipeline.sample_steps"
+SAMPLES = "pipeline_samples.sample_steps"
 LIMIT_S = 60.0
 DONE = pb.PipelineTaskOutcome.PIPELINE_TASK_OUTCOME_DONE
 FAILED = pb.PipelineTaskOutcome.PIPELINE_TASK_OUTCOME_FAILED
@@ -58,7 +59,7 @@ class PipelineCluster:
         log = (self.directory / f"{name}.log").open("wb")
         self._logs.append(log)
         kept = {k: v for k, v in os.environ.items() if not k.startswith("HRM_")}
-        environment = {**kept, "PYTHONPATH": str(REPOSITORY), "HRM_HOME": str(self.directory)}
+        environment = {**kept, "PYTHONPATH": PYTHON_PATH, "HRM_HOME": str(self.directory)}
         environment |= more
         return subprocess.Popen(
             [python, *arguments],

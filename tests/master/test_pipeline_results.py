@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 import pytest
+from pipeline_samples import sample_steps
 from structlog.testing import capture_logs
 
 from hrm.errors import PermissionDenied
@@ -22,7 +23,6 @@ from hrm.pipelines.core.model import ResultFormat, TaskId
 from hrm.pipelines.master.tasks import PipelineTasks
 from hrm.v1 import pipeline_pb2 as pb
 from tests.master.test_pipelines import LIMIT_S, TOKEN, FakeNode, refused, request, serving
-from tests.pipeline import sample_steps
 from tests.pipeline.test_results import Bomb
 
 PICKLE, JSON = pb.PIPELINE_RESULT_FORMAT_PICKLE, pb.PIPELINE_RESULT_FORMAT_JSON

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pipeline_samples import sample_steps
 
 from hrm.errors import InvalidRequest, NotFound, Unavailable
 from hrm.pipelines.client.client import Client, Task, TaskResult
 from hrm.v1 import pipeline_pb2 as pb
-from tests.pipeline import sample_steps
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pipeline_samples import sample_steps
 
 from hrm.errors import InvalidConfig, LimitReached
 from hrm.pipelines import Pipeline
 from hrm.pipelines.client import sources
-from tests.pipeline import sample_steps
 
 SCRIPT = """
 from hrm.pipelines import Pipeline
@@ -78,7 +78,7 @@ def test_what_is_too_large_to_be_sent_says_what_to_do(
 def test_installed_code_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "_installed", lambda path: path == Path(sample_steps.__file__))
     found = sources.sources_of(sample_steps.arithmetic)
-    assert found == ("tests.pipeline.sample_steps:arithmetic", ())
+    assert found == ("pipeline_samples.sample_steps:arithmetic", ())
 
 
 def test_a_pipeline_without_a_name_in_a_module_cannot_travel() -> None:
@@ -94,10 +94,10 @@ def test_a_pipeline_without_a_name_in_a_module_cannot_travel() -> None:
         ("nonsense", "names no pipeline; write MODULE:ATTRIBUTE"),
         ("no_such_module_at_all:p", "cannot be imported from .*ModuleNotFoundError"),
         (
-            "tests.pipeline.sample_steps:not_a_pipeline",
+            "pipeline_samples.sample_steps:not_a_pipeline",
             "is no hrm.pipelines.Pipeline; it has arith",
         ),
-        ("tests.pipeline.sample_steps:absent", "is no hrm.pipelines.Pipeline"),
+        ("pipeline_samples.sample_steps:absent", "is no hrm.pipelines.Pipeline"),
         ("json:loads", "it has none"),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 from hrm.pipelines.agent.worker import run_job
 from hrm.v1 import pipeline_pb2 as pb
 
-SAMPLES = "tests.pipeline.sample_steps"
+SAMPLES = "pipeline_samples.sample_steps"
 
 
 def job(directory: Path, what: str, value: Any, **more: Any) -> dict[str, Any]:

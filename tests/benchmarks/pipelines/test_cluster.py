@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pipeline_samples import sample_steps
 
 from benchmarks.pipelines import PIPELINES, cluster, profile
 from benchmarks.pipelines.answers import ANSWERS, Answer, same
 from benchmarks.pipelines.cluster import Job, Pair, run_pair
 from hrm.pipelines import Pipeline
 from hrm.pipelines.core.model import Device
-from tests.pipeline import sample_steps
 
 LIMIT_S = 60.0
 
