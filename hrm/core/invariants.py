@@ -1,7 +1,7 @@
 """What must hold after every event, recounted from scratch.
 
 Tests and the simulator call these after each event; the live daemons do not (they cost a pass over
-everything). Each function answers the violations in words; an empty list is health.
+everything). Each function returns a text for each violation; an empty list means none.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 
 def unit_violations(queue: UnitQueue) -> list[str]:
-    """No over-commitment, ``free`` equal to a recount, nobody in two places."""
+    """No over-commitment, ``free`` equal to a recount, no container in two places."""
     name = queue.unit.unit_id
     found: list[str] = []
     free = stream_headroom = capacity_vector(queue.unit)
@@ -65,7 +65,7 @@ def unit_violations(queue: UnitQueue) -> list[str]:
 
 
 def node_violations(core: NodeCore) -> list[str]:
-    """Units healthy; containers and queues agree; nobody waits who could run, or while closed."""
+    """Units valid; containers and queues agree; no startable waiter, none while it is closed."""
     found = binding_violations(core)
     if core.closed and any(queue.waiting_count for queue in core.units.values()):
         found.append(f"{core.name} is closed ({core.closed}), and somebody waits there")
@@ -84,10 +84,10 @@ def node_violations(core: NodeCore) -> list[str]:
 
 
 def binding_violations(core: NodeCore) -> list[str]:
-    """However a node is cut, its units add up to its hardware; none drains without a reason.
+    """However a node is partitioned, its units add up to its hardware; none drains without reason.
 
     Cores, memory and device memory are conserved, no core is bound twice, units that share are in
-    one pool, and nobody waits at a unit that is to be cut anew.
+    one pool, and no container waits at a unit that is to be partitioned again.
     """
     found: list[str] = []
     for unit_id, queue in core.units.items():
@@ -121,7 +121,7 @@ def binding_violations(core: NodeCore) -> list[str]:
 
 
 def master_violations(core: MasterCore) -> list[str]:
-    """The books agree with each other and with the table."""
+    """The parts of the master's state agree with each other and with the table."""
     return _table(core.master_state) + _books(core.master_state) + _jobs(core) + _drains(core)
 
 
@@ -135,7 +135,7 @@ def _drains(core: MasterCore) -> list[str]:
 
 
 def table_violations(state: SharedState) -> list[str]:
-    """Every row says what its unit's queues say."""
+    """Every row equals the state of its unit's queues."""
     found: list[str] = []
     for unit_id, row in state.rows.items():
         queue = state.queue(row)
