@@ -1,6 +1,6 @@
-"""Batch makes way for streams, and for nobody else: judged from what a node has ordered.
+"""Batch is preempted for streams, and for nothing else: checked on what a node has ordered.
 
-A victim is named with the stream for which it goes. Streams of a pool are served in the order of
+A victim is named with the stream that preempts it. Streams of a pool are served in the order of
 its units and of their arrival, from what is free, what is ending already, and what earlier victims
 give back. A stream's victims must be enough for it, and each of them needed.
 """
