@@ -151,7 +151,9 @@ class World:
             return ["the master is down"]
         cores = [machine.core for machine in self.machines if machine.core is not None]
         left = self.oracle.nothing_left(self.master.core, cores, self.gone)
-        left += [f"{machine.name} is not as it was cut" for machine in self._bound_otherwise()]
+        left += [
+            f"{machine.name} is not partitioned as at first" for machine in self._bound_otherwise()
+        ]
         return left + [why for outside in self.remote_schedulers if (why := outside.behind())]
 
     def _judge(self) -> None:

@@ -188,7 +188,9 @@ def _pending_line(
     if near:
         return f"{since}: {near}"
     if (could & fitting_rows(demand_vector(request), state.free)).any():
-        return f"{since}: {app.refusal or 'there is room, its scheduler has not come to it yet'}"
+        return (
+            f"{since}: {app.refusal or 'there is capacity, its scheduler has not come to it yet'}"
+        )
     tried = f"; the last try: {app.refusal}" if app.refusal else ""
     return (
         f"{since}: no resource unit has that much free now; {_roomiest(master_state, could)} "
@@ -227,5 +229,5 @@ def _gang_reason(
                 offers[sibling] = minus(offers[sibling], pooled_part(demand))
             room += 1
     if room >= gang:
-        return f"{start}; there is room for all, its scheduler has not come to it yet"
-    return f"{start}, and there is room for {room} of the {gang} now"
+        return f"{start}; there is capacity for all, its scheduler has not come to it yet"
+    return f"{start}, and there is capacity for {room} of the {gang} now"

@@ -250,7 +250,7 @@ class PlacementCoordinator:
             return
         limit_s = self.master_state.bounds.proposal_timeout_s
         error = Unavailable(
-            f"the claims have waited {limit_s:g} s for the end of a stream's lease; choose anew"
+            f"the claims have waited {limit_s:g} s for the end of a stream's lease; choose again"
         )
         self.master_state.out.append(c.Refuse(call_id=scheduler.call_id, error=error))
         scheduler.call_id = 0
@@ -276,7 +276,7 @@ class PlacementCoordinator:
             container.unit_id = unit_id
             container.node = node.name
             container.assigned_at_s = container.sent_at_s = now
-            how = "room at once" if decision is Decision.RUN else "queued at the unit"
+            how = "starts at once" if decision is Decision.RUN else "queued at the unit"
             container.life.move(ContainerState.ASSIGNED, now, how)
             node.containers[entry.container_id] = container
             # Its node notifies the application: it knows whether the container runs or waits.

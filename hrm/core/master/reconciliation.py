@@ -259,7 +259,7 @@ class NodeReconciler:
         if status.state is not ContainerState.STOPPING and overdue:
             # Where its node ordered the end, and has forgotten it, its work is not done.
             cause = EndCause.RELEASED if container.told_to_stop else EndCause.PREEMPTED
-            self.master_state.send_stop(node, container, cause, "told again", now)
+            self.master_state.send_stop(node, container, cause, "the stop is sent again", now)
 
     def _stop_orphan(self, node: Node, container_id: ContainerId) -> None:
         message = c.StopContainer(

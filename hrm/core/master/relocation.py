@@ -62,7 +62,7 @@ class Relocation:
             if row is not None:
                 del room[row]
                 self._offered[state.ids[row]] = now
-                self._give_back(container, f"{state.node(row)} has room now", now)
+                self._give_back(container, f"{state.node(row)} has capacity now", now)
             elif not places:
                 hopeless.add((demand, avoided))
 

@@ -64,6 +64,6 @@ class Rebinding:
             if now >= until_s:
                 del self.pending[call_id]
                 error = Unavailable(
-                    f"{name} has not answered; hrm nodes shows how it is cut, then try again"
+                    f"{name} has not answered; hrm nodes shows its partitioning, then try again"
                 )
                 self.master_state.out.append(c.Refuse(call_id=call_id, error=error))

@@ -193,7 +193,7 @@ class LeaseGranted:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """Answer to a call whose result the caller reads from the core's views."""
+    """Reply to a call whose result the caller reads from the core's views."""
 
 
 @quick

@@ -145,7 +145,7 @@ class ApplicationRegistered(Event):
     """``application_id`` is empty for a new application; ``new_id`` is then the id that it gets,
     where the master itself wants one for the driver of a submission.
 
-    ``submission_id`` and ``submission_attempt``: whose driver registers, in cluster mode.
+    ``submission_id`` and ``submission_attempt``: the driver that registers, in cluster mode.
     ``owner``: the digest of its ownership key, see ``core.vocabulary.ownership``.
     """
 

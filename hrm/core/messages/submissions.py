@@ -284,7 +284,7 @@ class EndLinked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """For those who watch."""
+    """To watchers."""
 
     submission_id: str
 

@@ -265,7 +265,7 @@ class NodeCore:
         owners = {x: k.spec.application_id for x, k in self.containers.items()}
         for eviction in evictions(queue, ending, owners, now):
             container = self.containers[eviction.victim]
-            reason = f"it makes way for the stream container {eviction.waiter}"
+            reason = f"it is preempted for the stream container {eviction.waiter}"
             container.life.move(stopping, now, reason)
             container.decommissioning = True
             self._out.append(
@@ -327,7 +327,7 @@ class NodeCore:
         self.containers[spec.container_id] = container
         unit = self.units.get(spec.unit_id)
         if unit is None or not fits(demand_vector(spec.resources), unit.free):
-            message = f"{self.name} restarted without room for it at {spec.unit_id}"
+            message = f"{self.name} restarted without capacity for it at {spec.unit_id}"
             self._out.append(
                 c.StopProcess(
                     container_id=spec.container_id,
@@ -368,7 +368,9 @@ class NodeCore:
         binding = replace(base, **changes)  # type: ignore[arg-type]
         try:
             if self.hardware is None:
-                raise InvalidRequest(f"{self.name} does not know its hardware, and cannot be cut")
+                raise InvalidRequest(
+                    f"{self.name} does not know its hardware, and cannot be partitioned"
+                )
             units = cut(self.name, self.hardware, binding)
         except InvalidRequest as error:
             self._answer(event, False, f"{self.name} cannot be bound so: {error.message}")
@@ -412,7 +414,7 @@ class NodeCore:
             return
         units = cut(self.name, self.hardware, decision.binding)
         why = f"({decision.binding}): {decision.why}"
-        if not self._aim_at(decision.binding, units, event.now, f"bound anew {why}"):
+        if not self._aim_at(decision.binding, units, event.now, f"rebound {why}"):
             self._out.append(c.RegisterAgain(binding=None, why=f"drains, to be bound {why}"))
 
     def _aim_at(
@@ -436,7 +438,7 @@ class NodeCore:
         )
 
     def _preempted(self, unit_id: ResourceUnitId) -> ContainerEnd:
-        message = f"{unit_id} is being cut anew, and takes no containers until then"
+        message = f"{unit_id} is being partitioned again, and takes no containers until then"
         if self.closed:
             message = f"{self.name} takes no containers: {self.closed}"
         return ContainerEnd(cause=EndCause.PREEMPTED, message=message)
@@ -464,7 +466,7 @@ class NodeCore:
         started = [entry.container_id for entry in unit.start_all(now)]
         for container_id in started:
             container = self.containers[container_id]
-            container.life.move(ContainerState.RUNNING, now, "room at its unit")
+            container.life.move(ContainerState.RUNNING, now, "its unit has capacity")
             container.started_at_s = now
             self._out.append(c.StartProcess(spec=container.spec))
             self._report(container)

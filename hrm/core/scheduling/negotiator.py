@@ -237,7 +237,7 @@ class Negotiator:
         if entry.container_id in queue:
             return _abort(claim, "the container is there already")
         if must_run:
-            return _abort(claim, "somebody else has taken the room, and a gang must run at once")
+            return _abort(claim, "another claim took the capacity, and a gang must run at once")
         refusal = self.may_wait(queue, entry, now)
         if refusal:
             return _abort(claim, refusal)

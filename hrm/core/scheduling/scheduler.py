@@ -421,7 +421,7 @@ def _ask(
         raise PolicyFault(f"{name} failed: {what} ({where.filename}:{where.lineno})") from error
     wanted = len(placement.entries)
     if len(answer) != wanted:
-        raise PolicyFault(f"{name} answered {len(answer)} rows for {wanted} containers")
+        raise PolicyFault(f"{name} returned {len(answer)} rows for {wanted} containers")
     if set(map(type, answer)) <= _ROWS:
         taken = np.array([each for each in answer if each is not None], np.int64)
         if view.may_propose(taken, placement.demand):
@@ -434,9 +434,9 @@ def _ask(
         try:
             row = operator.index(each)
         except TypeError:
-            raise PolicyFault(f"{name} answered {each!r}, which is no row") from None
+            raise PolicyFault(f"{name} returned {each!r}, which is no row") from None
         refusal = view.refusal(row, placement.demand)
         if refusal:
-            raise PolicyFault(f"{name} answered row {row}: {refusal}")
+            raise PolicyFault(f"{name} returned row {row}: {refusal}")
         rows.append(row)
     return rows

@@ -114,7 +114,7 @@ class SharedState(Columns):
     def exchange(self, queue: UnitQueue) -> None:
         """Put another queue of the same unit into its row; units that share a pool go together."""
         row = self.rows[queue.unit.unit_id]
-        assert self.queue(row).unit == queue.unit, f"{queue.unit.unit_id} is cut anew"
+        assert self.queue(row).unit == queue.unit, f"{queue.unit.unit_id} has been repartitioned"
         self.queues[row] = queue
         self._seen.pop(queue.unit.unit_id, None)
         self.refresh(row)

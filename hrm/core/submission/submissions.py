@@ -490,7 +490,7 @@ class SubmissionsCore:
         if entry.record.state in (S.KILLING, S.WAITING_TO_RESTART):
             return f"it was given up ({entry.record.message})"
         if entry.record.state is S.RUNNING and not entry.record.may_live:
-            return "its runner has said that it is gone"
+            return "its runner has reported it as gone"
         return f"driver {entry.record.attempt} has taken its place"
 
 

@@ -94,7 +94,7 @@ class _Life(MasterRuntime):
         self._world.log.say("master", why.message)
 
     def resumed(self) -> None:
-        self._world.log.say("master", "resumes: its disk has room again")
+        self._world.log.say("master", "resumes: its disk has space again")
 
     def tick(self) -> None:
         if not self.over:

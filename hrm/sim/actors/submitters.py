@@ -86,7 +86,7 @@ class Submitters:
     def refused(
         self, application_id: ApplicationId, units: Sequence[ResourceUnit]
     ) -> tuple[str, bool]:
-        """Whose driver it is, if it is one's, and whether these units could run it."""
+        """The submission with this driver, empty if none, and whether these units could run it."""
         submissions = self.world.master.submissions
         entry = None if submissions is None else submissions.core.entries.get(application_id)
         if entry is None:
@@ -175,7 +175,7 @@ class _Client:
             told = self.submission_id
             if told and told != answer.submission_id:
                 self._world.oracle.violated(
-                    f"{self.name} submitted once, and is told of {told} and {answer.submission_id}"
+                    f"{self.name} submitted once, and got {told} and {answer.submission_id}"
                 )
             self.submission_id = answer.submission_id
         elif not self.submission_id:

@@ -41,7 +41,7 @@ class Answers:
             if not isinstance(command, c.Reply | c.Refuse):
                 continue
             if self.waiting.pop(command.call_id, None) is None:
-                self._violated(f"call {command.call_id} is answered, and nobody waits for it")
+                self._violated(f"call {command.call_id} is answered, and no caller waits for it")
         asked = self.waiting.get(call_id)
         if asked is not None and not isinstance(
             asked, e.RebindRequested | e.LeaseRequested | e.ClaimsProposed

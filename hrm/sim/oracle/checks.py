@@ -128,7 +128,7 @@ class Oracle:
             self._stops[container_id] += 1
             if self._stops[container_id] == _STOPS_A_SECOND_MAX:
                 self.violated(
-                    f"{command.node} is told to stop {container_id} {_STOPS_A_SECOND_MAX} times "
+                    f"{command.node} is ordered to stop {container_id} {_STOPS_A_SECOND_MAX} times "
                     f"within a second"
                 )
 
@@ -137,7 +137,7 @@ class Oracle:
         match command:
             case c.Reply(answer=c.ApplicationAdmitted(application_id=application_id)):
                 if application_id not in durable:
-                    self.violated(f"{application_id} was told of before it was durable")
+                    self.violated(f"{application_id} was reported before it was durable")
                 self.told[application_id] = True
             case c.NotifyApplication(notice=c.EndApplication()):
                 self.told.pop(command.application_id, None)
@@ -291,7 +291,7 @@ class Oracle:
             units = tuple(queue.unit for queue in node_core.units.values())
             known = core.master_state.nodes.get(node_core.name)
             if known is None or known.units != units:
-                left.append(f"{node_core.name} is cut otherwise than the master knows")
+                left.append(f"{node_core.name} is partitioned otherwise than the master knows")
             left += [f"{node_core.name} remembers {x}" for x in node_core.containers]
         return left
 

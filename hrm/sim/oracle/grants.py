@@ -141,7 +141,7 @@ class Grants:
         units = [unit for node in core.master_state.nodes.values() for unit in node.units]
         unit = next((unit for unit in units if unit.unit_id == spec.unit_id), None)
         if unit is None or unit.draining:
-            what = "does not exist" if unit is None else "is to be cut anew"
+            what = "does not exist" if unit is None else "is to be repartitioned"
             self._violated(f"{spec.container_id} is granted {spec.unit_id}, which {what}")
         elif unit.gpu_only and not spec.resources.gpu_memory_mib:
             self._violated(f"{spec.container_id} takes cores that {spec.unit_id} keeps for its GPU")

@@ -52,7 +52,7 @@ class SubmissionChecks:
         self._wait_since_s.clear()
         for submission_id in sorted(self._told):
             if submission_id not in core.entries:
-                self._violated(f"{submission_id} was told of, and the next master forgot it")
+                self._violated(f"{submission_id} was reported, and the next master forgot it")
         self._latest = {x: entry.record for x, entry in core.entries.items()}
         for submission_id, written in self._durable.items():
             record = self._latest.get(submission_id)
@@ -139,13 +139,13 @@ class SubmissionChecks:
                 if isinstance(asked, m.LeaseAsked):
                     return
                 if record is None:
-                    self._violated(f"{command.submission_id} was told of before it was durable")
+                    self._violated(f"{command.submission_id} was reported before it was durable")
                 self._told.add(command.submission_id)
                 if isinstance(asked, m.KillAsked) and (
                     record is not None and record.state not in (S.KILLING, S.KILLED)
                 ):
                     self._violated(
-                        f"{command.submission_id} is said to be killed, and on the disk it is "
+                        f"{command.submission_id} is reported as killed, and on the disk it is "
                         f"{record.state.value}"
                     )
             case m.RequestDriver():
@@ -232,7 +232,7 @@ class SubmissionChecks:
         if kill_answered and state is not S.KILLED:
             self._violated(f"{name} was killed, and is {state.value}")
         if state is S.KILLED and not kill_asked:
-            self._violated(f"{name} is killed, and nobody asked for it: {record.message}")
+            self._violated(f"{name} is killed without a request: {record.message}")
         if state is S.FINISHED and (code != 0 or record.exit_code != 0):
             self._violated(f"{name} has finished, its driver ended with {code}")
         if state is not S.FAILED:
