@@ -1,8 +1,8 @@
-"""The brain of HRM: sans-IO, deterministic, without a clock.
+"""The decisions of HRM: sans-IO, deterministic, without a clock.
 
 ``MasterCore.handle(event) -> list[Command]`` and ``NodeCore.handle(event) -> list[Command]`` hold
 every decision. Events are facts in the past tense and carry ``now`` (seconds since the epoch);
-commands are wishes in the imperative. The live daemons and the simulator interpret the commands.
+commands are in the imperative. The live daemons and the simulator interpret the commands.
 
 The path of one request, in the order of the modules: ``messages.events`` (application asks) ->
 ``scheduling.scheduler`` (reads a snapshot of ``scheduling.shared_state``, a policy chooses by

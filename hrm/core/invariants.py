@@ -1,7 +1,7 @@
 """What must hold after every event, recounted from scratch.
 
 Tests and the simulator call these after each event; the live daemons do not (they cost a pass over
-everything). Each function answers the violations in words; an empty list is health.
+everything). Each function returns a text for each violation; an empty list means none.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 
 def unit_violations(queue: UnitQueue) -> list[str]:
-    """No over-commitment, ``free`` equal to a recount, nobody in two places."""
+    """No over-commitment, ``free`` equal to a recount, no container in two places."""
     name = queue.unit.unit_id
     found: list[str] = []
     free = stream_headroom = capacity_vector(queue.unit)
@@ -51,10 +51,10 @@ def unit_violations(queue: UnitQueue) -> list[str]:
     if min(free) < 0:
         found.append(f"{name} is over its capacity: {free}")
     if free != queue.free:
-        found.append(f"{name} says {queue.free} is free, a recount says {free}")
+        found.append(f"{name} has {queue.free} as free, a recount gives {free}")
     if stream_headroom != queue.stream_headroom:
         found.append(
-            f"{name} leaves {queue.stream_headroom} to streams, a recount says {stream_headroom}"
+            f"{name} leaves {queue.stream_headroom} to streams, a recount gives {stream_headroom}"
         )
     places = Counter([*queue.running, *queue.stream_waiting, *queue.batch_waiting])
     found += [f"{x} is in {n} places of {name}" for x, n in places.items() if n > 1]
@@ -65,10 +65,10 @@ def unit_violations(queue: UnitQueue) -> list[str]:
 
 
 def node_violations(core: NodeCore) -> list[str]:
-    """Units healthy; containers and queues agree; nobody waits who could run, or while closed."""
+    """Units valid; containers and queues agree; no startable waiter, none while it is closed."""
     found = binding_violations(core)
     if core.closed and any(queue.waiting_count for queue in core.units.values()):
-        found.append(f"{core.name} is closed ({core.closed}), and somebody waits there")
+        found.append(f"{core.name} is closed ({core.closed}), and containers wait there")
     holding = {ContainerState.RUNNING, ContainerState.STOPPING}
     for unit_id, queue in core.units.items():
         found += unit_violations(queue)
@@ -84,10 +84,10 @@ def node_violations(core: NodeCore) -> list[str]:
 
 
 def binding_violations(core: NodeCore) -> list[str]:
-    """However a node is cut, its units add up to its hardware; none drains without a reason.
+    """However a node is partitioned, its units add up to its hardware; none drains without reason.
 
     Cores, memory and device memory are conserved, no core is bound twice, units that share are in
-    one pool, and nobody waits at a unit that is to be cut anew.
+    one pool, and no container waits at a unit that is to be partitioned again.
     """
     found: list[str] = []
     for unit_id, queue in core.units.items():
@@ -121,7 +121,7 @@ def binding_violations(core: NodeCore) -> list[str]:
 
 
 def master_violations(core: MasterCore) -> list[str]:
-    """The books agree with each other and with the table."""
+    """The parts of the master's state agree with each other and with the table."""
     return _table(core.master_state) + _books(core.master_state) + _jobs(core) + _drains(core)
 
 
@@ -135,7 +135,7 @@ def _drains(core: MasterCore) -> list[str]:
 
 
 def table_violations(state: SharedState) -> list[str]:
-    """Every row says what its unit's queues say."""
+    """Every row equals the state of its unit's queues."""
     found: list[str] = []
     for unit_id, row in state.rows.items():
         queue = state.queue(row)
@@ -161,7 +161,7 @@ def _table(master_state: MasterState) -> list[str]:
             found.append(f"{unit_id} belongs to no live node")
         for container_id in (*queue.running, *queue.stream_waiting, *queue.batch_waiting):
             if node is not None and container_id not in node.containers:
-                found.append(f"{container_id} holds room at {unit_id} but is not on its node")
+                found.append(f"{container_id} holds capacity at {unit_id} but is not on its node")
     return found
 
 
@@ -174,10 +174,10 @@ def _books(master_state: MasterState) -> list[str]:
             if node.state is NodeState.LOST:
                 found.append(f"{container_id} is granted on a lost node, {node.name}")
             if container.node != node.name:
-                found.append(f"{container_id} is on {node.name} but thinks {container.node}")
+                found.append(f"{container_id} is on {node.name} but records {container.node}")
             queue = master_state.state.find(container.unit_id)
             if queue is not None and container_id not in queue:
-                found.append(f"{container_id} holds no room at {container.unit_id}")
+                found.append(f"{container_id} holds no capacity at {container.unit_id}")
     found += [f"{x} is on {n} nodes" for x, n in seen.items() if n > 1]
     for app in master_state.applications.values():
         for container in app.containers.values():
@@ -188,14 +188,16 @@ def _books(master_state: MasterState) -> list[str]:
             if placed != (state is not ContainerState.PENDING):
                 found.append(f"{container.container_id} is {state.value} at {container.node}")
             if placed and seen[container.container_id] != 1:
-                found.append(f"{container.container_id} is not in its node's book")
+                found.append(f"{container.container_id} is not among its node's containers")
         if app.life.state.ended and app.in_state(ContainerState.RUNNING, ContainerState.PENDING):
             found.append(f"{app.application_id} has ended but its containers go on")
     holdings = master_state.holdings
     live = sum(launch_bytes(app.launch) for app in master_state.live.values())
     ended = [app for app in master_state.applications.values() if app.life.state.ended]
     if holdings.live_bytes != live:
-        found.append(f"launches are said to hold {holdings.live_bytes} bytes, they hold {live}")
+        found.append(
+            f"launches are counted as holding {holdings.live_bytes} bytes, they hold {live}"
+        )
     if holdings.ended_bytes != sum(map(kept_bytes, ended)):
         found.append(f"ended applications do not hold {holdings.ended_bytes} bytes")
     found += [f"{x.application_id} has ended with a launch" for x in ended if x.launch != NO_LAUNCH]

@@ -51,5 +51,5 @@ class Clock:
         return True
 
     def clear(self) -> None:
-        """Nothing of what was planned happens."""
+        """Cancel everything planned."""
         self._queue.clear()

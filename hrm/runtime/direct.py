@@ -1,6 +1,6 @@
 """Nodes joined to a master by a network without faults: every message takes the same time.
 
-Processes start at once and run until they are stopped, or as long as ``runs_s`` says.
+Processes start at once and run until they are stopped, or as long as ``runs_s`` returns.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DirectMaster(MasterRuntime):
 
 
 class DirectNode(NodeRuntime):
-    """``drain_s``: how long at most a container that makes way takes to finish what it does.
+    """``drain_s``: how long at most a preempted container takes to finish what it does.
 
     ``processes``: what runs.
     """
@@ -95,7 +95,7 @@ class DirectNode(NodeRuntime):
             self.submit(replace(report, now=self.clock.now))
 
     def submit(self, event: e.MasterEvent) -> None:
-        """What this node says is there."""
+        """A report of this node has arrived."""
         self.master.submit(event)
 
     # --- processes ------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ class Disk:
         self.full_until_s = 0.0
 
     def copy(self) -> Disk:
-        """What a back-up has of it."""
+        """A backup of it."""
         copy = Disk(self.write_s)
         copy.epoch = self.epoch
         copy.applications, copy.nodes = dict(self.applications), dict(self.nodes)

@@ -3,8 +3,8 @@
 As the live interpreter does, it feeds the core one event at a time, wakes schedulers by the same
 rule (``WakeTimers``) and holds what waits for the disk behind the same gate (``WriteGate``). While
 the disk is full its writes wait, and callers of what would have to be written are refused. What
-leaves goes to the end of a stream or to whom a call was from; what lies behind an end, a network
-with faults or one without, is not this module's.
+leaves goes to the end of a stream or to its caller; what lies behind an end, a network with faults
+or one without, is not this module's concern.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class MasterRuntime:
         if self.over:
             return
         if self.full is not None and type(event) is e.NodeReported and needs_room(self.core, event):
-            return  # the next heartbeat says it again
+            return  # the next heartbeat repeats it
         self.carry_out(event, self.decide(event))
 
     def call(self, make: Callable[[int], e.MasterEvent], answered: Answered) -> None:
@@ -189,7 +189,7 @@ class MasterRuntime:
     # --- what leaves ----------------------------------------------------------------------------
 
     def _send_all(self, commands: Sequence[c.MasterCommand]) -> None:
-        """In order. Who is answered may say something at once; what comes of that leaves last."""
+        """In order. A reply may cause a new event at once; what follows from that leaves last."""
         sending = bool(self._leaving)
         self._leaving.extend(commands)
         while self._leaving and not sending:

@@ -1,6 +1,6 @@
 """One life of an agent in virtual time, around ``NodeCore``: orders in, processes and reports out.
 
-How processes live, and what carries the reports, is said by what derives from ``NodeRuntime``:
+How processes live, and what carries the reports, is defined by subclasses of ``NodeRuntime``:
 the machines of the fault simulator, or the direct nodes of ``hrm.runtime.direct``.
 """
 
@@ -123,7 +123,7 @@ _ORDERS: dict[type[c.NodeMessage], Callable[..., e.NodeEvent]] = {
     c.RebindUnits: e.RebindReceived,
     c.SetContainerClass: e.ContainerClassSet,
 }
-"""Not here: shuffle files, of which the live agent alone has any."""
+"""Not here: shuffle files, which only the live agent has."""
 
 
 def order(message: c.NodeMessage, now: float, epoch: int) -> e.NodeEvent:

@@ -1,11 +1,11 @@
 """``hrm scheduler``: subscribes to a master, chooses on its copy of the state, proposes.
 
 Several may run, on any machine that reaches the master, each under its own name. They take work off
-the master's process: a policy that thinks long, a learned one say, holds up nobody but its own
-jobs. The master works without any, and gives a lost one's jobs to another.
+the master's process: a slow policy, such as a learned one, delays only its own jobs. The master
+works without any, and gives a lost one's jobs to another.
 
-What a session does is ``hrm.core.scheduling.session``; here one task reads its stream, and another
-makes the calls that it asks for, one at a time. The session ends with its stream: everything is
+What a session does is in ``hrm.core.scheduling.session``; here one task reads its stream, and
+another makes the calls that it asks for, one at a time. The session ends with its stream: all is
 forgotten then, and the next one begins with a snapshot.
 """
 
@@ -55,10 +55,10 @@ log = structlog.get_logger("scheduler")
 
 
 async def run(settings: SchedulerSettings) -> int:
-    """Schedule until SIGTERM or SIGINT; answers the exit status.
+    """Schedule until SIGTERM or SIGINT; returns the exit status.
 
     Raises:
-        InvalidConfig: the policy, the token file or the authority's is not there.
+        InvalidConfig: the policy, the token file or the certificate authority's file is missing.
         HrmError: the master refuses this scheduler for good: its name or its token,
             or cannot be trusted.
     """
@@ -83,7 +83,7 @@ async def run(settings: SchedulerSettings) -> int:
 
 
 def _open_channel(settings: SchedulerSettings) -> grpc.aio.Channel:
-    """Its files are read anew for every try: a new master may have a new token."""
+    """Its files are read again for every try: a new master may have a new token."""
     token = rpc.read_token(settings.token_file)
     ca = tls.ca_file(settings.token_file, settings.tls_ca)
     allow = settings.allow_clear_text
@@ -104,7 +104,7 @@ async def _keep_up(settings: SchedulerSettings) -> None:
                 await session.serve()
         except grpc.aio.AioRpcError as broken:
             error = rpc.error_from(broken, settings.master)
-            # In clear text anything may answer in the place of a master that is down.
+            # In clear text anything may reply in the place of a master that is down.
             certain = (PermissionDenied, InvalidRequest) if proven else ()
             if isinstance(error, (AlreadyExists, *certain)) and not been_up:
                 raise error from broken
@@ -137,6 +137,13 @@ class Session:
         settings: SchedulerSettings,
         followed: Followed = Followed(0),  # noqa: B008 - it is frozen
     ) -> Session:
+        """Subscribe, and wait for the master's first message.
+
+        Raises:
+            Unavailable: no message within ``SUBSCRIBE_TIMEOUT_S``, or the stream ended at once.
+            InvalidConfig: the placement policy cannot be loaded.
+            grpc.aio.AioRpcError: the master refuses the call, or the connection breaks.
+        """
         stub = scheduler_pb2_grpc.SharedStateServiceStub(channel)
         stream = stub.Subscribe(state_wire.subscription(settings.name, followed))
         try:
@@ -147,7 +154,7 @@ class Session:
         if not isinstance(first, pb.SchedulerMessage) or not first.HasField("subscribed"):
             raise Unavailable(f"the master at {settings.master} ended the subscription")
         hello = state_wire.to_subscribed(first.subscribed)
-        # These processes have no numbers; their names tell them apart.
+        # These processes have no numbers; their names distinguish them.
         index = zlib.crc32(settings.name.encode()) % INDICES
         policy = policies.load(settings.placement_policy, index)
         log.info(
@@ -198,8 +205,8 @@ class Session:
                     await self._changed.wait()
 
     async def _make(self, call: SchedulerCall) -> SchedulerAnswer | None:
-        """The master's answer; None: it refuses, or gives none in time. Where the session is over,
-        its stream says so."""
+        """The master's reply; None: it refuses, or gives none in time. Where the session is over,
+        its stream reports it."""
         stub, limit_s = self._stub, CALL_TIMEOUT_S
         try:
             match call:

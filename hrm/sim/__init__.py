@@ -9,8 +9,8 @@ which traits the cluster has. Then the real ``MasterCore``, ``NodeCore``, ``AppM
                                     network -- master
     remote scheduler            --/  (network)  (master)  \\--  agent, processes (machine)
 
-``world`` joins the parts and lets faults happen, ``oracle.checks`` looks at everything after every
-event (the rest of ``oracle`` beside it), ``run`` judges a whole run, ``faults.shrink`` makes a
+``world`` joins the parts and lets faults happen, ``oracle.checks`` checks everything after every
+event (with the rest of ``oracle``), ``run`` evaluates a whole run, ``faults.shrink`` makes a
 failing plan small. Only the interpreters are written again, for virtual time: ``actors.master`` for
 the master's daemon, ``actors.machine`` for the agent, ``actors.driver`` for the AppMaster's
 process, ``actors.remote_schedulers`` for a scheduler's.

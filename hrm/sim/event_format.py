@@ -1,6 +1,6 @@
-"""Events and commands in words: the lines of the event log.
+"""Events and commands as text: the lines of the event log.
 
-The log's hash is over these words, so they name whatever decides how a run goes on.
+The log's hash is over this text, so it contains whatever decides how a run goes on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["of_change", "of_command", "of_commands", "of_event"]
 
 
 def of_event(event: Any) -> str:
-    """One fact, without its time."""
+    """One event, without its time."""
     name = type(event).__name__
     match event:
         case e.NodeReported():
@@ -54,7 +54,7 @@ def of_event(event: Any) -> str:
 
 
 def of_commands(commands: Iterable[Any]) -> str:
-    """What follows from a fact; empty where nothing does."""
+    """What follows from an event; empty where nothing does."""
     words = "; ".join(map(of_command, commands))
     return f" -> {words}" if words else ""
 
@@ -93,7 +93,7 @@ def of_command(command: Any) -> str:
 
 
 def of_change(message: StateChanged) -> str:
-    """What a message to a remote scheduler tells."""
+    """What a message to a remote scheduler contains."""
     jobs = " ".join(f"{x.application_id}:{len(x.pending)}" for x in message.jobs)
     units = ",".join(x.unit.unit_id for x in message.units)
     room = " room" if message.room else ""

@@ -1,4 +1,4 @@
-"""Runs: one seed, or many; what they found, in numbers and in words."""
+"""Runs: one seed, or many; their results, as figures and as text."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["Result", "Summary", "run_plan", "run_seed"]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One run. ``violations`` in words, the first first; ``tail``: the latest events in words.
+    """One run. ``violations`` as text, in order; ``tail``: the latest events as text.
 
     ``outcomes``: how each driver ended. ``submissions``: in which state each submission is.
-    ``faults``: how often each kind happened. ``checks``: how often everything was looked at.
+    ``faults``: how often each kind happened. ``checks``: how often everything was checked.
     """
 
     plan: Plan
@@ -72,7 +72,7 @@ class Summary:
 
 
 def run_plan(plan: Plan, tail_length: int = 80) -> Result:
-    """Live through a plan."""
+    """Run a plan to its end."""
     world = World(plan, tail_length)
     begin_s = world.clock.now
     world.run()

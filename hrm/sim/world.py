@@ -1,8 +1,8 @@
-"""The whole of one run: master, machines and drivers on one network and one clock, and their ills.
+"""One whole run: master, machines and drivers on one network and one clock, and their faults.
 
-Until the horizon, faults happen as the plan says. Then all of them stop: what was cut is joined,
-what is down comes back, what is drained is taken back into service. From there on, applications
-have a bounded time to end, and the cluster to become as empty as it was.
+Until the horizon, faults happen as the plan states. Then all of them stop: partitions heal, what is
+down comes back, what is drained is taken back into service. From there on, applications have a
+bounded time to end, and the cluster to become as empty as it was.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _KILLERS = ("executor-crash", "launch-failure", "bad-node")
 
 
 class World:
-    """One run's world; ``run`` lives it to its end or to the first violation."""
+    """One run's world; ``run`` runs it to its end or to the first violation."""
 
     def __init__(self, plan: Plan, tail_length: int = 80) -> None:
         self.plan = plan
@@ -121,7 +121,7 @@ class World:
         return ProcessClock(self.clock, self.sleepers, process)
 
     def noticed(self, core: MasterCore, command: c.NotifyApplication) -> None:
-        """Nobody is refused whom a node that the master knows could serve."""
+        """Nothing is refused that a node known to the master could serve."""
         if not isinstance(command.notice, c.RequestRefused):
             return
         units = [unit for node in core.master_state.nodes.values() for unit in node.units]
@@ -151,11 +151,13 @@ class World:
             return ["the master is down"]
         cores = [machine.core for machine in self.machines if machine.core is not None]
         left = self.oracle.nothing_left(self.master.core, cores, self.gone)
-        left += [f"{machine.name} is not as it was cut" for machine in self._bound_otherwise()]
+        left += [
+            f"{machine.name} is not partitioned as at first" for machine in self._bound_otherwise()
+        ]
         return left + [why for outside in self.remote_schedulers if (why := outside.behind())]
 
     def _judge(self) -> None:
-        """Everybody has ended; who failed must have had a reason."""
+        """All have ended; each that failed must have had a reason."""
         self.submitters.judge()
         injected = self.network.injected
         for driver in self.drivers:
@@ -177,7 +179,7 @@ class World:
                 self.oracle.violated(f"{driver.name} fits, and failed without need: {why}")
 
     def _could_be_forgotten(self, driver: Driver) -> bool:
-        """Was its AppMaster away for as long as a master asks for what its store may lack?"""
+        """Was its AppMaster away for as long as a master waits for what its store may lack?"""
         injected = self.network.injected
         slept = bool(self.sleepers.slept[driver.name])
         away = any(injected[x] for x in ("partition", "appmaster-crash", "loss", "delay"))
@@ -222,7 +224,7 @@ class World:
         self._restart_if_refused()
 
     def _restart_if_refused(self) -> None:
-        """A master that refuses nodes is restarted by people, as it says that it should be."""
+        """An operator restarts a master that refuses nodes, as its message advises."""
         core = self.master.core
         if core is not None and core.master_state.ahead and not self.sleepers.is_asleep(MASTER):
             self.master.crash()
@@ -230,7 +232,7 @@ class World:
         self.clock.after(_OPERATOR_S, self._restart_if_refused)
 
     def _undo_rebindings(self) -> None:
-        """Nodes are cut anew as they were at first, so that all who fitted then fit again."""
+        """Nodes are partitioned as at first, so that all that fitted then fits again."""
         for machine in self._bound_otherwise():
             binding = machine.plan.binding
             if machine.core is not None and machine.core.target != binding:
@@ -250,7 +252,7 @@ class World:
         ]
 
     def _undo_drains(self) -> None:
-        """Drains are asked for by people, who ask until it is done."""
+        """Drains are requested by operators, who repeat the request until it is done."""
         core = self.master.core
         if core is not None:
             drained = [
@@ -345,7 +347,7 @@ class World:
         return True
 
     def _bad_node(self, fault: TimedFault) -> bool:
-        """For a while a machine kills whatever is started there: its disk is full."""
+        """For a while whatever a machine starts fails: its disk is full."""
         machine = self._machine(fault)
         machine.bad_until_s = self.clock.now + 1.0 + 8.0 * fault.size
         self.log.say(machine.name, f"kills what it starts for {1.0 + 8.0 * fault.size:.1f} s")
@@ -358,7 +360,7 @@ class World:
         return machine.core is not None
 
     def _sleep(self, fault: TimedFault) -> bool:
-        """Some process is stopped, and goes on later; most often the master, who judges most."""
+        """Some process is stopped, and goes on later; most often the master, which decides most."""
         runners = self.submitters.runners()
         names = [MASTER] * 3 + [x.name for x in self.machines if x.core is not None]
         names += [x.name for x in self.remote_schedulers if x.up]
@@ -406,7 +408,7 @@ class World:
 
     def _change_store(self, copy: Disk | None, fault: TimedFault) -> bool:
         if self.plan.submissions or self.master.core is None:
-            return False  # what a store forgets of drivers nobody can tell it again
+            return False  # what a store forgets of drivers is reported by no other component
         self.master.crash()
         self.master.disk = copy.copy() if copy is not None else Disk(self.master.disk.write_s)
         self.oracle.store_changed(self.master.disk.applications)
@@ -468,7 +470,7 @@ class World:
         return True
 
     def _rebind(self, fault: TimedFault) -> bool:
-        """Somebody wants a node cut anew, possibly as it cannot be, or twice in a row."""
+        """An operator has a node partitioned again, possibly in vain, or twice in a row."""
         cuttable = [machine for machine in self.machines if machine.plan.hardware is not None]
         if not cuttable or self.master.core is None:
             return False
@@ -508,4 +510,4 @@ def _could_run(application: ApplicationPlan, units: list[ResourceUnit]) -> bool:
 
 
 def _heard(_answer: c.Reply | c.Refuse) -> None:
-    """Whoever asked has their answer."""
+    """The caller has its reply."""

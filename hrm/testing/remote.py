@@ -22,7 +22,7 @@ _SESSIONS = itertools.count(1)
 
 
 class VirtualScheduler:
-    """``hangs``: it takes messages in and says nothing more. ``dropped``: the master ended it."""
+    """``hangs``: it takes messages in and sends nothing more. ``dropped``: the master ended it."""
 
     def __init__(
         self, cluster: VirtualCluster, name: str, policy: PlacementPolicy | None = None

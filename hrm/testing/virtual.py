@@ -1,7 +1,7 @@
 """A whole cluster in virtual time: the production master and nodes, without network or processes.
 
-Messages arrive after a fixed delay, in order; processes start at once and run until told otherwise
-or until their time is over. Invariants are checked after every event, so a test of anything is a
+Messages arrive after a fixed delay, in order; processes start at once and run until they are
+stopped or their time is over. Invariants are checked after every event, so a test of anything is a
 test of those as well. Deterministic: the same calls give the same history.
 """
 
@@ -125,11 +125,11 @@ class _SchedulerEnd:
 class VirtualCluster:
     """``now`` starts at 1000 s. ``run_s``: how long containers run by themselves; None: for ever.
 
-    ``preemption_grace_s``: see ``NodeCore``; ``drain_s``: how long a container that makes way takes
-    to finish what it does.
+    ``preemption_grace_s``: see ``NodeCore``; ``drain_s``: how long a preempted container takes to
+    finish what it does.
 
     Attributes:
-        notices: everything each application was told.
+        notices: everything sent to each application.
         durable: what the store would hold.
     """
 
@@ -175,7 +175,7 @@ class VirtualCluster:
         return self.add_core(NodeCore(name, units, preemption_grace_s=self.preemption_grace_s))
 
     def add_hardware(self, name: str, hardware: Hardware, binding: Binding) -> VirtualNode:
-        """A node that is cut by ``binding``, and may be cut anew."""
+        """A node that is partitioned by ``binding``, and may be partitioned again."""
         units = cut(NodeName(name), hardware, binding)
         core = NodeCore(
             NodeName(name),
@@ -193,7 +193,7 @@ class VirtualCluster:
         return node
 
     def register(self, node: VirtualNode) -> int:
-        """Open a node's stream anew; answers the call id."""
+        """Reopen a node's stream; returns the call id."""
         call_id = next(self._calls)
         node.register(call_id)
         return call_id
@@ -286,7 +286,7 @@ class VirtualCluster:
         raise AssertionError(f"{container_id} runs nowhere")
 
     def rebind(self, node: str, **wish: Any) -> int:
-        """Ask for another binding (``mode``, ``bound_cores``, ``reserve_cores``); the call id."""
+        """Request another binding (``mode``, ``bound_cores``, ``reserve_cores``); the call id."""
         call_id = next(self._calls)
         self.tell_master(
             e.RebindRequested(now=self.now, call_id=call_id, node=NodeName(node), **wish)
@@ -391,5 +391,5 @@ class VirtualCluster:
         self.clock.at(at_s, action)
 
     def next_call(self) -> int:
-        """The number of a call whose answer is looked for in ``answers``, or in ``callbacks``."""
+        """The number of a call; its reply is expected in ``answers``, or in ``callbacks``."""
         return next(self._calls)

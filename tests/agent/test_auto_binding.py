@@ -45,13 +45,13 @@ async def test_an_agent_binds_cores_to_a_busy_gpu_and_takes_them_back(
     master.order_stop("app-1-x1", grace_s=0.0)
     await master.until(lambda: len(master.registrations) == 3)
     assert units(master.registrations[-1]) == ["node-1/cpu:2", "node-1/gpu0:2"]
-    assert "bound anew (partial, 2 cores a GPU, at least 1 kept): containers at" in agent.log
+    assert "rebound (partial, 2 cores a GPU, at least 1 kept): containers at" in agent.log
 
     for name in ("app-1-x2", "app-1-x3", "app-1-x4"):
         master.assign(name, HOLD)
     await master.until(lambda: len(master.registrations) == 4)
     assert master.statuses["app-1-x2"].state == master.statuses["app-1-x3"].state == RUNNING
-    assert "is being cut anew" in master.statuses["app-1-x4"].end.message
+    assert "is being partitioned again" in master.statuses["app-1-x4"].end.message
     for name in ("app-1-x2", "app-1-x3"):
         master.order_stop(name, grace_s=0.0)
     await master.until(lambda: len(master.registrations) == 5)

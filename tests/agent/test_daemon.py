@@ -177,7 +177,7 @@ async def test_batch_makes_way_for_a_stream_without_a_word_of_the_master(
     master.assign("app-2-x1", FOREVER, workload_class=stream)
     batch = await master.until_state("app-1-x1", ENDED)
     assert (batch.end.cause, batch.end.exit_code) == (common_pb2.END_CAUSE_PREEMPTED, 0)
-    assert batch.end.message == "it makes way for the stream container app-2-x1"
+    assert batch.end.message == "it is preempted for the stream container app-2-x1"
     await master.until_state("app-2-x1", RUNNING)
 
 

@@ -333,7 +333,7 @@ def test_a_node_drains_is_cut_and_serves_on() -> None:
         cluster.end_process(app, executor)
     cluster.advance(5.0)
     assert cluster.bound_cores == 3
-    assert cluster.whys[1].startswith("bound anew (partial, 3 cores a GPU, at least 2 kept): ")
+    assert cluster.whys[1].startswith("rebound (partial, 3 cores a GPU, at least 2 kept): ")
     assert cluster.states(late) == {"running": 1}
 
 

@@ -34,7 +34,7 @@ def test_two_gangs_of_which_one_fits_run_one_after_the_other() -> None:
     cluster.settle()
     assert cluster.states(first) == {"running": 6}
     assert cluster.states(second) == {"pending": 6}
-    assert "there is room for 2 of the 6 now" in why(cluster, second)
+    assert "there is capacity for 2 of the 6 now" in why(cluster, second)
     assert "spark.hrm.gang.min" in why(cluster, second)
     cluster.finish(first)
     cluster.advance(5)

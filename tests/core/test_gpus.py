@@ -400,7 +400,7 @@ def test_why_a_gang_waits_counts_shared_cores_once() -> None:
         app = cluster.submit(4 if room == 2 else 2, resources, gang_min=4 if room == 2 else 2)
         cluster.settle()
         reason = explain(cluster.master.master_state, cluster.app(app), cluster.now)[0]
-        assert f"there is room for {room} of the" in reason
+        assert f"there is capacity for {room} of the" in reason
 
 
 def test_cores_that_units_share_count_once_in_a_view() -> None:

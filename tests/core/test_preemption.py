@@ -152,7 +152,7 @@ def test_a_stream_runs_at_once_and_the_batch_application_hears_why() -> None:
     assert cluster.states(batch) == {"running": 2}
     ends = [x.end for x in cluster.app(batch).ended]
     assert [end.cause for end in ends if end] == [EndCause.PREEMPTED] * 2
-    assert all("makes way for the stream" in end.message for end in ends if end)
+    assert all("preempted for the stream" in end.message for end in ends if end)
 
 
 def test_the_time_to_make_way_is_limited() -> None:

@@ -60,7 +60,7 @@ def test_who_has_waited_long_goes_where_there_is_room() -> None:
     busy.cluster.advance(12)
     end = busy.cluster.container(app, 1).end
     assert end is not None and end.cause is EndCause.PREEMPTED
-    assert "has room now" in end.message
+    assert "has capacity now" in end.message
     busy.cluster.request(app, [2])
     busy.cluster.settle()
     again = busy.cluster.container(app, 2)

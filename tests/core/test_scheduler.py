@@ -56,8 +56,8 @@ def _raise(view: ClusterView, placement: Placement) -> Any:
 
 
 NONSENSE: dict[str, tuple[Answer, str]] = {
-    "too few": (lambda view, placement: [0], "answered 1 rows for 2"),
-    "too many": (lambda view, placement: [0, 0, 0], "answered 3 rows for 2"),
+    "too few": (lambda view, placement: [0], "returned 1 rows for 2"),
+    "too many": (lambda view, placement: [0, 0, 0], "returned 3 rows for 2"),
     "beyond the table": (_all(10**9), "there is no row 1000000000"),
     "negative": (_all(-1), "there is no row -1"),
     "closed": (_all(1), "row 1 is closed"),

@@ -50,7 +50,7 @@ def test_a_stream_takes_the_room_of_batch_which_loses_no_data(
     assert app["containers_running"] == 2
     preempted = [c for c in app["containers"] if cause_of(c) == "END_CAUSE_PREEMPTED"]
     assert [c["end"].get("exit_code", 0) for c in preempted] == [0], "it ended by itself, in time"
-    assert "makes way for the stream container" in preempted[0]["end"]["message"]
+    assert "preempted for the stream container" in preempted[0]["end"]["message"]
     latest = max(c["started_at_s"] for c in app["containers"] if c.get("started_at_s"))
     assert preempted[0]["started_at_s"] == latest, "who started last had done the least"
 

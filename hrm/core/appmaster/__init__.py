@@ -1,1 +1,1 @@
-"""What runs beside a driver: the AppMaster's state machine."""
+"""What runs next to a driver: the AppMaster's state machine."""

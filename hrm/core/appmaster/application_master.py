@@ -1,10 +1,10 @@
-"""The AppMaster's brain: from "Spark wants N executors" to containers, and back.
+"""The AppMaster's decisions: from "Spark wants N executors" to containers, and back.
 
 Spark states totals: "of resource profile 0, four executors". The master knows containers, each
 named by the executor in it. This machine keeps the two together. Every event ends in one
 reconciliation per profile::
 
-    counted = containers asked for or running, that nobody has asked to stop
+    counted = containers requested or running that have not been asked to stop
     counted < target   ask for the difference, under new executor ids, unless the profile backs off
     counted > target   cancel what does not run yet, the youngest first; running ones are Spark's
 
@@ -12,24 +12,24 @@ A running executor is never stopped for a smaller target: Spark lowers the targe
 names the executors that it can spare. A dead one still counts in Spark's total, so it is replaced
 by itself.
 
-An executor that ends badly by its own doing (not by a lost node, not because it was asked to go) is
-a failure. Ends hold back the profile's next request, 100 ms doubling to 10 s while replacements end
-as well; executors that end together, none of them a replacement, are one setback, not many. Too
-many failures within a window end the application with the last one's exit code: a broken class path
-must not spin for ever.
+An executor that ends badly by itself (not because its node was lost or because it was asked to
+stop) is a failure. Ends delay the profile's next request, by 100 ms doubling to 10 s while
+replacements end as well; executors that end together, none of them a replacement, count as one
+setback. Too many failures within a window end the application with the last one's exit code: a
+broken class path must not spin for ever.
 
 While the session with the master is down nothing is sent and nothing is forgotten. Opening it again
 compares the master's list with ours::
 
-    ours, not running, not listed   asked for again, under the same id
-    ours, listed as ended           it ended while nobody could tell us
-    ours, running, not listed       a master of the same epoch knows better: reported dead. A new
-                                    one may not have heard its nodes yet: it gets time to confirm
-    listed, given up by us          released: Spark has been told that it is dead
-    listed, not ours                adopted: the AppMaster before this one asked for it
+    ours, not running, not listed   requested again, under the same id
+    ours, listed as ended           it ended while no session was open
+    ours, running, not listed       a master of the same epoch is right: reported dead. A new one
+                                    may not have its nodes' reports yet: it gets time to confirm
+    listed, given up by us          released: it has been reported to Spark as dead
+    listed, not ours                adopted: the previous AppMaster requested it
 
-With each request it says whether it asks for the first time: what is surely new a master that has
-just started places at once, while what is asked for again may run on a node it has not heard yet.
+Each request states whether it is made for the first time: a master that has just started places
+new ones at once, while one made again may run on a node that has not registered yet.
 
 Where each event may lead stands in the tables of ``hrm.core.appmaster.lifecycle``.
 
@@ -86,7 +86,7 @@ _SEEN = {
 }
 _LATE_S = 1.0
 _TICK_S = 0.5
-"""How often it wants a tick while it waits for a master's word, to notice that it slept."""
+"""How often it needs a tick while it waits for a message of the master, to detect its own sleep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +101,10 @@ class AppMasterLimits:
         backoff_s: first pause before executors that ended are replaced
             (``spark.hrm.executor.retry.delay``).
         backoff_max_s: the longest such pause (``spark.hrm.executor.retry.delayMax``).
-        locality_wait_s: how long an executor may wait for room near its data
+        locality_wait_s: how long an executor may wait for capacity near its data
             (``spark.hrm.locality.wait``).
         settled_s: an executor that ran this long shows that its profile can run: the back-off
-            begins anew.
+            starts again from ``backoff_s``.
         confirm_s: time that a master has to find a running executor again, when it is of a new
             epoch or the executor was adopted.
     """
@@ -150,7 +150,7 @@ class _Profile:
 
 @dataclass(slots=True)
 class AppMasterCore:
-    """See the module's text.
+    """The state machine that the module's docstring describes.
 
     Attributes that hold after every event (``check`` asserts them):
         containers: all and only the containers not known to have ended, by executor id, in the
@@ -194,7 +194,7 @@ class AppMasterCore:
         return self.life.state.ended
 
     def adopt(self, executors: Mapping[str, int]) -> None:
-        """Executors (id to profile) that Spark holds, told to an AppMaster that takes over."""
+        """Executors (id to profile) that Spark holds, reported to an AppMaster that takes over."""
         for executor_id in sorted(executors, key=_number):
             self.containers[executor_id] = _Container(
                 executor_id, executors[executor_id], Phase.RUNNING
@@ -386,7 +386,7 @@ class AppMasterCore:
         if self.ended or was_asked or seen.blame.replaced_at_once:
             return
         if container.profile in self.profiles:
-            # Also after a clean exit that nobody asked for: what ends at once must not spin.
+            # Also after an unrequested clean exit: what ends at once must not spin.
             ran_s = now - container.started_at_s if was is Phase.RUNNING else 0.0
             settled = ran_s >= self.limits.settled_s
             profile = self.profiles[container.profile]
@@ -414,8 +414,8 @@ class AppMasterCore:
     def _back_off(
         self, profile: _Profile, now: float, *, afresh: bool = False, again: bool = True
     ) -> None:
-        """Ask for no more for a while. ``afresh``: the pauses begin anew; ``again``: what failed
-        was asked for after the latest setback, so that the pause doubles."""
+        """Request no more for a while. ``afresh``: the pauses start again from the first;
+        ``again``: what failed was requested after the latest setback, so that the pause doubles."""
         if afresh or again or not profile.setbacks:
             profile.setbacks = 1 if afresh else profile.setbacks + 1
             profile.setback_at_s = now
@@ -463,8 +463,8 @@ class AppMasterCore:
         )
 
     def _notice_sleep(self, now: float) -> None:
-        """This process slept, and what a master may have confirmed has not been read yet. Only
-        while it waits for that is a long time between two events a sleep."""
+        """This process slept, and a confirmation by the master may not have been read yet. A long
+        time between two events is a sleep only while it waits for such a confirmation."""
         unsure = [c for c in self.containers.values() if c.confirm_by_s is not None]
         slept_s = self._awake.passed(now) if unsure and self._awake is not None else 0.0
         self._awake = Wakefulness(_LATE_S, now)

@@ -1,13 +1,13 @@
-"""The two lives that an AppMaster leads through: its own, and that of each container.
+"""The two lifecycles that an AppMaster tracks: its own, and that of each container.
 
-Its own has two questions, so four states: is there a session with the master, and has the
-application ended? What ends while no session is open is FINISHING: its goodbye has yet to be said.
+Its own answers two questions, hence four states: is a session with the master open, and has the
+application ended? One that ends while no session is open is FINISHING until the master is notified.
 
 A container begins REQUESTED, or as another AppMaster or Spark left it: an adopted one may run or be
 stopping. It is kept until it is ENDED, for whatever cause.
 
-Each table names every event in every state. One that is ``Ignored`` changes no state, and the
-reason stands there.
+Each table names every event in every state. One that is ``Ignored`` changes no state; the table
+gives the reason.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Could any node of this cluster ever serve this request? If not, what is there instead?
+"""Could any node of this cluster ever serve this request? If not, what does the cluster have?
 
-A request that nothing will ever fulfil is refused at once, in words that name what the cluster has
-and which setting to change. One that merely finds no room now is admitted, and waits.
+A request that can never be served is refused at once, with a message that names what the cluster
+has and which setting to change. One that only lacks capacity now is admitted, and waits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NODES_NAMED = 5
 
 
 def malformed(request: ContainerRequest) -> str:
-    """What is no quantity in this request; empty if all are."""
+    """Which quantity of this request is invalid; empty if none is."""
     asks = request.resources
     least = {"vcores": (asks.vcores, 1), "memory_mib": (asks.memory_mib, 1)}
     least |= {"gpu_memory_mib": (asks.gpu_memory_mib, 0), "gpus": (request.gpus, 0)}
@@ -71,14 +71,14 @@ def refusal(master_state: MasterState, resources: Resources, *, driver: bool = F
 
 
 def size_settings(*, driver: bool) -> str:
-    """The settings that say how large a container is."""
+    """The settings that determine how large a container is."""
     kind = "driver" if driver else "executor"
     return f"spark.{kind}.cores or spark.{kind}.memory"
 
 
 def resolve(master_state: MasterState, request: ContainerRequest) -> ContainerRequest:
-    """A whole GPU in numbers: as much device memory as the cluster's largest GPU has, so that the
-    container is alone on whichever it gets. Unchanged where no GPU is known."""
+    """The request with a whole GPU as a quantity: the device memory of the cluster's largest GPU,
+    so that the container is alone on whichever it gets. Unchanged where no GPU is known."""
     if not request.gpus or request.resources.gpu_memory_mib:
         return request
     units = [(unit, node) for node in master_state.nodes.values() for unit in node.units]
@@ -87,10 +87,10 @@ def resolve(master_state: MasterState, request: ContainerRequest) -> ContainerRe
 
 
 def gpu_refusal(master_state: MasterState, request: ContainerRequest) -> str:
-    """Why a resolved request for GPUs cannot be served at all; empty if nothing speaks against it.
+    """Why a resolved request for GPUs cannot be served at all; empty if it can.
 
-    Device memory is what GPUs are counted in: a request whose GPU could not be turned into device
-    memory has none to wait for.
+    GPUs are counted in device memory: a request whose GPU could not be resolved to device memory
+    has none to wait for.
     """
     if request.gpus > 1:
         return (

@@ -1,8 +1,8 @@
-"""The master's side of the conversation with AppMasters.
+"""The master's side of the protocol with AppMasters.
 
-Registering and asking may be repeated without harm: a submission key names one try of one driver,
-and containers are named by the application. An application whose AppMaster is away keeps its
-containers until its grace period ends.
+Registering and requesting are idempotent: a submission key names one attempt of one driver, and
+the application names its containers. An application whose AppMaster is away keeps its containers
+until its grace period ends.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Applications:
         self.count = 0
 
     def recover(self, record: ApplicationRecord, now: float) -> None:
-        """Take over an application from the store; its AppMaster has the grace period to come."""
+        """Take over an application from the store; its AppMaster has the grace period to return."""
         if is_driver(record.application_id) and not record.owner:  # written by an older HRM
             record = replace(record, owner=ownership.MASTER)
         app = self.master_state.new_application(record, self.placement.choose_scheduler())
@@ -98,8 +98,8 @@ class Applications:
         )
 
     def attach_refusal(self, event: e.ApplicationAttached) -> HrmError | None:
-        """Why this session may not be opened. To be asked before anything of the session that it
-        would replace is touched: a refused one must leave no trace."""
+        """Why this session may not be opened. To be checked before the session that it would
+        replace is touched: a refused one must leave no trace."""
         app = self.master_state.applications.get(event.application_id)
         unknown = app is None and event.now < self.master_state.forgot_until_s
         if app is not None and not ownership.is_owner(app.record.owner, event.owner):
@@ -120,7 +120,7 @@ class Applications:
         app.session = event.session
         app.detached_at_s = None
         if app.doubtful_until_s is None:
-            # What it wants again it says at once; what it asks for later is new.
+            # It repeats at once what it still wants; what it requests later is new.
             app.doubtful_until_s = event.now + self.master_state.bounds.recovery_window_s
         if app.life.state is ApplicationState.DETACHED:
             was = ApplicationState.SUBMITTED
@@ -170,8 +170,8 @@ class Applications:
             self.master_state.out.append(command)
 
     def _give_up(self, app: Application, event: e.ContainersRequested) -> None:
-        """Asked for from an earlier master, perhaps: may run on a node that has not come back. Its
-        AppMaster asks for others, under new ids."""
+        """Perhaps requested from an earlier master: may run on a node that has not come back. Its
+        AppMaster requests others, under new ids."""
         end = ContainerEnd(cause=EndCause.LOST, message="it may run on a node that is away")
         for request in event.requests:
             known = app.find(container_id_of(app.application_id, request.executor_id))
@@ -211,7 +211,7 @@ class Applications:
         )
         if not changed:
             return
-        # Who runs first: a stream that waits must not take them for batch.
+        # Order of starts: a waiting stream must not take them for batch.
         waiting = (ContainerState.ASSIGNED, ContainerState.WAITING)
         for container in sorted(app.containers.values(), key=lambda x: x.state in waiting):
             queue = self.master_state.state.find(container.unit_id)
@@ -241,7 +241,7 @@ class Applications:
         self.master_state.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
 
     def woke(self, now: float, slept_s: float) -> None:
-        """This master slept: each AppMaster that is away has its time to come back again."""
+        """This master slept: each AppMaster that is away gets its full grace period again."""
         for app in self.master_state.live_applications():
             if app.detached_at_s is not None:
                 app.excused_s = excused(app.detached_at_s, app.excused_s, now, slept_s)
@@ -270,7 +270,7 @@ class Applications:
             self.master_state.out.append(c.ForgetApplication(application_id=app.application_id))
 
     def end(self, app: Application, state: ApplicationState, message: str, now: float) -> None:
-        """End an application and stop all it has."""
+        """End an application and stop all its containers."""
         self.master_state.move_application(app, state, now, message)
         self.master_state.ended.append(app.application_id)
         natural = state is ApplicationState.SUCCEEDED
@@ -348,15 +348,15 @@ class Applications:
         self._admit(event.call_id, app)
 
     def _may_be_forgotten(self, event: e.ApplicationRegistered) -> bool:
-        """Does it run by an earlier master's word, of which the store knows no more? Not so the
-        driver of a submission: without its submission it has no lease."""
+        """Was it admitted by an earlier master, and may the store have lost it? Not so the driver
+        of a submission: without its submission it has no lease."""
         if event.now >= self.master_state.forgot_until_s or event.submission_id:
             return False
         full = len(self.master_state.live) >= self.master_state.bounds.applications_limit
         return not full and not is_driver(event.application_id)
 
     def _take_back(self, event: e.ApplicationRegistered) -> Application:
-        """Under the id that it has: what runs for it on nodes is adopted as they tell of it."""
+        """Under its former id: what runs for it on nodes is adopted as they report it."""
         app = self._new(replace(event, new_id=event.application_id))
         app.recovered = True
         app.doubtful_until_s = None
@@ -365,8 +365,8 @@ class Applications:
         return app
 
     def _admit(self, call_id: int, app: Application) -> None:
-        # Also what has ended: its AppMaster may have been away when that was told, and would wait
-        # for the node of an executor that is long gone.
+        # Also what has ended: its AppMaster may have been away when that was reported, and would
+        # wait for the node of an executor that is long gone.
         known = (*app.ended, *app.containers.values())
         statuses = tuple(self.master_state.status(x) for x in known)
         answer = c.ApplicationAdmitted(
@@ -386,7 +386,7 @@ class Applications:
                 container, ContainerEnd(cause=cause, message=reason), now
             )
         else:
-            # One that is stopping may be making way for a stream, with time that it now needs not.
+            # A stopping one may be preempted by a stream, with a grace period it no longer needs.
             container.life.move(ContainerState.STOPPING, now, reason)
             assert container.node is not None
             node = self.master_state.nodes[container.node]
@@ -398,7 +398,7 @@ class Applications:
 
 
 class _Checks:
-    """What speaks against requests of one application; most are like the one before."""
+    """Why requests of one application are refused; most requests are like the one before."""
 
     def __init__(self, master_state: MasterState, app: Application) -> None:
         self.master_state = master_state
@@ -409,9 +409,10 @@ class _Checks:
         self._why = ""
 
     def of(self, request: ContainerRequest) -> tuple[ContainerRequest, str]:
-        """The request, a whole GPU turned into numbers, and why it is refused; empty if it is not.
+        """The request, a whole GPU resolved to a quantity, and why it is refused; empty if it is
+        not.
 
-        Raises nothing: a refusal is news for the application.
+        Raises nothing: a refusal is a notice to the application.
         """
         limit = self.master_state.bounds.containers_limit
         if len(self.app.containers) >= limit:

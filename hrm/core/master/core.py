@@ -1,7 +1,7 @@
-"""The master's brain: one event in, commands out.
+"""The master's state machine: one event in, commands out.
 
-The work is in the parts: ``applications`` and ``nodes`` listen, ``placement`` schedules, ``state``
-keeps the books. This module routes events to them and lets time pass.
+The work is in the parts: ``applications`` and ``nodes`` take in events, ``placement`` schedules,
+``state`` holds the state. This module routes events to them and lets time pass.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class MasterCore:
         known_nodes: nodes that the store knows, each with the digest of its ownership key. New
             containers of recovered applications wait until these are back, or the recovery window
             ends.
-        drained_nodes: nodes that the store says an administrator has drained.
+        drained_nodes: nodes that an administrator has drained, according to the store.
         run_times: mean run times that the store knows, the latest last.
-        watch: hears of every change of state, as it is made.
+        watch: called with every change of state, as it is made.
         epoch_id: new with every process.
     """
 
@@ -83,7 +83,7 @@ class MasterCore:
         self._began_s = now
         self._excused_s = float("-inf")
         self.slept_s = 0.0
-        """For how long it has slept and nobody has been told yet: whoever tells it sets it to 0."""
+        """Seconds slept that have not been reported yet; the reporter resets it to 0."""
         for record in records:
             self.applications.recover(record, now)
         self.master_state.recovering = bool(self.nodes.awaited)
@@ -120,7 +120,7 @@ class MasterCore:
         return self.master_state.epoch
 
     def handle(self, event: e.MasterEvent) -> list[c.MasterCommand]:
-        """Take in one fact; answers what is to be done, in order."""
+        """Take in one event; returns the commands that follow, in order."""
         slept_s = self._awake.passed(event.now)
         if slept_s:
             self._woke(event.now, slept_s)
@@ -138,7 +138,7 @@ class MasterCore:
         return max(self._began_s, self._excused_s) + window_s
 
     def _woke(self, now: float, slept_s: float) -> None:
-        """This process slept: what others may have said meanwhile has not been heard yet."""
+        """This process slept: messages that arrived meanwhile have not been read yet."""
         self.slept_s += slept_s
         self._excused_s = excused(self._began_s, self._excused_s, now, slept_s)
         if self.master_state.forgot_until_s + slept_s > now:
@@ -152,7 +152,8 @@ class MasterCore:
         self.rebinding.woke(slept_s)
 
     def _epoch_raised(self, event: e.EpochRaised) -> None:
-        """Everybody has time to come back, as after any start; the store may not know of all."""
+        """All nodes and AppMasters have time to come back, as after any start; the store may not
+        know all of them."""
         before = self.epoch
         self.epochs.raised(event)
         if self.epoch > before:

@@ -1,11 +1,11 @@
-"""Nodes that get nothing new, and who must go from them.
+"""Nodes that get nothing new, and which containers leave them.
 
-A drain is an administrator's intent, so it is durable, and it is about a name: it holds until it is
-undone, whatever happens meanwhile to the master, to the agent or to the machine. A node that is
-excluded, because whatever starts there fails, gets nothing new for a while.
+A drain is an administrator's intent, so it is durable. It applies to a name and holds until it is
+undone, whatever happens meanwhile to the master, the agent or the machine. A node that is excluded,
+because whatever starts there fails, gets nothing new for a while.
 
-In both cases who has not started there waits elsewhere; what runs there runs on, or, where the
-drain says so, hands over its data and ends.
+In both cases a container that has not started there waits elsewhere; what runs there runs on or, if
+the drain asks for it, hands over its data and ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["Drains"]
 class Drains:
     """``drained``: all and only the names under drain, in the order of the orders. A node of such a
     name is DRAINING or LOST. ``moving``: of these, those whose containers are to hand over their
-    data and end, and the time each has for that; asked of this master, and not written down.
+    data and end, with the time that each has for that; requested from this master, not durable.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Drains:
         self.master_state.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
 
     def trim(self, awaited: Set[str], now: float) -> None:
-        """Forget the first of too many drains of nodes that nobody knows or awaits any more."""
+        """Forget the oldest of too many drains of nodes that are neither known nor awaited."""
         kept = self.master_state.bounds.lost_nodes_kept
         if len(self.drained) > kept:
             known = self.master_state.nodes.keys() | awaited
@@ -94,9 +94,9 @@ class Drains:
                 self.decommission(node, container, now)
 
     def decommission(self, node: Node, container: Container, now: float) -> None:
-        """Tell a container that runs to hand over its data, and end."""
+        """Order a running container to hand over its data, and end."""
         if is_driver(container.application_id):
-            return  # it has nobody to hand its data to, and runs to its end
+            return  # it has no peer to hand its data to, and runs to its end
         container.sent_at_s = now
         message = c.StopContainer(
             container_id=container.container_id,
@@ -121,9 +121,9 @@ class Drains:
     def evict_waiting(
         self, node: Node, now: float, application_id: ApplicationId | None = None
     ) -> None:
-        """Who has not started on a node under drain, or that is excluded, waits elsewhere.
+        """Containers that have not started on a drained or excluded node wait elsewhere.
 
-        ``application_id``: of whom alone; None: of all.
+        ``application_id``: of this application only; None: of all.
         """
         drained = node.state is NodeState.DRAINING
         reason = f"{node.name} is {'drained' if drained else 'excluded, see hrm app why'}"

@@ -1,24 +1,24 @@
-"""Which epoch this master has, and what becomes of those that have followed a later one.
+"""Which epoch this master has, and what happens to peers that have followed a later one.
 
-Every master counts its epoch up in its store, and agents refuse an older one than the newest that
+Every master increments the epoch in its store, and agents refuse an epoch older than the newest
 they have followed. A store that was emptied, or restored from an older copy, begins too low: then
-no agent would ever take an order again. So agents, AppMasters and remote schedulers say which epoch
-they have followed, and a master that finds itself behind goes beyond it::
+no agent would ever take an order again. So agents, AppMasters and remote schedulers report which
+epoch they have followed, and a master that finds itself behind goes beyond it::
 
     registers, has followed (7, a)           this master is (2, b)
       refused, "come again"  ◄────────────── RaiseEpoch(8) is on the disk first
       registers again        ──────────────► EpochRaised(8): from here on all goes as with any
                                              master that has just started
 
-An epoch has an id as well, new with every process: of two masters that count alike, as a copy and
-its original do, none is taken for the other.
+An epoch has an id as well, new with every process: two masters with the same number, as a copy and
+its original have, are never mistaken for each other.
 
-Beyond goes only a master that has just started: within its recovery window, by real time and
-whether or not it slept, or as long as no node has followed it. One that has been replaced while it
-was stopped or cut off must not overtake its successor because an agent comes by: it refuses that
-agent, and says so in ``hrm app why``. What remains is the operator's: the lock of a state directory
-keeps two masters from one directory, but nothing keeps two copies of it, on two machines behind one
-address, from taking the nodes from each other as each is started.
+Only a master that has just started goes beyond: within its recovery window, by real time and
+whether or not it slept, or as long as no node has followed it. One that was replaced while it was
+stopped or partitioned off must not overtake its successor because an agent connects: it refuses
+that agent, and ``hrm app why`` reports it. The rest is up to the operator: the lock of a state
+directory keeps two masters from one directory, but nothing keeps two copies of it, on two machines
+behind one address, from taking the nodes from each other as each is started.
 
 A master that goes beyond has forgotten something, and cannot know what. Nor does one always notice:
 a copy that is restored under the master that it was made of has the epoch that all have followed.
@@ -54,7 +54,7 @@ class Epochs:
     def admits(
         self, event: e.NodeRegistered | e.ApplicationRegistered | e.SchedulerConnected
     ) -> bool:
-        """May it register? False: it has its answer."""
+        """May it register? If not, it has been sent the refusal."""
         problem = self._problem(event.followed, event.now, _name(event))
         if isinstance(event, e.SchedulerConnected) and isinstance(problem, StaleEpoch):
             problem = None  # it decides nothing, and begins with what this master knows

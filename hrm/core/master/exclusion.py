@@ -1,32 +1,34 @@
-"""Nodes that kill whatever starts there, and how long they get nothing more.
+"""Nodes on which whatever starts fails, and how long they get nothing more.
 
-A node with a full disk, a broken Java or a sick GPU is the emptiest node of a cluster: whatever it
-is given ends at once, so it is given the next. Each container that *fails quickly* (it ended badly,
-by itself, soon after its start, or could not be started) counts against its node, in two books:
+A node with a full disk, a broken Java or a faulty GPU is the emptiest node of a cluster: whatever
+it gets ends at once, so it gets the next container. Each container that *fails quickly* (it ended
+badly, by itself, soon after its start, or could not be started) counts against its node, twice:
 
-- of one application: after ``node_failures`` of them within ``node_failure_window_s`` the node is
+- per application: after ``node_failures`` of them within ``node_failure_window_s`` the node is
   excluded for that application;
-- of the cluster: after that has befallen ``node_failing_applications`` applications, it is excluded
+- per cluster: after that has happened to ``node_failing_applications`` applications, it is excluded
   for all.
 
 An exclusion ends by itself. If the node then fails once more, the next one follows at once and is
-twice as long, from ``node_exclusion_s`` to ``node_exclusion_max_s``; a node that kept out of
-trouble for that long begins anew.
+twice as long, from ``node_exclusion_s`` to ``node_exclusion_max_s``; a node without failures for
+the latter time starts again at the former.
 
-Not the node but the application may be at fault. One that fails on more than half of the nodes
-accuses none of them before the others; nor does one that has ended badly ``CONFIRM_S`` later,
-because executors whose driver died end like those of a bad node. Drivers accuse nobody: one that
-fails is its application's failure, and only its own next try goes elsewhere.
+Not the node but the application may be at fault. The failures of an application that fails on more
+than half of the nodes do not count before those of others; nor do those of one that has ended badly
+``CONFIRM_S`` later, because executors whose driver died end like those of a bad node. Failures of
+drivers never count: one that fails is its application's failure, and only its own next attempt goes
+elsewhere.
 
-Never is the last node excluded: where none of the others could ever hold a container, it goes to an
-excluded one all the same (``ClusterView.avoid``), and ``hrm app why`` says so. What waits in the
+The last node is never excluded: where none of the others could ever hold a container, it goes to an
+excluded one all the same (``ClusterView.avoid``), and ``hrm app why`` reports it. What waits in the
 queue of a node that gets excluded goes elsewhere.
 
-Who watches the core is told of each exclusion: that it begins, until when and why, and its end.
+The watch of the core is called for each exclusion: when it begins, with its end and reason, and
+when it ends.
 
-Observation, not intent: the next master begins with empty books. Spark has an exclusion of its own
-(``spark.excludeOnFailure``), which looks at tasks and needs an executor that lives; this one looks
-at executors.
+Observation, not intent: the next master begins without any. Spark has an exclusion of its own
+(``spark.excludeOnFailure``), which looks at tasks and needs a live executor; this one looks at
+executors.
 """
 
 from __future__ import annotations
@@ -44,13 +46,13 @@ from hrm.core.vocabulary.transitions import Watch
 __all__ = ["CONFIRM_S", "Exclusion", "Exclusions"]
 
 CONFIRM_S = 5.0
-"""How long an application must outlive its accusation of a node, for it to count."""
+"""How long an application must outlive its report against a node, for the report to count."""
 NOBODY: frozenset[NodeName] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """One exclusion in force. ``why`` has the reason in words."""
+    """One exclusion in force; ``why`` is the reason as text."""
 
     node: NodeName
     until_s: float
@@ -59,10 +61,10 @@ class Exclusion:
 
 @dataclass(slots=True)
 class _Standing:
-    """How a node stands with one application, or with all.
+    """A node's failures and exclusions, for one application or for all.
 
-    ``level``: exclusions in a row. ``strikes``: when it failed, of those that count still.
-    ``told``: that it is excluded, and not yet that this is over.
+    ``level``: exclusions in a row. ``strikes``: times of the failures that still count.
+    ``told``: its exclusion has been reported, its end has not.
     """
 
     strikes: deque[float] = field(default_factory=deque)
@@ -74,18 +76,18 @@ class _Standing:
 
 @dataclass(slots=True)
 class _Accusation:
-    """That an application has excluded a node. ``confirmed``: it counts, whatever comes."""
+    """An application has excluded a node. ``confirmed``: it counts, whatever happens."""
 
     at_s: float
     confirmed: bool = False
 
 
 class Exclusions:
-    """Both books.
+    """The exclusions per application and for all.
 
     Invariants: an exclusion is in force iff ``now < until_s``, which is never further away than
-    ``node_exclusion_max_s``. What no longer can matter is forgotten at the next ``tick``. ``watch``
-    hears of each exclusion once that it begins, and once, at a ``tick``, that it is over.
+    ``node_exclusion_max_s``. What can no longer matter is forgotten at the next ``tick``. ``watch``
+    is called once when an exclusion begins, and once, at a ``tick``, when it is over.
     """
 
     def __init__(self, bounds: Bounds, watch: Watch | None = None) -> None:
@@ -97,7 +99,7 @@ class Exclusions:
 
     @property
     def open(self) -> bool:
-        """Is there anything to judge or to forget?"""
+        """Is there anything to evaluate or to forget?"""
         return bool(self._applications or self._nodes or self._accusations)
 
     def failed(
@@ -125,9 +127,9 @@ class Exclusions:
     def tick(
         self, now: float, in_order: Callable[[ApplicationId], bool], nodes_alive: int
     ) -> list[NodeName]:
-        """Judge the accusations, and forget what is old; answers nodes newly excluded for all.
+        """Evaluate the reports, and forget old ones; returns the nodes newly excluded for all.
 
-        ``in_order``: does nothing say that this application itself is at fault? It lives with an
+        ``in_order``: is there no sign that this application itself is at fault? It lives with an
         AppMaster, or it succeeded.
         """
         for node, application_id, standing in self._standings():
@@ -177,7 +179,7 @@ class Exclusions:
         return sum(now < standing.until_s for standing in own if standing is not None)
 
     def clear(self, node: NodeName, now: float, why: str) -> None:
-        """Forget all that speaks against a node: it is another machine, or somebody says so."""
+        """Forget all reports against a node: it is another machine, or an operator cleared it."""
         for name, application_id, standing in self._standings():
             if name == node and standing.told:
                 self._admit(node, application_id, standing, now, why)
@@ -187,7 +189,7 @@ class Exclusions:
             standings.pop(node, None)
 
     def _standings(self) -> Iterator[tuple[NodeName, str, _Standing]]:
-        """Of both books; the application is empty where it is how a node stands with all."""
+        """Of each application and of all; the application is empty for the latter."""
         for node, standing in self._nodes.items():
             yield node, "", standing
         for application_id, standings in self._applications.items():

@@ -1,8 +1,8 @@
-"""Why is my application waiting? Why did it end? In words.
+"""Why is my application waiting? Why did it end? As text.
 
-Why it waits is in the books, for that is how things are now. How it ended, what it lost and what it
-was refused is in its history, which is kept longer than the books are: an application that the
-master has forgotten is still told from there.
+Why it waits follows from the current state. How it ended, what it lost and what it was refused
+comes from its history, which is kept longer than the state: it still explains an application that
+the master has forgotten.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _class_line(app: Application) -> str:
 
 
 def explain_past(history: Sequence[StateEvent]) -> tuple[str, list[str]]:
-    """The same of an application that is in no book any more; its history is not empty."""
+    """The same for an application that the master has forgotten; its history is not empty."""
     ended = next((event for event in reversed(history) if event.ends_application), None)
     if ended is None:
         latest = history[-1]
@@ -188,7 +188,9 @@ def _pending_line(
     if near:
         return f"{since}: {near}"
     if (could & fitting_rows(demand_vector(request), state.free)).any():
-        return f"{since}: {app.refusal or 'there is room, its scheduler has not come to it yet'}"
+        return (
+            f"{since}: {app.refusal or 'there is capacity, its scheduler has not come to it yet'}"
+        )
     tried = f"; the last try: {app.refusal}" if app.refusal else ""
     return (
         f"{since}: no resource unit has that much free now; {_roomiest(master_state, could)} "
@@ -227,5 +229,5 @@ def _gang_reason(
                 offers[sibling] = minus(offers[sibling], pooled_part(demand))
             room += 1
     if room >= gang:
-        return f"{start}; there is room for all, its scheduler has not come to it yet"
-    return f"{start}, and there is room for {room} of the {gang} now"
+        return f"{start}; there is capacity for all, its scheduler has not come to it yet"
+    return f"{start}, and there is capacity for {room} of the {gang} now"

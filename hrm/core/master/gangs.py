@@ -1,19 +1,19 @@
 """Gangs: an application's first containers start together or wait together.
 
-Two applications that each need eight executors before they can do anything, on a cluster with room
-for twelve, would take six each and wait for ever. ``spark.hrm.gang.min`` states how many of an
+Two applications that each need eight executors before they can do anything, on a cluster that holds
+twelve, would take six each and wait for ever. ``spark.hrm.gang.min`` states how many of an
 application's first containers are worth nothing alone: the negotiator grants that many at once, or
 none. As with a stream's proposal nothing is half granted, but no lease is taken: a gang that lost
 the race tries again.
 
-What is granted must *run* at once. A gang of which some wait in the queue of a unit has what it was
-to prevent: it holds room and does nothing. So the queue of a unit does not count, whatever its
+What is granted must *run* at once. A gang of which some wait in the queue of a unit is what this
+prevents: it holds capacity and does nothing. So the queue of a unit does not count, whatever its
 bounds.
 
-A gang protects the start and no more: later requests, and replacements of executors that ended, are
-placed one by one. Room is not collected for it either: while smaller applications keep taking what
-becomes free, a large gang waits, as ``hrm app why`` says. An application that wants fewer than its
-gang (its driver lowered its target before the master heard of it, or while another master came)
+A gang protects the start only: later requests, and replacements of executors that ended, are placed
+one by one. Nor is capacity accumulated for it: while smaller applications keep taking what becomes
+free, a large gang waits, as ``hrm app why`` reports. An application that wants fewer than its gang
+(its driver lowered its target before the master received it, or while another master started)
 gets those together, once it has asked for no more for as long as the longest back-off.
 
 Limits: one number an application, counted over all its resource profiles in order of request. Not

@@ -1,6 +1,6 @@
-"""Which nodes the master has: who registers, who is heard of, who is lost and comes back.
+"""Which nodes the master has: which register, report, are lost and come back.
 
-Reports are taken in the order of their sequence numbers, older ones are dropped. What they say of
+Reports are taken in the order of their sequence numbers, older ones are dropped. What they state of
 containers is for ``reconciliation``; which nodes get nothing new, for ``drains``.
 """
 
@@ -26,7 +26,7 @@ __all__ = ["Nodes"]
 _FORGOTTEN = "one that the store has forgotten"
 """In place of the names of nodes; no node is called so."""
 _HEARD_LATELY = 3.0
-"""Heartbeats; whose agent has missed so many may be dead, whatever its connection says."""
+"""Heartbeats; an agent that has missed so many may be dead, whatever its connection's state."""
 INCARNATIONS_KEPT = 8
 """Of one agent, to know its own streams by."""
 
@@ -35,8 +35,8 @@ class Nodes:
     """``awaited``: nodes that an earlier master knew and that have not come back to this one;
     ``absent``: those for which it no longer waits. The store keeps them as long as an application
     may ask again for what runs there: the next master must know of them, too. One that comes back
-    needs not be written down again. ``lost_s``: nodes that were lost, and when; the store keeps
-    them until each AppMaster has heard of what was lost with them, or its application has ended.
+    need not be written again. ``lost_s``: nodes that were lost, and when; the store keeps them
+    until each AppMaster has been notified of what was lost with them, or its application has ended.
     ``_written``: the nodes that the store keeps, with the digest of each one's ownership key.
 
     A name belongs to the agent that has its key and identity for as long as that agent may come
@@ -62,8 +62,8 @@ class Nodes:
         self._look_at_s = 0.0
 
     def refusal(self, event: e.NodeRegistered) -> HrmError | None:
-        """Why this agent may not be the node that it names. To be asked before anything of the
-        stream that it would replace is touched: a refused one must leave no trace."""
+        """Why this agent may not be the node that it names. To be checked before the stream that
+        it would replace is touched: a refused one must leave no trace."""
         node = self.master_state.nodes.get(event.node)
         if node is None or node.state is NodeState.LOST:
             limit = self.master_state.bounds.nodes_limit
@@ -102,10 +102,11 @@ class Nodes:
         )
 
     def check_owner(self, name: NodeName, owner: str) -> None:
-        """May what has this key speak for the node, on another stream, if there is the node?
+        """Check that the holder of this key may speak for the node on another stream, if there is
+        such a node.
 
         Raises:
-            NotOwner: no.
+            NotOwner: the key is another's.
         """
         if not is_owner(self._written.get(name, ""), owner):
             raise _denied(name)
@@ -138,7 +139,7 @@ class Nodes:
         self.placement.room_appeared(event.now)
 
     def _many(self, limit: int) -> Iterable[Node]:
-        """All nodes, if they are as many as ``limit``: else none need be counted."""
+        """All nodes if they are as many as ``limit``; otherwise none need be counted."""
         nodes = self.master_state.nodes
         return nodes.values() if len(nodes) >= limit else ()
 
@@ -162,7 +163,7 @@ class Nodes:
             node.connected = False
 
     def woke(self, now: float, slept_s: float) -> None:
-        """This master slept: each node has its time to be heard of again."""
+        """This master slept: each node gets its full timeout again to report."""
         for node in self.master_state.nodes.values():
             node.excused_s = excused(node.last_heard_s, node.excused_s, now, slept_s)
         for name in self.lost_s:
@@ -208,7 +209,7 @@ class Nodes:
         self._look_at_s = min(heard_s) + timeout_s
 
     def forgot(self) -> None:
-        """The store may lack nodes, too: what is asked for again may run where nobody looks."""
+        """The store may lack nodes, too: what is requested again may run on an unknown one."""
         self.master_state.has_forgotten = True
         if self.master_state.recovering:
             self.awaited.add(_FORGOTTEN)
@@ -218,9 +219,9 @@ class Nodes:
     def end_recovery(self, now: float) -> None:
         """Every node is back, or had its time.
 
-        If all are back, what is still PENDING runs nowhere and may be placed. Otherwise a node that
-        nobody hears of may be running it: its end is told, and its AppMaster asks for another under
-        a new id, so that no id ever runs twice. An AppMaster that comes later hears it then.
+        If all are back, what is still PENDING runs nowhere and may be placed. Otherwise a silent
+        node may be running it: it is reported as ended, and its AppMaster requests another under a
+        new id, so that no id ever runs twice. An AppMaster that attaches later gets the end then.
         """
         self.master_state.recovering = False
         absent = sorted(self.awaited)
@@ -295,13 +296,13 @@ class Nodes:
         return node
 
     def _revive(self, event: e.NodeReported) -> None:
-        """Take a node back that speaks on a stream that never broke: its agent has no reason to
-        register anew.
+        """Take back a node that reports on a stream that never broke: its agent has no reason to
+        register again.
 
         Either it was silent for too long and is LOST; what it ran has been given up. Or the
-        registration of an agent that is dead came late, after that of its successor, and has ended.
-        Then what stands here of the node, its units above all, is the dead one's: the successor
-        registers again.
+        registration of a dead agent came late, after that of its successor, and has ended. Then
+        what is known of the node, its units above all, is the dead agent's: the successor registers
+        again.
         """
         node = self.master_state.nodes.get(event.node)
         if node is None:
@@ -346,12 +347,12 @@ class Nodes:
                 self.master_state.state.remove(unit.unit_id)
 
     def is_lost(self, name: NodeName) -> bool:
-        """Would hearing of it be a write?"""
+        """Would a report of it cause a write?"""
         node = self.master_state.nodes.get(name)
         return node is not None and node.state is NodeState.LOST
 
     def needs_writing(self, name: NodeName, owner: str) -> bool:
-        """Would a registration with this owner's key be a write?"""
+        """Would a registration with this owner's key cause a write?"""
         return self._written.get(name) != owner
 
     def _remember(self, name: NodeName, owner: str) -> None:
@@ -373,6 +374,6 @@ def _denied(name: NodeName) -> NotOwner:
 
 
 def _is_same(node: Node, event: e.NodeRegistered) -> bool:
-    """Is this the agent that the node was? Its identity stands in the names of control groups, so
-    only the key proves it."""
+    """Is this the agent that the node was? Names of control groups contain its identity, so only
+    the key proves it."""
     return node.identity == event.identity and is_owner(node.owner, event.owner)

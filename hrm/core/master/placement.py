@@ -1,7 +1,7 @@
 """From a request to a grant: the master's schedulers, the negotiator, and what happens between.
 
 A scheduler is woken, reads a snapshot, and proposes (``ProposeClaims``); the proposal comes back as
-``ClaimsProposed`` and is committed in order of arrival. Between the two others may commit: that is
+``ClaimsProposed`` and is committed in order of arrival. Between the two others may commit: this is
 the optimism. A stream's scheduler first takes the lease, which parks the commits of batch.
 
 Source: HRM paper, sections 4.3.1 (stream), 4.3.2 (batch), 4.3.3 (algorithms 2 and 3).
@@ -57,9 +57,9 @@ class PlacementCoordinator:
     def request(
         self, app: Application, request: ContainerRequest, now: float, *, is_new: bool = False
     ) -> None:
-        """Book a new container and give it to the application's scheduler.
+        """Record a new container and give it to the application's scheduler.
 
-        ``is_new``: no earlier master was asked for it. Then it needs not wait until all nodes are
+        ``is_new``: no earlier master was asked for it. Then it need not wait until all nodes are
         back, unless they decide where it may go.
         """
         request = self.master_state.expected(app, request)
@@ -74,7 +74,7 @@ class PlacementCoordinator:
         if container.request.gpus:
             container.request = admission.resolve(self.master_state, container.request)
             if not container.request.resources.gpu_memory_mib:
-                # Asked for while nodes were still coming back. The next request hears the refusal.
+                # Requested while nodes were still coming back; the next request is refused.
                 message = "no GPU came back to this master"
                 end = ContainerEnd(cause=EndCause.PREEMPTED, message=message)
                 self.master_state.end_container(container, end, now)
@@ -107,14 +107,14 @@ class PlacementCoordinator:
             self.wake(scheduler, now)
 
     def room_appeared(self, now: float) -> None:
-        """Something ended or came: whoever waits for room may try at once."""
+        """A container ended or capacity was added: schedulers that wait for it may try at once."""
         for scheduler in self.schedulers.values():
             if scheduler.jobs:
                 scheduler.room_appeared()
                 self.wake(scheduler, now)
 
     def wake(self, scheduler: Scheduler, at_s: float) -> None:
-        """See to it that the scheduler is woken at ``at_s`` or before; remote ones wake alone."""
+        """Ensure that the scheduler is woken at ``at_s`` or before; remote ones need no wake."""
         if scheduler.wake_at_s is not None and scheduler.wake_at_s <= at_s:
             return
         if scheduler.in_flight is None and not isinstance(scheduler, RemoteScheduler):
@@ -218,8 +218,8 @@ class PlacementCoordinator:
         return () if together and len(kept) < len(claims) else kept
 
     def woke(self, now: float, slept_s: float) -> None:
-        """This master slept: proposals and calls of schedulers may be here, and not read yet. Not
-        so a stream's lease: it is a right, and ends when its time is over."""
+        """This master slept: proposals and calls of schedulers may have arrived unread. A stream's
+        lease gets no more time: it is a right, and ends when its time is over."""
         for scheduler in self.schedulers.values():
             if scheduler.in_flight is not None:
                 application_id, since_s = scheduler.in_flight
@@ -241,8 +241,8 @@ class PlacementCoordinator:
                 self.wake(scheduler, now)
 
     def _give_up(self, scheduler: Scheduler) -> None:
-        """Forget the claims of a scheduler that have waited too long, lest they be taken for what
-        it proposes next; a remote one is told."""
+        """Forget the claims of a scheduler that have waited too long, so that they are not taken
+        for its next proposal; a remote one is notified."""
         parked = [x for x in self.negotiator.parked if x.scheduler != scheduler.name]
         self.negotiator.parked.clear()
         self.negotiator.parked.extend(parked)
@@ -250,7 +250,7 @@ class PlacementCoordinator:
             return
         limit_s = self.master_state.bounds.proposal_timeout_s
         error = Unavailable(
-            f"the claims have waited {limit_s:g} s for the end of a stream's lease; choose anew"
+            f"the claims have waited {limit_s:g} s for the end of a stream's lease; choose again"
         )
         self.master_state.out.append(c.Refuse(call_id=scheduler.call_id, error=error))
         scheduler.call_id = 0
@@ -276,10 +276,10 @@ class PlacementCoordinator:
             container.unit_id = unit_id
             container.node = node.name
             container.assigned_at_s = container.sent_at_s = now
-            how = "room at once" if decision is Decision.RUN else "queued at the unit"
+            how = "starts at once" if decision is Decision.RUN else "queued at the unit"
             container.life.move(ContainerState.ASSIGNED, now, how)
             node.containers[entry.container_id] = container
-            # The application hears from its node, which knows whether the container runs or waits.
+            # Its node notifies the application: it knows whether the container runs or waits.
             master_state.send(node, c.AssignContainer(spec=master_state.spec(container, app)))
         if granted:
             gangs.settled(app)
@@ -290,7 +290,7 @@ class PlacementCoordinator:
             self._refuse_hopeless(app, job, now)
 
     def _refuse_hopeless(self, app: Application, job: Job, now: float) -> None:
-        """Asked for when nobody could know that no node would ever serve it; now one can."""
+        """Requested before it was known that no node would ever serve it; now it is known."""
         driver = is_driver(app.application_id)
         refusals = {
             resources: admission.refusal(self.master_state, resources, driver=driver)
@@ -353,7 +353,7 @@ class PlacementCoordinator:
     def send_changes(
         self, scheduler: RemoteScheduler, now: float, *, all_of_them: bool = True
     ) -> None:
-        """Tell a remote scheduler what has changed since the last time."""
+        """Send a remote scheduler what has changed since the last time."""
         for application_id, job in scheduler.jobs.items():
             gang = gangs.missing(self.master_state.applications[application_id])
             avoid = self.master_state.exclusions.avoided(application_id, now)

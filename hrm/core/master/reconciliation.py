@@ -1,12 +1,12 @@
-"""The master's table as a mirror of its nodes: how their reports correct the books.
+"""Reconcile what nodes report with the master's state.
 
-The node decides who starts; the table says what the node has said. Each heartbeat lists every
-container the node knows, so a lost message costs a heartbeat, not a container:
+The node decides which container starts; the table holds what the node has reported. Each heartbeat
+lists every container the node knows, so a lost message costs a heartbeat, not a container:
 
 - known here, absent there: sent again if the node never answered, else lost; given up if the node
   is being drained;
 - running there, ended or unknown here: stopped;
-- to be stopped here, still running there: told again.
+- to be stopped here, still running there: the stop is sent again.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ __all__ = ["NodeReconciler"]
 
 
 class NodeReconciler:
-    """``unclaimed``: by application and container, what nodes have said last of containers that
-    belong to none that this master knows. While such a one may yet be taken back
+    """``unclaimed``: by application and container, what nodes last reported of containers that
+    belong to no application that this master knows. While such a one may yet be taken back
     (``MasterState.forgot_until_s``), they are left alone; a node that has fallen silent since may
-    run them still. ``_told_by`` has all of these by node, and some that were claimed meanwhile:
-    what a node says anew must not cost a look at those of all others. The other books are the
-    ledger's.
+    still run them. ``_told_by`` has all of these by node, and some that were claimed meanwhile: a
+    new report of a node must not cost a scan of those of all others. The rest of the state is in
+    ``MasterState``.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class NodeReconciler:
         self._told_by = defaultdict(set)
 
     def claim(self, app: Application, now: float) -> None:
-        """An application is taken back: with all that nodes have said of it."""
+        """An application is taken back, with all that nodes have reported of it."""
         for name, status in self.unclaimed.pop(app.application_id, {}).values():
             node = self.master_state.nodes.get(name)
             if node is not None and node.state is not NodeState.LOST:
@@ -72,7 +72,7 @@ class NodeReconciler:
     def reconcile(
         self, node: Node, statuses: tuple[ContainerStatus, ...], now: float, *, registration: bool
     ) -> None:
-        """Make the books agree with the full list of a node."""
+        """Reconcile the state with the full list of a node."""
         if self.unclaimed:
             self._forget_unclaimed(node, now)
         listed = {status.container_id for status in statuses}
@@ -88,12 +88,12 @@ class NodeReconciler:
         for status in statuses:
             if status.state is waiting:
                 self.apply(node, status, now)
-        # Only now that the node has been told the classes of those that it runs.
+        # Only after the node has been sent the classes of the applications that it runs.
         for container in absent:
             self._send_again(node, container, now, registration=registration)
 
     def _forget_unclaimed(self, node: Node, now: float) -> None:
-        """The node says anew what it has; or nobody has claimed anything in time."""
+        """The node has sent a new list; or its containers were not claimed in time."""
         if now >= self.master_state.forgot_until_s:
             self.unclaimed.clear()
             self._told_by.clear()
@@ -112,7 +112,7 @@ class NodeReconciler:
             return True
         if node.state is NodeState.DRAINING:
             message = f"{node.name} was drained before it arrived there"
-            # Or it arrived after this list had left: then it is stopped as a stranger. A driver may
+            # Or it arrived after this list had left: then it is stopped as an orphan. A driver may
             # have a lease by then, and the next one waits for its end.
             is_lost = is_driver(container.application_id)
             cause = EndCause.LOST if is_lost else EndCause.PREEMPTED
@@ -132,7 +132,7 @@ class NodeReconciler:
             self.master_state.send(node, c.AssignContainer(spec=self.master_state.spec(container)))
 
     def apply(self, node: Node, status: ContainerStatus, now: float) -> None:
-        """Take in what a node says of one container."""
+        """Take in a node's report of one container."""
         app = self.master_state.applications.get(status.application_id)
         container = None if app is None else app.containers.get(status.container_id)
         if app is None and now < self.master_state.forgot_until_s:
@@ -147,7 +147,7 @@ class NodeReconciler:
             self._apply_ended(node, container, status, now)
             return
         if container is None or container.node not in (None, node.name):
-            # One that is being stopped answers every order with a report: asking again for each
+            # A stopping container answers every order with a report: repeating the order for each
             # of them would never end.
             if status.state is not ContainerState.STOPPING:
                 self._stop_orphan(node, status.container_id)
@@ -157,8 +157,8 @@ class NodeReconciler:
     def _apply_ended(
         self, node: Node, container: Container | None, status: ContainerStatus, now: float
     ) -> None:
-        """What has ended is not started again, not even one that an earlier master granted and
-        that its AppMaster has asked this one for meanwhile."""
+        """A container that has ended is not started again, not even one that an earlier master
+        granted and that its AppMaster has since requested from this one."""
         if container is not None and container.node in (None, node.name):
             if container.state is ContainerState.PENDING:
                 self.placement.withdraw(container)
@@ -172,7 +172,8 @@ class NodeReconciler:
     def _failed_quickly(
         self, node: Node, container: Container, end: ContainerEnd, now: float
     ) -> bool:
-        """Count it against the node if it did; true: that excludes it for the application."""
+        """Count it against the node if it did; returns whether that excludes the node for the
+        application."""
         if container.state is ContainerState.STOPPING or not end_rule(end).against_node:
             return False
         ran_s = now - container.started_at_s if container.started_at_s else 0.0
@@ -256,9 +257,9 @@ class NodeReconciler:
     ) -> None:
         overdue = now - container.sent_at_s >= self.master_state.bounds.resend_delay_s
         if status.state is not ContainerState.STOPPING and overdue:
-            # Where its node wanted it to end, and has forgotten, it has not done its work.
+            # Where its node ordered the end, and has forgotten it, its work is not done.
             cause = EndCause.RELEASED if container.told_to_stop else EndCause.PREEMPTED
-            self.master_state.send_stop(node, container, cause, "told again", now)
+            self.master_state.send_stop(node, container, cause, "the stop is sent again", now)
 
     def _stop_orphan(self, node: Node, container_id: ContainerId) -> None:
         message = c.StopContainer(
@@ -270,7 +271,7 @@ class NodeReconciler:
         self.master_state.send(node, message)
 
     def _mirror(self, node: Node, container: Container, now: float, *, running: bool) -> None:
-        """Make the table's queue of the container's unit say what the node says."""
+        """Make the table's queue of the container's unit agree with the node's report."""
         queue = self.master_state.state.find(container.unit_id)
         if queue is None:
             return
@@ -292,8 +293,8 @@ class NodeReconciler:
     def _make_room(self, node: Node, queue: UnitQueue, entry: Entry) -> bool:
         """The node runs ``entry``: whatever was reserved but never confirmed must be waiting.
 
-        False: there is still no room, because the report of an end was lost. The next heartbeat
-        tells of that end, and then of ``entry``.
+        False: capacity still lacks, because the report of an end was lost. The next heartbeat
+        contains that end, and then ``entry``.
         """
         for each in (queue, *(sibling for sibling in queue.pool if sibling is not queue)):
             for container_id in reversed(list(each.running)):

@@ -1,14 +1,14 @@
-"""Waiting containers that go where there is room now.
+"""Waiting containers that move to capacity that is free now.
 
-A container waits at the unit that was to have room for it first. That was a guess: what runs there
-may run on, and units elsewhere become free meanwhile. Whoever asks next starts there at once, while
-the one that came before waits on. So, from time to time, those that have waited for long are looked
-for, and for each there is room for elsewhere its node is told to give it back, if it waits still.
-It ends there, its application asks again, as after a drain, and the request goes to the room.
+A container waits at the unit that was expected to have capacity for it first. That is an estimate:
+what runs there may run on, and units elsewhere become free meanwhile. A later request starts there
+at once, while the earlier one waits on. So containers that have waited for long are looked for
+periodically, and if one fits elsewhere its node is ordered to give it back, if it still waits. It
+ends there, its application asks again, as after a drain, and the request goes to the free unit.
 
-There must be room now: a place in a line is given up for nothing less. A container stays where it
-is if it belongs to a gang that is not complete, and so does a driver, whose end would count as one
-of its attempts. One container is moved to a unit at a time, and the next no sooner than
+The capacity must be free now: a place in a queue is given up for nothing less. A container stays if
+it belongs to a gang that is not complete, and so does a driver, whose end would count as one of its
+attempts. One container is moved to a unit at a time, and the next no sooner than
 ``relocation_wait_s`` later: it takes its application a while to ask again.
 
 Source: not in the HRM paper, whose containers stay with their unit (sections 3.3 and 3.4).
@@ -29,7 +29,7 @@ from hrm.core.vocabulary.model import ContainerState, EndCause, NodeName, Resour
 __all__ = ["ROWS_MAX", "Relocation"]
 
 ROWS_MAX = 256
-"""Units with waiters, and units with room, that are looked at in one go; others come next time."""
+"""Units with waiters, and units with free capacity, examined in one tick; others come next time."""
 
 
 class Relocation:
@@ -42,7 +42,7 @@ class Relocation:
         self._look_at_s = 0.0
 
     def tick(self, now: float) -> None:
-        """Once in a while, all that may be better off elsewhere."""
+        """Periodically, all that may be better off elsewhere."""
         master_state = self._master_state
         if now < self._look_at_s or master_state.recovering:
             return
@@ -62,7 +62,7 @@ class Relocation:
             if row is not None:
                 del room[row]
                 self._offered[state.ids[row]] = now
-                self._give_back(container, f"{state.node(row)} has room now", now)
+                self._give_back(container, f"{state.node(row)} has capacity now", now)
             elif not places:
                 hopeless.add((demand, avoided))
 
@@ -74,7 +74,7 @@ class Relocation:
     def _places(
         self, demand: Vector, room: dict[int, Vector], avoided: frozenset[NodeName]
     ) -> list[int]:
-        """Rows that could start such a container at once; the first two nodes' are enough."""
+        """Rows that could start such a container at once; those of the first two nodes suffice."""
         state, found = self._master_state.state, list[int]()
         for row, free in room.items():
             if state.node(row) in avoided or not fits(demand, free):
@@ -86,8 +86,8 @@ class Relocation:
         return found
 
     def _room(self, waiting: Ints, now: float) -> dict[int, Vector]:
-        """Rows at which nobody waits and something is free, with what is free. Where somebody is on
-        the way, there is none."""
+        """Rows without waiters and with something free, mapped to what is free. Rows to which a
+        container is on its way are left out."""
         state, wait_s = self._master_state.state, self._master_state.bounds.relocation_wait_s
         self._offered = {unit: at for unit, at in self._offered.items() if now - at < wait_s}
         free = state.free

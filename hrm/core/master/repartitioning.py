@@ -1,8 +1,8 @@
-"""A wish to cut a node anew, from the person who has it to the node and back.
+"""A request to partition a node again, from the operator to the node and back.
 
-Only the node knows its cores and GPUs, so only the node can say whether a binding is possible; the
-master carries the wish there and the answer back. The new units come by another way: the node
-registers again, as it does after every break of its stream.
+Only the node knows its cores and GPUs, so only the node can decide whether a binding is possible;
+the master forwards the request and the reply. The new units come by another way: the node registers
+again, as it does after every break of its stream.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Rebinding"]
 
 
 class Rebinding:
-    """``pending``: callers that wait for a node's answer, with the time when they stop waiting."""
+    """``pending``: callers that wait for a node's reply, with the time when they stop waiting."""
 
     def __init__(self, master_state: MasterState) -> None:
         self.master_state = master_state
@@ -43,7 +43,7 @@ class Rebinding:
         self.master_state.send(node, message)
 
     def answered(self, event: e.RebindAnswered) -> None:
-        """A node's answer; one that nobody waits for any more is dropped."""
+        """A node's reply; it is dropped if its caller no longer waits."""
         if self.pending.get(event.request_id, ("", 0.0))[0] != event.node:
             return
         del self.pending[event.request_id]
@@ -55,7 +55,7 @@ class Rebinding:
             self.master_state.out.append(c.Refuse(call_id=event.request_id, error=error))
 
     def woke(self, slept_s: float) -> None:
-        """This master slept: the answers may be here, and not read yet."""
+        """This master slept: replies may have arrived, and not been read yet."""
         for call_id, (name, until_s) in self.pending.items():
             self.pending[call_id] = (name, until_s + slept_s)
 
@@ -64,6 +64,6 @@ class Rebinding:
             if now >= until_s:
                 del self.pending[call_id]
                 error = Unavailable(
-                    f"{name} has not answered; hrm nodes shows how it is cut, then try again"
+                    f"{name} has not answered; hrm nodes shows its partitioning, then try again"
                 )
                 self.master_state.out.append(c.Refuse(call_id=call_id, error=error))

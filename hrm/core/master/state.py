@@ -1,7 +1,7 @@
-"""The master's books: applications, containers and nodes, and the outbox of commands.
+"""The master's state: applications, containers and nodes, and the outbox of commands.
 
-Everything that the parts of the master's core share is kept here, with the few moves that touch
-several books at once, so that no part can change one and forget the other.
+Everything that the parts of the master's core share is kept here, with the few operations that
+touch several tables at once, so that no part can change one and forget the other.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Node:
 
 
 class MasterState:
-    """All books of one master.
+    """The whole state of one master.
 
     Invariants:
         ``live`` has all and only those of ``applications`` that have not ended.
@@ -188,8 +188,8 @@ class MasterState:
     alone. ``has_forgotten``: it does; then it may lack nodes, too. ``ahead``: nodes and
     applications that do not follow this master, and why (``hrm.core.master.epochs``).
 
-    ``watch`` hears of every move of an application, container or node, of new ones, and of nodes
-    that are excluded.
+    ``watch`` is called for every transition of an application, container or node, for new ones,
+    and for nodes that are excluded.
     """
 
     def __init__(self, epoch: int, bounds: Bounds, watch: Watch | None = None) -> None:
@@ -284,7 +284,7 @@ class MasterState:
         self.out.append(c.PersistApplication(record=app.record))
 
     def end_container(self, container: Container, end: ContainerEnd, now: float) -> None:
-        """Take a container out of every book and tell its application."""
+        """Remove a container from every table and notify its application."""
         container.life.move(ContainerState.ENDED, now, end.message or end.cause.value)
         container.life.owner = None
         container.end = end
@@ -310,7 +310,7 @@ class MasterState:
         self.tell(container)
 
     def bound_waiting(self, unit_id: ResourceUnitId) -> None:
-        """Let as many wait at a unit as ``waiting_bound`` says."""
+        """Limit the waiters at a unit to ``waiting_bound``."""
         queue = self.state.find(unit_id)
         if queue is not None and self.bounds.waiting_bound == "feedback":
             rate_per_s = self.finish_times.rate_per_s(unit_id)
@@ -344,7 +344,7 @@ class MasterState:
                 self.out.append(c.ForgetRunTime(key=key))
 
     def tell(self, container: Container) -> None:
-        """Tell the container's application how it is."""
+        """Notify the container's application of its status."""
         self.out.append(
             c.NotifyApplication(
                 application_id=container.application_id,
@@ -365,7 +365,7 @@ class MasterState:
         *,
         only_if_waiting: bool = False,
     ) -> None:
-        """Tell a node to stop a container; ``only_if_waiting``: unless it has started."""
+        """Order a node to stop a container; ``only_if_waiting``: unless it has started."""
         container.sent_at_s = now
         container.told_to_stop = container.told_to_stop or not only_if_waiting
         message = c.StopContainer(
@@ -401,7 +401,7 @@ class MasterState:
         )
 
     def spec(self, container: Container, app: Application | None = None) -> ContainerSpec:
-        """What a node is told. ``app``: the container's, if it is at hand."""
+        """What a node gets to start it. ``app``: the container's, if it is at hand."""
         app = app or self.applications[container.application_id]
         request = container.request
         return ContainerSpec(

@@ -1,7 +1,7 @@
-"""The master's conversation with schedulers of other processes;
+"""The master's side of the protocol with schedulers of other processes;
 ``core.scheduling.remote_scheduler`` has the idea.
 
-Nothing that they say is believed: claims are for containers that wait in their own jobs, once each,
+Nothing that they send is trusted: claims are for containers that wait in their own jobs, once each,
 with the demand that the application asked for, under the job's own class.
 """
 
@@ -132,7 +132,7 @@ class Subscriptions:
                 self._lose(scheduler, now)
 
     def flush(self, now: float) -> None:
-        """Send what has changed to whom it concerns; after every event."""
+        """Send each session the changes that concern it; after every event."""
         for scheduler in self.placement.schedulers.values():
             if isinstance(scheduler, RemoteScheduler):
                 self._send(scheduler, now, all_of_them=False)
@@ -141,7 +141,7 @@ class Subscriptions:
         self.placement.send_changes(scheduler, now, all_of_them=all_of_them)
 
     def _lose(self, scheduler: RemoteScheduler, now: float) -> None:
-        """Give its jobs to others, and back what it held."""
+        """Give its jobs to other schedulers, and release what it held."""
         del self.placement.schedulers[scheduler.name]
         self.master_state.state.unwatch(scheduler.units)
         parked = [x for x in self.negotiator.parked if x.scheduler != scheduler.name]

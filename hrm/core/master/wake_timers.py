@@ -1,9 +1,9 @@
-"""When the master's schedulers are to be woken: of what was commanded for one, the latest counts.
+"""When the master's schedulers are to be woken: for each, the latest command counts.
 
-The core asks for another wake of a scheduler only when it no longer counts on the one before, and
-a wake for nothing is answered with yet another. Wakes that were kept would therefore only multiply,
-one for each time that capacity appears while jobs wait. So a scheduler has one wake at most; one
-that was taken is spent.
+The core asks for another wake of a scheduler only when it no longer counts on the one before, and a
+wake without need leads to yet another. Wakes that were kept would therefore only multiply, one for
+each time that capacity appears while jobs wait. So a scheduler has one wake at most, which is
+removed when it is taken.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ __all__ = ["WakeTimers"]
 
 
 class WakeTimers:
-    """One machine for every interpreter: ``set`` what ``WakeScheduler`` says, then ask for what is
-    due, now and whenever ``next_time_s`` has come. Asking too early, or too often, does no harm."""
+    """One machine for every interpreter: ``set`` what ``WakeScheduler`` states, then ask for what
+    is due, now and whenever ``next_time_s`` has come. Asking early, or often, does no harm."""
 
     def __init__(self) -> None:
         self._at_s: dict[str, float] = {}
 
     def set(self, scheduler: str, at_s: float) -> None:
-        """In place of the wake before, and behind those of others for the same time."""
+        """Replaces its previous wake, and comes after those of others for the same time."""
         self._at_s.pop(scheduler, None)
         self._at_s[scheduler] = at_s
 

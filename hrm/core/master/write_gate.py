@@ -1,19 +1,19 @@
 """What waits for the disk, and what does not: the rule for all that leaves a master.
 
-Nobody is ever told what a crash could forget. Intent is what a crash must not forget: that an
-application was admitted and that it has ended, which nodes belong to the cluster, which are
+Nothing leaves the master that a crash could make it forget. Intent is what a crash must not forget:
+that an application was admitted and that it has ended, which nodes belong to the cluster, which are
 drained. A batch of commands with a write of intent is held until that write is on the disk, and so
-is every later command that speaks of the same application or node, or goes to it: each hears of
-things in the order in which the core gave them. All else passes; so does what goes to schedulers,
-whose copies of the state end with the master's life.
+is every later command about the same application or node, or to it: each receives commands in the
+order in which the core gave them. All else passes; so does what goes to schedulers, whose copies of
+the state end with the master's life.
 
-Other writes hold nobody. What they say is learned again from agents and AppMasters (that an
+Other writes hold nothing. What they contain is learned again from agents and AppMasters (that an
 application runs, that its AppMaster is away, its class), or may be lost (run times, what the store
-could forget). So while the disk is full, and every write waits, what is there goes on: sessions
-break and come back, containers start and end, nodes reconnect. What would have to be written before
-it is answered is refused at once (``needs_room``); it changes nothing, and may be tried again.
+could forget). So while the disk is full, and every write waits, the cluster goes on: sessions break
+and come back, containers start and end, nodes reconnect. What would have to be written before it is
+answered is refused at once (``needs_room``); it changes nothing, and may be tried again.
 
-Of a batch that is held, orders to nodes that nothing held speaks of pass all the same: containers
+Of a batch that is held, orders to nodes that no held command concerns pass all the same: containers
 of an application whose end is being written are ended at once.
 """
 
@@ -56,11 +56,11 @@ WRITES = frozenset(
     }
 )
 _OUTSIDE_BATCHES = frozenset({c.SendToNode, c.DropNode, c.SendToScheduler, c.DropScheduler})
-"""They wait for what they speak of alone."""
+"""They wait only for the names that they concern."""
 HELD_MAX = 200_000
 """Batches that wait for one disk."""
 _EVERYBODY = "*"
-"""In place of a name, of an answer of which nothing is known: it waits for all that is held."""
+"""In place of a name, for an answer of unknown subject: it waits for all that is held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class WriteGate:
     """The gate of one master; ``admitted``: applications that the store knew at its start.
 
     Invariant: ``_held_for`` counts for each application and node the batches in ``held`` that write
-    of it or go to it; while that is not zero nothing leaves for it.
+    about it or go to it; while that is not zero nothing leaves for it.
     """
 
     def __init__(self, admitted: Iterable[str] = ()) -> None:
@@ -90,7 +90,7 @@ class WriteGate:
         """What leaves at once of what ``event`` led to, and what is held, if anything is.
 
         Raises:
-            Unavailable: ``HELD_MAX`` batches wait already: the disk takes nothing any more.
+            Unavailable: ``HELD_MAX`` batches wait already: the disk accepts no writes any more.
         """
         intent = tuple(write for write in writes if self._is_intent(write))
         if not intent and not self.held:
@@ -150,10 +150,10 @@ class WriteGate:
 
 
 def needs_room(core: MasterCore, event: e.MasterEvent) -> bool:
-    """Would somebody be answered, or a node be told anything, only once something of this is
-    written? While the disk is full, such an event does not reach the core: callers are refused, and
-    a lost node that is heard of again stays lost until it has room. In service at once, it would be
-    given containers that it does not hear of."""
+    """Must something of this be written before a caller is answered or a node gets an order? While
+    the disk is full, such an event does not reach the core: callers are refused, and a lost node
+    that reports again stays lost until the disk has space. Back in service at once, it would be
+    granted containers without receiving the orders."""
     match event:
         case e.ApplicationRegistered(application_id=""):
             return core.master_state.submitted_as(event.owner, event.submission_key) is None
@@ -167,7 +167,7 @@ def needs_room(core: MasterCore, event: e.MasterEvent) -> bool:
 
 
 def _about(event: e.MasterEvent) -> tuple[str, ...]:
-    """Whom an answer to this event may speak of."""
+    """The names that an answer to this event may concern."""
     match event:
         case e.NodeRegistered() | e.RebindRequested() | e.RebindAnswered():
             return (event.node,)
@@ -181,8 +181,8 @@ def _about(event: e.MasterEvent) -> tuple[str, ...]:
 
 
 def _concerned(command: c.MasterCommand, about: tuple[str, ...]) -> tuple[str, ...]:
-    """Names of the applications and nodes that a command writes of or goes to. One name for two of
-    them would hold back more than it must, never less."""
+    """Names of the applications and nodes that a command writes about or goes to. One name for two
+    of them would hold back more than necessary, never less."""
     if type(command) is c.SendToNode:  # most of them
         message = command.message
         if type(message) is c.AssignContainer:

@@ -1,9 +1,9 @@
 """What reaches the AppMaster's core and what it orders: plain records, no decision.
 
 Events are facts in the past tense and carry ``now`` (seconds, monotonic): from Spark (what it
-wants, whom it lets go), from the master (how its containers fare) and from time. Commands are
-wishes in the imperative, to the master or to Spark. ``hrm.core.appmaster.application_master`` turns
-the one into the other; ``hrm.wire.appmaster`` is the only place that knows their protobuf.
+wants and releases), from the master (the status of its containers) and from time. Commands are in
+the imperative, to the master or to Spark. ``hrm.core.appmaster.application_master`` turns the one
+into the other; only ``hrm.wire.appmaster`` knows their protobuf.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Phase(Enum):
     """Asked for; has no process yet: pending, assigned or waiting at a node."""
     RUNNING = "running"
     STOPPING = "stopping"
-    """Somebody asked it to stop; it no longer counts towards the target."""
+    """It was asked to stop, and no longer counts towards the target."""
     ENDED = "ended"
 
 
@@ -67,7 +67,7 @@ PHASES: Mapping[ContainerState, Phase] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileTarget:
-    """Spark's wish for one resource profile.
+    """What Spark wants of one resource profile.
 
     ``gpu_memory_mib`` is 0 for a whole GPU. ``unknown_resources`` are custom ones that HRM does not
     manage. ``hosts``: where the blocks lie that its waiting tasks read, the most first;
@@ -88,7 +88,7 @@ class ProfileTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSeen:
-    """A container as the master tells it; the last three fields speak of its end."""
+    """A container as the master reports it; the last three fields describe its end."""
 
     executor_id: str
     profile: int
@@ -102,7 +102,7 @@ class ContainerSeen:
 def container_seen(
     executor_id: str, profile: int, state: ContainerState, node: str, end: ContainerEnd | None
 ) -> ContainerSeen:
-    """What a container's status at the master says to its AppMaster."""
+    """What of a container's status at the master concerns its AppMaster."""
     if end is None:
         return ContainerSeen(
             executor_id=executor_id, profile=profile, phase=PHASES[state], node=node
@@ -120,7 +120,7 @@ def container_seen(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetsChanged:
-    """The whole wish of the application; a profile that is absent wants none."""
+    """All that the application wants; a profile that is absent wants none."""
 
     now: float
     targets: tuple[ProfileTarget, ...]
@@ -148,7 +148,7 @@ class DriverFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOpened:
-    """The master listens, and says which containers of ours it knows."""
+    """The session is open; with the containers of ours that the master knows."""
 
     now: float
     epoch: int
@@ -187,7 +187,7 @@ class EndOrdered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticked:
-    """Time has passed; ``AppMasterCore.wake_at_s`` says when one is due."""
+    """Time has passed; ``AppMasterCore.wake_at_s`` returns when one is due."""
 
     now: float
 
@@ -208,7 +208,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerAsk:
-    """``hosts``: where its data lies; it may wait for ``locality_wait_s`` for room there."""
+    """``hosts``: where its data lies; it may wait ``locality_wait_s`` for capacity there."""
 
     executor_id: str
     target: ProfileTarget
@@ -218,7 +218,7 @@ class ContainerAsk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContainers:
-    """To the master. ``again``: asked for before; None: perhaps, by another AppMaster."""
+    """To the master. ``again``: requested before; None: perhaps, by another AppMaster."""
 
     asks: tuple[ContainerAsk, ...]
     again: bool | None = None
@@ -242,7 +242,7 @@ class ReportClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishApplication:
-    """To the master; the last thing it hears of this application."""
+    """To the master; the last command about this application."""
 
     succeeded: bool
     message: str

@@ -20,8 +20,8 @@ _as_tuple = tuple.__new__  # makes a named tuple twice as fast as calling its cl
 
 PASSES_MAX = 64
 """How many later batch containers may start before a waiter. As many as may wait at a unit by
-default: more than pass anybody whose reservation holds, so it binds only where run times are not
-what they were taken for."""
+default: more than pass a waiter whose reservation holds, so it binds only where run times are not
+what they were estimated to be."""
 
 
 class Entry(NamedTuple):
@@ -59,7 +59,7 @@ class Entry(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A scheduler's wish to put one container on one unit, made on ``version`` of its row."""
+    """A scheduler's claim to put one container on one unit, made on ``version`` of its row."""
 
     entry: Entry
     unit_id: ResourceUnitId

@@ -1,4 +1,4 @@
-"""Wishes of the cores, in the imperative, for an interpreter to carry out."""
+"""Commands of the cores, in the imperative, for an interpreter to carry out."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class SetContainerClass:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebindUnits:
-    """Cut the node anew; what is None stays. Answered by number."""
+    """Partition the node again; what is None stays. Answered by number."""
 
     request_id: int
     mode: BindingMode | None
@@ -115,7 +115,7 @@ class RebindUnits:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropShuffleFiles:
-    """The application has ended: nobody reads what its executors left on the node."""
+    """The application has ended: what its executors left on the node is no longer read."""
 
     application_id: ApplicationId
 
@@ -173,7 +173,7 @@ class ApplicationAdmitted:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimsSettled:
-    """Answer to a remote scheduler's claims; true once it has taken in message ``sequence``."""
+    """Reply to a remote scheduler's claims; valid once it has taken in message ``sequence``."""
 
     outcomes: tuple[Outcome, ...]
     sequence: int
@@ -182,7 +182,7 @@ class ClaimsSettled:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseGranted:
-    """Answer to a remote scheduler: good on message ``sequence``. ``units``: None for all."""
+    """Reply to a remote scheduler: valid on message ``sequence``. ``units``: None for all."""
 
     token: int
     expires_in_s: float
@@ -193,13 +193,13 @@ class LeaseGranted:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """Answer to a call whose result the caller reads from the core's views."""
+    """Reply to a call whose result the caller reads from the core's views."""
 
 
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebound:
-    """Answer to a request for another binding: what the node did, or waits for."""
+    """Reply to a request for another binding: what the node did, or waits for."""
 
     message: str
 
@@ -273,7 +273,7 @@ class ForgetNode:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RememberDrain:
-    """Write down that an administrator wants this node drained, until he undoes it."""
+    """Write down that an administrator wants this node drained, until it is undone."""
 
     node: NodeName
 
@@ -335,7 +335,7 @@ class DropNode:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropScheduler:
-    """End the subscription of this session: the scheduler may subscribe anew."""
+    """End the subscription of this session: the scheduler may subscribe again."""
 
     scheduler: str
     session: int
@@ -381,11 +381,11 @@ class StartProcess:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopProcess:
-    """End all processes of a container: politely, and after ``grace_s`` for good. The interpreter
-    answers with ``ProcessEnded`` carrying ``cause`` and ``reason``.
+    """End all processes of a container: with SIGTERM, and after ``grace_s`` for good. The
+    interpreter answers with ``ProcessEnded`` carrying ``cause`` and ``reason``.
 
     ``decommission``: let it first finish its tasks and hand over its data. A second command, or one
-    with less grace, overtakes the first.
+    with less grace, overrides the first.
     """
 
     container_id: ContainerId
@@ -398,7 +398,7 @@ class StopProcess:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportContainer:
-    """Tell the master of one change. The interpreter adds usage and log addresses."""
+    """Report one change to the master. The interpreter adds usage and log addresses."""
 
     status: ContainerStatus
 
@@ -406,7 +406,7 @@ class ReportContainer:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendHeartbeat:
-    """Tell the master of every container. The interpreter adds usage and log addresses."""
+    """Report every container to the master. The interpreter adds usage and log addresses."""
 
     statuses: tuple[ContainerStatus, ...]
 
@@ -414,7 +414,7 @@ class SendHeartbeat:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRebinding:
-    """Tell the master what became of its ``RebindUnits``."""
+    """Report the outcome of its ``RebindUnits`` to the master."""
 
     request_id: int
     accepted: bool
@@ -424,9 +424,9 @@ class AnswerRebinding:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterAgain:
-    """The units have changed: open the stream to the master anew. ``binding`` is the one in force,
-    to be kept for the next start; None while the node still waits for units to become free, or does
-    so no longer. ``why`` is for the log where the node chose by itself, and empty elsewhere."""
+    """The units have changed: reopen the stream to the master. ``binding`` is the one in force, to
+    be kept for the next start; None while the node still waits for units to become free, or no
+    longer does. ``why`` is for the log where the node chose by itself, and empty elsewhere."""
 
     binding: Binding | None
     why: str = ""

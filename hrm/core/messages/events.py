@@ -86,7 +86,7 @@ class Event:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRegistered(Event):
-    """An agent opened its stream. ``identity`` tells agents of one name apart; ``incarnation`` is
+    """An agent opened its stream. ``identity`` distinguishes agents of one name; ``incarnation`` is
     new with every process; ``sequence`` rises with every message of one incarnation. ``owner``: the
     digest of its ownership key, see ``core.vocabulary.ownership``. ``followed``: None where it has
     followed no master since its start, as for AppMasters and schedulers."""
@@ -145,7 +145,7 @@ class ApplicationRegistered(Event):
     """``application_id`` is empty for a new application; ``new_id`` is then the id that it gets,
     where the master itself wants one for the driver of a submission.
 
-    ``submission_id`` and ``submission_attempt``: whose driver registers, in cluster mode.
+    ``submission_id`` and ``submission_attempt``: the driver that registers, in cluster mode.
     ``owner``: the digest of its ownership key, see ``core.vocabulary.ownership``.
     """
 
@@ -190,7 +190,7 @@ class ApplicationDetached(Event):
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainersRequested(Event):
-    """``again``: asked for before, of this master or an earlier one; None: perhaps."""
+    """``again``: requested before, from this master or an earlier one; None: perhaps."""
 
     application_id: ApplicationId
     requests: tuple[ContainerRequest, ...]
@@ -223,7 +223,7 @@ class WorkloadClassObserved(Event):
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationFinished(Event):
-    """The driver ended, or its AppMaster says that it did."""
+    """The driver ended, or its AppMaster reports that it did."""
 
     application_id: ApplicationId
     state: ApplicationState
@@ -241,7 +241,7 @@ class KillRequested(Event):
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainRequested(Event):
-    """``move_within_s``: what runs there hands over its data within so long, and ends; 0: it goes
+    """``move_within_s``: what runs there hands over its data within this time, and ends; 0: it runs
     on to its own end."""
 
     call_id: int
@@ -253,7 +253,7 @@ class DrainRequested(Event):
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebindRequested(Event):
-    """Somebody wants a node cut anew. What is None stays as the node has it."""
+    """An operator wants a node partitioned again. What is None stays as the node has it."""
 
     call_id: int
     node: NodeName
@@ -265,7 +265,7 @@ class RebindRequested(Event):
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebindAnswered(Event):
-    """A node's answer to ``RebindUnits`` number ``request_id``."""
+    """A node's reply to ``RebindUnits`` number ``request_id``."""
 
     node: NodeName
     request_id: int
@@ -284,8 +284,8 @@ class SchedulerWoken(Event):
 class ClaimsProposed(Event):
     """A scheduler's claims reached the negotiator.
 
-    The rest is set where the scheduler is remote: who waits for the outcomes, and how its policy
-    failed, if it did.
+    The rest is set where the scheduler is remote: the call that waits for the outcomes, and how its
+    policy failed, if it did.
     """
 
     proposal: Proposal
@@ -407,7 +407,7 @@ class RebindReceived(Event):
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessEnded(Event):
-    """The launcher says that a container's processes are gone, or could not be started."""
+    """The launcher reports a container's processes as gone, or as impossible to start."""
 
     container_id: ContainerId
     end: ContainerEnd
@@ -418,8 +418,8 @@ class ProcessEnded(Event):
 class ContainerAdopted(Event):
     """A restarted agent found a container running.
 
-    ``stopping`` says why, where its predecessor had told it to end; ``decommissioning``: it may
-    first finish what it does.
+    ``stopping``: the reason, where its predecessor had ordered it to end; ``decommissioning``: it
+    may first finish what it does.
     """
 
     spec: ContainerSpec
@@ -431,7 +431,7 @@ class ContainerAdopted(Event):
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerOverLimit(Event):
-    """A container was seen to use more than it holds; ``cause`` says of what."""
+    """A container was seen to use more than it holds; ``cause``: of which resource."""
 
     container_id: ContainerId
     message: str
@@ -441,7 +441,7 @@ class ContainerOverLimit(Event):
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageMeasured(Event):
-    """The tracker has looked at all containers: percent of one CPU that each has used since."""
+    """The tracker has sampled all containers: percent of one CPU that each has used since."""
 
     cpu_percent: tuple[tuple[ContainerId, float], ...]
 
@@ -449,7 +449,7 @@ class UsageMeasured(Event):
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeClosed(Event):
-    """The machine lacks what every container needs, disk above all; ``why`` says what."""
+    """The machine lacks what every container needs, disk above all; ``why`` names it."""
 
     why: str
 

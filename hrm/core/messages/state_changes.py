@@ -1,4 +1,4 @@
-"""What a master sends to a scheduler of another process: who it is, rows of the state, and jobs.
+"""What a master sends to a scheduler of another process: its identity, rows of the state, and jobs.
 
 ``hrm.core.scheduling.remote_scheduler`` makes these, ``hrm.core.scheduling.replica`` takes them in.
 """
@@ -44,7 +44,7 @@ class Subscribed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitState:
-    """One row of the table with its queues. ``running`` tells when each started."""
+    """One row of the table with its queues. ``running`` has each one's start."""
 
     unit: ResourceUnit
     node: NodeName
@@ -57,7 +57,7 @@ class UnitState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobImage:
-    """A job as the master has it. Nothing pending: it is none of this scheduler's any more."""
+    """A job as the master has it. Nothing pending: it is no longer this scheduler's."""
 
     application_id: ApplicationId
     workload_class: WorkloadClass
@@ -70,7 +70,7 @@ class JobImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChanged:
-    """``room``: something ended; who backs off may try at once."""
+    """``room``: something ended; jobs that back off may try at once."""
 
     sequence: int
     now: float

@@ -1,7 +1,7 @@
 """What a submission is, and the events and commands of ``hrm.core.submission.submissions``.
 
-Events are facts in the past tense, each with its ``now`` (seconds); commands are wishes in the
-imperative. Nothing here does IO.
+Events are facts in the past tense, each with its ``now`` (seconds); commands are in the imperative.
+Nothing here does IO.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ SUBMISSION: dict[S, frozenset[S]] = {
 class SubmissionBounds:
     """Every bound of submissions; ``hrm.config`` has the same names, and these defaults.
 
-    ``driver_lease_s``: how long a supervised driver goes on without a word of the master's.
-    ``lease_margin_s``: what is added to it before another driver may start: clocks that run
-    unequally fast, and the time that a kill takes. ``renew_s``: how often a lease is renewed.
-    ``driver_launches_max``: containers that a node has begun to start and that came to nothing, in
-    a row. One that only waited at its node does not count, for its driver had no part in its end.
-    ``tick_late_s``: so long without a tick, the master slept.
+    ``driver_lease_s``: how long a supervised driver goes on without a renewal by the master.
+    ``lease_margin_s``: what is added to it before another driver may start: clocks that run at
+    different speeds, and the time that a kill takes. ``renew_s``: how often a lease is renewed.
+    ``driver_launches_max``: containers in a row that a node has begun to start and in which no
+    driver ran. One that only waited at its node does not count, for its driver had no part in its
+    end. ``tick_late_s``: after this time without a tick, the master has slept.
     """
 
     submissions_limit: int = 1_000
@@ -110,8 +110,8 @@ class SubmissionRecord:
     ``driver``: what its node must know, as JSON; opaque here, and full of secrets. ``files``: the
     hashes that it needs, as long as it lives. ``restarts``: when it was restarted, the latest last.
     ``launches``: containers in a row that were begun and in which no driver ran. ``may_live``: the
-    driver of ``attempt`` had a lease when it was last heard of, so it may live although it is lost.
-    ``ownership_key``: the client made it, and the node of each driver is given it, so here is not a
+    driver of ``attempt`` had a lease when it last reported, so it may live although it is lost.
+    ``ownership_key``: the client made it, and the node of each driver gets it, so this is not a
     digest but the key itself; empty: submitted by an older HRM.
     """
 
@@ -147,7 +147,7 @@ class _Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitted(_Event):
-    """A client wants a driver run. ``record`` is complete. One whose key is known is that one."""
+    """A client submits a driver. ``record`` is complete. A known key means a known submission."""
 
     call_id: int
     record: SubmissionRecord
@@ -168,9 +168,9 @@ class DriverLaunched(_Driver):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverEnded(_Driver):
-    """Its container has ended. ``lost``: nobody saw its processes end. ``killed``: its application
-    was ended by an administrator. ``launched``: it was started; ``waited``: as far as is known it
-    has only ever waited for a place or at its node."""
+    """Its container has ended. ``lost``: its processes were not seen to end. ``killed``: its
+    application was ended by an administrator. ``launched``: it was started; ``waited``: as far as
+    is known it has only ever waited for a place or at its node."""
 
     exit_code: int
     message: str
@@ -196,7 +196,7 @@ class RefusedDriver(_Driver):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseAsked(_Driver):
-    """A runner asks for leave to run its driver, or says that it is ``gone`` for certain."""
+    """A runner requests a lease for its driver, or reports that it is ``gone`` for certain."""
 
     call_id: int
     gone: bool = False
@@ -212,7 +212,7 @@ class KillAsked(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HolderEnded(_Event):
-    """Somebody has ended the application that holds the driver's container."""
+    """The application that holds the driver's container was ended from outside."""
 
     submission_id: str
     message: str
@@ -284,14 +284,14 @@ class EndLinked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """For those who watch."""
+    """To watchers."""
 
     submission_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """Answer to a call: what it asked for stands in the books."""
+    """Reply to a call: what it asked for has been written."""
 
     call_id: int
     submission_id: str

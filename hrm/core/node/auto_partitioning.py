@@ -1,31 +1,31 @@
 """When a node binds more cores to its GPUs, or fewer, without being asked.
 
-GPU jobs differ in what they want of a CPU: some prepare and reduce data there and starve on the
-cores bound to their GPU, others do nothing but launch kernels and leave them idle. So the node
-watches what containers use of bound cores, and who waits for cores, and moves the border:
+GPU jobs differ in their need of CPU: some prepare and reduce data there and starve on the cores
+bound to their GPU, others do nothing but launch kernels and leave them idle. So the node watches
+what containers use of bound cores, and which wait for cores, and moves the border:
 
-* **up**, where the containers of a GPU used nearly all of its cores, by one core; or where all the
-  time somebody waited at a GPU for nothing but cores (and what a cut divides with them: memory,
-  slots), by as many as let it start;
-* **down**, by one core, where all the time a container waited for cores of the unit without a GPU,
-  and the GPUs are empty, or would use but a part of the cores that they would have left. With
-  nobody waiting, nothing is gained by taking cores from a GPU.
+* **up**, where the containers of a GPU used nearly all of its cores, by one core; or where a
+  container waited all the time at a GPU for nothing but cores (and what a partitioning divides with
+  them: memory, slots), by as many as let it start;
+* **down**, by one core, where a container waited all the time for cores of the unit without a GPU,
+  and the GPUs are empty, or would use but a part of the cores that they would have left. Without
+  waiters, nothing is gained by taking cores from a GPU.
 
 One number holds for all GPUs of a node, so the busiest GPU decides upwards and downwards, and a
 change concerns every unit. A change must be worth what it costs:
 
-* It looks at a *window* of measurements, never at one. The window starts over with every change,
+* It uses a *window* of measurements, never a single one. The window starts over with every change,
   and the share that counts as busy is above the one that counts as idle, so that a steady load
-  never moves the border to and fro. Cores for which somebody waited are not given back before the
-  GPUs were empty for a whole window.
+  never moves the border to and fro. Cores for which a container waited are not given back before
+  the GPUs were empty for a whole window.
 * Between two changes lies a *pause*. Units in use are drained, for a limited time; a drain that
   took longer is given up, and doubles the pause, up to ``PAUSE_GROWTH_MAX`` times.
-* No drain holds up a stream that is here: none begins while one runs or waits, and one that is
-  under way is given up when a container turns out to be a stream's. A stream that arrives in the
+* No drain delays a stream that is here: none begins while one runs or waits, and one that is under
+  way is given up when a container turns out to be a stream's. A stream that arrives in the
   meantime goes to another node; without one, it waits as long as the drain may take.
-* Bounds: the reserve for CPU jobs stays without a GPU, and one core at least, or nobody could wait
-  there to have cores back; ``cores_min`` stay by each GPU; and no unit becomes too small for the
-  largest container of its kind since the agent started, or an application that was served
+* Bounds: the reserve for CPU jobs stays without a GPU, and one core at least, or no container could
+  wait there to have cores back; ``cores_min`` stay bound to each GPU; and no unit becomes too small
+  for the largest container of its kind since the agent started, or an application that was served
   yesterday would be refused today.
 
 This module decides; ``hrm.core.node.core`` carries out. Only a partial binding moves.
@@ -72,12 +72,12 @@ PAUSE_GROWTH_MAX = 16
 class UtilizationSample:
     """One measurement of a node with a partial binding.
 
-    ``used``: cores in use at the unit of each GPU. ``needed``: bound cores with which somebody who
-    waits at ``needed_at`` for cores alone would start; 0: nobody does. ``cpu_short``: somebody
-    waits for cores of the unit without a GPU. ``gpu_largest``, ``cpu_largest``: most vcores and
-    most MiB of one container, waiting or running, at a unit of that kind; 0: none is there.
-    ``busy``: somebody runs; ``stream``: a stream's container runs or waits. ``cores``: all of the
-    node.
+    ``used``: cores in use at the unit of each GPU. ``needed``: bound cores with which a container
+    that waits at ``needed_at`` for cores alone would start; 0: none waits. ``cpu_short``: a
+    container waits for cores of the unit without a GPU. ``gpu_largest``, ``cpu_largest``: most
+    vcores and most MiB of one container, waiting or running, at a unit of that kind; 0: none is
+    there. ``busy``: a container runs; ``stream``: a stream's container runs or waits. ``cores``:
+    all of the node.
     """
 
     cores: int
@@ -107,10 +107,10 @@ class StayBound:
 
 
 class AutoBinding:
-    """What a node's measurements were, and what follows.
+    """A node's measurements, and the decisions that follow.
 
     Invariants:
-        ``target`` is the binding last decided on while nobody knows what became of it, else None.
+        ``target`` is the binding last decided on while its outcome is unknown, else None.
         The window holds measurements under one binding alone, none of them while units drained.
     """
 
@@ -131,11 +131,11 @@ class AutoBinding:
         self._wanted = 0
 
     def owns(self, target: Binding | None) -> bool:
-        """Is ``target`` a decision of this object, and no person's?"""
+        """Is ``target`` a decision of this object, and not an operator's?"""
         return target is not None and target is self.target
 
     def forget(self) -> None:
-        """The node is cut in a way that has no border to move."""
+        """The node's partitioning has no border to move."""
         self._seen, self.target = None, None
         self._window.clear()
 
@@ -148,7 +148,7 @@ class AutoBinding:
         *,
         may_begin: bool,
     ) -> BindAnew | StayBound | None:
-        """Take in a measurement; answers what to do now, None for nothing.
+        """Take in a measurement; returns what to do now, None for nothing.
 
         ``binding`` is in force and is a partial one, ``target`` waits for units to become free.
         Without ``may_begin`` nothing new is begun.
@@ -160,7 +160,7 @@ class AutoBinding:
         if target is not None:
             self._window.clear()
             return self._draining(now, sample) if self.owns(target) else None
-        if self.target is not None:  # a person took it back
+        if self.target is not None:  # an operator took it back
             self.target, self._rest_until_s = None, now + self.rules.pause_s
         self._window.append(sample)
         if not may_begin or now < self._rest_until_s or len(self._window) < self.rules.window:
@@ -174,7 +174,7 @@ class AutoBinding:
         return decision
 
     def _changed(self, now: float, binding: Binding) -> None:
-        """Another binding is in force, by this object's will or a person's."""
+        """Another binding is in force, chosen by this object or by an operator."""
         if self._seen is not None:
             self._rest_until_s = now + self.rules.pause_s
         self._seen, self.target = binding, None
@@ -309,7 +309,7 @@ def _needed(
 ) -> tuple[int, str]:
     """The fewest bound cores with which a waiter at a GPU starts that now lacks cores, and where.
 
-    (0, "") where there is none, or no such cut is possible, or it would not be enough.
+    (0, "") where there is none, or no such partitioning is possible, or it would not be enough.
     """
     waiters = [(_lack(q, x), i, q, x) for i, q in enumerate(at_gpus) for x in _waiting(q)]
     for lack, _, queue, entry in sorted(waiters, key=lambda waiter: waiter[:2]):

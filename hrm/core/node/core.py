@@ -1,20 +1,20 @@
-"""The node's brain: its resource units, their queues, and who runs.
+"""The node's state machine: its resource units, their queues, and what runs.
 
-The units are cut from the hardware by a binding, which may change while the node runs: units that
-the new cut takes away or changes take no new containers, and once the last of their containers has
-ended, all are cut at once. The others run on untouched. Who asks for another binding is a person,
-or ``auto_partitioning``.
+A binding partitions the hardware into units, and may change while the node runs: units that the new
+one takes away or changes take no new containers, and once the last of their containers has ended,
+all are partitioned at once. The others run on untouched. Another binding is requested by an
+operator or by ``auto_partitioning``.
 
-The master commits and assigns; the node decides who starts, by the rules of ``resource_unit``, the
-moment room appears and without asking anybody. A container that ended is reported until the master
-acknowledges it. Orders of a master older than the newest one seen are ignored. Every order may
-arrive twice.
+The master commits and assigns; the node decides which container starts, by the rules of
+``resource_unit``, the moment capacity appears and without a round trip. A container that ended is
+reported until the master acknowledges it. Orders of a master older than the newest one seen are
+ignored. Every order may arrive twice.
 
-A node may close for a while, because its machine lacks what every container needs: nobody starts,
-who waits goes elsewhere, who runs runs on, and its units are told to the master as draining.
+A node may close for a while, because its machine lacks what every container needs: none starts,
+waiters go elsewhere, running ones run on, and its units are reported to the master as draining.
 
-A stream that waits makes batch containers of its unit leave (``preemption``), without asking
-anybody either: the master hears of it as of every change, and the application asks for others.
+A stream that waits preempts batch containers of its unit (``preemption``), without a round trip
+either: the master gets a report as of every change, and the application asks for others.
 
 Source: HRM paper, sections 2.1 (queue system, resource tracker) and 3.3 (queue stacking).
 """
@@ -77,8 +77,8 @@ class NodeCore:
         RUNNING and STOPPING ones all and only those running there.
         ``epoch`` is the newest master's.
         ``target`` is the binding that waits for units to become free, None otherwise; those units,
-        and no others, are draining, and nobody waits at them.
-        ``closed`` says why the node takes no containers, empty: it does. Nobody waits while it is.
+        and no others, are draining, and no container waits at them.
+        ``closed``: why the node takes no containers, empty: it does. None waits while it is set.
     """
 
     def __init__(
@@ -92,10 +92,10 @@ class NodeCore:
         auto_binding: AutoBindingRules | None = None,
         preemption_grace_s: float | None = PREEMPTION_GRACE_S,
     ) -> None:
-        """``units``: what ``binding`` cuts from ``hardware``; a node without it is never re-cut.
+        """``units``: ``hardware`` partitioned by ``binding``; without it never partitioned again.
 
-        ``auto_binding``: by which rules the node changes a partial binding itself; None: never.
-        ``preemption_grace_s``: time that a batch container has to make way; None: none ever must.
+        ``auto_binding``: rules by which the node changes a partial binding itself; None: never.
+        ``preemption_grace_s``: grace period of a preempted batch container; None: no preemption.
         """
         self.name = name
         self.hardware = hardware
@@ -117,7 +117,7 @@ class NodeCore:
         self._out: deque[c.NodeCommand] = deque()
 
     def handle(self, event: e.NodeEvent) -> list[c.NodeCommand]:
-        """Take in one fact; answers what is to be done, in order."""
+        """Take in one event; returns the commands that follow, in order."""
         match event:
             case e.AssignReceived():
                 if self._accepts(event.epoch):
@@ -161,12 +161,12 @@ class NodeCore:
 
     @property
     def offers(self) -> tuple[ResourceUnit, ...]:
-        """The units as the master is to hear of them: those of a closed node take nothing new."""
+        """The units as reported to the master: those of a closed node take nothing new."""
         units = (queue.unit for queue in self.units.values())
         return tuple(replace(x, draining=True) if self.closed else x for x in units)
 
     def statuses(self) -> tuple[ContainerStatus, ...]:
-        """Every container that the master has not yet let go, ended ones included."""
+        """Every container that the master has not yet acknowledged, ended ones included."""
         return tuple(self._status(container) for container in self.containers.values())
 
     def _accepts(self, epoch: int) -> bool:
@@ -194,7 +194,7 @@ class NodeCore:
         if unit is None or not could_hold(demand_vector(spec.resources), unit.unit):
             what = "has no such resource unit" if unit is None else "is too small for it"
             message = f"{self.name} {what}: {spec.unit_id}"
-            # After a new cut it is nobody's fault: the grant was made on the old one.
+            # After repartitioning this is no failure: the grant was made on the old units.
             cause = EndCause.PREEMPTED if self._recut else EndCause.LAUNCH_FAILED
             self._end(container, ContainerEnd(cause=cause, message=message), event.now)
             return
@@ -245,7 +245,7 @@ class NodeCore:
         self._report(container)
 
     def _hurry(self, container: _Container, cause: EndCause, reason: str, grace_s: float) -> None:
-        """Nobody needs what a container that makes way is still doing."""
+        """What a container does in its grace period for preemption is no longer needed."""
         container.decommissioning = False
         self._out.append(
             c.StopProcess(
@@ -257,7 +257,7 @@ class NodeCore:
         )
 
     def _evict(self, queue: UnitQueue, now: float) -> None:
-        """Let batch containers make way for the streams that wait."""
+        """Preempt batch containers for the streams that wait."""
         if self._preemption_grace_s is None or not any(unit.stream_waiting for unit in queue.pool):
             return
         stopping = ContainerState.STOPPING
@@ -265,7 +265,7 @@ class NodeCore:
         owners = {x: k.spec.application_id for x, k in self.containers.items()}
         for eviction in evictions(queue, ending, owners, now):
             container = self.containers[eviction.victim]
-            reason = f"it makes way for the stream container {eviction.waiter}"
+            reason = f"it is preempted for the stream container {eviction.waiter}"
             container.life.move(stopping, now, reason)
             container.decommissioning = True
             self._out.append(
@@ -327,7 +327,7 @@ class NodeCore:
         self.containers[spec.container_id] = container
         unit = self.units.get(spec.unit_id)
         if unit is None or not fits(demand_vector(spec.resources), unit.free):
-            message = f"{self.name} restarted without room for it at {spec.unit_id}"
+            message = f"{self.name} restarted without capacity for it at {spec.unit_id}"
             self._out.append(
                 c.StopProcess(
                     container_id=spec.container_id,
@@ -368,7 +368,9 @@ class NodeCore:
         binding = replace(base, **changes)  # type: ignore[arg-type]
         try:
             if self.hardware is None:
-                raise InvalidRequest(f"{self.name} does not know its hardware, and cannot be cut")
+                raise InvalidRequest(
+                    f"{self.name} does not know its hardware, and cannot be partitioned"
+                )
             units = cut(self.name, self.hardware, binding)
         except InvalidRequest as error:
             self._answer(event, False, f"{self.name} cannot be bound so: {error.message}")
@@ -412,13 +414,13 @@ class NodeCore:
             return
         units = cut(self.name, self.hardware, decision.binding)
         why = f"({decision.binding}): {decision.why}"
-        if not self._aim_at(decision.binding, units, event.now, f"bound anew {why}"):
+        if not self._aim_at(decision.binding, units, event.now, f"rebound {why}"):
             self._out.append(c.RegisterAgain(binding=None, why=f"drains, to be bound {why}"))
 
     def _aim_at(
         self, binding: Binding, units: tuple[ResourceUnit, ...], now: float, why: str = ""
     ) -> bool:
-        """Cut ``units`` as soon as those concerned are free; is it done already?"""
+        """Partition into ``units`` as soon as those concerned are free; True if it is done now."""
         changed = set(concerned([queue.unit for queue in self.units.values()], units))
         for unit_id, queue in self.units.items():
             queue.unit = replace(queue.unit, draining=unit_id in changed)
@@ -436,13 +438,13 @@ class NodeCore:
         )
 
     def _preempted(self, unit_id: ResourceUnitId) -> ContainerEnd:
-        message = f"{unit_id} is being cut anew, and takes no containers until then"
+        message = f"{unit_id} is being partitioned again, and takes no containers until then"
         if self.closed:
             message = f"{self.name} takes no containers: {self.closed}"
         return ContainerEnd(cause=EndCause.PREEMPTED, message=message)
 
     def _cut_if_free(self) -> bool:
-        """Cut the units anew if that was asked for and nobody runs at those concerned."""
+        """Partition again if that was requested and nothing runs at the units concerned."""
         draining = [queue for queue in self.units.values() if queue.unit.draining]
         if self.target is None or any(queue.running for queue in draining):
             return False
@@ -464,7 +466,7 @@ class NodeCore:
         started = [entry.container_id for entry in unit.start_all(now)]
         for container_id in started:
             container = self.containers[container_id]
-            container.life.move(ContainerState.RUNNING, now, "room at its unit")
+            container.life.move(ContainerState.RUNNING, now, "its unit has capacity")
             container.started_at_s = now
             self._out.append(c.StartProcess(spec=container.spec))
             self._report(container)

@@ -1,15 +1,15 @@
-"""Which batch containers make way for a stream that waits at their resource unit.
+"""Which batch containers are preempted for a stream that waits at their resource unit.
 
-Streams keep deadlines, batch does not: a stream that finds no room takes that of running batch
+Streams keep deadlines, batch does not: a stream that finds no capacity takes that of running batch
 containers, of its own unit and, where units share their cores, of its siblings. A batch container
-never takes anybody's room, nor does a stream take a stream's.
+never takes another's capacity, nor does a stream take a stream's.
 
-The victims are those that lose the least work: the ones started last. No more go than are needed,
-none where all of them would not be enough, and what is ending already counts as room that comes.
-Drivers never go: with one, all that its application has done would be lost.
+The victims are those that lose the least work: the ones started last. No more are preempted than
+needed, none where all of them would not be enough, and what is ending already counts as capacity to
+come. Drivers are never victims: with one, all that its application has done would be lost.
 
-Which end a victim comes to is the node's business: it is decommissioned, so that Spark can move its
-blocks to other executors, and killed when that takes too long.
+How a victim ends is up to the node: it is decommissioned, so that Spark can move its blocks to
+other executors, and killed when that takes too long.
 
 Source: HRM paper, sections 3.3 and 4.3.1 (streams take resources from batch, which queues again);
 the choice of victims is not in the paper.
@@ -32,7 +32,7 @@ NOBODY = ApplicationId("")
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """``victim`` makes way for the stream ``waiter``."""
+    """``victim`` is preempted for the stream ``waiter``."""
 
     victim: ContainerId
     waiter: ContainerId
@@ -44,11 +44,11 @@ def evictions(
     owners: Mapping[ContainerId, ApplicationId],
     now: float,
 ) -> list[Eviction]:
-    """Who makes way for the streams that wait in the pool of ``queue``: unit by unit, those with a
+    """The victims for the streams that wait in the pool of ``queue``: unit by unit, those with a
     GPU first, and at each in order of arrival.
 
-    ``ending``: running containers that have been told to end. ``owners``: the application of each
-    container; none takes its own, of which it may hear in parts that it is a stream.
+    ``ending``: running containers that have been ordered to end. ``owners``: the application of
+    each container; none is preempted for its own, whose containers may turn streams one by one.
     """
     room = _Room(queue, ending)
     found: list[Eviction] = []
@@ -97,7 +97,7 @@ def _victims(
     owners: Mapping[ContainerId, ApplicationId],
     now: float,
 ) -> list[tuple[UnitQueue, Entry]] | None:
-    """Of those that lose least, none that is not needed; nobody if there is room; None if all of
+    """Those that lose least, none that is not needed; empty if there is capacity; None if all of
     them are not enough."""
     own = owners.get(waiter.container_id)
     candidates = [

@@ -1,8 +1,8 @@
 """Algorithm 1: how long would a new container wait at each resource unit, and where least?
 
-A unit with room and nobody waiting costs nothing. Otherwise a *stream* container, which has no
+A unit with capacity and no waiters costs nothing. Otherwise a *stream* container, which has no
 natural end, ranks units by the number of stream containers that wait there; a *batch* container
-ranks them by estimated seconds, found by playing the unit's queue forward: running containers end
+ranks them by estimated seconds, found by simulating the unit's queue: running containers end
 when their estimated time is over, waiters start by the unit's own service discipline
 (``resource_unit.startable``), and the new container starts once it fits after them.
 
@@ -36,7 +36,7 @@ _End: TypeAlias = tuple[float, int, Vector]
 class Estimate:
     """``row``: the chosen unit, None where no unit could ever serve.
 
-    ``wait``: 0 with room at once; else seconds for batch, number of stream waiters for streams.
+    ``wait``: 0 if it starts at once; else seconds for batch, number of stream waiters for streams.
     """
 
     row: int | None
@@ -73,8 +73,8 @@ def estimate(
 def simulate(demand: Vector, unit: UnitImage, now: float) -> float:
     """Seconds until a new batch container of ``demand`` would start at ``unit``.
 
-    Infinite where streams hold what it needs for good. It is taken for a long one: it passes a
-    waiter only where there is room for both. Takes O((r + w)(w + r log(r + w))) for r running and w
+    Infinite where streams hold what it needs for good. It is assumed to be long: it passes a waiter
+    only where both fit. Takes O((r + w)(w + r log(r + w))) for r running and w
     waiting containers; both are bounded per unit.
     """
     free, room = unit.free, unit.room

@@ -4,10 +4,10 @@ Of the batch containers that wait at a resource unit, the first that does not fi
 the shadow time at which it will fit, by the estimated ends of those that run. A later one is
 backfilled if it will have ended by then, or if it fits into what is left over then (``extra``).
 
-That is about time, because it is time that is lost: a dozen short containers before a large one
-cost it nothing, one that takes a month in the same place costs it the month. But run times are
-estimates, and who is always late could pass for ever. So passes are counted, too, and after
-``PASSES_MAX`` of them nobody passes: waiting is bounded, whatever the estimates are worth.
+The criterion is time, because what a waiter loses is time: a dozen short containers before a large
+one cost it nothing, one that takes a month in the same place costs it the month. But run times are
+estimates, and one that is always late could pass for ever. So passes are counted, too, and after
+``PASSES_MAX`` of them none passes: waiting is bounded, whatever the estimates are worth.
 
 Source: the backfilling of EASY (Lifka, The ANL/IBM SP Scheduling System, JSSPP 1995); the bound is
 HRM's.
@@ -35,7 +35,7 @@ class Reservation:
     """A waiter is to start at ``shadow_time_s``, which leaves ``extra``; ``passes`` may pass it
     until then.
 
-    ``shadow_time_s`` is infinite where nobody knows when it could start.
+    ``shadow_time_s`` is infinite where it is unknown when it could start.
     """
 
     shadow_time_s: float
@@ -55,11 +55,11 @@ class Reservation:
         return cls(at_s, minus(free, demand), PASSES_MAX - passed)
 
     def allows(self, part: Vector, until_s: float) -> bool:
-        """May somebody start now who takes ``part`` until then?"""
+        """May a container start now that takes ``part`` until then?"""
         return self.passes > 0 and (until_s <= self.shadow_time_s or fits(part, self.extra))
 
     def passed_by(self, part: Vector, until_s: float) -> None:
-        """Somebody has started who was allowed to."""
+        """A container that ``allows`` admitted has started."""
         self.passes -= 1
         if until_s > self.shadow_time_s:
             self.extra = minus(self.extra, part)

@@ -1,32 +1,32 @@
 """One resource unit with its stacked queues: a stream queue over a batch queue.
 
-Both queues share the unit's resources. A container *waits* or *runs*. Whenever room may have
-appeared, ``startable`` says who starts, in one discipline that the node, the master's table and
+Both queues share the unit's resources. A container *waits* or *runs*. Whenever capacity may have
+appeared, ``startable`` returns what starts, in one discipline that the node, the master's table and
 the wait estimate share (an estimate made under another discipline than the node's is wrong):
 
 1. stream waiters in order of arrival, those that do not fit are skipped;
 2. while a stream waiter is left, no batch container starts: what the batch gives back collects
    until the stream fits, so that small batch containers cannot starve it;
 3. then batch waiters in order of arrival, first fit, but for the reservation of the first that does
-   not fit (``reservation``): who comes later does not delay it. None has a waiter that could
-   not start even if all batch were gone, because of streams that run.
+   not fit (``reservation``): later ones do not delay it. A waiter that running streams would keep
+   from starting even if all batch were gone has none.
 
 A container starts iff the demands of all running ones and its own do not exceed the unit in any
 dimension, the number of running containers (``run_limit``) among them. That is the rule for units
-with a GPU as well: device memory is one of the dimensions, and the sums of vcores and memory are
-tested beside it.
+with a GPU as well: device memory is one of the dimensions, tested together with the sums of vcores
+and memory.
 
 Units of one node may share vcores and memory (binding mode "shared"): they are *siblings* in a
 pool. What one of them starts is gone from all; each keeps its own queues, slots and device memory.
-Streams of all siblings go before batch of all: a stream for which the pool's cores and memory are
-to collect stands in the stream queue of each sibling's image, so the start rule, ``free``, the
-table and the estimate speak of one thing. That is every stream that waits, except one that lacks
-device memory or a slot which only other streams could give back. What siblings run is in the image
-too, with the part of it that comes back to the pool. Batch waiters of all siblings are served in
-one order of arrival (``line``). The first at each unit that does not fit has a reservation, which
-binds who comes later: at its own unit, and at siblings while its unit has the rest and it wants
-cores or memory of the pool. For those these collect, so it is in the siblings' images. What other
-waiters of siblings may take before, an estimate does not count.
+Streams of all siblings go before batch of all: a stream for which the pool's cores and memory
+collect is in the stream queue of each sibling's image, so the start rule, ``free``, the table and
+the estimate agree. That is every stream that waits, except one that lacks device memory or a slot
+which only other streams could give back. What siblings run is in the image too, with the part of it
+that comes back to the pool. Batch waiters of all siblings are served in one order of arrival
+(``line``). The first at each unit that does not fit has a reservation, which binds later ones: at
+its own unit, and at siblings while its unit has the rest and it needs cores or memory of the pool.
+For it these collect, so it is in the siblings' images. What other waiters of siblings may take
+before, an estimate does not count.
 
 Node and master hold to the same rule, each with its own clock and what it has seen. The master sees
 starts through reports, and one that has restarted counts passes from 0: its count may be behind the
@@ -63,7 +63,7 @@ _as_tuple = tuple.__new__  # makes a named tuple twice as fast as calling its cl
 
 
 class UnitImage(NamedTuple):
-    """An immutable picture of a unit's queues, for estimates on a snapshot."""
+    """An immutable snapshot of a unit's queues, for estimates."""
 
     capacity: Vector
     free: Vector
@@ -94,7 +94,7 @@ def startable(
     held: Callable[[], Held],
     now: float,
 ) -> Iterator[Entry]:
-    """Who starts now, in order, when ``free`` is free and running streams leave ``room``.
+    """What starts now, in order, when ``free`` is free and running streams leave ``room``.
 
     ``held``: what those that run hold, and until when.
     """
@@ -140,7 +140,7 @@ def end_s(entry: Entry) -> float:
 
 
 def overtake(batch_waiting: list[Entry], entry: Entry) -> None:
-    """``entry`` starts: take it out, and count that for those who came before."""
+    """``entry`` starts: remove it, and count the pass for earlier waiters."""
     place = batch_waiting.index(entry)
     batch_waiting[: place + 1] = [waiter.overtaken() for waiter in batch_waiting[:place]]
 
@@ -288,9 +288,9 @@ class UnitQueue:
         return started
 
     def run_if_free(self, entry: Entry, now: float) -> bool:
-        """``run`` a new container if ``runs_at_once`` says so, and if it may be here at all.
+        """``run`` a new container if ``runs_at_once`` allows it, and if it may be here at all.
 
-        The common case of a commit, in one step: units of a pool go the long way.
+        The common case of a commit, in one step: units of a pool take the general path.
         """
         container_id, workload_class, demand, duration_s, _, _ = entry
         vcores, memory_mib, device_mib, slots = self.free
@@ -365,7 +365,7 @@ class UnitQueue:
         return True
 
     def start_all(self, now: float) -> list[Entry]:
-        """Start everybody whom the rules let start, here and at siblings; answers them in order."""
+        """Start all that the rules let start, here and at siblings; returns them in order."""
         started = []
         units = [queue for queue in self.pool if not queue.unit.draining]
         for queue in units:
@@ -431,7 +431,7 @@ class UnitQueue:
         return None
 
     def _has_rest(self, entry: Entry) -> bool:
-        """Is there what ``entry`` wants beside the pool's cores and memory?"""
+        """Is what ``entry`` needs besides the pool's cores and memory free?"""
         return entry.demand[2] <= self.free[2] and entry.demand[3] <= self.free[3]
 
     def _room(self) -> Vector:
@@ -452,7 +452,7 @@ class UnitQueue:
 
     def collecting(self) -> Iterator[Entry]:
         """Streams that wait here and would have what this unit alone offers, device memory and
-        slots, if its batch made way: for them the pool's cores and memory are to collect."""
+        slots, if its batch were preempted: for them the pool's cores and memory collect."""
         device_mib, slots = self.capacity[2:]
         for entry in self.running.values():
             if entry.workload_class is WorkloadClass.STREAM:
@@ -511,7 +511,7 @@ class UnitQueue:
         return entry
 
     def _overtake(self, container_id: ContainerId) -> None:
-        """Count for who came before that this waiter has taken its room."""
+        """Count for earlier waiters that this one has passed them."""
         for each, queue in self.line.items():
             if each == container_id:
                 return

@@ -1,13 +1,13 @@
-"""Algorithm 1 for all resource units at once: the answers of ``estimate.simulate``, without a loop.
+"""Algorithm 1 for all resource units at once: the results of ``estimate.simulate``, without a loop.
 
-The queues of all units stand in padded arrays, one column a unit. A unit's column is written anew
-only after its queue has changed, so a round costs the changes since the last one and a handful of
-vector operations; all units are played forward together, one ending container each a step.
+The queues of all units are in padded arrays, one column a unit. A unit's column is rewritten only
+after its queue has changed, so a round costs the changes since the last one and a handful of vector
+operations; all units are simulated together, one ending container each a step.
 
-Answers are remembered as well. While none of a unit's running containers is overdue and none of its
+Results are cached as well. While none of a unit's running containers is overdue and none of its
 waiters could start at once, the *time* at which a new container would start does not depend on when
-one asks: it holds until the queue changes or the first running container is due. Then it is played
-again, because an overdue container counts as ending at the moment of asking.
+one asks: it holds until the queue changes or the first running container is due. Then it is
+computed again, because an overdue container counts as ending at the moment of asking.
 
 Every number is computed by the same operations in the same order as in ``estimate.simulate``, so
 both give the same bits, ties included; a property test holds them to it.
@@ -40,7 +40,7 @@ _NOBODY, _STREAM, _BATCH = 0, 1, 2
 
 
 class WaitTable:
-    """The queues of all units, and what was found out about them.
+    """The queues of all units, and the results computed from them.
 
     Invariants: a row that is not in ``stale`` has in its column what its queue says; ``known`` has
     at most ``_DEMANDS_KEPT`` demands, and for each the rows' start times with the latest moment for
@@ -61,7 +61,7 @@ class WaitTable:
         self._first_end: Floats = np.zeros(0)
 
     def update(self, image: Callable[[int], UnitImage | None], rows: int) -> None:
-        """Write the stale columns anew. ``image``: of a row, None where it is not in use."""
+        """Rewrite the stale columns. ``image``: of a row, None where it is not in use."""
         self._widen(rows)
         for row in self.stale:
             self._write(row, image(row))
@@ -135,7 +135,7 @@ class WaitTable:
             ]
 
     def _widen(self, rows: int) -> None:
-        """Make room for ``rows`` units."""
+        """Allocate ``rows`` units."""
         more = rows - len(self._first_end)
         if more <= 0:
             return
@@ -151,7 +151,7 @@ class WaitTable:
         self.known.clear()
 
     def _deepen(self, running: int, waiting: int) -> None:
-        """Make room for that many containers a unit."""
+        """Allocate that many containers a unit."""
         more = running - len(self._ends)
         if more > 0:
             self._ends = _pad(self._ends, 0, more, np.inf)
@@ -201,7 +201,7 @@ class _Play:
         self.open: Bools = np.ones(units, np.bool_)
 
     def run(self, demand: Ints) -> tuple[Floats, Bools]:
-        """When ``demand``, shape (4, 1), starts; and where somebody or it could start at once."""
+        """When ``demand``, shape (4, 1), starts; and where a waiter or it could start at once."""
         starts_s: Floats = np.full(len(self.at), np.inf)
         at_once: Bools = np.zeros(len(self.at), np.bool_)
         for step in range(len(self.ends) + 1):
@@ -227,8 +227,8 @@ class _Play:
         return starts_s, at_once
 
     def _start(self) -> tuple[Bools, Bools, _Reservations]:
-        """Let start who may, as ``startable``; answers where a stream is left, where somebody did,
-        and what is promised to those who are left."""
+        """Start waiters, as ``startable``; returns where a stream is left, where a waiter started,
+        and the reservations of those that are left."""
         stream_left: Bools = np.zeros(len(self.at), np.bool_)
         begun: Bools = np.zeros(len(self.at), np.bool_)
         promises = _Reservations(self)
@@ -261,7 +261,7 @@ class _Play:
         self.promised[:, units] = self.batch[:, units] & could
 
     def _narrow(self) -> None:
-        """Go on without the units that are answered, once they are half of all."""
+        """Go on without the units that are done, once they are half of all."""
         left = np.flatnonzero(self.open)
         if 2 * len(left) > len(self.open):
             return
@@ -287,11 +287,11 @@ class _Reservations:
         self.passes: Ints = np.zeros(units, np.int64)
 
     def to(self, left: Bools, place: int) -> None:
-        """The waiters at ``place`` are left; where they are the first, they are promised."""
+        """The waiters at ``place`` are left; the first of its unit gets the reservation."""
         self.place[left & (self.place < 0)] = place
 
     def hold_up(self, starts: Bools, parts: Ints, durations: Floats) -> None:
-        """Take out of ``starts`` whom a reservation does not allow; count the others."""
+        """Remove from ``starts`` what a reservation does not allow; count the others."""
         units = np.flatnonzero(starts & (self.place >= 0))
         if not len(units):
             return

@@ -1,8 +1,8 @@
-"""What one scheduler sees of the shared state, and may spend while it places a job.
+"""What one scheduler sees of the shared state, and may reserve tentatively while it places a job.
 
-A view is a copy, but not made anew for each round: ``renew`` copies the rows that have changed
-since the last one. Unit images are read when somebody asks for them, and then know of what the
-round has put there already.
+A view is a copy, but not a new one for each round: ``renew`` copies the rows that have changed
+since the last one. Unit images are read on demand, and then include what the round has already
+placed there.
 
 Source: HRM paper, section 4.3.2 (a scheduler matches on a copy of the state).
 """
@@ -31,12 +31,12 @@ _SPAN = 512
 
 
 class ClusterView(Columns):
-    """One scheduler's copy of the state, which it may spend while it places a job.
+    """One scheduler's copy of the state, for tentative reservations while it places a job.
 
     ``apply`` takes a placement off the copy, so that the next container of the job sees it. The
-    state itself is untouched, and nobody can write into the columns: images are immutable, too. A
-    view is for one round: unit images are read when first asked for. ``renew`` makes it fit for the
-    next round, at the cost of what has changed.
+    state itself is untouched, and the columns are read-only; images are immutable, too. A view is
+    for one round: unit images are read on demand. ``renew`` prepares it for the next round, at the
+    cost of what has changed.
 
     Attributes, each with one row a unit: ``free``, ``total`` and ``stream_headroom`` (what the
     streams of the unit leave to one more, see ``UnitQueue``), shape (rows, 4) in the order of
@@ -72,7 +72,7 @@ class ClusterView(Columns):
         return self._sealed
 
     def renew(self) -> None:
-        """Bring the view up to date, and take back what was spent of it."""
+        """Bring the view up to date, and undo its tentative reservations."""
         state, table = self._state, self._state.table
         self._images.clear()
         self._added.clear()
@@ -184,7 +184,7 @@ class ClusterView(Columns):
         """The first ``many`` rows, from row ``first`` on and round, at which one would start at
         once.
 
-        Looks at a few rows, then at more: where there is room it is found soon.
+        Examines a few rows, then more: where there is capacity it is found soon.
         """
         found: list[Ints] = []
         left = many
@@ -239,9 +239,9 @@ class ClusterView(Columns):
         return at_once
 
     def apply_all(self, rows: Ints, entries: Sequence[Entry], now: float) -> bool:
-        """Put one of ``entries``, all of one demand, on each of ``rows``, all of which have room,
-        none twice. False, and nothing is done, where units share cores: what one takes is gone from
-        others."""
+        """Put one of ``entries``, all of one demand, on each of ``rows``, all of which have
+        capacity, none twice. False, and nothing is done, where units share cores: what one takes is
+        gone from others."""
         if self._state.pools:
             return False
         demand = np.asarray(entries[0].demand, np.int64)
@@ -254,7 +254,7 @@ class ClusterView(Columns):
         return True
 
     def _part(self) -> None:
-        """Tell row by row what came together: few rounds ask."""
+        """Split by row what came together: few rounds ask."""
         for rows, entries, now in self._together:
             for row, entry in zip(rows, entries, strict=True):
                 self._added.setdefault(row, []).append((entry.started(now), True))
@@ -283,8 +283,8 @@ class ClusterView(Columns):
     def candidates(self, demands: Mapping[Vector, int]) -> frozenset[ResourceUnitId]:
         """Units that a stream of these demands has to consider (``demands``: how many of each).
 
-        Those with room for it at once; where they cannot take all of it, every open unit that is
-        large enough. With each come its siblings, whose containers could take its cores.
+        Those where it could start at once; where they cannot take all of it, every open unit that
+        is large enough. With each come its siblings, whose containers could take its cores.
         """
         chosen = np.zeros_like(self.open)
         for demand, many in demands.items():
@@ -325,7 +325,7 @@ class ClusterView(Columns):
             self.open = _sealed(self.open & kept)
 
     def streams_leave(self, demand: Vector) -> Bools:
-        """Rows where a stream of ``demand`` would fit if batch made way; shape (rows,)."""
+        """Rows where a stream of ``demand`` would fit if batch were preempted; shape (rows,)."""
         asked = np.flatnonzero(demand)
         leaves: Bools = np.all(
             self.stream_headroom[:, asked] >= np.asarray(demand, np.int64)[asked], axis=1
@@ -338,7 +338,7 @@ class ClusterView(Columns):
 
 
 def _sealed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The same array, which nobody can write through this name."""
+    """The same array, read-only through this name."""
     array.flags.writeable = False
     return array
 

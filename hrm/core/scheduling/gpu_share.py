@@ -1,4 +1,4 @@
-"""GPUs among several jobs: everybody the same, and what one does not need to those who do.
+"""GPUs among several jobs: equal shares, and what one job does not need goes to those that do.
 
 The idea is filling glasses from one jug: all glasses rise together, a full one drops out, and the
 rest goes on rising (max-min fairness). In rounds: each job that still wants some gets the mean of
@@ -18,7 +18,7 @@ __all__ = ["gpu_share"]
 def gpu_share(free: int, wanted: Sequence[int]) -> list[int]:
     """How many of ``free`` GPUs each job gets that wants so many, in order of submission.
 
-    Nobody gets more than it wants, all is given while somebody wants it, and a job that gets less
+    None gets more than it wants, all is given while one of them wants it, and a job that gets less
     than it wants gets at most one less than any other.
     """
     given = [0] * len(wanted)

@@ -1,12 +1,12 @@
 """The negotiator: the single place where claims become grants.
 
-Schedulers choose on snapshots, in parallel, and may choose the same room. Here each claim is held
-against the authoritative state, in order of arrival:
+Schedulers choose on snapshots, in parallel, and may choose the same capacity. Here each claim is
+checked against the authoritative state, in order of arrival:
 
 ======================================  ==========================================================
 the claim                               what becomes of it
 ======================================  ==========================================================
-fits, and nobody waits before it        RUN: its resources are taken
+fits, and no waiter is before it        RUN: its resources are taken
 fits the unit but not what is free      QUEUE: it waits at that unit, no second round of choosing
 the same, but the queue is at a bound   ABORT: back to its scheduler, which tries a new snapshot
 unit gone, closed or too small          ABORT
@@ -17,7 +17,7 @@ outside of what it locks
 ======================================  ==========================================================
 
 Batch proposals are committed claim by claim. A stream's proposal is all or nothing: half a stream
-keeps no deadline and holds room from others. So is the gang of an application that starts
+keeps no deadline and holds capacity that others need. So is the gang of an application that starts
 (``hrm.core.master.gangs``), whose claims must moreover RUN: for them, to QUEUE is to ABORT.
 
 Source: HRM paper, section 4.3 (algorithms 2 and 3, table of conflicts).
@@ -44,7 +44,7 @@ class StreamLease:
     (``lease_scope``): then batch commits on other units pass.
 
     Invariants: ``token`` rises with every grant and is the token of the latest grant; ``holder`` is
-    None iff nobody holds the lease; a holder whose time is over holds nothing. ``units`` is what
+    None iff the lease is free; a holder whose time is over holds nothing. ``units`` is what
     the latest grant locks, None for everything.
     """
 
@@ -59,9 +59,9 @@ class StreamLease:
     def acquire(
         self, scheduler: str, now: float, units: frozenset[ResourceUnitId] | None = None
     ) -> int | None:
-        """The token, or None: the scheduler is queued and will be told by ``release``.
+        """The token, or None: the scheduler is queued and gets the lease after a ``release``.
 
-        ``units``: what to lock, None for everything. Who holds the lease already keeps what it has.
+        ``units``: what to lock, None for everything. A present holder keeps what it has.
         """
         self.expire(now)
         if self.holder == scheduler:
@@ -83,7 +83,7 @@ class StreamLease:
         return self.holder is not None and self.covers(unit_id)
 
     def covers(self, unit_id: ResourceUnitId) -> bool:
-        """Is the unit of those that the latest grant locks, or locked?"""
+        """Does the latest grant lock the unit, or did it?"""
         return self.units is None or unit_id in self.units
 
     def holds(self, scheduler: str, token: int, now: float) -> bool:
@@ -149,7 +149,7 @@ class Negotiator:
         return self._count(gang + rest)
 
     def unpark(self) -> list[Proposal]:
-        """The proposals that waited for the lease, if it is free; the caller commits them anew."""
+        """The proposals that waited for the lease, if it is free; the caller commits them again."""
         if self.lease.holder is not None:
             return []
         proposals = list(self.parked)
@@ -198,7 +198,7 @@ class Negotiator:
         return outcomes
 
     def _commit_each(self, claims: tuple[Claim, ...], now: float) -> list[Outcome]:
-        """Claim by claim, and in one pass where all find their room: the common case."""
+        """Claim by claim, and in one pass where all of them fit: the common case."""
         find, queues = self.state.rows.get, self.state.queues
         rows = [row for _, unit_id, _ in claims if (row := find(unit_id)) is not None]
         all_open = len(rows) == len(claims) and self.state.open[rows].all()
@@ -222,7 +222,7 @@ class Negotiator:
         return outcomes
 
     def _commit_claim(self, claim: Claim, now: float, *, must_run: bool = False) -> Outcome:
-        """Change the queue, if the claim may have it; ``_publish`` tells the table."""
+        """Change the queue, if the claim may have it; ``_publish`` updates the table."""
         entry, unit_id, _ = claim
         row = self.state.rows.get(unit_id)
         if row is None:
@@ -237,7 +237,7 @@ class Negotiator:
         if entry.container_id in queue:
             return _abort(claim, "the container is there already")
         if must_run:
-            return _abort(claim, "somebody else has taken the room, and a gang must run at once")
+            return _abort(claim, "another claim took the capacity, and a gang must run at once")
         refusal = self.may_wait(queue, entry, now)
         if refusal:
             return _abort(claim, refusal)

@@ -1,14 +1,14 @@
-"""Schedulers in processes of their own: what the master keeps of each, and what it sends it.
+"""Schedulers in processes of their own: what the master keeps of each, and what it sends to it.
 
 A remote scheduler chooses on a copy of the state and commits through the negotiator, as one inside
-the master does; only the way is longer. It subscribes, and gets one stream of ``StateChanged``: the
+the master does; only the path is longer. It subscribes, and gets a stream of ``StateChanged``: the
 first messages are everything (the snapshot), later ones what has changed since. A unit or job that
 changed is sent whole, so a change never depends on the one before it, and several become one. Units
 that share their cores travel together, because one cannot be put right without the others.
 
-Answers to its calls travel beside that stream. So each names the number of the latest message that
-was sent before it, and the scheduler takes the answer in once it has taken in that message: then it
-never believes pending what it was granted, nor free what a lease shows taken.
+Replies to its calls do not travel on that stream. So each names the number of the latest message
+that was sent before it, and the scheduler takes the reply in once it has taken in that message,
+so it never takes for pending what it was granted, nor for free what a lease shows taken.
 
 The master keeps every job (``RemoteScheduler``), so when a subscription breaks, nothing is lost:
 another scheduler gets the jobs, the lease goes back, and what the old one still proposes is
@@ -55,7 +55,7 @@ class _Elsewhere:
 
 
 class RemoteScheduler(Scheduler):
-    """The master's book of one remote scheduler.
+    """The master's state of one remote scheduler.
 
     Invariants: what is in neither ``units`` nor ``changed_jobs`` is at the other side as it is
     here, once it has taken in message number ``sequence``. ``call_id`` is of the proposal that is
@@ -89,7 +89,7 @@ class RemoteScheduler(Scheduler):
         now: float,
     ) -> None:
         if not self.jobs:
-            self.heard_at_s = now  # until now it had nothing to say
+            self.heard_at_s = now  # until now it had nothing to send
         super().add(application_id, workload_class, container_id, request, now)
         self.changed_jobs[application_id] = None
 
@@ -106,12 +106,12 @@ class RemoteScheduler(Scheduler):
         self.room = True
 
     def silent(self, now: float) -> bool:
-        """It has jobs and has not answered for too long: it hangs, whatever its connection says."""
+        """It has jobs and has sent nothing for too long: it hangs, connected or not."""
         since_s = max(self.heard_at_s, self.excused_s)
         return bool(self.jobs) and now - since_s > self.bounds.scheduler_timeout_s
 
     def woke(self, now: float, slept_s: float) -> None:
-        """The master slept, and has heard nothing of what this one may have said."""
+        """The master slept, and has not read what this one may have sent."""
         self.excused_s = excused(self.heard_at_s, self.excused_s, now, slept_s)
 
     def changes(self, now: float, *, all_of_them: bool) -> Iterator[StateChanged]:

@@ -1,9 +1,8 @@
 """The other end of ``core.scheduling.remote_scheduler``: a copy of the state, and the jobs to place
 on it.
 
-``apply`` takes the messages in order. What stands here afterwards is what the master had when it
-sent the latest one; a property test holds it to that. The scheduler on top is the same as inside
-the master.
+``apply`` takes the messages in order. The copy is then what the master had when it sent the latest
+one; a property test checks this. The scheduler on top is the same as inside the master.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ class Replica:
         self.state.limit_waiting(unit_id, image.waiting_limit)
 
     def _update(self, image: JobImage, now: float) -> None:
-        """Make a job what the master says; its back-off goes on unless it asks for more."""
+        """Set a job to the master's; its back-off goes on unless it asks for more."""
         jobs = self.scheduler.jobs
         if not image.pending:
             jobs.pop(image.application_id, None)

@@ -3,9 +3,9 @@
 Several run in parallel; none knows the others. A *job* is what one application still waits for.
 Streams go before batch. A round takes one job, asks the placement policy for a unit for each of its
 containers, and hands the claims to the negotiator. What got no place stays in the job, which is
-tried again after a capped back-off, or at once when room appears.
+tried again after a capped back-off, or at once when capacity appears.
 
-Source: HRM paper, section 4.3.3, algorithm 2, with the local copy spent claim by claim.
+Source: HRM paper, section 4.3.3, algorithm 2, with claims reserved tentatively in the local copy.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Placement:
 class PlacementPolicy(Protocol):
     """Chooses units; commits nothing. One instance serves one scheduler.
 
-    A policy may be anybody's code: what it answers is checked, and what it raises is caught. One
+    A policy may be third-party code: what it returns is checked, and what it raises is caught. One
     that has the attribute ``strict_order = True`` is asked for the oldest job only, streams before
     batch, and within it in order of request, until one container gets no place.
     """
@@ -67,7 +67,7 @@ class PlacementPolicy(Protocol):
     name: str
 
     def place(self, view: ClusterView, placement: Placement, now: float) -> list[int | None]:
-        """A row of ``view`` for each entry, None where none admits it; spends ``view``."""
+        """A row of ``view`` for each entry, None where none admits it; reserves in ``view``."""
         ...
 
 
@@ -162,7 +162,7 @@ class Scheduler:
             del self.jobs[application_id]
 
     def _settled(self, job: Job, container_ids: Sequence[ContainerId]) -> None:
-        """These containers of a job wait for nothing more."""
+        """These containers of a job no longer wait."""
         for container_id in container_ids:
             job.pending.pop(container_id, None)
             job.requested_at_s.pop(container_id, None)
@@ -170,7 +170,7 @@ class Scheduler:
             self.jobs.pop(job.application_id, None)
 
     def room_appeared(self) -> None:
-        """Containers ended or a node came: whoever backs off may try at once."""
+        """Containers ended or a node came: jobs that back off may be tried at once."""
         for job in self.jobs.values():
             job.not_before_s = 0.0
 
@@ -184,9 +184,9 @@ class Scheduler:
         return min((job.not_before_s for job in self._candidates()), default=None)
 
     def choose(self, job: Job, view: ClusterView, lease_token: int, now: float) -> Proposal:
-        """Claims for what the policy found a place for; spends ``view``.
+        """Claims for what the policy found a place for; reserves them tentatively in ``view``.
 
-        No claim at all where the policy failed; then ``job.policy_fault`` says how.
+        No claim at all where the policy failed; then ``job.policy_fault`` has the reason.
         """
         self.rounds += 1
         job.policy_fault = ""
@@ -227,7 +227,7 @@ class Scheduler:
         claims: list[Claim],
         now: float,
     ) -> _Members:
-        """Add claims for those that can start near their data at once; answers those that are to be
+        """Add claims for those that can start near their data at once; returns those that are to be
         placed anywhere. The rest waits a little longer."""
         together = job.gang or job.workload_class is WorkloadClass.STREAM or self.strict_order
         by_place: dict[tuple[NodeName, ...], _Members] = {}
@@ -253,7 +253,7 @@ class Scheduler:
         return [member for member in members if member[0] not in gone]
 
     def settle(self, job: Job, outcomes: list[Outcome], now: float) -> list[Outcome]:
-        """Take what was granted out of the job; back off if anything is left. Answers grants."""
+        """Take what was granted out of the job; back off if anything is left. Returns grants."""
         granted = [outcome for outcome in outcomes if outcome.decision is not Decision.ABORT]
         requested_at_s, entries = job.requested_at_s, [x.claim.entry for x in granted]
         self.delays_s.extend([now - requested_at_s.get(x.container_id, now) for x in entries])
@@ -279,7 +279,7 @@ class Scheduler:
         return granted
 
     def _found_no_room(self, job: Job) -> bool:
-        """Did the latest round place nothing for want of room, and of nothing else?"""
+        """Did the latest round place nothing for lack of capacity, and of nothing else?"""
         other_reasons = job.gang or job.policy_fault or self.strict_order or job.avoid
         held = job.held_until_s < math.inf
         gpus = any(demand[2] for demand in job.demands)
@@ -287,7 +287,7 @@ class Scheduler:
 
     def _hold_back(self, job: Job, now: float) -> None:
         """Spare other jobs the round that has just failed: those that ask for no less go back to
-        where they stood before room appeared."""
+        where they were before capacity appeared."""
         for other in self.jobs.values():
             if (
                 other is not job
@@ -333,8 +333,8 @@ class Scheduler:
         """What a batch job may ask of free GPUs in this round, so that none takes them all.
 
         Known are the jobs of this scheduler and what each was granted while it has been waiting.
-        Those that fit nowhere now, a gang that does not fit as a whole among them, hold nobody's
-        share; where no GPU is free all may ask, to queue.
+        Those that fit nowhere now, a gang that does not fit as a whole among them, keep no share
+        from others; where no GPU is free all may ask, to queue.
         """
         if demand[2] == 0 or job.gang or job.workload_class is WorkloadClass.STREAM:
             return members
@@ -407,10 +407,10 @@ def _is_batch(job: Job) -> bool:
 def _ask(
     policy: PlacementPolicy, view: ClusterView, placement: Placement, now: float
 ) -> list[int | None]:
-    """The policy's answer, if it is one.
+    """The policy's result, if it is valid.
 
     Raises:
-        PolicyFault: it raised, or answered something else than an open row for each container.
+        PolicyFault: it raised, or returned something else than an open row for each container.
     """
     name = f"placement policy {getattr(policy, 'name', type(policy).__name__)!r}"
     try:
@@ -421,7 +421,7 @@ def _ask(
         raise PolicyFault(f"{name} failed: {what} ({where.filename}:{where.lineno})") from error
     wanted = len(placement.entries)
     if len(answer) != wanted:
-        raise PolicyFault(f"{name} answered {len(answer)} rows for {wanted} containers")
+        raise PolicyFault(f"{name} returned {len(answer)} rows for {wanted} containers")
     if set(map(type, answer)) <= _ROWS:
         taken = np.array([each for each in answer if each is not None], np.int64)
         if view.may_propose(taken, placement.demand):
@@ -434,9 +434,9 @@ def _ask(
         try:
             row = operator.index(each)
         except TypeError:
-            raise PolicyFault(f"{name} answered {each!r}, which is no row") from None
+            raise PolicyFault(f"{name} returned {each!r}, which is no row") from None
         refusal = view.refusal(row, placement.demand)
         if refusal:
-            raise PolicyFault(f"{name} answered row {row}: {refusal}")
+            raise PolicyFault(f"{name} returned row {row}: {refusal}")
         rows.append(row)
     return rows

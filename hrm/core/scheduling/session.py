@@ -1,12 +1,12 @@
-"""A remote scheduler's side of one subscription: rounds, the lease, and when to believe an answer.
+"""A remote scheduler's side of one subscription: rounds, the lease, and when a reply is valid.
 
     idle ──► asks for the lease (a stream's job) ──► proposes ──► takes the outcomes in ──► idle
       └────────────── proposes (a batch job) ──────────┘
 
-Answers to calls do not travel on the stream of changes. Each names the message that was sent before
-it, and waits here until that message has been taken in; so the scheduler never believes pending
-what it was granted, nor free what a lease shows taken. If the message does not arrive in time, the
-session ends. A call that fails costs the job a pause.
+Replies to calls do not travel on the stream of changes. Each names the message that was sent before
+it, and waits here until that message has been taken in; so the scheduler never takes for pending
+what it was granted, nor for free what a lease shows taken. If the message does not arrive in time,
+the session ends. A call that fails costs the job a pause.
 
 ``hrm scheduler`` runs this machine over gRPC, the simulator over its network, tests over a virtual
 cluster. It makes no call itself: ``step`` returns the next one.
@@ -30,7 +30,7 @@ from hrm.errors import Unavailable
 __all__ = ["CALL_TIMEOUT_S", "SchedulerAnswer", "SchedulerCall", "SchedulerSession"]
 
 CALL_TIMEOUT_S = 15.0
-"""Longer than the master's own limit, which answers with the reason."""
+"""Longer than the master's own limit, after which it replies with the reason."""
 
 SchedulerCall: TypeAlias = LeaseRequested | ClaimsProposed | LeaseReturned
 SchedulerAnswer: TypeAlias = LeaseGranted | ClaimsSettled
@@ -73,7 +73,7 @@ class SchedulerSession:
         self.replica.apply(change)
 
     def answered(self, answer: SchedulerAnswer | None, now: float) -> None:
-        """The master's answer to the latest call; None: it refused, or none came in time."""
+        """The master's reply to the latest call; None: it refused, or none came in time."""
         call, self._call = self._call, None
         assert call is not None, "no call is outstanding"
         if isinstance(call, LeaseReturned):

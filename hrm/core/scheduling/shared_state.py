@@ -1,13 +1,13 @@
 """The shared resource state: a table of numpy columns, one row a resource unit.
 
 All schedulers read it, each through a view of its own; only the negotiator writes it. The columns
-repeat what the units' queues say, so that a decision over ten thousand units is a handful of vector
-operations. Rows are reused; ``version`` of a row never goes back, so a claim made on an older
-version can be told.
+repeat the state of the units' queues, so that a decision over ten thousand units is a handful of
+vector operations. Rows are reused; ``version`` of a row never goes back, so a claim made on an
+older version can be detected.
 
-What changes with every container stands in one array, ``table``, of which the columns are parts: to
+What changes with every container is in one array, ``table``, of which the columns are parts: to
 bring a view up to date is to copy the rows that have changed since, in one operation. The table in
-turn takes in what has changed in the queues when somebody looks at it, all at once.
+turn takes in what has changed in the queues when it is read, all at once.
 
 Source: HRM paper, sections 2.2 (global resource state) and 4.1 (record RS).
 """
@@ -47,7 +47,7 @@ class SharedState(Columns):
         ``rows`` maps all and only the unit ids in use to their rows, ``ids`` the rows to them;
         ``queues`` and ``nodes`` hold each row's queue and its node, None where it is not in use.
         ``log`` lists the rows that have changed, the latest last, from entry ``log_start`` on;
-        ``shape`` rises when rows come, go, open or close, which the log does not tell.
+        ``shape`` rises when rows come, go, open or close, which the log does not contain.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class SharedState(Columns):
         self._watchers = [watcher for watcher in self._watchers if watcher is not changed]
 
     def add(self, node: NodeName, queue: UnitQueue) -> int:
-        """Give a unit a row; answers it. The unit's id must be new."""
+        """Give a unit a row; returns it. The unit's id must be new."""
         unit_id = queue.unit.unit_id
         assert unit_id not in self.rows, f"{unit_id} has a row already"
         if not self._unused:
@@ -114,7 +114,7 @@ class SharedState(Columns):
     def exchange(self, queue: UnitQueue) -> None:
         """Put another queue of the same unit into its row; units that share a pool go together."""
         row = self.rows[queue.unit.unit_id]
-        assert self.queue(row).unit == queue.unit, f"{queue.unit.unit_id} is cut anew"
+        assert self.queue(row).unit == queue.unit, f"{queue.unit.unit_id} has been repartitioned"
         self.queues[row] = queue
         self._seen.pop(queue.unit.unit_id, None)
         self.refresh(row)
@@ -183,7 +183,7 @@ class SharedState(Columns):
 
     def refresh(self, row: int) -> None:
         """A queue has changed, and so have its siblings: their numbers are to be copied into their
-        rows, which happens when somebody looks."""
+        rows, which happens when these are read."""
         self.refresh_all((row,))
 
     def refresh_all(self, rows: Iterable[int]) -> None:
@@ -251,7 +251,7 @@ class SharedState(Columns):
         return self._waits.waits_s(demand, rows, now)
 
     def refusal(self, row: int, demand: Vector) -> str:
-        """Why nobody may propose ``row`` for ``demand``, queue or no queue; empty if one may."""
+        """Why ``row`` may not be proposed for ``demand``, queue or no queue; empty if it may."""
         if not 0 <= row < len(self.queues):
             return f"there is no row {row}; rows are 0 to {len(self.queues) - 1}"
         if self.queues[row] is None:

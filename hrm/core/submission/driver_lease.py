@@ -3,10 +3,10 @@
     ASKING ──► HELD ──► OVER        the driver is started when HELD begins, killed when it ends
        └────────────────► OVER      refused, or no master has answered for too long
 
-A lease is good from the moment at which it was asked for, not from that of the answer: so it is
-over here before the master gives the next attempt one. A refusal ends it at once; any other
-failure only once its time has run out. See ``hrm.core.submission.submissions`` for why that keeps
-two drivers of a submission from running at once.
+A lease is good from the moment at which it was requested, not from that of the reply: so it is over
+here before the master gives the next attempt one. A refusal ends it at once; any other failure only
+once its time has run out. See ``hrm.core.submission.submissions`` for why that keeps two drivers of
+a submission from running at once.
 
 The runner (``hrm.agent.drivers.driver_runner``) and the simulator carry out what ``step`` returns.
 Times are of a clock that goes on while the machine sleeps.
@@ -103,7 +103,7 @@ class DriverLease:
         return number == self._number and self._asked_at_s is not None
 
     def granted(self, number: int, *, lease_s: float, renew_s: float, now: float) -> None:
-        """The master grants it for ``lease_s``, 0 for ever, and wants to be asked again after
+        """The master grants it for ``lease_s``, 0 for ever, and expects the next request after
         ``renew_s``."""
         asked_at_s = self._take(number)
         if asked_at_s is None:
@@ -113,7 +113,7 @@ class DriverLease:
         self.state = LeaseState.HELD
 
     def failed(self, number: int, error: HrmError, now: float) -> None:
-        """The call was refused, or had no answer in time."""
+        """The call was refused, or got no reply in time."""
         if self._take(number) is None:
             return
         first = self.state is LeaseState.ASKING

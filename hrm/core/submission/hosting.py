@@ -1,10 +1,10 @@
 """The master as the requester of drivers: carries out what the core of submissions decides.
 
-A driver's container is asked for, placed, queued, started and watched like any other. It belongs to
-an application that has the submission's id, its *holder*, and the master itself plays the AppMaster
-of it: registers it, attaches to it, hears of its container. So schedulers, nodes, ``hrm app why``
-and a restart of the master need nothing new: the holder is in the store as an application, the
-node reports the container, and this machine attaches to the holder again.
+A driver's container is requested, placed, queued, started and watched like any other. It belongs to
+an application that has the submission's id, its *holder*, and the master itself acts as its
+AppMaster: registers it, attaches to it, receives its container's notices. So schedulers, nodes,
+``hrm app why`` and a restart of the master need nothing new: the holder is in the store as an
+application, the node reports the container, and this machine attaches to the holder again.
 
 Commands of one submission are carried out in order, each only when what was to be written before it
 is on the disk. Those of other submissions do not wait for that: a driver renews its lease also
@@ -75,8 +75,8 @@ class TellMaster:
 
 @dataclass(frozen=True, slots=True)
 class CallMaster:
-    """The same, with an answer, for ``SubmissionHost.answered`` with ``number``. The call id of the
-    event is for whoever makes the call."""
+    """The same, with a reply, for ``SubmissionHost.answered`` with ``number``. The call id of the
+    event is assigned by the interpreter that makes the call."""
 
     number: int
     submission_id: str
@@ -129,7 +129,7 @@ class SubmissionHost:
         core: decides.
         master_state: of the same master; read, never changed.
         document: what the node of a driver must know, from its record.
-        watch: is shown each event and what the core made of it.
+        watch: called with each event and the commands that the core returned.
     """
 
     def __init__(
@@ -174,20 +174,25 @@ class SubmissionHost:
         return self._flush()
 
     def take(self, event: m.Event) -> list[Step]:
-        """An event for the core of submissions. Raises LimitReached: too much waits already."""
+        """An event for the core of submissions.
+
+        Raises:
+            LimitReached: too many commands wait for the disk already.
+        """
         self._feed(event)
         return self._flush()
 
     def heard(self, submission_id: str, notice: c.Notice, now: float) -> list[Step]:
-        """News of a holder or its container."""
+        """A notice about a holder or its container."""
         self._hear(submission_id, notice, now)
         return self._flush()
 
     def answered(self, number: int, reply: c.Reply | c.Refuse, now: float) -> list[Step]:
-        """The master's core has answered a ``CallMaster``.
+        """The master's core has replied to a ``CallMaster``.
 
         Raises:
-            Unavailable: none came in time while holders were held again; the master cannot go on.
+            Unavailable: no reply came in time while holders were held again; the master cannot go
+                on.
         """
         holding = self._holding.pop(number)
         if isinstance(reply, c.Refuse):
@@ -364,7 +369,7 @@ class SubmissionHost:
 
 
 def _submission_of(what: m.Command | m.Event) -> str:
-    """Whose it is; empty: it does not say."""
+    """The submission that it is about; empty: none is named."""
     if isinstance(what, m.PersistSubmission | m.Submitted):
         return what.record.submission_id
     return getattr(what, "submission_id", "")

@@ -1,8 +1,8 @@
-"""What passes between the core of submissions and the master's core, in the words of each.
+"""What passes between the core of submissions and the master's core, in the terms of each.
 
 The core of submissions has drivers and attempts, the master's has applications and containers. A
-driver's container belongs to an application of the submission's id, its holder, of which whoever
-carries out these cores plays the AppMaster. Both interpreters translate here, the live master's and
+driver's container belongs to an application of the submission's id, its holder, whose AppMaster is
+played by the interpreter of these cores. Both interpreters translate here, the live master's and
 the simulator's, so that what the simulator proves of ends and leases is what runs.
 """
 
@@ -99,9 +99,9 @@ def driver_event(
 ) -> m.DriverLaunched | m.DriverEnded | None:
     """The event, or None where the container neither runs nor has ended.
 
-    ``lost``: nobody has seen the driver end, so it may live. ``killed``: somebody killed the
-    application that this very driver had made. ``waited``: nobody has heard that its node
-    had begun to start it; had it a lease by then, the submission's state says so.
+    ``lost``: the driver was not seen to end, so it may live. ``killed``: the application that this
+    very driver had made was killed. ``waited``: its node is not known to have begun to start it;
+    had it a lease by then, the submission's state shows it.
     """
     submission_id, attempt = record.submission_id, int(status.executor_id)
     if status.state is ContainerState.RUNNING:

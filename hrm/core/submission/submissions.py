@@ -1,7 +1,7 @@
 """The life of submitted drivers: place, run, restart, end; never two of one submission at once.
 
-A submission is an application that runs by itself: its driver is a container on a node. Here is
-decided when a driver is asked for, what its end means, and when the next may start. Each driver has
+A submission is an application that runs by itself: its driver is a container on a node. This module
+decides when a driver is requested, what its end means, and when the next may start. Each driver has
 a number, its *attempt*; the attempt is the fence.
 
 How two drivers are kept from running at once, although a node that is lost may well be alive::
@@ -18,7 +18,7 @@ The runner counts from the moment when it *asked*, the core from the moment when
 which is later; so the runner's time is over first, whatever the network does to messages. Neither
 compares its clock with the other's: both only measure a length of time. The margin is for clocks of
 unequal speed. The end of a container that its own node has reported, with all processes gone, needs
-no wait; nor does a runner's word that it has killed its driver itself. A master that has just
+no wait; nor does a runner's report that it has killed its driver itself. A master that has just
 started cannot know when the one before it granted last, and counts from its own start.
 
 Only a supervised driver has such a limit: one that is never restarted runs on however long the
@@ -27,7 +27,7 @@ master is away. A driver that had no lease yet has never run: its container may 
 begun, so it is replaced as often as nodes go away, each time after a pause.
 
 Source: leases as of Gray and Cheriton, "Leases: an efficient fault-tolerant mechanism" (SOSP 1989),
-section 2; their use as a fence for restarts is ours.
+section 2; their use as a fence for restarts is HRM's.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Entry:
     """One submission.
 
     ``granted_at_s``: no lease was granted later; None: none ever was for this attempt.
-    ``confirm_by_s``: known from an earlier master alone, and given up then if nothing is heard.
+    ``confirm_by_s``: known from an earlier master alone, and given up then without a report.
     """
 
     record: SubmissionRecord
@@ -69,7 +69,7 @@ class Entry:
 
 
 class SubmissionsCore:
-    """See the module's text. ``now`` must never run backwards."""
+    """The state machine of the module's docstring. ``now`` must never run backwards."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class SubmissionsCore:
         }
 
     def handle(self, event: m.Event) -> list[m.Command]:
-        """Take in one fact; answers what is to be done, in order."""
+        """Take in one event; returns the commands that follow, in order."""
         self._woke(self._awake.passed(event.now))
         self._handlers[type(event)](event)
         out, self._out = list(dict.fromkeys(self._out)), []
@@ -121,14 +121,14 @@ class SubmissionsCore:
                 return submission_id
 
     def submitted_as(self, key: str) -> Entry | None:
-        """The submission of this try of this client."""
+        """The submission of this attempt of this client."""
         return next((x for x in self.entries.values() if x.record.key == key), None)
 
     def check_owner(self, submission_id: str, ownership_key: str) -> None:
-        """Does this key speak for the submission, if there is one?
+        """Check that this key may speak for the submission, if there is one.
 
         Raises:
-            NotOwner: no.
+            NotOwner: the submission has another key.
         """
         entry = self.entries.get(submission_id)
         if entry is not None and not is_owner(entry.record.ownership_key, ownership_key):
@@ -137,7 +137,7 @@ class SubmissionsCore:
             )
 
     def check_driver(self, submission_id: str, attempt: int, ownership_key: str) -> None:
-        """May this driver have an application?
+        """Check that this driver may have an application.
 
         Raises:
             NotFound: no such submission, another driver has taken its place, or it is over.
@@ -157,10 +157,10 @@ class SubmissionsCore:
             )
 
     def admit(self) -> None:
-        """May one more submission come?
+        """Check that one more submission may come.
 
         Raises:
-            LimitReached: no.
+            LimitReached: ``submissions_limit`` are live already.
         """
         limit = self.bounds.submissions_limit
         if len(self.live()) >= limit:
@@ -189,7 +189,7 @@ class SubmissionsCore:
     def _submitted(self, event: m.Submitted) -> None:
         record = event.record
         known = self.submitted_as(record.key)
-        if known is not None:  # whoever asks again hears of it when it is written, not before
+        if known is not None:  # a repeated call is answered when it is written, not before
             submission_id = known.record.submission_id
             self._out.append(m.Committed(call_id=event.call_id, submission_id=submission_id))
             return
@@ -229,7 +229,7 @@ class SubmissionsCore:
             return
         entry.granted_at_s = event.now
         if entry.confirm_by_s is not None:
-            # It lives, and its node has not said so yet: until then its leases are what we hear.
+            # It lives, and its node has not reported it yet: until then its leases are the sign.
             entry.confirm_by_s = self._fence_ends_at_s(entry)
         if entry.record.state is not S.RUNNING:
             changes = {"may_live": True, "started_at_s": event.now, "launches": 0, "message": ""}
@@ -323,8 +323,8 @@ class SubmissionsCore:
             self._end(entry, S.KILLED, event.now, event.message)
 
     def _woke(self, slept_s: float) -> None:
-        """The master slept for so long, and drivers have more time to be heard of. What waits for
-        the end of a lease waits no longer for that: leases end by real time."""
+        """The master slept for this long, and drivers have more time to report. What waits for the
+        end of a lease waits no longer for that: leases end by real time."""
         for entry in self.live() if slept_s else ():
             if entry.confirm_by_s is not None:
                 entry.confirm_by_s += slept_s
@@ -346,7 +346,7 @@ class SubmissionsCore:
     # --- what follows -------------------------------------------------------------------------
 
     def _unconfirmed(self, entry: Entry, now: float) -> None:
-        """Nobody has told this master of the driver that the one before it knew."""
+        """This master got no report of the driver that the one before it knew."""
         record = entry.record
         if record.state in (S.SUBMITTED, S.LAUNCHING):
             # It waited for a place, or was about to start; that is no fault of its own.
@@ -490,20 +490,20 @@ class SubmissionsCore:
         if entry.record.state in (S.KILLING, S.WAITING_TO_RESTART):
             return f"it was given up ({entry.record.message})"
         if entry.record.state is S.RUNNING and not entry.record.may_live:
-            return "its runner has said that it is gone"
+            return "its runner has reported it as gone"
         return f"driver {entry.record.attempt} has taken its place"
 
 
 def _may_run(record: SubmissionRecord) -> bool:
-    """May the driver of the current attempt have a lease? Not one of which its runner has said that
-    it is gone: a request that comes late must not hold up the next attempt."""
+    """May the driver of the current attempt have a lease? Not one that its runner has reported as
+    gone: a late request must not delay the next attempt."""
     return record.state in (S.SUBMITTED, S.LAUNCHING) or (
         record.state is S.RUNNING and record.may_live
     )
 
 
 def _who_hears_last(command: m.Command) -> int:
-    """Watchers and callers are told when all that they may look at then is done."""
+    """Watchers and callers are notified when all that they may then read is done."""
     if isinstance(command, m.Changed):
         return 1
     return 2 if isinstance(command, m.Committed | m.GrantLease | m.RefuseCall) else 0

@@ -1,4 +1,4 @@
-"""What everything speaks of: model, resources and their feasibility, lifecycles, bounds, records.
+"""The shared terms: model, resources and their feasibility, lifecycles, bounds, records.
 
 Imports nothing of the core but itself.
 """

@@ -21,7 +21,7 @@ SCHEDULERS = 2
 """Schedulers in the master's process."""
 
 PREEMPTION_GRACE_S = 15.0
-"""Time that a batch container has to make way for a stream."""
+"""Grace period of a batch container that is preempted for a stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Bounds:
 
     @property
     def asleep_s(self) -> float:
-        """So long without a tick, the master slept; well below what it grants others."""
+        """After this time without a tick, the master slept; well below what it grants others."""
         least_s = min(self.node_timeout_s, self.application_grace_s, self.scheduler_timeout_s)
         return min(self.tick_late_s, least_s / 4)
 

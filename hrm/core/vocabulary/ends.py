@@ -1,9 +1,9 @@
 """What follows from the end of a container: one table over all causes, read wherever it matters.
 
-An end is looked at by many: the master measures how long containers run and evaluates the node that
-it ran on, the AppMaster counts failures, pauses before it asks again and notifies Spark, the core
-of submissions must know whether a driver may still live, and the journal explains what nobody
-wanted. Each of them takes its column from here, so that two of them cannot disagree.
+An end concerns many: the master measures how long containers run and evaluates the node that it ran
+on, the AppMaster counts failures, pauses before it asks again and notifies Spark, the core of
+submissions must know whether a driver may still live, and the journal explains unwanted ends. Each
+of them takes its column from here, so that two of them cannot disagree.
 
 ``EXITED`` has two rows, for the exit code decides: 0 is a success.
 """
@@ -20,12 +20,12 @@ __all__ = ["END_RULES", "EXITED_WELL", "Blame", "EndRule", "Start", "end_rule", 
 
 
 class Blame(Enum):
-    """Whose doing an executor's end is."""
+    """What caused an executor's end."""
 
     APPLICATION = "application"
     """It ended badly by itself; counts as a failure."""
     NOBODY = "nobody"
-    """It was asked to go, or taken away; Spark must not blame its tasks."""
+    """It was asked to stop, or taken away; Spark must not blame its tasks."""
     NODE = "node"
     """Its machine disappeared with everything on it."""
 
@@ -46,7 +46,7 @@ class Blame(Enum):
 
 
 class Start(Enum):
-    """What an end says of the start, where no report had said that the container runs."""
+    """What an end implies for the start, where no report had stated that the container runs."""
 
     TRIED = "tried"
     """Its node had it in its hands."""
@@ -61,16 +61,16 @@ class EndRule:
     """One row of the table.
 
     Attributes:
-        blame: whose doing it is: what the AppMaster counts, when it replaces the executor, and what
-            Spark is notified.
+        blame: the cause: what the AppMaster counts, when it replaces the executor, and what Spark
+            is notified.
         against_node: is it a failure for which the node is evaluated (``core.master.exclusion``)?
             One that ran out of memory or disk is as large on every node.
         ordinary: was it wanted, so that it needs no explanation?
-        complete: does it say how long such a container takes? One that was released had done its
+        complete: does it show how long such a container takes? One that was released had done its
             work.
         by_itself: did its process end of its own accord?
         unseen: its process has not been seen to end, so it may live.
-        start: what it says of the start.
+        start: what it implies for the start.
     """
 
     blame: Blame
@@ -118,8 +118,8 @@ def end_rule(end: ContainerEnd) -> EndRule:
 
 
 def ends_badly(cause: str, exit_code: int) -> bool:
-    """Was the end one that nobody wanted? ``cause`` as a record keeps it: one that this version
-    does not know needs an explanation too."""
+    """Was the end unwanted? ``cause`` as a record keeps it: one that this version does not know
+    needs an explanation too."""
     known = _BY_VALUE.get(cause)
     return known is None or not _rule(known, exit_code).ordinary
 

@@ -82,7 +82,7 @@ def fits(demand: Vector, offer: Vector) -> bool:
 
 
 def fitting_rows(demand: Vector, offers: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """``fits`` for every row of ``offers``, shape (rows, 4); answers shape (rows,)."""
+    """``fits`` for every row of ``offers``, shape (rows, 4); returns shape (rows,)."""
     fitting: npt.NDArray[np.bool_] = np.all(offers >= np.asarray(demand, np.int64), axis=1)
     return fitting
 

@@ -1,7 +1,7 @@
 """What happened, as it is kept: one record for each change of state.
 
-The books know how things are; these say how they came to be so, also of what is in no book any
-more. The master's journal keeps them, ``hrm.core.master.explain`` reads them.
+The state is how things are now; these records show how they came to be so, also of what the master
+has forgotten. The master's journal keeps them, ``hrm.core.master.explain`` reads them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class StateEvent:
 
     @property
     def ends_badly(self) -> bool:
-        """Is it the end of a container that nobody wanted?"""
+        """Is it an unwanted end of a container?"""
         return (
             self.kind == "container" and self.cause != "" and ends_badly(self.cause, self.exit_code)
         )

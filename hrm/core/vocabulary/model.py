@@ -1,6 +1,6 @@
-"""The nouns of HRM: what is asked for, what is offered, and what is known of each.
+"""The nouns of HRM: what is requested, what is offered, and what is known of each.
 
-A *node* is cut into *resource units* (RUs): a set of vcores, memory and at most one GPU's memory. A
+A *node* is partitioned into *resource units* (RUs): vcores, memory and at most one GPU's memory. A
 *container* is one placed thing, for Spark an executor. An *application* is a driver with its
 containers; it is of class STREAM or BATCH. Quantities are whole numbers: vcores, MiB.
 
@@ -164,7 +164,7 @@ NOTHING = Resources(0, 0, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU of a node. ``numa`` is -1 where the machine does not tell.
+    """One GPU of a node. ``numa`` is -1 where the machine does not report it.
 
     A ``declared`` one exists in a setting alone: it is scheduled, shown as declared, and backed by
     no device.
@@ -184,15 +184,16 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceUnit:
-    """What a node is cut into. ``run_limit``: most containers that may run at once (section 3.3).
+    """A part of a node. ``run_limit``: most containers that may run at once (section 3.3).
 
     ``cpus`` are the CPU numbers bound to the unit; empty means not pinned.
 
     ``pool`` names the unit whose vcores and memory this one shares; empty: its own. The capacity of
-    a unit that shares says what it can use at most; ``own_capacity`` is what it adds to its node.
+    a unit that shares is what it can use at most; ``own_capacity`` is what it adds to its node.
 
     ``gpu_only``: no container without device memory may hold what is bound to the GPU.
-    ``draining``: takes no new containers until those that run there have ended, then it is re-cut.
+    ``draining``: takes no new containers until those that run there have ended; then the node is
+    partitioned again.
     """
 
     unit_id: ResourceUnitId
@@ -267,7 +268,7 @@ class ContainerRequest:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
-    """All that a node needs to know of a container. ``user``: who submitted, as they say."""
+    """All that a node needs to know of a container. ``user``: the submitter's own claim."""
 
     container_id: ContainerId
     application_id: ApplicationId
@@ -315,7 +316,7 @@ class Usage:
 class Shortcut:
     """A way by which a node starts executors faster, such as an archive of classes.
 
-    ``state`` is one of off, waiting, building, ready, failed; ``note`` says more. ``used`` counts
+    ``state`` is one of off, waiting, building, ready, failed; ``note`` has details. ``used`` counts
     the starts since the agent's own that took it, ``missed`` those that could not, and
     ``why_missed`` is the latest reason.
     """
@@ -331,7 +332,7 @@ class Shortcut:
 @quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerStatus:
-    """What a node reports, and what the master tells, about one container.
+    """What a node reports, and what the master sends on, about one container.
 
     Times are seconds since the epoch; 0: not yet.
     """

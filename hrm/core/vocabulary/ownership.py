@@ -1,11 +1,11 @@
 """Ownership: which registration may speak for an application, a node or a submission.
 
-Ids and names are public: they stand in listings, logs and control groups. So a component that has
+Ids and names are public: they appear in listings, logs and control groups. So a component that has
 an id makes a secret before its first registration, its *ownership key* of 256 random bits, and
 sends it with every registration and attachment. The key is hashed at the wire
-(``hrm.ownership.owner_of``): the master keeps and writes down the digest alone, and here digests
-are compared. A plain hash is enough, because there is no dictionary of such keys. Of a submission
-the key itself is kept and compared: the node of its next driver must be given it.
+(``hrm.ownership.owner_of``): the master keeps and writes down the digest alone, and this module
+compares digests. A plain hash is enough, because there is no dictionary of such keys. Of a
+submission the key itself is kept and compared: the node of its next driver must get it.
 
 What has no owner on record was registered by an older HRM: the first registration with a key
 becomes its owner.
@@ -24,7 +24,7 @@ MASTER = "master"
 
 
 def is_owner(kept: str, given: str) -> bool:
-    """Does ``given`` speak for what has ``kept`` on record? In time that tells nothing of it."""
+    """Does ``given`` speak for what has ``kept`` on record? Compared in constant time."""
     return not kept or compare_digest(kept.encode(), given.encode())
 
 

@@ -1,7 +1,7 @@
-"""How a node is cut into resource units: which cores and how much memory stand by each GPU.
+"""How a node is partitioned into resource units: which cores and how much memory go to each GPU.
 
 A GPU without a core is idle, and so is a core that waits for a GPU; the three modes trade one for
-the other. All cut the same machine:
+the other. All partition the same machine:
 
 ========  ==========================================  ============================================
 mode      the units                                   when
@@ -17,7 +17,7 @@ even      one a GPU with an equal part of the cores;  mostly GPU jobs. A contain
 Cores are bound to the GPU that is nearest by NUMA distance, one core to each GPU in turn, so that
 GPUs of one socket share its cores fairly. Parts of an even split differ by one core at most.
 
-Memory is divided in proportion to the cores; or ``gpu_host_memory_mib`` stands by every GPU. Either
+Memory is divided in proportion to the cores; or ``gpu_host_memory_mib`` goes to every GPU. Either
 way the CPU unit has what is left (the last GPU's unit where there is none). Device memory is the
 GPU's own. Cores, memory and device memory are conserved: over the units of a
 node ``own_capacity`` adds up to what the node offers.
@@ -55,7 +55,7 @@ class Core:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """What a node offers. ``distances``: between NUMA nodes, as the firmware tells them.
+    """What a node offers. ``distances``: between NUMA nodes, as the firmware reports them.
 
     ``run_limit``: most containers at once in each unit; 0: as many as it has vcores. ``pins``: the
     node can hold containers on certain cores.
@@ -71,7 +71,7 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """How to cut. ``bound_cores`` and ``reserve_cores`` are of the partial mode alone.
+    """How to partition. ``bound_cores`` and ``reserve_cores`` are of the partial mode alone.
 
     ``gpu_limit``: how many of its GPUs the node offers; None: all.
     """

@@ -15,7 +15,7 @@ class ApplicationRecord:
 
     ``last_executor_number`` is the highest executor number seen when the record was written;
     ``gang_min`` how many of its first containers start together, 0 and 1: each by itself.
-    ``submission_id`` and ``submission_attempt`` tell whose driver registered it, in cluster mode.
+    ``submission_id`` and ``submission_attempt`` name the driver that made it, in cluster mode.
     ``tasks_…`` are what its driver had counted when it ended. ``owner``: the digest of its
     ownership key; empty: registered by an older HRM.
     """

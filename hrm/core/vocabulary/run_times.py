@@ -1,9 +1,9 @@
-"""How long containers run: what the past says of the next one, and of how many may wait.
+"""How long containers run: an estimate from the past, and a bound on how many may wait.
 
 Most applications come back: the same program of the same user, every night. How long its containers
-ran is the best guess for the next time (``RunTimes``), and a guess is what waits are estimated
-from. One row for each application name, user and resource profile; only batch applications that
-succeeded count, because what failed or was killed says nothing about how long it would have taken.
+ran is the best estimate for the next time (``RunTimes``), from which waits are estimated. One row
+for each application name, user and resource profile; only batch applications that succeeded count,
+because what failed or was killed does not show how long it would have taken.
 
 How fast a *unit* finishes containers (``FinishTimes``) bounds its queue, where ``waiting_bound`` is
 ``feedback``: between two heartbeats a unit of r slots finishes r*mu*tau containers, so r running
@@ -11,7 +11,7 @@ and b waiting ones cover exactly that time when r + b = r*mu*tau. A longer queue
 containers wait where others might have been free by then.
 
 Limits: means weigh the past evenly up to ``WEIGHT_MAX`` containers and fade it after; the length
-bound assumes like run times, and lets nobody wait where containers outlast a heartbeat.
+bound assumes like run times, and lets none wait where containers outlast a heartbeat.
 
 Source: HRM paper, section 3.4.2 (run times of recurring jobs; the static length, whose garbled
 equation is read as r + b = r*mu*tau, rounded up and never negative).
@@ -51,7 +51,7 @@ class RunTime:
 
 
 class RunTimes:
-    """Invariant: at most ``limit`` rows, first the one that nobody has needed for longest."""
+    """Invariant: at most ``limit`` rows, the least recently used first."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -64,7 +64,7 @@ class RunTimes:
         return found
 
     def put(self, row: RunTime) -> list[RunTimeKey]:
-        """Keep a row; answers those that it displaced."""
+        """Keep a row; returns those that it displaced."""
         self.rows[row.key] = row
         self.rows.move_to_end(row.key)
         displaced = []
@@ -88,7 +88,7 @@ class RunTimes:
 
 def length_bound(slots: int, mu_per_s: float, tau_s: float) -> int:
     """b of r + b = r*mu*tau: how many may wait at a unit of r ``slots``, each of which finishes
-    ``mu_per_s`` containers a second, heard of every ``tau_s``."""
+    ``mu_per_s`` containers a second, reported every ``tau_s`` seconds."""
     return max(0, math.ceil(slots * (mu_per_s * tau_s - 1)))
 
 

@@ -1,4 +1,4 @@
-"""The legal lives of applications, containers and nodes: one table each, and nothing beside it.
+"""The legal transitions of applications, containers and nodes: one table each, and nothing else.
 
 A container is PENDING in a scheduler's queue until a claim for it is committed; ASSIGNED until its
 node answers; WAITING in the queue of a resource unit; RUNNING; STOPPING between the order to stop
@@ -9,8 +9,8 @@ PENDING container may turn out to be WAITING, RUNNING or STOPPING at a node that
 An application is DETACHED while its AppMaster is away; it comes back to what it was, or fails when
 its grace period ends.
 
-A table that also names events says of each state and each event where it may lead, or why it leads
-nowhere; such a machine keeps an ``EventLifecycle``.
+A table that also names events gives for each state and each event where it may lead, or why it
+leads nowhere; such a machine keeps an ``EventLifecycle``.
 
 Whatever a table does not hold raises ``InvalidTransition`` with the entity's latest history.
 """
@@ -76,7 +76,7 @@ new), to where, when, why. Of a node that is excluded or admitted the third is t
 which alone that is so, empty: for all."""
 
 Watch: TypeAlias = Callable[[Move], object]
-"""Is told of each move as it is made. It only listens: what it does must not reach the core."""
+"""Called with each move as it is made. It only observes: it must not act on the core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,8 @@ class Lifecycle(Generic[S]):
     Kept flat, when, where to and why by turns, in one tuple: there is one of these for every
     container.
 
-    ``owner``: the entity, where ``watch`` is to know it. Whoever sets it, which makes a cycle of
-    the two, takes it away when the life ends.
+    ``owner``: the entity, where ``watch`` is to get it. Setting it makes a cycle of the two, so it
+    must be reset when the life ends.
     """
 
     __slots__ = ("_history", "_kind", "_name", "_table", "_watch", "owner", "state")
@@ -152,7 +152,7 @@ class Lifecycle(Generic[S]):
         return True
 
     def begin(self, now: float, why: str) -> None:
-        """Tell who watches that the entity is new."""
+        """Notify the watch that the entity is new."""
         if self._watch is not None:
             self._watch((self._kind, self._name, self.owner, None, self.state, now, why))
 

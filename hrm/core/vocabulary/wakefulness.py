@@ -1,24 +1,24 @@
-"""Silence counts only while one listens.
+"""Silence counts only while the listener is awake.
 
 A process that was stopped (SIGSTOP, a paused machine, an event loop busy for seconds) finds when it
-goes on that all others have been silent for as long. They have not: it did not listen. What they
-said lies in its sockets, their connections may have broken meanwhile, and the first thing that it
-takes in may be its own clock. So two kinds of time are kept apart:
+goes on that all others have been silent for as long. They have not: it did not listen. Their
+messages are in its sockets, their connections may have broken meanwhile, and the first thing that
+it takes in may be its own clock. So two kinds of time are kept apart:
 
-- the time that others may be silent before they are given up. It counts only while one was awake;
-  and after a sleep it begins afresh, because others may have to come back first;
-- a right that one has itself (a lease, a window in which one may do something). It ends by real
-  time, however long its holder slept, because others count it as well. Nothing here touches it.
+- the time that others may be silent before they are given up. It counts only while the process was
+  awake; and after a sleep it starts again, because others may have to reconnect first;
+- a right that the process has itself (a lease, a window in which it may act). It ends by real time,
+  however long its holder slept, because others count it as well. Nothing here touches it.
 
 A sleep shows in the time between two events of a core, which is short while its interpreter runs:
 ticks come regularly. It also shows between two ticks with other events in between: then the loop
-was too busy for the clock, and for some of what others said.
+was too busy for the clock, and for some of the messages.
 
 Fresh limits have an end. A process that stops again and again would otherwise never give up
 anything: each silence is forgiven once; a further sleep during it only does not count.
 
 ``Wakefulness`` finds sleeps, ``excused`` is the rule for one silence, ``Patience`` is both for a
-process that only now and then looks whether one other is still silent.
+process that checks only occasionally whether one peer is still silent.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Wakefulness:
 
 
 def excused(since_s: float, excused_s: float, now: float, slept_s: float) -> float:
-    """Up to when a silence that began at ``since_s`` does not count any more, after a sleep.
+    """Until when a silence that began at ``since_s`` does not count any more, after a sleep.
 
     ``excused_s``: the same before this sleep. The silence itself counts from the later of both.
     """
@@ -66,11 +66,11 @@ def excused(since_s: float, excused_s: float, now: float, slept_s: float) -> flo
 
 
 class Patience:
-    """A limit on the silence of one other, looked at now and then.
+    """A limit on the silence of one peer, checked occasionally.
 
     Args:
-        limit_s: of its silence, as far as one was awake.
-        late_s: the longest that two looks are apart while one is awake.
+        limit_s: of its silence, as far as this process was awake.
+        late_s: the longest time between two checks while it is awake.
     """
 
     def __init__(self, now: float, *, limit_s: float, late_s: float) -> None:
@@ -80,7 +80,7 @@ class Patience:
         self._excused_s = float("-inf")
 
     def heard(self, now: float) -> None:
-        """The other is there, or has just gone: its silence begins now."""
+        """The peer is there, or has just gone: its silence begins now."""
         self._awake.passed(now)
         self._since_s = now
 

@@ -1,7 +1,7 @@
 """An application in virtual time: a driver that wants executors, and its AppMaster's process.
 
-The driver does work while executors run, changes its mind about their number as dynamic allocation
-does, and ends when its work is done. The AppMaster stands between it and the master: it registers,
+The driver does work while executors run, changes its target for them as dynamic allocation does,
+and ends when its work is done. The AppMaster stands between it and the master: it registers,
 keeps a session open, and opens it again whenever it breaks. It may die alone (the driver starts
 another), or with the driver.
 """
@@ -46,7 +46,7 @@ _LIMITS = AppMasterLimits(backoff_max_s=2.0, settled_s=5.0, confirm_s=4.0, local
 
 
 def seen(status: ContainerStatus) -> am.ContainerSeen:
-    """A container as the master tells it to an AppMaster."""
+    """A container as the master reports it to an AppMaster."""
     return am.container_seen(
         status.executor_id, status.resource_profile_id, status.state, status.node, status.end
     )
@@ -56,7 +56,7 @@ class Driver:
     """One driver. ``outcome`` is empty while it lives, then ``succeeded`` or why it is over.
 
     ``client``: whose connection to the master it uses; its own, unless it runs on a node.
-    ``executors``: id to profile, of those that it was told of and not told to be dead.
+    ``executors``: id to profile, of those that were reported to it as started and not as dead.
     """
 
     def __init__(self, world: World, plan: ApplicationPlan) -> None:
@@ -104,7 +104,7 @@ class Driver:
         return f"owner {self.name}"
 
     def registration(self, application_id: ApplicationId) -> e.ApplicationRegistered:
-        """What its AppMaster says first; the id is empty where it has none yet."""
+        """Its AppMaster's first message; the id is empty where it has none yet."""
         return e.ApplicationRegistered(
             now=0.0,
             call_id=0,
@@ -150,14 +150,14 @@ class Driver:
             self.appmaster.finish(False, "the driver is gone", _ORPHAN_S)
 
     def end(self) -> None:
-        """It has done what it was to do."""
+        """It has done its work."""
         self.world.log.say(self.name, "driver is done")
         self.outcome = "succeeded"
         if self.appmaster is not None:
             self.appmaster.finish(True, "done", _GOODBYE_S)
 
     def failed(self, why: str) -> None:
-        """Told by the AppMaster: the application cannot go on."""
+        """The AppMaster reports that the application cannot go on."""
         if not self.outcome:
             self.world.log.say(self.name, f"driver gives up: {why}")
             self.outcome = why
@@ -165,7 +165,7 @@ class Driver:
                 self.appmaster.finish(False, why, _GOODBYE_S)
 
     def alive(self) -> list[str]:
-        """Executors that run, wherever: they speak to the driver themselves."""
+        """Executors that run, wherever: they talk to the driver themselves."""
         if not self.application_id:
             return []
         prefix = f"{self.application_id}-x"
@@ -242,7 +242,7 @@ class _AppMaster:
     # --- the core -------------------------------------------------------------------------------
 
     def hear(self, event: am.Event) -> None:
-        """What the driver says, when this process takes it in."""
+        """An event from the driver, when this process takes it in."""
         self.world.sleepers.tell(self.driver.name, self._hear, event)
 
     def _hear(self, event: am.Event) -> None:

@@ -1,8 +1,8 @@
-"""A token holder that says it is another: it knows every id, and no ownership key.
+"""A token holder that claims another's identity: it knows every id, and no ownership key.
 
 It registers and attaches as an application, as a node or as the runner of a submitted driver, while
 that one lives or is away and may come back. The oracle lets no such call be admitted; what the
-owner has then is judged as in every other run.
+owner has then is checked as in every other run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _STAY_S = 1.0
 
 
 def strike(world: World, fault: TimedFault) -> bool:
-    """One attempt, as whom ``fault`` says."""
+    """One attempt, under the identity that ``fault`` picks."""
     if world.master.core is None:
         return False
     kinds = (_as_application, _as_node, _as_runner)
@@ -38,7 +38,7 @@ def strike(world: World, fault: TimedFault) -> bool:
 
 
 def _as_application(world: World, fault: TimedFault) -> bool:
-    """Of one that the master knows: what a lost store had is free for whoever names it first."""
+    """Of one that the master knows: what a lost store had goes to the first that names it."""
     core = world.master.core
     assert core is not None
     everybody = (*world.drivers, *world.submitters.drivers)
@@ -81,7 +81,7 @@ def _as_application(world: World, fault: TimedFault) -> bool:
             )
 
     def attached(answer: c.Reply | c.Refuse) -> None:
-        """Whoever is admitted to what was lost goes away, like everybody else, in the end."""
+        """One that is admitted to what was lost goes away in the end, like all others."""
         if isinstance(answer, c.Reply):
             world.clock.after(_STAY_S, leave)
 
@@ -95,14 +95,14 @@ def _as_application(world: World, fault: TimedFault) -> bool:
 
 
 def _has_application(world: World, application_id: ApplicationId) -> bool:
-    """The master knows it as somebody else's."""
+    """The master knows it as another's."""
     core = world.master.core
     app = None if core is None else core.master_state.applications.get(application_id)
     return app is not None and app.record.owner != _OWNER
 
 
 def _as_node(world: World, fault: TimedFault) -> bool:
-    """Of one that the master has, or waits for: the name of a lost node is free for anybody."""
+    """Of one that the master has, or waits for: the name of a lost node is free for any agent."""
     core = world.master.core
     assert core is not None
     owners = [x for x in world.machines if _has_node(world, x.name)]
@@ -132,7 +132,7 @@ def _as_node(world: World, fault: TimedFault) -> bool:
 
 
 def _has_node(world: World, name: NodeName) -> bool:
-    """The master has it, or waits for it, as somebody else's."""
+    """The master has it, or waits for it, as another's."""
     core = world.master.core
     if core is None:
         return False
@@ -149,7 +149,7 @@ def _has_node(world: World, name: NodeName) -> bool:
 
 
 def _as_runner(world: World, fault: TimedFault) -> bool:
-    """It says that a driver is gone which runs: the next would be started beside it."""
+    """It reports a running driver as gone: the next would be started next to it."""
     submissions = world.master.submissions
     live = [] if submissions is None else submissions.core.live()
     if submissions is None or not live:

@@ -1,8 +1,8 @@
 """A machine of the cluster: its agent around ``NodeCore``, its processes, its disk.
 
 Agent and processes die apart: an agent that comes back is a new incarnation, which adopts what its
-work directory tells of, running or ended. A machine that comes back has no process left; with its
-disk it is the same node and reports their ends, with a new one it is a stranger with an old name.
+work directory lists, running or ended. A machine that comes back has no process left; with its
+disk it is the same node and reports their ends, with a new one it is another under an old name.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Record:
 
 
 class _Agent(NodeRuntime):
-    """One life of a machine's agent. ``newest_epoch``: of all that was said to it."""
+    """One life of a machine's agent. ``newest_epoch``: of all messages that it got."""
 
     def __init__(self, machine: Machine, core: NodeCore, incarnation: int) -> None:
         super().__init__(core, machine.agent_clock, incarnation)
@@ -143,7 +143,7 @@ class Machine:
         return true + self._offset_s + (true % 1000.0) * (self.plan.clock_rate - 1.0)
 
     def clock_s(self) -> float:
-        """A clock that nobody sets, as fast as the other one."""
+        """A clock that is never set, as fast as the other one."""
         return self.world.clock.now * self.plan.clock_rate
 
     def after(self, delay_s: float, action: Callable[..., None], *arguments: Any) -> None:
@@ -187,7 +187,7 @@ class Machine:
         self._see_disk()
 
     def _see_disk(self) -> None:
-        """What an agent does when it has looked at its disk, which one that starts does first."""
+        """An agent that has checked its disk, as it first does when it starts, acts on it."""
         if self.core is None:
             return
         if self.world.clock.now < self._full_until_s:
@@ -207,7 +207,7 @@ class Machine:
         self.deliver(e.UsageMeasured(now=self.now(), cpu_percent=used))
 
     def _new_core(self) -> NodeCore:
-        """Cut as the work directory says, or as the agent's settings do."""
+        """Partitioned as the work directory records, or by the agent's settings."""
         hardware, binding = self.plan.hardware, self._binding
         units = self.units
         if hardware is not None and binding is not None:
@@ -236,7 +236,7 @@ class Machine:
                 self._gone(container_id)
                 del self._records[container_id]
             if not process.spawned:
-                process.order = None  # it was to be told once it had started
+                process.order = None  # it was to get it once it had started
             process.spawned = True
 
     def _adopted(self, record: _Record) -> e.ContainerAdopted:
@@ -285,7 +285,7 @@ class Machine:
         self.agent_clock.after(0.0, self._register_again, self._link)
 
     def _register_again(self, link: _Link | None) -> None:
-        """All is said that was to be said on this stream: open another at once."""
+        """Nothing is left to send on this stream: open another at once."""
         if link is not None and self._link is link:
             link.drop()
             self.unlinked(link, at_once=True)
@@ -336,7 +336,7 @@ class Machine:
             self.world.clock.after(delay_s, self._end, container_id, process, end)
 
     def stop_process(self, command: c.StopProcess) -> None:
-        """A container that makes way takes its time, unless a second order hurries it."""
+        """A preempted container uses its grace period, unless a second order shortens it."""
         process = self.processes.get(command.container_id)
         if process is None:
             return
@@ -371,7 +371,7 @@ class Machine:
         self._end(container_id, process, end)
 
     def _gone(self, container_id: ContainerId, exit_code: int | None = None) -> Runner | None:
-        """A process is no more, and with it the driver that it ran; None: nobody saw how."""
+        """A process is gone, and with it the driver that it ran; None: its exit was not seen."""
         runner = self.processes.pop(container_id).runner
         if runner is not None:
             runner.vanish(exit_code)
@@ -464,7 +464,7 @@ class _Link:
             self.machine.master_said(epoch, order, self._incarnation)
 
     def _check(self) -> None:
-        """A registration that nobody answers is given up."""
+        """A registration without a reply is given up."""
         if not self.is_up:
             self.drop()
             self.machine.unlinked(self)

@@ -37,7 +37,7 @@ _WRITE_S = 0.002
 
 
 class _Life(MasterRuntime):
-    """One life: proposals that stall or die, and an oracle that looks at all that happens."""
+    """One life: proposals that stall or die, and an oracle that checks all that happens."""
 
     def __init__(self, process: MasterProcess, core: MasterCore) -> None:
         super().__init__(core, process.clock, process.disk)
@@ -94,7 +94,7 @@ class _Life(MasterRuntime):
         self._world.log.say("master", why.message)
 
     def resumed(self) -> None:
-        self._world.log.say("master", "resumes: its disk has room again")
+        self._world.log.say("master", "resumes: its disk has space again")
 
     def tick(self) -> None:
         if not self.over:
@@ -105,7 +105,7 @@ class _Life(MasterRuntime):
 class MasterProcess:
     """The master over all its lives. ``life`` and ``core`` are None while it is down.
 
-    ``submissions``: None also in a run without any; ``ears``: who hears what holders are told.
+    ``submissions``: None also in a run without any; ``ears``: get the notices to holders.
     """
 
     def __init__(self, world: World) -> None:
@@ -202,7 +202,7 @@ class MasterProcess:
         self._accept_later(stream, _ApplicationEnd(self, stream, self._sessions))
 
     def accept_scheduler(self, stream: Stream) -> None:
-        """A scheduler subscribes; its sessions are numbered anew by each master."""
+        """A scheduler subscribes; each master numbers its sessions from the start."""
         self._subscriptions += 1
         self._accept_later(stream, SchedulerEnd(self, stream, self._subscriptions))
 

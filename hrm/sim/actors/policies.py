@@ -1,4 +1,4 @@
-"""The built-in placement policies by name: without a look at what else is installed, so that a seed
+"""The built-in placement policies by name: independent of what else is installed, so that a seed
 means the same everywhere."""
 
 from __future__ import annotations

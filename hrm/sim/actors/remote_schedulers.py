@@ -45,7 +45,7 @@ class _Subscribe:
 class RemoteSchedulerProcess:
     """One remote scheduler over all its lives.
 
-    ``up``: its process lives. ``at_lease``: what happens to it when it is next given the lease.
+    ``up``: its process lives. ``at_lease``: what happens to it when it next gets the lease.
     """
 
     def __init__(self, world: World, plan: RemotePlan) -> None:
@@ -83,7 +83,7 @@ class RemoteSchedulerProcess:
         self.world.clock.after(back_s, self.start)
 
     def hang(self) -> None:
-        """Its connection stays, and nothing comes of it."""
+        """Its connection stays, and it sends nothing."""
         if self._session is not None:
             self.world.log.say(self.name, "scheduler hangs")
             self._session.hangs = True
@@ -168,7 +168,7 @@ class _Session:
         """Subscriptions keep order: what comes after their end is dropped."""
 
     def _check(self) -> None:
-        """A subscription that the master does not answer is given up."""
+        """A subscription without a reply is given up."""
         if not self._over and self.core is None:
             self._give_up()
 

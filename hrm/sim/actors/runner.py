@@ -2,8 +2,8 @@
 
 It does what ``hrm.agent.drivers.driver_runner`` does: takes its time over files, asks for a lease,
 starts the driver, renews the lease, kills the driver when the lease is refused or over, lets the
-AppMaster say goodbye and tells that the driver is gone. Calls that nobody answers in time are given
-up here, though they may reach the master later, and twice.
+AppMaster sign off and reports the driver as gone. Calls without a reply in time are given up here,
+though they may reach the master later, and twice.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Runner:
         self._after(files_s, self._ask)
 
     def vanish(self, exit_code: int | None) -> None:
-        """Its process is no more, and takes the driver along; None: nobody saw how it ended."""
+        """Its process is gone, and the driver with it; None: its exit was not seen."""
         if self._over:
             return
         self._over = True
@@ -99,7 +99,7 @@ class Runner:
             world.network.sleep(self._driver.name, for_s)
 
     def _wake(self) -> None:
-        """Before anything else it looks whether its lease is over: the time it slept counts."""
+        """First it checks whether its lease is over: the time it slept counts."""
         ran_out = self._lease.has_run_out(self.machine.clock_s())
         if ran_out and not self._over and self.exit_code is None:
             self._kill("it slept, and its lease is over")
@@ -146,7 +146,7 @@ class Runner:
         self._follow()
 
     def _follow(self) -> None:
-        """Do what the lease says."""
+        """Act on the lease's state."""
         lease = self._lease
         if lease.state is LeaseState.HELD and not self._drives:
             self._start()
@@ -183,7 +183,7 @@ class Runner:
             world.submitters.drivers.append(self._driver)
 
     def _dies_with_runner(self, _code: int) -> None:
-        """Kill -9 of the runner: the driver dies with it, and nobody says that it is gone."""
+        """Kill -9 of the runner: the driver dies with it, and is not reported as gone."""
         if not self._over and self.exit_code is None:
             self._driver_ends(KILLED, KILLED)
             self._exited(KILLED)
@@ -193,7 +193,7 @@ class Runner:
         self.ended(KILLED)
 
     def ended(self, code: int) -> None:
-        """The driver ends; the runner, when its AppMaster has had time to say goodbye."""
+        """The driver ends; the runner, when its AppMaster has had time to sign off."""
         if self._over or self.exit_code is not None:
             return
         self._driver_ends(code, code)

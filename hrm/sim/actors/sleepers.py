@@ -1,7 +1,7 @@
 """Processes that sleep: stopped by a signal, or with their whole machine, and going on later.
 
-A process that sleeps handles nothing. What others send it waits in its sockets, what its own clock
-says waits as well, and when it wakes both are there at once. Which of them it takes in first is
+A process that sleeps handles nothing. Messages of others wait in its sockets, its own timers wait
+as well, and when it wakes both are there at once. Which of them it takes in first is
 drawn for each sleep; within each kind the order stays what it was.
 """
 
@@ -29,7 +29,7 @@ class _Sleep:
 
 
 class Sleepers:
-    """``slept``: of each process the times from when until when it slept, oldest first."""
+    """``slept``: of each process the intervals in which it slept, oldest first."""
 
     def __init__(self, clock: Clock, chance: Random) -> None:
         self.slept: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
@@ -59,7 +59,7 @@ class Sleepers:
         self._asleep.pop(name, None)
 
     def tell(self, name: str, action: Callable[..., None], *arguments: Any) -> None:
-        """What comes from others, when the process handles it."""
+        """A message of another process, when the process handles it."""
         sleep = self._asleep.get(name)
         if sleep is None or self._clock.now >= sleep.said_at_s:
             action(*arguments)
@@ -67,7 +67,7 @@ class Sleepers:
             self._clock.at(sleep.said_at_s, self.tell, name, action, *arguments)
 
     def ring(self, name: str, action: Callable[..., None], *arguments: Any) -> None:
-        """What a process's own clock says, when the process handles it."""
+        """A timer of the process itself, when the process handles it."""
         sleep = self._asleep.get(name)
         if sleep is None or self._clock.now >= sleep.rung_at_s:
             action(*arguments)
@@ -76,7 +76,7 @@ class Sleepers:
 
 
 class ProcessClock:
-    """The world's clock as one process hears it."""
+    """The world's clock as one process observes it."""
 
     def __init__(self, clock: Clock, sleepers: Sleepers, name: str) -> None:
         self._clock = clock

@@ -156,7 +156,7 @@ class Submissions:
         self._take(linked)
 
     def put(self, application_id: ApplicationId, notice: c.Notice) -> None:
-        """What would be sent to an AppMaster is heard after what the core does now."""
+        """A notice to an AppMaster is delivered after the core's current event."""
         self._later(lambda: self._host.heard(application_id, notice, self._master.now()))
 
     # --- steps ----------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""Those who submit drivers and kill them, from outside the cluster; and what must become of them.
+"""Clients that submit drivers and kill them, from outside the cluster; and the outcomes required.
 
-A client goes on asking until it is answered, as people do: a submission has a key, so that asking
-again does no harm.
+A client repeats its call until it gets a reply, as users do: a submission has a key, so that
+repeating is harmless.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Submitters:
         return left + self.world.oracle.submissions.running_words()
 
     def judge(self) -> None:
-        """All have ended, each as it should."""
+        """All have ended, each as required."""
         submissions = self.world.master.submissions
         if submissions is None:
             return
@@ -86,7 +86,7 @@ class Submitters:
     def refused(
         self, application_id: ApplicationId, units: Sequence[ResourceUnit]
     ) -> tuple[str, bool]:
-        """Whose driver it is, if it is one's, and whether these units could run it."""
+        """The submission with this driver, empty if none, and whether these units could run it."""
         submissions = self.world.master.submissions
         entry = None if submissions is None else submissions.core.entries.get(application_id)
         if entry is None:
@@ -104,7 +104,7 @@ class Submitters:
         )
 
     def kill(self, fault: TimedFault) -> bool:
-        """Somebody kills a submission, or the application that holds its driver."""
+        """A user kills a submission, or the application that holds its driver."""
         living = [x for x in self.clients if x.submission_id and not x.kill_asked]
         if not living:
             return False
@@ -146,7 +146,7 @@ class Submitters:
 
 
 class _Client:
-    """One client. ``submission_id``: once it was told. ``kill_answered``: that it is done."""
+    """One client. ``submission_id``: once it has the id. ``kill_answered``: the kill is done."""
 
     def __init__(self, submitters: Submitters, plan: SubmissionPlan) -> None:
         self.submitters = submitters
@@ -175,14 +175,14 @@ class _Client:
             told = self.submission_id
             if told and told != answer.submission_id:
                 self._world.oracle.violated(
-                    f"{self.name} submitted once, and is told of {told} and {answer.submission_id}"
+                    f"{self.name} submitted once, and got {told} and {answer.submission_id}"
                 )
             self.submission_id = answer.submission_id
         elif not self.submission_id:
             self._world.clock.after(_RETRY_S, self._submit)
 
     def kill(self) -> None:
-        """Ask until it is answered."""
+        """Repeat until it is answered."""
         if self.kill_answered:
             return
         self.kill_asked = True
@@ -217,4 +217,4 @@ def _of_a_driver(process: Process) -> bool:
 
 
 def _heard(_answer: c.Reply | c.Refuse) -> None:
-    """Whoever asked has their answer."""
+    """The caller has its reply."""

@@ -5,9 +5,9 @@ happen to it: messages are late; a message is lost, and with it the stream: noth
 more, and each side notices at a time of its own; a partition holds messages back, or outlasts the
 keep-alive and breaks the stream; either process dies, and what it has sent may still arrive.
 
-Streams of nodes meet worse, which no ordered stream does and which the protocol must bear all the
-same, because full reports heal it: single messages vanish, arrive twice, overtake each other, and
-orders of a dead master arrive when a new one reigns (``Peer.ghost``).
+Streams of nodes have further faults, which no ordered stream has and which the protocol must
+tolerate all the same, because full reports heal them: single messages vanish, arrive twice, out
+of order, and orders of a dead master arrive under a new one (``Peer.ghost``).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Network:
 
     def sleep(self, process: str, for_s: float) -> None:
         """Let a process sleep. Others give up their connections to it when it has not answered
-        their keep-alive; it hears of that when it wakes."""
+        their keep-alive; it notices when it wakes."""
         self.sleepers.sleep(process, for_s)
         for stream in self._streams:
             if process in stream.processes and not stream.is_over and for_s > KEEPALIVE_S:
@@ -173,12 +173,12 @@ class Stream:
             self._close(direction)
 
     def close_client(self) -> None:
-        """The client ends the stream, or its process does; the master hears of it in time."""
+        """The client ends the stream, or its process does; the master notices in time."""
         self.client = _Deaf()
         self._close_later(0)
 
     def close_server(self) -> None:
-        """The master ends the stream; the client gets what was sent, then hears of it."""
+        """The master ends the stream; the client gets what was sent, then notices."""
         self.server = _Deaf()
         self._close_later(1)
 

@@ -1,7 +1,7 @@
-"""What a seed means: the cluster, the applications, and which faults befall them when.
+"""What a seed means: the cluster, the applications, and which faults happen to them when.
 
 A plan is drawn whole before its run. Every kind of fault and every application has a source of
-chance of its own, named after the seed, so that leaving one out changes the others as little as
+randomness of its own, named after the seed, so that leaving one out changes the others as little as
 possible: that is what makes shrinking work.
 
 Beyond faults a run may have *traits*: gangs, GPUs, remote schedulers and so on. Each is drawn from
@@ -48,7 +48,7 @@ MESSAGE_KINDS = {
     "executor-crash": 0.20,
     "submitted-crash": 0.50,
 }
-"""Faults that befall single messages, proposals, executors and drivers, with their highest rate."""
+"""Faults of single messages, proposals, executors and drivers, with their highest rate."""
 
 TIMED_KINDS = {
     "partition": 3,
@@ -90,7 +90,7 @@ TRAITS = {
     "locality": 0.4,
     "submissions": 0.4,
 }
-"""What a run may have beside the plain cluster, with the chance that it has it."""
+"""What a run may have in addition to the plain cluster, with its probability."""
 
 QUIET_CHANCE = 0.45
 """That a kind does not happen at all in a run: few kinds at a time explore deeper."""
@@ -111,7 +111,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class TimedFault:
-    """``pick`` and ``size``, both within [0, 1), say whom it befalls and how bad it is."""
+    """``pick`` and ``size``, both within [0, 1), decide what it hits and how bad it is."""
 
     at_s: float
     kind: str
@@ -123,8 +123,8 @@ class TimedFault:
 class NodePlan:
     """``clock_offset_s``: against the master's.
 
-    ``hardware`` and ``binding``: what ``units`` are cut from, where the node can be cut anew.
-    ``preemption_grace_s``: time that batch has to make way for a stream; None: it never must.
+    ``hardware`` and ``binding``: what ``units`` are partitions of, where the node can be
+    partitioned again. ``preemption_grace_s``: time that preempted batch has; None: no preemption.
     ``auto_binding``: by which rules it moves the border of a partial binding itself.
     """
 
@@ -238,5 +238,5 @@ class Plan:
 
 
 def source(seed: int, purpose: str) -> Random:
-    """The source of chance of one purpose."""
+    """The source of randomness of one purpose."""
     return Random(f"{seed}/{purpose}")  # nosec B311 # noqa: S311 - chance that can be repeated is the point

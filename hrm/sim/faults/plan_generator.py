@@ -1,4 +1,4 @@
-"""How a seed becomes a plan: every draw, each from a source of chance of its own.
+"""How a seed becomes a plan: every draw, each from a source of randomness of its own.
 
 The order of draws within one source is part of what a kept seed means. What is new gets a source of
 its own, and belongs to a trait that kept seeds can leave out.
@@ -107,7 +107,7 @@ def _bounds(chance: Random) -> Bounds:
 
 
 def _with_rules(seed: int, number: int, node: NodePlan) -> NodePlan:
-    """A node that moves the border between GPU and CPU cores itself, and is cut so that it can."""
+    """A node that moves the border between GPU and CPU cores itself; its binding has one."""
     if node.hardware is None or node.binding is None or not node.hardware.gpus:
         return node
     chance = source(seed, f"rules-{number}")
@@ -202,7 +202,7 @@ def _unit(unit_id: str, capacity: Resources, run_limit: int) -> ResourceUnit:
 
 
 def _with_hardware(seed: int, number: int, node: NodePlan) -> NodePlan:
-    """Most nodes of a cluster with GPUs: one that is cut by a binding, and can be cut anew."""
+    """Most nodes of a cluster with GPUs: partitioned by a binding, and again on request."""
     chance = source(seed, f"hardware-{number}")
     if chance.random() < 0.25:
         return node
@@ -282,7 +282,7 @@ def _application(
         gpus,
     )
     if gpus and not how_many(*_whole_gpu(plan, nodes)):
-        # What is the largest GPU depends on who is there; what fits none of them may run at first.
+        # Which GPU is the largest depends on the nodes present; what fits none may run at first.
         plan = replace(plan, gpus=0, resources=replace(resources, gpu_memory_mib=4096))
     if "preemption" in traits:
         plan = _crowded(source(seed, f"crowd-{number}"), plan, stream=stream)
@@ -294,9 +294,9 @@ def _application(
 
 
 def must_run_at_once(traits: tuple[str, ...]) -> bool:
-    """May nobody count on a place in a unit's queue? Some policies and bounds let none wait there.
+    """Is no place in a unit's queue certain? Some policies and bounds let no container wait there.
 
-    A stream, which is granted all or nothing, must then want no more than there is room for.
+    A stream, which is granted all or nothing, must then want no more than fits at once.
     """
     return "policies" in traits or "feedback" in traits
 

@@ -1,6 +1,6 @@
-"""What fits where, in the oracle's own words: no code is shared with the core's feasibility.
+"""What fits where, computed independently by the oracle: no code is shared with the core.
 
-Units of a pool show the same vcores and memory; whoever counts them must count those once.
+Units of a pool show the same vcores and memory, which must be counted once.
 """
 
 from __future__ import annotations

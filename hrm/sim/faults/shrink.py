@@ -1,8 +1,8 @@
 """From a failing run to a small one that fails as well.
 
 Greedy: leave out a trait or a kind of fault, applications, nodes, or the end of the horizon, and
-keep whatever still fails, until nothing more can be left out. A smaller run draws its chance anew
-where it differs, so it may fail in another way: that, too, is a bug, and easier to read.
+keep whatever still fails, until nothing more can be left out. A smaller run draws other random
+numbers where it differs, so it may fail in another way: that, too, is a bug, and easier to read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a seed means for cluster mode: who submits which drivers, and the bounds of their lives."""
+"""What a seed means for cluster mode: which clients submit which drivers, and the bounds."""
 
 from __future__ import annotations
 

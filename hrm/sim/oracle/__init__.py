@@ -1,1 +1,1 @@
-"""What must hold after every event: safety, liveness, what each process was promised."""
+"""What must hold after every event: safety, liveness, and the guarantees given to each process."""

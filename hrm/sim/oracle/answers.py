@@ -1,8 +1,8 @@
-"""Callers of the master: each gets one answer, and nobody gets one who did not ask.
+"""Callers of the master: each call gets one reply, and no reply goes out without a call.
 
 Most calls are answered by the event that brings them. Three are not: a node is asked before its
 rebinding is answered, a lease is waited for, and claims wait behind a lease. All but the wait for a
-lease have a limit in the core, which must then answer itself.
+lease have a limit in the core, which must then reply itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Answers:
         self._awake_s = awake_s
 
     def master_began(self) -> None:
-        """Who asked the one before hears that the connection broke."""
+        """Callers of the previous master see the connection break."""
         self.waiting.clear()
 
     def after(
@@ -41,7 +41,7 @@ class Answers:
             if not isinstance(command, c.Reply | c.Refuse):
                 continue
             if self.waiting.pop(command.call_id, None) is None:
-                self._violated(f"call {command.call_id} is answered, and nobody waits for it")
+                self._violated(f"call {command.call_id} is answered, and no caller waits for it")
         asked = self.waiting.get(call_id)
         if asked is not None and not isinstance(
             asked, e.RebindRequested | e.LeaseRequested | e.ClaimsProposed
@@ -51,7 +51,7 @@ class Answers:
             self._late(core, event.now)
 
     def unanswered(self) -> list[str]:
-        """Calls of nodes, drivers and people that are still open; schedulers ask on for ever."""
+        """Calls of nodes, drivers and users that are still open; schedulers ask on for ever."""
         return [
             f"{type(asked).__name__} {call_id} waits for its answer"
             for call_id, asked in self.waiting.items()

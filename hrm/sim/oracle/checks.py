@@ -1,9 +1,10 @@
 """The oracle: what must hold after every event, and what must have come of it in the end.
 
-``core.invariants`` recounts the books of one core. Here is what no core can see: two machines at
-once, the processes themselves, what was durable when somebody was told, who held the lease.
+``core.invariants`` recounts the state of one core. Here is what no core can see: two machines at
+once, the processes themselves, what was durable when it was reported, which scheduler held the
+lease.
 
-The oracle keeps a record of its own and shares no code with what it judges, not even ``fits``.
+The oracle keeps a record of its own and shares no code with what it checks, not even ``fits``.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ _STOPS_A_SECOND_MAX = 30
 
 @dataclass(slots=True)
 class Oracle:
-    """``found``: violations in words, the first first. ``checks``: how many times it looked.
+    """``found``: violations as text, in order. ``checks``: how many times it checked.
 
-    ``told``: applications that an AppMaster was told to be admitted and not yet ended.
+    ``told``: applications that were reported to an AppMaster as admitted and not yet as ended.
     ``processes``: every live process of the cluster, and its machine.
     """
 
@@ -92,7 +93,7 @@ class Oracle:
     def after_master(
         self, core: MasterCore, event: e.MasterEvent, commands: list[c.MasterCommand]
     ) -> None:
-        """The books agree; nobody dead is granted anything; grants, copies, answers are right."""
+        """The state is consistent; nothing dead gets grants; grants, copies, answers are right."""
         self.checks += 1
         self.found += master_violations(core)
         for command in commands:
@@ -117,7 +118,7 @@ class Oracle:
                     self.violated(f"{scheduler.name}: {job.policy_fault}")
 
     def _ordered(self, command: c.SendToNode, now: float) -> None:
-        """Master and node do not answer each other without end."""
+        """Master and node do not reply to each other without end."""
         second = int(now)
         if second != self._second:
             self._second = second
@@ -127,26 +128,26 @@ class Oracle:
             self._stops[container_id] += 1
             if self._stops[container_id] == _STOPS_A_SECOND_MAX:
                 self.violated(
-                    f"{command.node} is told to stop {container_id} {_STOPS_A_SECOND_MAX} times "
+                    f"{command.node} is ordered to stop {container_id} {_STOPS_A_SECOND_MAX} times "
                     f"within a second"
                 )
 
     def left_master(self, command: c.MasterCommand, durable: dict[ApplicationId, object]) -> None:
-        """Nobody is told of an application that a crash could forget."""
+        """No application is reported that a crash could forget."""
         match command:
             case c.Reply(answer=c.ApplicationAdmitted(application_id=application_id)):
                 if application_id not in durable:
-                    self.violated(f"{application_id} was told of before it was durable")
+                    self.violated(f"{application_id} was reported before it was durable")
                 self.told[application_id] = True
             case c.NotifyApplication(notice=c.EndApplication()):
                 self.told.pop(command.application_id, None)
 
     def store_changed(self, known: Iterable[ApplicationId]) -> None:
-        """The disk has forgotten something: promises rest on what it has now."""
+        """The disk has forgotten something: guarantees rest on what it has now."""
         self.told = dict.fromkeys([x for x in known if x in self.told], True)
 
     def _master_restarted(self, core: MasterCore) -> None:
-        """Whatever an AppMaster was told survives."""
+        """Whatever was reported to an AppMaster survives."""
         for application_id in self.told:
             if application_id not in core.master_state.applications:
                 self.violated(f"{application_id} was admitted, and the next master forgot it")
@@ -161,8 +162,8 @@ class Oracle:
         acts: bool,
         commands: list[c.NodeCommand],
     ) -> None:
-        """Units are healthy, nobody waits who could run and delay nobody, batch makes way for
-        streams alone, and old masters rule nothing.
+        """Units are valid, no container waits that could run without a delay to others, batch is
+        preempted for streams alone, and orders of old masters have no effect.
 
         ``acts``: the event made the node start or stop something, or take something in.
         """
@@ -190,7 +191,7 @@ class Oracle:
                     self.violated(f"{entry.container_id} waits at {unit_id} though it could run")
 
     def _streams_held_up(self, core: NodeCore) -> None:
-        """A node that drains units by its own will holds up no stream that is there."""
+        """A node that drains units of its own accord delays no stream that is there."""
         live = (ContainerState.RUNNING, ContainerState.WAITING)
         for container_id, container in core.containers.items():
             stream = container.spec.workload_class is WorkloadClass.STREAM
@@ -220,7 +221,7 @@ class Oracle:
     def machine_holds(
         self, machine: str, hardware: Hardware, specs: Iterable[ContainerSpec]
     ) -> None:
-        """All that runs on a machine, however it is cut, fits its cores, memory and GPUs."""
+        """All that runs on a machine fits its cores, memory and GPUs, whatever its partitioning."""
         vcores = memory_mib = 0
         device_mib: Counter[str] = Counter()
         for spec in specs:
@@ -290,7 +291,7 @@ class Oracle:
             units = tuple(queue.unit for queue in node_core.units.values())
             known = core.master_state.nodes.get(node_core.name)
             if known is None or known.units != units:
-                left.append(f"{node_core.name} is cut otherwise than the master knows")
+                left.append(f"{node_core.name} is partitioned otherwise than the master knows")
             left += [f"{node_core.name} remembers {x}" for x in node_core.containers]
         return left
 

@@ -1,8 +1,8 @@
 """Snapshot + deltas = state: what a remote scheduler has after message n is what the master had.
 
-When the master sends message n, a picture of its state is kept: of everything but what has changed
-again within the same event, which a later message will bring. When a scheduler has taken message n
-in, its copy is held against that picture, unit by unit and job by job.
+When the master sends message n, a snapshot of its state is kept: of everything but what has changed
+again within the same event, which a later message will contain. When a scheduler has taken message
+n in, its copy is compared with that snapshot, unit by unit and job by job.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Copies:
         self._pictures.clear()
 
     def after(self, core: MasterCore, commands: Iterable[c.MasterCommand]) -> None:
-        """Keep a picture of the latest message to each scheduler."""
+        """Keep a snapshot for the latest message to each scheduler."""
         latest = {
             command.scheduler: command
             for command in commands

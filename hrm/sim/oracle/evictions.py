@@ -1,6 +1,6 @@
-"""Batch makes way for streams, and for nobody else: judged from what a node has ordered.
+"""Batch is preempted for streams, and for nothing else: checked on what a node has ordered.
 
-A victim is named with the stream for which it goes. Streams of a pool are served in the order of
+A victim is named with the stream that preempts it. Streams of a pool are served in the order of
 its units and of their arrival, from what is free, what is ending already, and what earlier victims
 give back. A stream's victims must be enough for it, and each of them needed.
 """
@@ -27,11 +27,11 @@ def needless_evictions(core: NodeCore, commands: Iterable[c.NodeCommand]) -> lis
         if isinstance(command, c.StopProcess) and command.decommission:
             victims[command.container_id] = command.reason.split()[-1]
             if command.cause is not EndCause.PREEMPTED:
-                return [f"{command.container_id} makes way, and ends as {command.cause.value}"]
+                return [f"{command.container_id} is preempted, and ends as {command.cause.value}"]
     if not victims:
         return []
     found = [
-        f"{victim} makes way on {core.name}, and is a stream itself"
+        f"{victim} is preempted on {core.name}, and is a stream itself"
         for victim in victims
         if core.containers[victim].spec.workload_class is not WorkloadClass.BATCH
     ]
@@ -39,7 +39,7 @@ def needless_evictions(core: NodeCore, commands: Iterable[c.NodeCommand]) -> lis
     waiters = {x for queue in core.units.values() for x in queue.stream_waiting}
     for victim, waiter in victims.items():
         if waiter not in waiters:
-            found.append(f"{victim} makes way on {core.name} for {waiter}, which does not wait")
+            found.append(f"{victim} is preempted on {core.name} for {waiter}, which does not wait")
     for pool in pools.values():
         found += _pool(core, pool, victims)
     return found
@@ -63,11 +63,11 @@ def _pool(core: NodeCore, pool: list[UnitQueue], victims: dict[ContainerId, str]
                 gained = [_moved(x, i == where, entry, 1) for i, x in enumerate(gained)]
             served = room(waiter.demand, gained[index])
             if mine and not served:
-                found.append(f"containers make way for {waiter.container_id} in vain")
+                found.append(f"containers are preempted for {waiter.container_id} in vain")
             for where, entry in mine:
                 if room(waiter.demand, _moved(gained[index], index == where, entry, -1)):
-                    found.append(f"{entry.container_id} makes way for {waiter.container_id}, which "
-                                 f"has room without")  # fmt: skip
+                    found.append(f"{entry.container_id} is preempted for {waiter.container_id}, "
+                                 f"which fits without")  # fmt: skip
             if served:
                 free = [_moved(x, i == index, waiter, -1) for i, x in enumerate(gained)]
     return found

@@ -1,7 +1,7 @@
 """What the negotiator grants: under which lease, to which units, and gangs in one piece.
 
-A grant is a container that the master assigns for the first time; a node that has never answered is
-sent the same grant again with its report, which is none.
+A grant is a container that the master assigns for the first time; a node that has never answered
+gets the same grant again after its report, which is none.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Grants:
         units = [unit for node in core.master_state.nodes.values() for unit in node.units]
         unit = next((unit for unit in units if unit.unit_id == spec.unit_id), None)
         if unit is None or unit.draining:
-            what = "does not exist" if unit is None else "is to be cut anew"
+            what = "does not exist" if unit is None else "is to be repartitioned"
             self._violated(f"{spec.container_id} is granted {spec.unit_id}, which {what}")
         elif unit.gpu_only and not spec.resources.gpu_memory_mib:
             self._violated(f"{spec.container_id} takes cores that {spec.unit_id} keeps for its GPU")
@@ -232,7 +232,7 @@ class Grants:
         return max(0, gang - (placed - new))
 
     def _shrink(self, core: MasterCore, application_id: ApplicationId) -> None:
-        """Who takes requests back makes its gang smaller, and who never asked for all of it."""
+        """An application that takes requests back, or never made them all, has a smaller gang."""
         app = core.master_state.applications.get(application_id)
         if app is not None and not app.life.state.ended and self._missing(core, application_id, 0):
             self.gangs[application_id] = min(self.gangs[application_id], len(app.containers))

@@ -1,10 +1,10 @@
-"""Who passes a batch waiter does not delay it, as far as run times are known; judged from what a
-node has started.
+"""A container that passes a batch waiter does not delay it, as far as run times are known; checked
+on what a node has started.
 
 The waiters of each node are followed in order of arrival. When later ones have started at the unit
-of one that is left, the moment at which it would fit is worked out twice, as it is and as if they
+of one that is left, the moment at which it would fit is computed twice, as it is and as if they
 had not started. Units that share cores are left to the property tests of the core: what one starts
-is gone from the others, too, and several that start in one event cannot be told apart here.
+is gone from the others, too, and several that start in one event are indistinguishable here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Overtaking:
         self._lines: dict[str, list[ContainerId]] = {}
 
     def after(self, core: NodeCore, commands: Iterable[c.NodeCommand], now: float) -> None:
-        """Judge what a node has started in one event."""
+        """Check what a node has started in one event."""
         began = [x.spec.container_id for x in commands if isinstance(x, c.StartProcess)]
         waiting = [x for unit in core.units.values() for x in unit.batch_waiting]
         line = self._lines.get(core.name, [])
@@ -55,7 +55,7 @@ class Overtaking:
 
 
 def held_up(unit: UnitQueue, entry: Entry) -> bool:
-    """Is there another batch waiter, at the unit or at one that shares its cores, whom ``entry``
+    """Is there another batch waiter, at the unit or at one that shares its cores, that ``entry``
     could delay?"""
     return any(
         other is not entry
@@ -70,7 +70,7 @@ def held_up(unit: UnitQueue, entry: Entry) -> bool:
 def _fits_at(
     unit: UnitQueue, waiter: Entry, now: float, *, without: Iterable[ContainerId]
 ) -> float:
-    """When a waiter would fit if nobody else started; infinite where streams hold what it needs."""
+    """When a waiter would fit if no other started; infinite where streams hold what it needs."""
     free = list(unit.free)
     ends: list[tuple[float, tuple[int, ...]]] = []
     for owner in unit.pool:

@@ -1,8 +1,8 @@
-"""Does the master hold against others that it slept?
+"""Does the master count its own sleep against others?
 
-Counted from the sleeps that the world knows of, not from what the core notices of them: nobody is
-given up before it could be heard of for its whole limit while the master was awake, and after the
-first sleep during a silence that time begins afresh.
+Counted from the sleeps that the world knows of, not from those that the core detects: no peer is
+given up before it had its whole limit to report while the master was awake, and after the first
+sleep during a silence that time starts again.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from hrm.sim.actors.sleepers import MASTER, Sleepers
 __all__ = ["Silences"]
 
 _NOTICED_S = 2.0
-"""Shorter sleeps may be noticed or not: whether they forgive a silence is not judged."""
+"""Shorter sleeps may be detected or not: whether they forgive a silence is not checked."""
 
 
 class Silences:
     """``_heard_s``, ``_away_s``, ``_asked_s``: since when nodes, AppMasters and remote schedulers
-    have been silent, as the master saw it before the event that is looked at."""
+    have been silent, as the master saw it before the event that is checked."""
 
     def __init__(self, violated: Callable[[str], None], sleepers: Sleepers) -> None:
         self._violated = violated

@@ -1,6 +1,6 @@
-"""What must hold of submissions: one driver at a time, no end undone, nothing said too early.
+"""What must hold of submissions: one driver at a time, no end undone, nothing reported too early.
 
-The record of who runs is kept from the drivers' processes, never from the books that are judged.
+The record of what runs is kept from the drivers' processes, never from the state under test.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SubmissionChecks:
     (``_asleep``) does nothing, so another may run; it is dead before it does anything again.
 
     ``_durable``: the last record of each that was written. ``_latest``: the last that any master
-    had in its books; what was never written may be gone with its master.
+    had in its state; what was never written may be gone with its master.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class SubmissionChecks:
     # --- the master -----------------------------------------------------------------------------
 
     def master_began(self, core: SubmissionsCore) -> None:
-        """Whatever a client was told, and whatever was written, survives."""
+        """Whatever was reported to a client, and whatever was written, survives."""
         self._asked.clear()
         self._wait_since_s.clear()
         for submission_id in sorted(self._told):
             if submission_id not in core.entries:
-                self._violated(f"{submission_id} was told of, and the next master forgot it")
+                self._violated(f"{submission_id} was reported, and the next master forgot it")
         self._latest = {x: entry.record for x, entry in core.entries.items()}
         for submission_id, written in self._durable.items():
             record = self._latest.get(submission_id)
@@ -62,7 +62,7 @@ class SubmissionChecks:
                 self._goes_on(written, record)
 
     def after(self, core: SubmissionsCore, event: m.Event, commands: Iterable[m.Command]) -> None:
-        """Looked at after every event of the core."""
+        """Checked after every event of the core."""
         self.checks += 1
         call_id = getattr(event, "call_id", 0)
         if call_id:
@@ -91,7 +91,7 @@ class SubmissionChecks:
             self._violated(f"{name} is not supervised, has run, and is started again")
 
     def _waits(self, bounds: m.SubmissionBounds, record: SubmissionRecord, event: m.Event) -> None:
-        """Who waits to be started again is, within the longest delay and the last lease."""
+        """One that waits is started again within the longest delay and the last lease."""
         name = record.submission_id
         if record.state is not S.WAITING_TO_RESTART:
             self._wait_since_s.pop(name, None)
@@ -139,13 +139,13 @@ class SubmissionChecks:
                 if isinstance(asked, m.LeaseAsked):
                     return
                 if record is None:
-                    self._violated(f"{command.submission_id} was told of before it was durable")
+                    self._violated(f"{command.submission_id} was reported before it was durable")
                 self._told.add(command.submission_id)
                 if isinstance(asked, m.KillAsked) and (
                     record is not None and record.state not in (S.KILLING, S.KILLED)
                 ):
                     self._violated(
-                        f"{command.submission_id} is said to be killed, and on the disk it is "
+                        f"{command.submission_id} is reported as killed, and on the disk it is "
                         f"{record.state.value}"
                     )
             case m.RequestDriver():
@@ -203,7 +203,7 @@ class SubmissionChecks:
             )
 
     def driver_ended(self, submission_id: str, attempt: int, exit_code: int | None) -> None:
-        """``exit_code``: None where nobody could see it."""
+        """``exit_code``: None where it could not be seen."""
         if self.running.get(submission_id, (0, ""))[0] == attempt:
             del self.running[submission_id]
         self._exits[submission_id, attempt] = exit_code
@@ -232,7 +232,7 @@ class SubmissionChecks:
         if kill_answered and state is not S.KILLED:
             self._violated(f"{name} was killed, and is {state.value}")
         if state is S.KILLED and not kill_asked:
-            self._violated(f"{name} is killed, and nobody asked for it: {record.message}")
+            self._violated(f"{name} is killed without a request: {record.message}")
         if state is S.FINISHED and (code != 0 or record.exit_code != 0):
             self._violated(f"{name} has finished, its driver ended with {code}")
         if state is not S.FAILED:

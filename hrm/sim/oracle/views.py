@@ -1,7 +1,7 @@
 """A scheduler's view is renewed, not copied; what is renewed must be what a copy would be.
 
 The oracle keeps a view of its own over each life of the master. Whenever a scheduler has chosen, it
-is renewed, held against a fresh one, and then spent here and there, as a round would.
+is renewed, compared with a fresh one, and then gets tentative reservations, as in a round.
 """
 
 from __future__ import annotations
