@@ -23,7 +23,7 @@ _log = structlog.get_logger("hrm.agent")
 
 
 class Housekeeping:
-    """A disk that fails is told of, and tried again the next time."""
+    """A disk that fails is logged, and tried again the next time."""
 
     def __init__(
         self,
