@@ -1,8 +1,8 @@
 """The TLS of a server: its certificate and key, checked at the start, renewed while it runs.
 
-Files that are replaced are in force from the next connection on, without a restart: each handshake
-looks whether they have changed. A pair that is not right (half replaced, say) is told in the log
-and leaves the old one in force.
+Replaced files take effect with the next connection, without a restart: each handshake checks
+whether they have changed. An invalid pair (half replaced, say) is logged and leaves the old one in
+force.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class TlsSettings(Protocol):
 
 
 def server_tls(settings: TlsSettings) -> ServerTls | None:
-    """The TLS that a daemon is to speak; None: clear text.
+    """The TLS of a daemon; None: clear text.
 
     Raises:
-        InvalidConfig: a setting is missing, a file is not what it should be, or clear text is not
+        InvalidConfig: a setting is missing, a file is invalid, or clear text is not
             allowed at that address.
     """
     ca = tls.ca_file(settings.token_file, settings.tls_ca)
@@ -72,11 +72,11 @@ def server_tls(settings: TlsSettings) -> ServerTls | None:
 def listen(
     server: grpc.aio.Server, address: str, secure: ServerTls | None, *, allow_clear_text: bool
 ) -> int:
-    """Have ``server`` listen at ``address`` (host:port; 0: any free one); answers the port.
+    """Make ``server`` listen at ``address`` (host:port; 0: any free one); returns the port.
 
     Raises:
         InvalidConfig: in clear text, where that is not allowed.
-        Unavailable: something else has the port, or the address is not this machine's.
+        Unavailable: another process has the port, or the address is not this machine's.
     """
     try:
         if secure is not None:
@@ -197,7 +197,7 @@ def _check(cert: Path, key: Path, chain: bytes, secret: bytes) -> None:
         private = load_pem_private_key(secret, None)
     except TypeError as error:
         raise InvalidConfig(
-            f"tls_key: {key} is encrypted, and nobody is there to type its passphrase; "
+            f"tls_key: {key} is encrypted, and a daemon cannot ask for its passphrase; "
             f"decrypt it: openssl pkey -in {key} -out NEW"
         ) from error
     except (ValueError, UnsupportedAlgorithm) as error:
