@@ -94,7 +94,7 @@ def check_client(target: str, *, allow: bool | None) -> None:
     if not is_local(target) and not (allowed() if allow is None else allow):
         raise InvalidConfig(
             f"will not send the cluster's token to {target} in clear text, where others could read "
-            f"it; make certificates (hrm tls) and copy the cluster's ca.pem beside the token, or "
+            f"it; make certificates (hrm tls) and copy the cluster's ca.pem next to the token, or "
             f"name it in HRM_TLS_CA - or allow clear text by name: export {VARIABLE}=true "
             f"(allow_clear_text of a daemon, spark.hrm.allowClearText of an application)"
         )

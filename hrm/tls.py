@@ -75,7 +75,7 @@ def failure(target: str, details: str) -> TlsFailed | None:
     if "WRONG_VERSION_NUMBER" in details:
         return TlsFailed(
             f"{target} speaks no TLS, and this client does, as it has an authority (HRM_TLS_CA, "
-            f"tls_ca, or ca.pem beside the token); start the server with --tls-cert and --tls-key "
+            f"tls_ca, or ca.pem next to the token); start the server with --tls-cert and --tls-key "
             f"- or, if clear text is meant: export HRM_TLS_CA="
         )
     if "CERTIFICATE_VERIFY_FAILED" in details:

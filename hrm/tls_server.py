@@ -53,7 +53,7 @@ def server_tls(settings: TlsSettings) -> ServerTls | None:
             clear_text.check_server(wanted, allow=settings.allow_clear_text)
             return None
         raise InvalidConfig(
-            f"{ca} says that this cluster speaks TLS, and this daemon has no certificate; give it "
+            f"{ca} shows that this cluster uses TLS, and this daemon has no certificate; give it "
             f"one: --tls-cert and --tls-key (hrm tls makes them) - or, if clear text is meant, "
             f"remove {ca} and unset HRM_TLS_CA"
         )
@@ -63,7 +63,7 @@ def server_tls(settings: TlsSettings) -> ServerTls | None:
     if ca is None:
         raise InvalidConfig(
             "tls_cert is set and tls_ca is not; name the ca.pem that signed the certificates of "
-            "this cluster (--tls-ca), or put it beside the token"
+            "this cluster (--tls-ca), or put it next to the token"
         )
     tls.read_ca(ca)
     return ServerTls(cert.expanduser(), key.expanduser())
@@ -145,7 +145,7 @@ class ServerTls:
                     self._pair = _load(self._cert, self._key)
                     _log.info("a new certificate is in force", cert=str(self._cert))
                 except InvalidConfig as error:
-                    _log.warning("a new certificate is no good", why=error.message)
+                    _log.warning("a new certificate is invalid", why=error.message)
             return self._pair
 
     def _stamp(self) -> tuple[tuple[int, int, int] | None, ...]:

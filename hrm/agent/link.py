@@ -143,7 +143,7 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
 
     def _registered(self, message: node_pb2.MasterMessage) -> float:
         if message.WhichOneof("message") != "registered":
-            raise Unavailable(f"{self._target} does not speak as an HRM master")
+            raise Unavailable(f"{self._target} does not respond as an HRM master")
         if message.epoch < self._epoch:
             raise StaleEpoch(
                 f"the master at {self._target} has epoch {message.epoch}, this node has followed "

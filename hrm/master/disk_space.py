@@ -39,8 +39,8 @@ def is_full(error: BaseException, directory: Path) -> bool:
 def full(directory: Path, error: BaseException) -> DiskFull:
     """For the operator: which disk, and that nothing else has to be done."""
     return DiskFull(
-        f"the master is paused: the disk of {directory} is full ({error}); make room there, and "
-        f"it goes on by itself"
+        f"the master is paused: the disk of {directory} is full ({error}); free some space "
+        f"there, and it resumes by itself"
     )
 
 

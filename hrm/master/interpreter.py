@@ -282,10 +282,12 @@ class Interpreter:
             return
         was, self.full = self.full, None
         assert was is not None
-        log.warning("resumed: the disk has room again", paused_s=round(now - self._full_since_s, 1))
+        log.warning(
+            "resumed: the disk has space again", paused_s=round(now - self._full_since_s, 1)
+        )
         if self.journal is not None:  # which could not be written meanwhile either
             self.journal.say(Service.PAUSED, self._full_since_s, was.message)
-            self.journal.say(Service.RESUMED, now, "the disk has room again")
+            self.journal.say(Service.RESUMED, now, "the disk has space again")
 
     def _refuse(self, held: Held, error: HrmError) -> None:
         """Release callers from waiting for a full disk: their requests are written when there is

@@ -154,7 +154,7 @@ class JournalFile:
                 raise ValueError(f"its table of events has the columns {', '.join(found)}")
             db.execute("SELECT max(id), count(*) FROM events").fetchone()
             if db.execute("SELECT id FROM trimmed").fetchone() is None:
-                raise ValueError("it does not say what it has dropped")
+                raise ValueError("it does not record what it has dropped")
             reader = _connect(self._path)
         except BaseException:
             db.close()

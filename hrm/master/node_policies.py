@@ -96,7 +96,7 @@ class NodePolicies:
             write_durably(self._path, (json.dumps(held) + "\n").encode())
         except OSError as error:
             log.warning(
-                "cannot keep the modes of nodes' policies: nodes that are away now do not hear of "
-                "them once the master has ended; make room, and set them again",
+                "cannot keep the modes of nodes' policies: disconnected nodes do not get them "
+                "once the master has ended; free some space, and set them again",
                 path=str(self._path), why=str(error),
             )  # fmt: skip

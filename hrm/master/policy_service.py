@@ -74,8 +74,8 @@ def save_modes(state_dir: Path, modes: dict[str, Mode]) -> None:
         write_durably(path, (json.dumps(held) + "\n").encode())
     except OSError as error:
         log.warning(
-            "cannot keep the modes of policies: they hold until the master ends; make room, and "
-            "set them again",
+            "cannot keep the modes of policies: they hold until the master ends; free some "
+            "space, and set them again",
             path=str(path), why=str(error),
         )  # fmt: skip
 

@@ -57,7 +57,7 @@ def _record(decoder: Callable[[str], Any], attribute: str) -> Callable[[Row], An
     def read(row: Row) -> Any:
         record = decoder(_text(row[1]))
         if getattr(record, attribute) != row[0]:
-            raise ValueError(f"it speaks of {getattr(record, attribute)!r}")
+            raise ValueError(f"it names {getattr(record, attribute)!r}")
         return record
 
     return read

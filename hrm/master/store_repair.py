@@ -170,7 +170,7 @@ def restore(state_dir: Path, source: Path) -> Report:
     """Put the rows of the backup ``source`` in place of the store's, under a higher epoch.
 
     Raises:
-        HrmError: ``source`` is no good backup, a master uses the directory, or the disk does not
+        HrmError: ``source`` is no valid backup, a master uses the directory, or the disk does not
             take it.
     """
     with _explained(state_dir):
@@ -265,7 +265,8 @@ def _explained(directory: Path) -> Iterator[None]:
     except (OSError, sqlite3.Error) as error:
         if is_full(error, directory):
             why = full(directory, error).message.partition(": ")[2]
-            raise HrmError(f"nothing was changed: {why.partition(';')[0]}; make room") from error
+            why = why.partition(";")[0]
+            raise HrmError(f"nothing was changed: {why}; free some space") from error
         raise HrmError(f"nothing was changed: {error}") from error
 
 

@@ -418,7 +418,7 @@ def _watch_stdin(on_end: Any) -> None:
         while os.read(0, 4096):
             pass
         with contextlib.suppress(RuntimeError):  # the loop is closed: we are ending already
-            loop.call_soon_threadsafe(on_end, "it ended without a word")
+            loop.call_soon_threadsafe(on_end, "it ended without a message")
 
     threading.Thread(target=watch, name="stdin", daemon=True).start()
 

@@ -173,7 +173,7 @@ def _spoken_version(command: Path) -> str:
     matched = re.search(r'version "(\d[^"]*)"', done.stderr + done.stdout)
     if matched is None:
         raise InvalidConfig(
-            f"{command} does not tell its version (exit status {done.returncode}: "
+            f"{command} does not report its version (exit status {done.returncode}: "
             f"{(done.stderr or done.stdout).strip()[:200]!r}); set JAVA_HOME or --java-home"
         )
     return matched[1]

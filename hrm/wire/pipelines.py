@@ -116,7 +116,7 @@ def _enum(kind: type[E], names: Any, number: int, field: str) -> E:
     try:
         return next(one for one in kind if names.Name(number).endswith(f"_{one.name}"))
     except (StopIteration, ValueError):
-        raise InvalidRequest(f"{field} is {number}, which says nothing") from None
+        raise InvalidRequest(f"{field} is {number}, which is unknown") from None
 
 
 def _device(number: int, field: str) -> Device:
@@ -299,7 +299,7 @@ def from_timing(timing: SubtaskTiming, node: str = "") -> pb.SubtaskTiming:
 def _run_outcome(number: int) -> RunOutcome:
     names = pb.SubtaskOutcome
     if number not in names.values() or number == 0:
-        raise InvalidRequest(f"timing.outcome is {number}, which says nothing")
+        raise InvalidRequest(f"timing.outcome is {number}, which is unknown")
     return RunOutcome[names.Name(number).removeprefix("SUBTASK_OUTCOME_")]
 
 

@@ -8,7 +8,7 @@ predecessor to continue from there:
     stop.json        the order to stop, with cause and reason
     exit.json        how the command ended
     acknowledged     the master has the end; only the logs are of interest now
-    stdout, stderr   with their older parts, kept as ``hrm.agent.containers.retention`` says
+    stdout, stderr   with their older parts, kept by ``hrm.agent.containers.retention``
     local/, tmp/     Spark's scratch space
 
 At the end all is removed but the logs and the records above, including what a container fetched or

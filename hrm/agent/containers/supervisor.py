@@ -1,7 +1,7 @@
 """Supervisors as seen by their agent: started, read, found again, signalled, ended.
 
 The parent of a container's command is a process of its own, the shim
-(``hrm.agent.containers.shim``), which outlives the agent. So an agent knows a shim in one of two
+(``hrm.agent.containers.shim``), which outlives the agent. So an agent finds a shim in one of two
 ways: as its child, whose first report it reads from a pipe; or by the pid and start time that an
 earlier agent's shim recorded. Both yield the same handle, a pidfd: it becomes readable when that
 very process ends, whether it is a child or not, and never confuses two processes with the same

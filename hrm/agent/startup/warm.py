@@ -136,7 +136,7 @@ class WarmJvm:
                 _write_in_time(pipe.fileno(), json.dumps(order_of(document)).encode() + b"\n")
         except TimeoutError as error:
             limit = f"{_ORDER_LIMIT_S:g} s"
-            raise LaunchFailed(f"the warm JVM has not heard its order within {limit}") from error
+            raise LaunchFailed(f"the warm JVM has not read its order within {limit}") from error
         except OSError as error:
             raise LaunchFailed(f"the warm JVM has ended: {error.strerror}") from error
         return self._process

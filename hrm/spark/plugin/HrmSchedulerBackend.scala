@@ -18,7 +18,7 @@ package org.apache.spark.scheduler.cluster.hrm
  *
  * Callers of this plugin, and the locks they hold:
  *   SparkContext                  constructor, start(), isReady(), stop(): 1 at most
- *   Spark or the user, who wants other executors
+ *   Spark or the user, to change the executors
  *                                 doRequestTotalExecutors: 3; doKillExecutors: 2 and 3
  *   the DriverEndpoint's thread   onDisconnected: nothing
  *   the listener bus, queue hrm   HrmListener: nothing. SparkContext.stop() waits for that thread
