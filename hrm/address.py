@@ -1,8 +1,8 @@
-"""Which master is meant, and with which token: the same answer for commands and for programs.
+"""Resolves the master's address and its token, the same way for commands and for programs.
 
-The address comes from what was given, else ``$HRM_MASTER``, else from the cluster that ``hrm up``
-started under :func:`hrm.config.hrm_home`, else the default port of this machine. Nothing heavy is
-imported here: ``hrm status`` is typed often.
+The address is the given one, else ``$HRM_MASTER``, else that of the cluster that ``hrm up`` started
+under :func:`hrm.config.hrm_home`, else the default port of this machine. Imports are kept light:
+``hrm status`` is typed often.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def token_file(master: str | None, given: Path | None = None) -> Path:
     """The file with the token of ``master``: ``given``, ``$HRM_TOKEN_FILE``, or the one of home.
 
     Raises:
-        Unavailable: nothing was named anywhere, and no cluster was ever started here.
+        Unavailable: no file was named, and no cluster was ever started here.
     """
     path = given or Path(os.environ.get("HRM_TOKEN_FILE") or state_home() / "token")
     path = path.expanduser()

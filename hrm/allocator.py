@@ -1,12 +1,12 @@
-"""glibc's allocator in a daemon: what a flood needs for a moment goes back to the system at once.
+"""glibc's allocator in a daemon: returns the memory of a short flood to the system quickly.
 
-gRPC's threads read into buffers that live for an instant, between small blocks that live on. glibc
-has a heap for each of these threads and keeps what is free in it: a stranger's endless header block
-holds some MiB at any time, and takes hundreds that stay. So there are few heaps, and a process that
-has grown is asked to return what it does not use.
+gRPC's threads read into short-lived buffers between small long-lived blocks. glibc has a heap for
+each of these threads and keeps its free memory: an untrusted client's endless header block holds
+some MiB at any time, and takes hundreds that stay. So there are few heaps, and a process that has
+grown returns unused memory.
 
-``M_MMAP_THRESHOLD`` would do as well, and makes arrays of 10,000 numbers ten times as slow. Where
-the allocator is another, nothing happens.
+``M_MMAP_THRESHOLD`` would do as well, but makes arrays of 10,000 numbers ten times as slow. With
+another allocator, nothing happens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["GROWN_BYTES_MIN", "GiveBack", "few_heaps", "give_back", "resident_by
 HEAPS_MAX = 2
 GROWN_BYTES_MIN = 16 * 1024 * 1024
 GROWN_PART = 8
-"""Growth by this part of the whole is looked after: a large process is asked more seldom."""
+"""Growth by this part of the whole triggers a trim: a large process is trimmed more seldom."""
 TRIES_MAX = 120
 LONG_S = 0.02
 _M_ARENA_MAX = -8
@@ -50,9 +50,9 @@ def resident_bytes() -> int:
 
 
 class GiveBack:
-    """Gives back whenever the process has grown much since it was smallest. While a flood lasts,
-    what it needs comes back at once; so it is tried some times before the new size is taken for
-    granted. Not where it takes long: others wait for the heap meanwhile.
+    """Trims whenever the process has grown much since it was smallest. During a flood, trimmed
+    memory is taken again immediately; so several trims are tried before the new size becomes the
+    baseline. A slow trim is not repeated: other threads wait for the heap meanwhile.
     """
 
     def __init__(
@@ -68,7 +68,11 @@ class GiveBack:
         self._tries = 0
 
     def look(self) -> bool:
-        """Look once; answers whether memory was given back. Raises OSError: cannot look."""
+        """Check once; returns whether memory was returned to the system.
+
+        Raises:
+            OSError: the size of the process cannot be read.
+        """
         self._smallest = min(self._smallest, self._resident())
         if not self._has_grown():
             self._tries = 0

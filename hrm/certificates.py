@@ -1,9 +1,9 @@
-"""Certificates for a cluster that has no authority of its own: one authority, one pair a host.
+"""Certificates for a cluster without an authority of its own: one authority, one pair per host.
 
-The authority is made once (``ca.pem``, ``ca.key``) and signs all others. Its key opens nothing by
-itself, and can make a certificate for any name that this cluster's clients trust: it belongs on no
-node. Keys are ECDSA P-256, mode 0600. A pair is renewed by being made again over the old files;
-servers see that by themselves.
+The authority is created once (``ca.pem``, ``ca.key``) and signs all others. Its key grants no
+access by itself, but can sign a certificate for any name that this cluster's clients trust: it
+belongs on no node. Keys are ECDSA P-256, mode 0600. A pair is renewed by creating it again over the
+old files; servers notice that without a restart.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Pair(NamedTuple):
 
 
 def make(directory: Path, hosts: Sequence[str], days: int = DAYS) -> list[Pair]:
-    """A pair for each of ``hosts``, signed by the authority of ``directory``, made if need be.
+    """A pair for each of ``hosts``, signed by the authority of ``directory``, created if missing.
 
-    Each host is the names and addresses by which it is reached, with commas; the first names its
-    files. Valid for ``days``, and no longer than the authority.
+    Each host is the names and addresses by which it is reached, separated by commas; the first
+    names its files. Valid for ``days``, and no longer than the authority.
 
     Raises:
-        InvalidRequest: a name is none.
-        InvalidConfig: the directory cannot be written, or its authority is of no use.
+        InvalidRequest: a name is malformed.
+        InvalidConfig: the directory cannot be written, or its authority is unusable.
     """
     wanted = [(_files(directory, names), names) for names in map(_names, hosts)]
     try:

@@ -1,13 +1,13 @@
-"""Where HRM may speak without TLS: on this machine, and where somebody has said so by name.
+"""Where HRM may send clear text: on this machine, and where it is explicitly allowed.
 
-In clear text a token is worth as much as the way that it takes: who can listen has it, and who
-takes the port of a server that is down is handed it. On loopback that is this machine's users and
-the kernel's business. On any other address it has to be allowed: ``allow_clear_text = true`` of a
-daemon, ``HRM_ALLOW_CLEAR_TEXT=true`` of everything else. Both sides ask here, before a server
-listens and before a client says anything.
+In clear text a token is only as safe as its path: any process that can listen obtains it, and so
+does one that takes the port of a server that is down. On loopback these are this machine's users.
+On any other address it has to be allowed: ``allow_clear_text = true`` of a daemon,
+``HRM_ALLOW_CLEAR_TEXT=true`` of everything else. Both sides check here, before a server listens and
+before a client sends anything.
 
-A name counts as loopback if all that it resolves to is. A socket of the file system never leaves
-the machine.
+A name counts as loopback if all its addresses are. A socket of the file system never leaves the
+machine.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def check_server(address: str, *, allow: bool) -> None:
 
 
 def check_client(target: str, *, allow: bool | None) -> None:
-    """May the token be sent to ``target`` (host:port) in clear text? ``allow`` None: as the
-    environment says.
+    """Check that the token may be sent to ``target`` (host:port) in clear text. ``allow`` None: by
+    the environment.
 
     Raises:
         InvalidConfig: it may not.
@@ -94,7 +94,7 @@ def check_client(target: str, *, allow: bool | None) -> None:
     if not is_local(target) and not (allowed() if allow is None else allow):
         raise InvalidConfig(
             f"will not send the cluster's token to {target} in clear text, where others could read "
-            f"it; make certificates (hrm tls) and copy the cluster's ca.pem beside the token, or "
+            f"it; make certificates (hrm tls) and copy the cluster's ca.pem next to the token, or "
             f"name it in HRM_TLS_CA - or allow clear text by name: export {VARIABLE}=true "
             f"(allow_clear_text of a daemon, spark.hrm.allowClearText of an application)"
         )

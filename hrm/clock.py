@@ -1,8 +1,8 @@
-"""The time of day by which a master decides: taken once, and moved by nothing but time.
+"""The time of day for a master's decisions: read once, then advanced by elapsed time only.
 
-Limits such as a node's silence or a lease are lengths of time, told as differences of ``now()``.
-Were that the machine's time of day, a clock set forward would look like a cluster that has been
-silent for as long. So a correction of the clock is taken over with the next start of the process.
+Limits such as a node's silence or a lease are durations, computed as differences of ``now()``. With
+the machine's time of day, a clock set forward would look like a cluster that has been silent for as
+long. So a correction of the clock takes effect with the next start of the process.
 """
 
 from __future__ import annotations

@@ -1,23 +1,21 @@
-"""Connections to a server that have shown no token: few for an address, and not for long.
+"""Bounds connections that have not presented the token: few per address, and not for long.
 
-gRPC bounds how many connections a server takes, and asks nothing of who makes them: one stranger
-who opens that many, and keeps them, shuts everybody else out. So a server's connections are looked
-at several times a second. One on which a call with the token has arrived is *known*, and stays as
-long as both sides like. All others are strangers': each is closed after ``limit_s``, and where an
-address has more of them than ``strangers_max``, the oldest are, but none in its first second: a
-client that has just come has its time to say who it is, while a flood goes over the same few
-places. One that has sent ``STRANGER_BYTES_MAX`` is closed at once: the token comes with the first
-headers, and gRPC lets little follow before these are taken in, so this is a flood of headers,
-resets or pings.
+gRPC bounds the number of a server's connections, but not per client: one unauthenticated client
+that opens that many, and keeps them, locks out all others. So a server's connections are checked
+several times a second. One on which a call with the token has arrived is *known*, and stays as long
+as both sides keep it. All others are strangers: each is closed after ``limit_s``, and if an address
+has more of them than ``strangers_max``, the oldest are, but none in its first second: a new client
+has time to authenticate, while a flood recycles the same few slots. One that has sent
+``STRANGER_BYTES_MAX`` is closed immediately: the token comes with the first headers, and gRPC
+accepts little more before these are processed, so this is a flood of headers, resets or pings.
 
-gRPC has no call that lists or closes connections, but they are this process's sockets, and the
-kernel lists those. A connection is ended by shutting its socket down through a descriptor of our
-own, so that no other can have taken the place of the one that was looked at; gRPC sees the other
-side leave.
+gRPC has no call that lists or closes connections, but they are this process's sockets, which the
+kernel lists. A connection is ended by shutting its socket down through a duplicate descriptor, so
+that no other connection can have replaced the checked one; gRPC sees the peer disconnect.
 
-Limits: between two looks an address can open as many connections as the server's bound allows,
-which then turns everybody away for that quarter of a second; clients try again. What is known is a
-pair of address and port, until that connection is seen to be gone.
+Limits: between two checks an address can open as many connections as the server's bound allows,
+which then turns all others away for that quarter of a second; clients retry. A known connection is
+identified by address and port, until it is seen to be gone.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ STRANGER_BYTES_MAX = 4 * 1024 * 1024
 _GRACE_S = 1.0
 _PERIOD_S = 0.25
 _ALERT_PERIOD_S = 0.05
-"""While there are strangers: a flood grows in between."""
+"""The interval while there are strangers: a flood grows in between."""
 _SHARE = 20
 """A look takes at most this part of the time."""
 _MEMORY_PERIOD_S = 0.05
@@ -83,7 +81,7 @@ class ConnectionWatch:
         self._limit_s = limit_s
         self._strangers_max = strangers_max
         self._known: dict[str, float] = {}
-        """Who has shown the token, and when first."""
+        """The connections that have presented the token, and when first."""
         self._seen: dict[int, _Seen] = {}
         """All sockets of this process, by inode, as of the last look."""
         self._closed: Counter[str] = Counter()
@@ -106,14 +104,14 @@ class ConnectionWatch:
             try:
                 await asyncio.to_thread(self.look)
             except OSError as error:
-                # No descriptor left to look with, say; the next look may have one.
+                # No free descriptor, for example; the next check may have one.
                 _log.warning("cannot look at connections", why=error.strerror)
             took_s = time.monotonic() - began_s
             period_s = _ALERT_PERIOD_S if self._strangers else _PERIOD_S
             await asyncio.sleep(max(period_s, _SHARE * took_s))
 
     def look(self) -> int:
-        """Look once, now; answers how many were closed."""
+        """Check once, now; returns how many were closed."""
         now = time.monotonic()
         present = _sockets()
         for inode in [x for x in self._seen if x not in present]:
@@ -210,7 +208,7 @@ def _sockets() -> dict[int, int]:
 
 @contextlib.contextmanager
 def _own(descriptor: int, inode: int) -> Iterator[socket.socket | None]:
-    """The socket ``inode`` behind a descriptor of our own; None: it is gone."""
+    """The socket ``inode`` behind a duplicate descriptor; None: it is gone."""
     try:
         copy = os.dup(descriptor)
     except OSError as error:

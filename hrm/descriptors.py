@@ -1,9 +1,8 @@
-"""How many files and connections a daemon may have open: as many as the system lets it.
+"""Raises a daemon's limit of open files and connections to the system's maximum.
 
-The usual limit of 1,024 is for programs that use ``select``, which knows no larger descriptor. A
-daemon has a connection for each that talks to it, so it takes what it may have, and what it starts
-gets the old limit back: a container may be such a program, or a Java that makes tables of this
-size.
+The usual limit of 1,024 is for programs that use ``select``, which supports no larger descriptor. A
+daemon has a connection per peer, so it raises its limit, and restores the old one for its child
+processes: a container may be such a program, or a Java that allocates tables of this size.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _before: tuple[int, int] | None = None
 
 
 def raise_limit() -> int:
-    """Take what this process may have; answers what that is."""
+    """Raise the limit as far as allowed; returns the limit in force."""
     global _before
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if _before is None:

@@ -1,8 +1,8 @@
 """Small files that must outlive the machine's next crash: written whole or not at all.
 
-The content goes to a file beside, is forced to the disk, and then takes the place of the old one;
-the directory is forced, too, or a crash could bring the old name back. A reader sees what was there
-before, or all of the new.
+The content is written to a temporary file in the same directory, flushed to the disk, and then
+renamed over the old one; the directory is flushed, too, or a crash could restore the old name. A
+reader sees the old content or all of the new.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ __all__ = ["write_durably"]
 
 
 def write_durably(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Replace ``path`` by a file with ``content``; ``mode``: as far as the umask lets it.
+    """Replace ``path`` by a file with ``content``; ``mode``: as far as the umask permits.
 
     Raises:
-        OSError: it could not be written; what was there is still there, and nothing beside it.
+        OSError: it could not be written; the old file is unchanged, and no temporary file is left.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:

@@ -6,21 +6,21 @@
     ├── InvalidRequest          a field is missing, malformed or out of range
     │   └── InvalidConfig       the same, in hrm.toml, the environment or a flag
     ├── NotFound                no such application, container or node
-    ├── AlreadyExists           the name belongs to somebody who is alive
+    ├── AlreadyExists           the name belongs to another live client or node
     ├── PermissionDenied        no token, or the wrong one
     │   └── NotOwner            the id is another's, whose ownership key the sender does not have
     ├── Unsatisfiable           no node of this cluster could ever serve the request
     ├── LimitReached            a named bound is full: try later, or raise the bound
     ├── StaleEpoch              the sender follows a master that has been replaced
     ├── Unavailable             the other side cannot be reached (yet)
-    │   ├── DiskFull            the master's disk has no room: it goes on by itself once it has
+    │   ├── DiskFull            the master's disk is full: it resumes once there is space
     │   └── TlsFailed           it can, but one side speaks TLS and the other not, or is not trusted
     ├── LaunchFailed            a process could not be started
     ├── PolicyFault             a placement policy failed, or proposed what no policy may
     ├── PluginBuildFailed       the Spark plugin does not compile against this Spark
     └── InvalidTransition       a bug: an entity was asked to do what its table does not hold
 
-The message is for the person who reads it: what happened, why, and what to type next.
+The message is for its reader: what happened, why, and what to type next.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class NotFound(HrmError):
 
 
 class AlreadyExists(HrmError):
-    """The name belongs to somebody who is alive."""
+    """The name belongs to another live client or node."""
 
 
 class PermissionDenied(HrmError):
@@ -95,7 +95,7 @@ class Unavailable(HrmError):
 
 
 class DiskFull(Unavailable):
-    """The master's disk has no room for what would have to be written first."""
+    """The master's disk has no space for a write that must come first."""
 
 
 class TlsFailed(Unavailable):
@@ -107,7 +107,7 @@ class LaunchFailed(HrmError):
 
 
 class PolicyFault(HrmError):
-    """A placement policy raised, or answered what is no placement. Its round counts for nothing."""
+    """A placement policy raised, or returned no valid placement. Its round counts for nothing."""
 
 
 class PluginBuildFailed(HrmError):
@@ -118,7 +118,7 @@ class InvalidTransition(HrmError):
     """An entity was asked to do what its transition table does not hold: a bug in HRM.
 
     Attributes:
-        history: the entity's latest transitions, oldest first, in words.
+        history: the entity's latest transitions, oldest first, as text.
     """
 
     def __init__(self, message: str, history: tuple[str, ...] = ()) -> None:

@@ -1,6 +1,6 @@
-"""Ownership keys: how they are made, and the digest that is kept of them.
+"""Ownership keys: their generation, and the digest that is kept of them.
 
-``hrm.core.vocabulary.ownership`` says what they are for.
+Their purpose: ``hrm.core.vocabulary.ownership``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def owner_of(key: str) -> str:
     """The digest of ``key`` that the master keeps; empty where an older HRM sent none.
 
     Raises:
-        InvalidRequest: this is no key. The message does not repeat it.
+        InvalidRequest: the key is malformed. The message does not repeat it.
     """
     if not key:
         return ""

@@ -1,9 +1,9 @@
-"""How much one address may ask for at a time: open streams, calls, and registrations a second.
+"""Limits per address: open streams, calls, and registrations a second.
 
-All who call hold the same token, so the address (without the port) stands for who calls; behind one
-there may be a whole cluster, and the defaults let 10,000 nodes with as many applications pass. A
-limit keeps one program that has gone wrong, or one machine that was taken over, from taking all
-that a server has; the refusal is RESOURCE_EXHAUSTED, and names the setting.
+All callers hold the same token, so the address (without the port) identifies the caller; a whole
+cluster may be behind one, and the defaults let 10,000 nodes with as many applications pass. A limit
+keeps one faulty program, or one compromised machine, from exhausting a server; the refusal is
+RESOURCE_EXHAUSTED, and names the setting.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hrm.errors import LimitReached
 __all__ = ["PeerLimits", "address_of"]
 
 BURST_S = 10.0
-"""Seconds of registrations that may come at once."""
+"""Seconds of registrations that may arrive in one burst."""
 _IDLE_MAX = 10_000
 REGISTRATIONS = frozenset(
     {"/hrm.v1.ApplicationService/Register", "/hrm.v1.SubmissionService/Submit"}
@@ -36,7 +36,7 @@ class _Peer:
 
 
 class PeerLimits:
-    """Invariant: an address with an open stream or call is in ``_peers``; others are forgotten."""
+    """Invariant: an address with an open stream or call is in ``_peers``; others are dropped."""
 
     def __init__(
         self,

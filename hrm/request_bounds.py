@@ -1,15 +1,15 @@
-"""How much one message may hold: a bound for each method and for each text, list and map.
+"""Bounds on the size of a message: for each method and for each text, list and map.
 
-Whoever holds a token may call, and what it sends costs memory and time of a process that serves
-all others. So two tables: ``METHODS`` has the bytes of a message by method, judged before it is
+Every holder of a token may call, and its messages cost memory and time of a process that serves all
+others. So two tables: ``METHODS`` has the bytes of a message by method, checked before it is
 parsed; ``FIELDS`` the length of each text and the number of elements of each list, by message and
-field, judged before a value of it is used. A field that is in neither table is a mistake that a
-test finds. What a number means, and whether texts fit together, is judged where protobuf becomes a
-dataclass (``hrm.wire.codec`` and its siblings); nothing there meets more than is allowed here.
+field, checked before a value of it is used. A field that is in neither table is a mistake that a
+test finds. Values and their consistency are checked where protobuf becomes a dataclass
+(``hrm.wire.codec`` and its siblings); nothing there exceeds these bounds.
 
 Bounds are far beyond real use, and follow from the system where it has one: Linux starts no program
 with an argument or a variable of more than 128 KiB, or with more than some 2 MiB of both. A program
-of HRM's own that passes on what others said cuts it to ``TEXT`` first, because a long error must
+of HRM's own that forwards text of others truncates it to ``TEXT`` first, because a long error must
 not cost a node its stream.
 """
 
@@ -42,9 +42,9 @@ KIB, MIB = 1 << 10, 1 << 20
 ID = 253
 """Characters of an id or a name of ours: an application, a container, a node, a resource unit."""
 LABEL = 1_024
-"""Of what people name as they like: an application, a user, a host, a version."""
+"""Of names chosen by users: an application, a user, a host, a version."""
 TEXT = 4_096
-"""Of words for people, and of addresses: a reason, an error, a remark, a URL."""
+"""Of text for users, and of addresses: a reason, an error, a remark, a URL."""
 ARGUMENT = 128 * KIB
 """Of one argument or variable of a process (Linux: ``MAX_ARG_STRLEN``)."""
 DOCUMENT = 4 * MIB
@@ -304,9 +304,9 @@ def method_bytes(method: str) -> int:
 
 
 def checked(method: str, decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """``decode`` of a message to ``method``, which keeps to the bounds.
+    """A decoder of messages to ``method`` that enforces the bounds.
 
-    Raises (what is returned does):
+    Raises (by the decoder that is returned):
         InvalidRequest: the message is too large, or a field of it; named, with the limit.
     """
     most = method_bytes(method)
@@ -329,8 +329,8 @@ def checked(method: str, decode: Callable[[bytes], Any]) -> Callable[[bytes], An
 
 
 def violation(message: Any, size: int | None = None) -> str:
-    """Which bound a message breaks; empty if none. ``size``: its bytes, where they are known: what
-    is shorter than every bound needs no look."""
+    """The bound that a message breaks; empty if none. ``size``: its bytes, if known: a message
+    shorter than every bound needs no check."""
     check = _check_of(message.DESCRIPTOR)
     if check is None or (size is not None and size <= check.least):
         return ""
@@ -446,7 +446,7 @@ def _child(field: FieldDescriptor) -> _Check | None:
 
 @cache
 def _check_of(descriptor: Descriptor) -> _Check | None:
-    """None: nothing of it needs a look, or it is a message of gRPC's own services."""
+    """None: nothing of it needs a check, or it is a message of gRPC's own services."""
     if descriptor.file.package != "hrm.v1":
         return None
     check = _Check(descriptor)

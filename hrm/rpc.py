@@ -1,8 +1,8 @@
-"""gRPC as HRM uses it: the token on every call, errors as statuses, channels with bounded waits.
+"""gRPC in HRM: the token on every call, errors as statuses, channels with bounded waits.
 
-Every method of every server, health and reflection included, asks for
+Every method of every server, health and reflection included, requires
 ``authorization: Bearer <token>``. The token is a secret of the whole cluster, kept in a private
-file (``hrm.token_file``); whoever can read it is an administrator. Where the cluster has an
+file (``hrm.token_file``); every user who can read it is an administrator. Where the cluster has an
 authority (``hrm.tls``), channels are encrypted.
 
 Servers: ``hrm.rpc_server``. A client, such as a driver's AppMaster, does not load what they need.
@@ -62,8 +62,8 @@ def status_of(error: errors.HrmError) -> grpc.StatusCode:
 
 
 def error_from(error: grpc.RpcError, target: str) -> errors.HrmError:
-    """The HRM error behind a failed call to ``target`` (host:port). What the other side says of it
-    is text of another party: it goes on into logs, terminals and drivers' exceptions."""
+    """The HRM error behind a failed call to ``target`` (host:port). Its details are untrusted text,
+    which goes on into logs, terminals and drivers' exceptions."""
     code = error.code() if hasattr(error, "code") else grpc.StatusCode.UNKNOWN
     said = (error.details() if hasattr(error, "details") else None) or str(error)
     details = text.detail(said)
@@ -118,11 +118,11 @@ def channel(
     target: str, token: str, ca: bytes | None = None, *, allow_clear_text: bool | None = None
 ) -> grpc.aio.Channel:
     """An asyncio channel to ``target`` (host:port) that sends ``token`` with every call. ``ca``:
-    certificates (PEM) of who may answer, encrypted; None: clear text, which an address other than
-    loopback must be allowed (``hrm.clear_text``; None: by the environment).
+    certificates (PEM) that authenticate the server, encrypted; None: clear text, which must be
+    allowed for addresses other than loopback (``hrm.clear_text``; None: by the environment).
 
     Raises:
-        InvalidConfig: it is not.
+        InvalidConfig: clear text to ``target`` is not allowed.
     """
     if ca is None:
         clear_text.check_client(target, allow=allow_clear_text)

@@ -1,7 +1,7 @@
-"""gRPC servers as HRM makes them: the token asked of every call, and a bound on all that is taken.
+"""gRPC servers of HRM: the token is required on every call, and all resources are bounded.
 
-Every server of HRM is made by ``server``, with bounds on what can be had without a token: calls
-that one connection has open, connections, the size of headers and messages, the time for a
+Every server of HRM is created by ``server``, with bounds on what a client can use without a token:
+calls open on one connection, connections, the size of headers and messages, the time for a
 handshake. Each of them was chosen by attacks (``tests/hostile``).
 """
 
@@ -28,10 +28,10 @@ SERVER_OPTIONS = [
     ("grpc.so_reuseport", 0),
     ("grpc.max_metadata_size", 8 * 1024),
     ("grpc.absolute_max_metadata_size", 16 * 1024),
-    # 0: none. To whom pings too often gRPC says so, each time, whether or not that is ever read:
-    # this is what fills the memory, and not the answers, of which it keeps a bounded number.
+    # 0: none. gRPC sends an error for each excess ping, whether or not the client ever reads it:
+    # this fills the memory, unlike the replies, of which it queues a bounded number.
     ("grpc.http2.max_ping_strikes", 0),
-    # Until the client has said the first words of TLS and of HTTP/2.
+    # Until the client has completed the handshakes of TLS and of HTTP/2.
     ("grpc.server_handshake_timeout_ms", 10_000),
     # A connection without a call; a client makes another when it has one.
     ("grpc.max_connection_idle_ms", 300_000),
@@ -46,24 +46,24 @@ _EOF: Any = vars(grpc.aio)["EOF"]  # which its stubs do not know
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.HrmError) -> NoReturn:
-    """End the call with the status of ``error``, and with what it says in one line of bounded
-    length: an id that is echoed in it is as long, and as odd, as its sender liked."""
+    """End the call with the status of ``error``, and its message in one line of bounded length: an
+    id that is echoed in it is as long, and as odd, as the client sent it."""
     _untied(error)
     await context.abort(rpc.status_of(error), text.detail(error.message))
     raise AssertionError("abort returned")
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Refuses every call that does not carry the token, and every message that is none.
+    """Refuses every call that does not carry the token, and every malformed message.
 
-    The refusal waits for no message: it is the same for unary and streaming calls. ``watch`` hears
-    which connections carry calls with the token.
+    The refusal waits for no message: it is the same for unary and streaming calls. ``watch`` is
+    notified of connections that carry calls with the token.
     """
 
     def __init__(
         self, token: str, watch: ConnectionWatch | None = None, limits: PeerLimits | None = None
     ) -> None:
-        """``limits``: of each address that calls; None: there are none."""
+        """``limits``: per calling address; None: there are none."""
         self._watch = watch or ConnectionWatch()
         self._limits = limits
         self._expected = f"Bearer {token}".encode()
@@ -93,7 +93,7 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
 
 class _DecodingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Refuses every message that is none, where no token is asked for."""
+    """Refuses every malformed message, where no token is required."""
 
     async def intercept_service(
         self,
@@ -107,13 +107,13 @@ class _DecodingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg
 def _decoding(
     handler: Any, name: str, known: Callable[[str], None], limits: PeerLimits | None = None
 ) -> Any:
-    """The same handler, which answers INVALID_ARGUMENT to bytes that are no message, and to a
-    message that holds too much, whether it returns responses, yields them or writes them. ``known``
-    hears of each call's other end before the first message of the call has come: a large one takes
-    its time.
+    """The same handler, which replies INVALID_ARGUMENT to bytes that are no message, and to a
+    message beyond its bounds, whether it returns responses, yields them or writes them. ``known``
+    is notified of each call's peer before the first message of the call has arrived: a large one
+    takes its time.
 
-    For gRPC each of them takes a stream of messages: a method that takes one would be called with
-    it only, and so learn late who calls. On the wire they are the same.
+    For gRPC each of them takes a stream of messages: a method with a unary request would be called
+    only on its arrival, and so learn of the caller late. On the wire they are the same.
     """
     if handler is None or handler.request_deserializer is None:
         return handler
@@ -123,7 +123,7 @@ def _decoding(
     elif inspect.iscoroutinefunction(checked.method):
         serve = checked.answered
     else:
-        return handler  # a method that this HRM does not have: what gRPC made says so
+        return handler  # an unknown method: gRPC's own handler replies so
     made = (
         grpc.stream_stream_rpc_method_handler
         if handler.response_streaming
@@ -133,8 +133,8 @@ def _decoding(
 
 
 class _Checked:
-    """One method of a service, and what is asked of its messages. ``yielded`` serves in its place
-    if it yields its responses, else ``answered``."""
+    """One method of a service, and the checks of its messages. ``yielded`` serves in its place if
+    it yields its responses, else ``answered``."""
 
     def __init__(
         self, handler: Any, name: str, known: Callable[[str], None], limits: PeerLimits | None
@@ -199,8 +199,8 @@ class _Checked:
 
 
 def _untied(error: Error) -> Error:
-    """The same, without the frames that lead back to its call. gRPC keeps one that ends a call in
-    the call, a future that one with which it was answered; so each call that was refused would
+    """The same, without the frames that lead back to its call. gRPC keeps an exception that ends a
+    call in the call, and a future the one it was completed with; so each refused call would
     otherwise live on, as an open stream of its connection, until Python collects garbage; after
     ``streams_max`` of them the connection would take no more."""
     error.__cause__ = error.__context__ = None
@@ -244,16 +244,16 @@ def server(
     watch: ConnectionWatch | None = None,
     limits: PeerLimits | None = None,
 ) -> grpc.aio.Server:
-    """A server with HRM's bounds. ``token`` None: who reaches it may ask. ``streams_max``: calls
-    that a connection may have open; without a bound, calls that are begun and taken back at once
-    fill the memory faster than Python sees them go. ``connections_max``: connections, as far as
-    this process may have descriptors. ``watch``, ``limits``: as of ``TokenInterceptor``."""
+    """A server with HRM's bounds. ``token`` None: none is required. ``streams_max``: calls that a
+    connection may have open; without a bound, calls that are started and cancelled immediately fill
+    the memory faster than Python frees them. ``connections_max``: connections, as far as this
+    process may have descriptors. ``watch``, ``limits``: as of ``TokenInterceptor``."""
     options = [
         *SERVER_OPTIONS,
         ("grpc.max_concurrent_streams", streams_max),
         ("grpc.max_allowed_incoming_connections", descriptors.connections_max(connections_max)),
     ]
-    if token is None:  # where no watch tells those that call from those that only hold a place
+    if token is None:  # where no watch distinguishes callers from idle connections
         options.append(("grpc.max_connection_idle_ms", _IDLE_WITHOUT_TOKEN_MS))
     first = _DecodingInterceptor() if token is None else TokenInterceptor(token, watch, limits)
     return grpc.aio.server(interceptors=[first], options=options)

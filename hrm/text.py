@@ -2,8 +2,8 @@
 
 Names, messages, exceptions and logs come from outside: a job may be called ``\\x1b[2J`` (which
 clears the reader's screen), an exception may carry U+202E (which turns the rest of the line
-around), a name may hold a line break and a forged second row. So nothing that another party wrote
-is printed as it is. The store and the journal keep the truth; here, on the way to a person, each
+around), a name may hold a line break and a forged second row. So no text of another party is
+printed as it is. The store and the journal keep the original; here, on the way to a user, each
 character that is not visible by itself is replaced by its escape: ``\\x1b``, ``\\u202e``, ``\\n``.
 
 What counts as visible is Unicode's own division, as ``str.isprintable`` reads it: no control (Cc),
@@ -12,8 +12,8 @@ line or paragraph separator, nothing private or unassigned. Spaces other than U+
 combining marks, and letters of other scripts that look like ours: an id is confined to ASCII
 (``hrm.wire.codec.to_name``), a name is not.
 
-A backslash stays as it is, since paths and patterns are full of them: what is shown is for reading,
-not for reading back. ``--output json`` has the truth, in JSON's escapes (``json_shown``).
+A backslash stays as it is, since paths and patterns are full of them: the output is for reading,
+not for parsing. ``--output json`` has the original, in JSON's escapes (``json_shown``).
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _SUSPECT = re.compile(rf"[^\x20-\x7e{_SPACES}]")
 
 
 def shown(value: str, limit: int | None = None) -> str:
-    """``value`` on one line, of at most ``limit`` characters, with nothing in it but what is seen.
+    """``value`` on one line, of at most ``limit`` characters, all of them visible.
 
-    Text that is fit to be shown is returned as it is; ``shown`` of what it returns changes nothing.
+    Displayable text is returned as it is; ``shown`` is idempotent.
     """
     if limit is not None and len(value) > limit:
-        value = value[:limit]  # what is cut need not be escaped first
+        value = value[:limit]  # what is truncated need not be escaped first
         return _cut(_SUSPECT.sub(_escape, value), limit)
     if value.isascii() and value.isprintable():
         return value
@@ -63,12 +63,12 @@ def shown_lines(value: str) -> str:
 
 
 def shortened(value: str, limit: int) -> str:
-    """``value`` itself, cut to ``limit`` characters; the last of them tells that there was more."""
+    """``value`` itself, truncated to ``limit`` characters, the last of which marks that."""
     return value if len(value) <= limit else value[: max(0, limit - 1)] + "…"
 
 
 def detail(message: str) -> str:
-    """What an error says, as it may travel in a header: one line of less than 1 KB."""
+    """An error's message for a header: one line of less than 1 KB."""
     line = shown(" ".join(message[: 4 * DETAIL_BYTES_MAX].split()), DETAIL_BYTES_MAX)
     data = line.encode()
     if len(data) <= DETAIL_BYTES_MAX:
@@ -83,7 +83,7 @@ def json_shown(document: str) -> str:
 
 
 def log_processor(_logger: object, _method: str, event: Mapping[str, Any]) -> dict[str, Any]:
-    """For structlog, before the renderer: nothing in a line of a log but what is seen.
+    """For structlog, before the renderer: only visible characters in a line of a log.
 
     An exception and a stack keep their lines, which a program of ours has written.
     """
@@ -105,7 +105,7 @@ def _logged(key: str, value: Any, depth: int) -> Any:
 
 
 def _cut(text: str, limit: int) -> str:
-    """An escape that the cut goes through goes away as a whole."""
+    """An escape split by the truncation is removed as a whole."""
     kept = text[: max(0, limit - 1)]
     last = kept.rfind("\\", max(0, len(kept) - 9))
     if last >= 0 and _SEVERED.fullmatch(kept, last):

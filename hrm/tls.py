@@ -1,14 +1,15 @@
 """TLS on HRM's ports: which authority a client trusts, and what a failed handshake means.
 
-A cluster speaks TLS everywhere or nowhere. Master and agents have a certificate each; everybody has
-the file ``ca.pem`` of the authority that signed them. To have it is to demand it: a channel with an
-authority never falls back to clear text, and a server that is none's refuses to start with one.
-The token goes on to say who may ask; certificates say who answers, and hide both.
+A cluster uses TLS everywhere or nowhere. Master and agents have a certificate each; every client
+has the file ``ca.pem`` of the authority that signed them. A client with that file requires TLS: its
+channel never falls back to clear text, and a server that finds the file but has no certificate
+refuses to start. The token still authenticates the caller; certificates authenticate the server,
+and encrypt both.
 
-The file is the one that is named, else that of ``$HRM_TLS_CA``, else ``ca.pem`` beside the token:
-a cluster's token and its authority travel together. ``HRM_TLS_CA=`` (empty) means clear text.
+The file is the one that is named, else that of ``$HRM_TLS_CA``, else ``ca.pem`` next to the token:
+a cluster's token and its authority are copied together. ``HRM_TLS_CA=`` (empty) means clear text.
 
-What servers need is in ``hrm.tls_server``; ``hrm.certificates`` makes certificates.
+What servers need is in ``hrm.tls_server``; ``hrm.certificates`` creates certificates.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _CLOSED_AT_ONCE = ("Socket closed", "Connection reset", "Endpoint closing", "GOA
 def ca_file(token_file: Path, given: str | Path | None = None) -> Path | None:
     """The authority's file of the cluster whose token is ``token_file``; None: clear text.
 
-    ``given``: by a setting or a flag; empty or None: not at all.
+    ``given``: by a setting or a flag; empty or None: not given.
     """
     if given:
         return Path(given).expanduser()
@@ -69,12 +70,12 @@ def _bad_ca(path: Path, why: str | None) -> InvalidConfig:
 
 
 def failure(target: str, details: str) -> TlsFailed | None:
-    """What is wrong between this client and ``target`` (host:port), if it is the TLS of one of
-    them; None: something else. ``details``: of the call that failed as UNAVAILABLE."""
+    """The TLS error between this client and ``target`` (host:port), if it is one; None: another
+    cause. ``details``: of the call that failed as UNAVAILABLE."""
     if "WRONG_VERSION_NUMBER" in details:
         return TlsFailed(
             f"{target} speaks no TLS, and this client does, as it has an authority (HRM_TLS_CA, "
-            f"tls_ca, or ca.pem beside the token); start the server with --tls-cert and --tls-key "
+            f"tls_ca, or ca.pem next to the token); start the server with --tls-cert and --tls-key "
             f"- or, if clear text is meant: export HRM_TLS_CA="
         )
     if "CERTIFICATE_VERIFY_FAILED" in details:
@@ -98,9 +99,9 @@ def failure(target: str, details: str) -> TlsFailed | None:
 
 
 def _speaks_tls(target: str) -> bool:
-    """Whether ``target`` answers a handshake; nothing of ours is sent, so any certificate will
-    do. Asked only where a server has closed a connection in clear text at once: such a one is there
-    and answers."""
+    """Whether ``target`` completes a handshake; nothing of ours is sent, so any certificate will
+    do. Called only where a server has closed a connection in clear text immediately: such a server
+    is up and responds."""
     host, _, port = target.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False

@@ -1,8 +1,8 @@
 """The TLS of a server: its certificate and key, checked at the start, renewed while it runs.
 
-Files that are replaced are in force from the next connection on, without a restart: each handshake
-looks whether they have changed. A pair that is not right (half replaced, say) is told in the log
-and leaves the old one in force.
+Replaced files take effect with the next connection, without a restart: each handshake checks
+whether they have changed. An invalid pair (half replaced, say) is logged and leaves the old one in
+force.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class TlsSettings(Protocol):
 
 
 def server_tls(settings: TlsSettings) -> ServerTls | None:
-    """The TLS that a daemon is to speak; None: clear text.
+    """The TLS of a daemon; None: clear text.
 
     Raises:
-        InvalidConfig: a setting is missing, a file is not what it should be, or clear text is not
+        InvalidConfig: a setting is missing, a file is invalid, or clear text is not
             allowed at that address.
     """
     ca = tls.ca_file(settings.token_file, settings.tls_ca)
@@ -53,7 +53,7 @@ def server_tls(settings: TlsSettings) -> ServerTls | None:
             clear_text.check_server(wanted, allow=settings.allow_clear_text)
             return None
         raise InvalidConfig(
-            f"{ca} says that this cluster speaks TLS, and this daemon has no certificate; give it "
+            f"{ca} shows that this cluster uses TLS, and this daemon has no certificate; give it "
             f"one: --tls-cert and --tls-key (hrm tls makes them) - or, if clear text is meant, "
             f"remove {ca} and unset HRM_TLS_CA"
         )
@@ -63,7 +63,7 @@ def server_tls(settings: TlsSettings) -> ServerTls | None:
     if ca is None:
         raise InvalidConfig(
             "tls_cert is set and tls_ca is not; name the ca.pem that signed the certificates of "
-            "this cluster (--tls-ca), or put it beside the token"
+            "this cluster (--tls-ca), or put it next to the token"
         )
     tls.read_ca(ca)
     return ServerTls(cert.expanduser(), key.expanduser())
@@ -72,11 +72,11 @@ def server_tls(settings: TlsSettings) -> ServerTls | None:
 def listen(
     server: grpc.aio.Server, address: str, secure: ServerTls | None, *, allow_clear_text: bool
 ) -> int:
-    """Have ``server`` listen at ``address`` (host:port; 0: any free one); answers the port.
+    """Make ``server`` listen at ``address`` (host:port; 0: any free one); returns the port.
 
     Raises:
         InvalidConfig: in clear text, where that is not allowed.
-        Unavailable: something else has the port, or the address is not this machine's.
+        Unavailable: another process has the port, or the address is not this machine's.
     """
     try:
         if secure is not None:
@@ -145,7 +145,7 @@ class ServerTls:
                     self._pair = _load(self._cert, self._key)
                     _log.info("a new certificate is in force", cert=str(self._cert))
                 except InvalidConfig as error:
-                    _log.warning("a new certificate is no good", why=error.message)
+                    _log.warning("a new certificate is invalid", why=error.message)
             return self._pair
 
     def _stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
@@ -197,7 +197,7 @@ def _check(cert: Path, key: Path, chain: bytes, secret: bytes) -> None:
         private = load_pem_private_key(secret, None)
     except TypeError as error:
         raise InvalidConfig(
-            f"tls_key: {key} is encrypted, and nobody is there to type its passphrase; "
+            f"tls_key: {key} is encrypted, and a daemon cannot ask for its passphrase; "
             f"decrypt it: openssl pkey -in {key} -out NEW"
         ) from error
     except (ValueError, UnsupportedAlgorithm) as error:

@@ -1,10 +1,10 @@
-"""The file with the cluster's secret: made whole or not at all, refused where it is not private.
+"""The file with the cluster's secret: created atomically, refused where it is not private.
 
-A new token is written to a file of its own, forced to the disk, and only then linked to its place:
-a full disk or a crash leaves no empty token, and of several daemons that start together one makes
+A new token is written to a file of its own, flushed to the disk, and only then linked to its place:
+a full disk or a crash leaves no empty token, and of several daemons that start together one creates
 it and all use that one.
 
-What is read is checked before it is believed: a regular file that its owner alone may read, one
+A token is checked before it is used: a regular file that its owner alone may read, one
 line of printable ASCII, neither so short that it could be guessed nor so long that it is something
 else.
 """
@@ -27,10 +27,10 @@ _AGAIN = "remove it and start the master again, which makes a new one, or copy t
 
 
 def create_token(path: Path) -> str:
-    """The token in ``path``; made, mode 0600, if there is none.
+    """The token in ``path``; created, mode 0600, if there is none.
 
     Raises:
-        InvalidConfig: there is something else than a private token, or none can be written.
+        InvalidConfig: something else than a private token is there, or none can be written.
     """
     if not os.path.lexists(path):
         try:

@@ -109,7 +109,7 @@ async def test_a_renewed_pair_is_in_force_without_a_restart(
             _bring(ours.pair, new.pair, "key")
             assert await ask(target, ours.ca) == SERVING, "half of a pair changes nothing"
             assert await ask(target, ours.ca) == SERVING
-        assert [entry["event"] for entry in logs] == ["a new certificate is no good"]
+        assert [entry["event"] for entry in logs] == ["a new certificate is invalid"]
         _bring(ours.pair, new.pair, "cert")
         assert await ask(target, new.ca) == SERVING
         with pytest.raises(errors.TlsFailed, match="not to be trusted"):

@@ -1,21 +1,22 @@
 """``hrm agent``: the interpreter around ``NodeCore`` on a live machine.
 
 Everything that happens (a message, an end, a sample, the clock) becomes an event of the core, and
-what the core wants done is done by others:
+these modules carry out its commands:
 
-    orders      what the master says, as events        containers  commands, processes, their
-    reports     what the master is told                            starts and stops, logs
+    orders      the master's messages, as events       containers  commands, processes, their
+    reports     what is reported to the master                     starts and stops, logs
     link        the stream of both
     tracker     samples of usage, breached limits      server      log pages, GPUs of pipelines
                     parts   what is particular to an agent of Spark
 
-While the master is away the core goes on: executors run, waiting ones start, and the next
-registration tells the master all of it.
+While the master is unreachable the core goes on: executors run, waiting ones start, and the next
+registration reports all of it.
 
-The life of an agent: lock the work directory, adopt what runs, listen for readers of logs, connect
-and stay connected. SIGTERM or SIGINT end its containers first, politely, then the agent (a second
-signal cuts the politeness short). A crash leaves the containers running for the next agent on this
-directory, and so does SIGTERM with ``keep_containers``: then an agent can be restarted under them.
+The life of an agent: lock the work directory, adopt running containers, listen for readers of logs,
+connect and stay connected. SIGTERM or SIGINT first ends its containers with a grace period, then
+the agent (a second signal ends the grace period). A crash leaves the containers running for the
+next agent on this directory, and so does SIGTERM with ``keep_containers``, which allows restarting
+the agent under them.
 """
 
 from __future__ import annotations
@@ -196,7 +197,7 @@ class Agent:
     # --- the life of the agent ----------------------------------------------------------------
 
     async def live(self) -> None:
-        """Serve until told to end. Raises what makes going on senseless."""
+        """Serve until asked to end. Raises an error that makes going on pointless."""
         async with contextlib.AsyncExitStack() as stack:
             self._reports.endpoint = await serve(
                 stack,
@@ -230,7 +231,7 @@ class Agent:
             try:
                 await asyncio.wait((linked, told), return_when=asyncio.FIRST_COMPLETED)
                 if linked.done():
-                    # It is this agent that gives up; what runs is not at fault.
+                    # This agent gives up; its containers are not at fault.
                     self._keeping = self._settings.keep_containers
                     linked.result()
             finally:
@@ -296,8 +297,8 @@ class Agent:
         self._deliver(stop)
 
     async def _end_containers(self) -> None:
-        """Stop the waiting ones first, streams last of them, so that room that appears starts
-        nobody, and nobody makes way for one that ends."""
+        """Stop the waiting containers first, streams last of them, so that freed capacity starts
+        none, and none is preempted for one that ends."""
         grace_s = self._settings.stop_grace_s
         live = [s for s in self._core.statuses() if s.state is not ContainerState.ENDED]
         if live:
@@ -343,7 +344,7 @@ class Agent:
                     self._link.send(self._reports.heartbeat(command))
 
     def _register_again(self, command: c.RegisterAgain) -> None:
-        """The units have changed; after all that is to be said now, the master hears of it."""
+        """The units have changed; report it to the master after this turn's other messages."""
         if command.why:
             _log.info("automatic binding", what=command.why)
         if command.binding is not None:
@@ -376,7 +377,7 @@ class Agent:
 
     def _sampled(self, sample: Sample) -> None:
         """In the tracker's thread."""
-        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody wants to know
+        with contextlib.suppress(RuntimeError):  # the loop has closed: no receiver is left
             self._loop.call_soon_threadsafe(self._take, sample)
 
     def _take(self, sample: Sample) -> None:
@@ -469,6 +470,6 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
 
 
 def _batch_that_waits_first(status: ContainerStatus) -> tuple[bool, bool]:
-    """A key to sort by: batch that waits, streams that wait, everybody else."""
+    """A sort key: batch that waits, streams that wait, all others."""
     stream = status.workload_class is WorkloadClass.STREAM
     return (status.state is not ContainerState.WAITING, stream)

@@ -1,23 +1,22 @@
-"""How much disk containers use, measured in the background, and who uses too much.
+"""Measures the disk use of containers in the background, and finds those over a limit.
 
-A container's directory is walked now and then, its logs included: blocks that are allocated, links
-not followed, a file with several names counted once. Shuffle files come by the hundred thousand, so
-the walk pauses after every few hundred entries: on a large directory it takes long, but it never
-takes the disk from those who work. A container that has ended is measured again only when its
-directory has changed.
+A container's directory is walked now and then, its logs included: allocated blocks, links not
+followed, a file with several names counted once. Shuffle files come by the hundred thousand, so the
+walk pauses after every few hundred entries: on a large directory it takes long, but leaves the disk
+to the containers. An ended container is measured again only if its directory has changed.
 
-One bound is there by default: a floor of free space on the file system (``disk_free_min_mib``).
-Below it no container starts, all are measured at once, and whoever uses most is ended: one, then
-another only if a sweep after that one's end still finds too little. Nobody is ended for a disk that
-others have filled, where the containers together use less than what is lacking.
+One limit is on by default: a floor of free space on the file system (``disk_free_min_mib``). Below
+it no container starts, all are measured immediately, and the largest user is ended: one, then
+another only if a sweep after that one's end still finds too little. None is ended if the containers
+together use less than what is lacking, because then others have filled the disk.
 
 Two more are off by default: ``disk_limit_mib`` for each container, ``disk_node_limit_mib`` for all
-that run on the node together; over the latter, too, whoever uses most is ended, one after the
-other. It is observation, not a quota: a fast writer can pass a bound for the length of a sweep, and
-what a container writes outside of its directory is not seen, but for the space that it takes.
+that run on the node together; over the latter, too, the largest user is ended, one at a time. This
+is observation, not a quota: a fast writer can exceed a limit for the length of a sweep, and what a
+container writes outside of its directory shows only in the free space.
 
-What cannot be counted (too many files, directories too deep for a path) counts as too much where a
-bound is set: otherwise that is where one would hide.
+What cannot be counted (too many files, directories too deep for a path) counts as over the limit
+where one is set; otherwise it would be a way to evade the limit.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ _NOTHING = Measured(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskUse:
-    """One sweep: each container's use, and what is free where they are."""
+    """One sweep: each container's use, and the free space on their file system."""
 
     containers: dict[str, Measured] = field(default_factory=dict)
     free_mib: int = 0
@@ -126,10 +125,10 @@ def measure(directory: Path, ending: threading.Event, entries_max: int = ENTRIES
 
 class DiskWatch:
     """Sweeps ``containers_dir`` every ``interval_s`` in a thread of its own; ``use`` is the latest.
-    Every second it asks what is free; where that is too little, it sweeps without a pause.
+    It checks the free space every second; while that is too little, it sweeps without a pause.
 
-    Limits are MiB; 0: none. ``low``: why no container may start, empty: they may; it ends when a
-    quarter more than the floor is free, so that it does not come and go.
+    Limits are MiB; 0: none. ``low``: why no container may start, empty: they may; it clears when a
+    quarter more than the floor is free, to avoid oscillation.
     """
 
     def __init__(
@@ -144,7 +143,8 @@ class DiskWatch:
         usage: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage,
     ) -> None:
         """``beside``: where ``<application>/<container>`` holds what outlives a container; it
-        counts while that runs. ``usage``: bytes of a path's file system: all, used, free."""
+        counts while the container runs. ``usage``: bytes of a path's file system: all, used,
+        free."""
         self._dir = containers_dir
         self._beside = beside
         self._interval_s = interval_s
@@ -155,10 +155,10 @@ class DiskWatch:
         self._free_mib = self._floor_mib = 0
         self._judged: DiskUse | None = None
         self._victim = ""
-        """Who was ended for the floor last, until that has ended; for which sweep: ``_judged``."""
+        """The last container ended for the floor, until it has ended; its sweep: ``_judged``."""
         self._patient_until_s = 0.0
         self._ended: dict[str, tuple[int, Measured]] = {}
-        """Of ended containers: when the directory changed last, and what was measured then."""
+        """Of ended containers: the directory's last change, and what was measured then."""
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hrm-disk", daemon=True)
         self.use = DiskUse()
@@ -193,7 +193,7 @@ class DiskWatch:
             took_s = swept_s - began_s
 
     def look(self) -> int:
-        """Is enough free? Answers what is, MiB."""
+        """Is enough free? Returns the free space, MiB."""
         directory = self._dir if self._dir.is_dir() else self._dir.parent
         total, _, free = self._usage(directory)
         self._free_mib = free_mib = free // _MIB
@@ -215,7 +215,7 @@ class DiskWatch:
         for directory in sorted(self._dir.iterdir()) if self._dir.is_dir() else ():
             name = directory.name
             self.look()
-            # Both asked before it is measured: what it wrote before its end is there by then.
+            # Both read before measuring: what it wrote before its end is then included.
             over = (directory / EXIT_FILE).exists()
             try:
                 changed_ns = directory.stat().st_mtime_ns
@@ -263,7 +263,7 @@ class DiskWatch:
         return told or self._under_the_floor(use)
 
     def _under_the_floor(self, use: dict[str, Measured]) -> dict[str, str]:
-        """Who must end because too little is free; one at a time. ``use``: of the live ones."""
+        """The container to end because too little is free; one at a time. ``use``: of live ones."""
         if self._victim in use and time.monotonic() < self._patient_until_s:
             return {}
         if self._victim:

@@ -1,8 +1,8 @@
-"""The cores, NUMA nodes and GPUs of this machine, as the kernel and NVIDIA's driver tell them.
+"""The cores, NUMA nodes and GPUs of this machine, as reported by the kernel and NVIDIA's driver.
 
-GPUs come from NVML. A machine without its library or driver has none, which the log says once.
-A setting can declare GPUs on a machine without: they are scheduled like others and marked wherever
-they are shown, but no device stands behind them.
+GPUs come from NVML. A machine without its library or driver has none, which is logged once. A
+setting can declare GPUs on a machine without: they are scheduled like others and marked wherever
+they are shown, but have no device behind them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = structlog.get_logger("hrm.agent")
 def cores(wanted: int, sys: Path = _SYS) -> tuple[Core, ...]:
     """``wanted`` of the CPUs that this process may use; 0: all.
 
-    Where more are wanted than there are, none has a number: nothing can be pinned to them.
+    If there are fewer, the CPUs returned have no numbers: containers cannot be pinned to them.
     """
     allowed = sorted(os.sched_getaffinity(0))
     numa = dict(_numa_of_cpus(sys))
@@ -97,7 +97,7 @@ def find_gpus(declared: tuple[DeclaredGpu, ...], sys: Path = _SYS) -> tuple[Gpu,
         count = pynvml.nvmlDeviceGetCount()
         return tuple(_gpu(index, sys) for index in range(count))
     except pynvml.NVMLError as error:
-        _log.warning("no GPUs: the driver does not tell of them", why=str(error))
+        _log.warning("no GPUs: the driver does not list them", why=str(error))
         return ()
     finally:
         pynvml.nvmlShutdown()
@@ -119,5 +119,5 @@ def _gpu(index: int, sys: Path) -> Gpu:
 
 
 def _string(value: Any) -> str:
-    """Older bindings answer bytes."""
+    """Older bindings return bytes."""
     return value.decode() if isinstance(value, bytes) else str(value)

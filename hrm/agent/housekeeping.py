@@ -23,7 +23,7 @@ _log = structlog.get_logger("hrm.agent")
 
 
 class Housekeeping:
-    """A disk that fails is told of, and tried again the next time."""
+    """A disk that fails is logged, and tried again the next time."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Housekeeping:
         if swept.old or swept.too_much:
             _log.info("removed logs", old=swept.old, too_much=swept.too_much)
         if swept.unheard:
-            _log.warning("gave up ends that no master has heard of", ends=swept.unheard)
+            _log.warning("dropped ends that no master has acknowledged", ends=swept.unheard)
 
     async def _clear_files(self, keep_s: float) -> None:
         """Of the files of applications, those that no driver here needs and that are too much."""

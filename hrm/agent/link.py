@@ -1,19 +1,19 @@
 """The agent's stream to the master: kept up for ever, with pauses that grow to a bound.
 
 Messages are sent while a stream is up and dropped while it is down: a registration carries the full
-list of containers, a heartbeat repeats it, so nothing that matters exists in one message alone.
+list of containers and a heartbeat repeats it, so nothing important exists in one message alone.
 
-Whether a failure is worth another try: an unreachable, slow or restarting master is. A name that
-belongs to another live agent never is. A wrong token or a refused field is not at the first
-contact, when it is a mistake in the set-up - if it is certain that a master said so: in clear text
-anything may have taken its port and answer in its place, and what does goes away again. Later it
-is, because a new master may have a new token, which is read from its file for every try, and
-executors must not die of that. A mistake that this side finds (no token file, clear text that is
+Which failures are retried: an unreachable, slow or restarting master always. A name that belongs to
+another live agent never. A wrong token or a refused field not at the first contact, where it is a
+configuration error - provided that a master has certainly refused it: in clear text any process may
+have taken the master's port and reply in its place, and will leave again. After the first contact
+it is retried, because a new master may have a new token, which is read from its file for every try,
+and executors must not die of that. An error found on this side (no token file, clear text that is
 not allowed) is certain.
 
-A heartbeat that cannot be made is a bug on this side. A node that falls silent on an open stream
-would be given up with all that runs there, so the session ends with the reason in the log, and the
-next registration repeats the full list.
+A heartbeat that cannot be built is a bug on this side. A node that falls silent on an open stream
+would be declared lost with all its containers, so the session ends with the reason in the log, and
+the next registration repeats the full list.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _log = structlog.get_logger("hrm.agent.link")
 
 
 class _HeartbeatFailed(HrmError):
-    """This side cannot say how it is."""
+    """This side cannot build its report."""
 
 
 class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
@@ -86,12 +86,12 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
         self._logged: type[HrmError] | None = None
 
     def send(self, message: node_pb2.NodeMessage) -> None:
-        """Send if a stream is up. One that cannot keep up is cut, and starts afresh."""
+        """Send if a stream is up. One that cannot keep up is closed and reopened."""
         if self._takes_more():
             self._say((self._numbered(message),))
 
     def reconnect(self) -> None:
-        """End the stream once all is said, and register again at once."""
+        """End the stream once all is sent, and register again immediately."""
         self._hurried = True
         self._end_stream()
 
@@ -143,7 +143,7 @@ class Link(MasterStream[node_pb2.NodeMessage, node_pb2.MasterMessage]):
 
     def _registered(self, message: node_pb2.MasterMessage) -> float:
         if message.WhichOneof("message") != "registered":
-            raise Unavailable(f"{self._target} does not speak as an HRM master")
+            raise Unavailable(f"{self._target} does not respond as an HRM master")
         if message.epoch < self._epoch:
             raise StaleEpoch(
                 f"the master at {self._target} has epoch {message.epoch}, this node has followed "

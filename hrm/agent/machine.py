@@ -1,8 +1,8 @@
-"""What this machine is to the cluster: its name, its identity, what it offers, how it isolates.
+"""This machine as a node: its name, its identity, its resources, its isolation.
 
-The identity lives in the work directory and is locked while an agent runs, so that two agents
-never share a directory. Nodes of one name and different identities are two agents, and the master
-admits one. The ownership key lies beside it, for the agent and the master alone, and proves it.
+The identity is kept in the work directory and locked while an agent runs, so that two agents never
+share a directory. Nodes of one name and different identities are two agents, of which the master
+admits one. The ownership key is stored next to it, readable by the agent alone, and proves it.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _EXIT_CODES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The machine as its agent sees it. ``incarnation`` is new with every agent process."""
+    """The machine as seen by its agent. ``incarnation`` is new with every agent process."""
 
     name: NodeName
     identity: str
@@ -100,7 +100,7 @@ class Machine:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What people should know of how this node keeps its containers apart."""
+        """Remarks for operators on how this node isolates its containers."""
         told = (
             f"isolation: {self.isolation.explanation}",
             f"run as: {self.run_as.remark}",
@@ -111,7 +111,7 @@ class Machine:
         return tuple(remark for remark in told if remark)
 
     def core(self, settings: AgentSettings) -> NodeCore:
-        """The brain of its agent, which knows of no container yet."""
+        """The core of its agent, without containers."""
         return NodeCore(
             self.name,
             self.units,
@@ -124,7 +124,7 @@ class Machine:
     @staticmethod
     @contextlib.contextmanager
     def prepare(settings: AgentSettings) -> Iterator[Machine]:
-        """Lock the work directory and find out what is offered.
+        """Lock the work directory and find the resources to offer.
 
         Raises:
             InvalidConfig: the directory is another agent's or cannot be written, or a setting does
@@ -265,7 +265,7 @@ def _wanted(settings: AgentSettings) -> Binding:
 
 
 def load_binding(settings: AgentSettings) -> Binding:
-    """What ``keep_binding`` wrote, while the settings are those it was written under; else they."""
+    """The binding that ``keep_binding`` wrote; the settings' own if they have changed since."""
     wanted = _wanted(settings)
     path = settings.work_dir / BINDING_FILE
     try:
@@ -282,7 +282,7 @@ def load_binding(settings: AgentSettings) -> Binding:
 
 
 def auto_binding(settings: AgentSettings) -> AutoBindingRules | None:
-    """By which rules the node changes its binding by itself; None: it does not."""
+    """The rules by which the node changes its binding on its own; None: it does not."""
     if not settings.auto_binding:
         return None
     return AutoBindingRules(
@@ -317,7 +317,7 @@ def _say_binding(hardware: Hardware, binding: Binding, units: tuple[ResourceUnit
 
 
 def _offer(settings: AgentSettings) -> Hardware:
-    """All that is to be divided. Offering more than there is is allowed, and said."""
+    """All cores and memory to partition. More than the machine has may be offered; it is logged."""
     cores = len(os.sched_getaffinity(0))
     total_mib = psutil.virtual_memory().total // _MIB
     memory_mib = settings.memory_mib or total_mib - max(_RESERVE_MIB, total_mib // 10)
@@ -346,17 +346,17 @@ def _offer(settings: AgentSettings) -> Hardware:
 
 
 def describe(machine: Machine, master: str) -> str:
-    """The line that tells a person, or a script, that the agent serves."""
+    """The line by which a user, or a script, learns that the agent serves."""
     name, isolation = machine.name, machine.isolation.driver.name
     capacity = machine.capacity
     return f"agent {name} ready (isolation {isolation}, {capacity}) -> master {master}"
 
 
 def ending(ended: Ended, order: StopOrder | None, spec: ContainerSpec | None) -> ContainerEnd:
-    """What to tell of an end: the limit that it ran into, the order that caused it, or itself.
+    """The message of an end: the limit that was exceeded, else the order, else the end's own.
 
-    The limit comes first: an application that fails because the kernel took one of its processes
-    may order the end of the others before anybody has looked, and must still hear why.
+    The limit comes first: an application that fails because the kernel killed one of its processes
+    may order the end of the others before the limit is noticed, and must still learn the reason.
     """
     if ended.memory_kills and (order is not None or ended.exit_code != 0):
         limit_mib = spec.resources.memory_mib if spec else 0

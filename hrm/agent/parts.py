@@ -1,8 +1,8 @@
 """From settings to what is particular to an agent of Spark: its containers' commands, what makes
 executors start faster, the shuffle service.
 
-``Agent`` itself knows no Spark. It is given a ``CommandOf``, and runs whatever that answers; a test
-gives it one of its own.
+``Agent`` itself does not depend on Spark: it takes a ``CommandOf`` and runs what that returns; a
+test passes its own.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def spark_commands(
 
 
 def shuffle_service(settings: AgentSettings, *, run_as: bool) -> ShuffleService | None:
-    """The node's shuffle service; None: the settings ask for none. ``run_as``: containers run as
+    """The node's shuffle service; None: not configured. ``run_as``: containers run as
     their submitters.
 
     Raises:

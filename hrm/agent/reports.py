@@ -1,7 +1,7 @@
-"""What an agent tells its master: who it is, how its containers fare, what they use.
+"""The agent's reports to its master: its identity, the state of its containers, their usage.
 
-The core knows where a container stands; what it uses is the tracker's, where its logs can be read
-the server's. A report is all three.
+The core has each container's state, the tracker its usage, the server the address of its logs. A
+report combines the three.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Reports"]
 
 
 class Reports:
-    """Makes them. ``sample`` is the tracker's latest, None: none yet; ``endpoint`` where this agent
+    """Builds them. ``sample``: the tracker's latest, None: none yet; ``endpoint`` where this agent
     serves."""
 
     def __init__(

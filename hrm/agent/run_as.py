@@ -1,31 +1,33 @@
-"""Whose processes containers are: with ``run_as = submitter``, those of the user who submitted.
+"""The user of a container's processes: with ``run_as = submitter``, the user who submitted.
 
-What an application says of its user is a claim. The token lets a program into the cluster; it does
-not say which person holds it. So the claim is bounded on every node, whatever the master says:
+The user that an application states is a claim. The token admits a program to the cluster; it does
+not identify the person who holds it. So the claim is bounded on every node, whatever the master
+sends:
 
 * the user must exist on the node; one who does not becomes ``run_as_fallback``, or is refused;
 * ids below ``run_as_uid_min`` are the system's, those above ``run_as_uid_max`` are of directories,
-  of containers (subordinate ids) and of services that get one for a time. Refused, like the names
-  in ``run_as_banned``;
+  of containers (subordinate ids) and of services with temporary ids. Refused, like the names in
+  ``run_as_banned``;
 * members of a group in ``run_as_banned_groups`` are refused, whether it is their main group or not:
-  its members can become root, or read what only root should. To leave the group out of what the
-  container is given would not help: as this user it can write what his next login will run;
-* root, nobody (whose files are everybody's, over NFS root's) and the ids that systemd lends to
-  services are refused whatever the settings say.
+  its members can become root, or read what only root should. Dropping the group from the container
+  would not help: as this user it can write what the user's next login runs;
+* root, the user ``nobody`` (whose files are shared by all, over NFS root's) and the ids that
+  systemd lends to services are refused whatever the settings.
 
-No refused user is ever mapped to another: a claim to be root is answered, not fulfilled in part.
+No refused user is ever mapped to another: a claim to be root is refused, not granted in part.
 
 Of the groups that a user has on the node a container gets those that ``run_as_groups`` names: all,
-as a login has them, so that shared directories and the devices of GPUs (``video``, ``render``) work
-as they do for the user; none but the main one; or those of a list. It never gives one that the user
+as in a login, so that shared directories and the devices of GPUs (``video``, ``render``) work as
+they do for the user; none but the main one; or those of a list. It never gets one that the user
 does not have.
 
 What this protects: the node from containers, one user's files and secrets from the containers of
-another, and the agent and its token from all of them, because no executor is given the token. What
-it does not: somebody who holds the token, as every driver does, may claim to be any user that these
-rules let through.
+another, and the agent and its token from all of them, because no executor gets the token. What it
+does not: a holder of the token, which every driver is, may claim to be any user that these rules
+admit.
 
-Only root may become another user. An agent of anybody else runs containers as itself, and says so.
+Only root may become another user. An agent of any other user runs containers as itself, and logs
+that.
 
 Modelled on what Hadoop's container executor checks (``min.user.id``, ``banned.users``).
 """
@@ -73,7 +75,7 @@ class Account:
         return {"uid": self.uid, "gid": self.gid, "groups": list(self.groups)}
 
     def environment(self, work_dir: Path) -> dict[str, str]:
-        """What tells programs who they are. ``work_dir`` stands in for a home that is not there."""
+        """Identity variables for programs. ``work_dir`` replaces a home that does not exist."""
         home = self.home if os.path.isdir(self.home) else str(work_dir)  # noqa: PTH112
         return {"HOME": home, "USER": self.name, "LOGNAME": self.name}
 
@@ -89,7 +91,7 @@ def may_switch() -> bool:
 
 
 class RunAs:
-    """The rules of one agent. ``account_of`` answers None where containers run as the agent."""
+    """The rules of one agent. ``account_of`` returns None where containers run as the agent."""
 
     def __init__(self, settings: AgentSettings) -> None:
         """Raises InvalidConfig: the settings cannot work on this machine."""
@@ -119,7 +121,7 @@ class RunAs:
 
     @property
     def remark(self) -> str:
-        """For people who look at the node."""
+        """The remark for operators of the node."""
         if self.active:
             others = f"unknown ones as {self._fallback}" if self._fallback else "others are refused"
             groups = self._groups if self._groups in ("all", "none") else f"of {self._groups}"

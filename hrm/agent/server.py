@@ -37,9 +37,9 @@ async def serve(
     sockets: GpuSockets,
     secure: ServerTls | None,
 ) -> str:
-    """Serve until ``stack`` closes; answers the endpoint that the master is to be told. Says to
-    ``logs`` where their pages are. ``sockets``: for GPUs. ``secure``: the TLS
-    of what comes over the network, None: clear text.
+    """Serve until ``stack`` closes; returns the endpoint to report to the master. Sets the address
+    of the pages in ``logs``. ``sockets``: for GPUs. ``secure``: the TLS of connections over the
+    network, None: clear text.
 
     Raises:
         InvalidConfig: clear text is not allowed at its address.

@@ -1,27 +1,26 @@
 """An optional shuffle service on the node: shuffle files outlive the executors that wrote them.
 
 With ``spark.shuffle.service.enabled`` Spark's executors register their files with a service on
-their own host, from which others read them whether the executor still lives or not: dynamic
-allocation may let executors go that have written shuffles, and one that crashes costs no stage
-again. The service is Spark's own, started by the agent where ``shuffle_service`` is set, one on
-each host: all applications find it at one port.
+their own host, from which others read them even after the executor's end: dynamic allocation may
+release executors that have written shuffles, and a crashed one costs no stage again. The service is
+Spark's own, started by the agent where ``shuffle_service`` is set, one on each host: all
+applications find it at one port.
 
-Spark's Standalone gives all applications one secret for it. Here each application has a secret of
-its own, and the service is told those of the applications whose executors start on the node
-(``HrmShuffleService``): what one wrote no other can read. An application without
-``spark.authenticate`` is not served; its driver says so at its start.
+Spark's Standalone has one secret for all applications. Here each application has a secret of its
+own, and the service receives those of the applications whose executors start on the node
+(``HrmShuffleService``): no application can read another's files. An application without
+``spark.authenticate`` is not served; its driver reports that at its start.
 
-Files of an application lie under ``shuffle/`` of the work directory and are removed when the master
-says that it has ended; where nobody says so, after ``work_keep_s``.
+Files of an application are kept under ``shuffle/`` of the work directory and removed when the
+master reports its end; without such a report, after ``work_keep_s``.
 
-The service reads as the agent, and follows what its clients call a shuffle file, links included. So
-it is not for an agent of root whose containers run as others: their users could have it read
-whatever root can. Such an agent refuses to start with it.
+The service reads with the agent's permissions, and opens what its clients call a shuffle file,
+links included. So it is unsafe for an agent of root whose containers run as other users, who could
+have it read whatever root can. Such an agent refuses to start with it.
 
-Limits: a service that died is started again, and has kept what was registered. An agent that died
-takes it along, and secrets are never written down: for applications of before, the next agent's
-service only works once they start another executor on the node; until then they compute again
-what they cannot read.
+Limits: a service that died is restarted, and keeps what was registered. It dies with its agent, and
+secrets are never written to disk: for earlier applications, the next agent's service works only
+once they start another executor on the node; until then they recompute what they cannot read.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class ShuffleService:
     """One service, kept alive from ``run`` to its cancellation.
 
     Attributes:
-        ready: set while a service answers.
+        ready: set while a service responds.
     """
 
     def __init__(
@@ -126,7 +125,7 @@ class ShuffleService:
             await asyncio.to_thread(remove_tree, self._directory / application_id)
 
     async def forget_old(self, keep_s: float, live: set[ApplicationId], now: float) -> None:
-        """Remove the files of applications of which nothing has been heard for ``keep_s``."""
+        """Remove the files of applications without any sign of life for ``keep_s``."""
         for application_id in await asyncio.to_thread(self._older_than, now - keep_s):
             if application_id not in live:
                 await self.forget(application_id)
@@ -139,7 +138,7 @@ class ShuffleService:
         return []
 
     async def _live(self) -> str:
-        """One life of the service; answers why it ended."""
+        """One run of the service; returns why it ended."""
         jar = await asyncio.to_thread(self._jar, str(self._spark.home))
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (self._directory / "service.log").open("wb") as log:

@@ -1,9 +1,9 @@
-"""What an agent's streams to the master have in common: one at a time, made again when it ends.
+"""The common part of an agent's streams to the master: one at a time, reopened when it ends.
 
-Both ends send a registration first, then whatever there is to say. What is to be sent waits in a
-queue with a bound; a master that does not keep up is cut off, and hears everything anew after the
-next registration. After a failure the next try waits for a time that doubles up to a bound, and
-varies, so that a master which returns is not met by all of its nodes at once.
+Both ends send a registration first, then any messages. Outgoing messages wait in a bounded queue; a
+master that does not keep up is disconnected, and receives the whole state again after the next
+registration. After a failure the next try waits for a time that doubles up to a bound, with jitter,
+so that not all nodes reconnect to a restarted master in the same moment.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ class MasterStream(abc.ABC, Generic[Said, Heard]):
 
     @abc.abstractmethod
     def _connect(self, channel: grpc.aio.Channel, said: AsyncIterator[Said]) -> Any:
-        """The call that says all of ``said``; an asynchronous iterable of what the master says."""
+        """The call that sends all of ``said``; an async iterable of the master's messages."""
 
     @abc.abstractmethod
     def _registration(self) -> Said:
-        """What is said first."""
+        """The first message."""
 
     @abc.abstractmethod
     def _registered(self, message: Heard) -> float:
-        """Take in the master's first message; answers the seconds between heartbeats."""
+        """Take in the master's first message; returns the seconds between heartbeats."""
 
     @abc.abstractmethod
     def _take(self, message: Heard) -> None:
@@ -68,13 +68,13 @@ class MasterStream(abc.ABC, Generic[Said, Heard]):
 
     @abc.abstractmethod
     def _beat(self) -> None:
-        """Say that this side lives."""
+        """Send a heartbeat."""
 
     def _ended(self) -> None:
         """A stream has ended, registered or not."""
 
     def _takes_more(self) -> bool:
-        """Is there a stream? One that cannot keep up is cut, and starts afresh."""
+        """Is there a stream? One that cannot keep up is closed and reopened."""
         if self._queue is None:
             return False
         if self._queue.qsize() >= _QUEUE_MAX:
@@ -84,12 +84,12 @@ class MasterStream(abc.ABC, Generic[Said, Heard]):
         return True
 
     def _say(self, messages: Iterable[Said]) -> None:
-        """Queue what ``_takes_more`` has room for."""
+        """Queue a message that ``_takes_more`` has admitted."""
         assert self._queue is not None
         self._queue.put_nowait(messages)
 
     def _end_stream(self) -> None:
-        """End the stream once all is said."""
+        """End the stream once all is sent."""
         if self._queue is not None:
             self._queue.put_nowait(None)
             self._queue = None

@@ -1,4 +1,4 @@
-"""What containers and the node use, sampled by psutil in one thread; who is over the limit.
+"""Usage of containers and the node, sampled by psutil in one thread; containers over a limit.
 
 A container is the process tree below its shim. Its memory is what the kernel charges to its cgroup
 where there is one. Otherwise it is summed over the tree: resident sizes first, which count a page
@@ -9,8 +9,9 @@ Where the kernel enforces the limit, it kills one process of the group and count
 turns the count into the end of the whole container. Where nothing does, the tracker compares. Both
 give the same breach, whose message names the limit and the setting that raises it.
 
-Disk and device memory are measured elsewhere (``disk``, ``device_memory``) and judged here, so that
-one sample has all that a container uses, and a container breaks one limit only, the first found.
+Disk and device memory are measured elsewhere (``disk``, ``device_memory``) and evaluated here, so
+that one sample has all that a container uses, and a container breaks one limit only, the first
+found.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _log = structlog.get_logger("hrm.agent.tracker")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breach:
-    """A container that is over a limit, in words for its user."""
+    """A container that is over a limit, with the message for its user."""
 
     container_id: str
     message: str
@@ -48,7 +49,7 @@ class Breach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One look at everything. ``closed``: why no container may start now, empty: they may."""
+    """One sample of everything. ``closed``: why no container may start now, empty: they may."""
 
     node: Usage
     containers: dict[str, Usage]
@@ -82,7 +83,7 @@ def memory_message(used_mib: int | None, limit_mib: int, heap_mib: int = 0) -> s
 
 
 class Tracker:
-    """Samples every ``interval_s`` in a thread of its own and hands each sample to ``on_sample``.
+    """Samples every ``interval_s`` in a thread of its own and passes each to ``on_sample``.
 
     ``watch`` and ``unwatch`` may be called from any thread. ``on_sample`` runs in the tracker's
     thread.
@@ -96,7 +97,7 @@ class Tracker:
         disk: DiskWatch | None = None,
         device_memory: DeviceMemory | None = None,
     ) -> None:
-        """``disk`` sweeps in a thread of its own, which this one starts and stops with itself."""
+        """``disk`` sweeps in a thread of its own, which starts and stops with this one."""
         self._interval_s = interval_s
         self._on_sample = on_sample
         self._disk = disk
@@ -204,7 +205,7 @@ class Tracker:
 def _breach(
     container_id: str, entry: _Watched, memory_mib: int, gpu_mib: int, disk: str | None
 ) -> Breach | None:
-    """The first limit that a container is over; ``disk``: what is told of it, None: inside."""
+    """The first limit that a container is over; ``disk``: its breach, None: inside."""
     over = _over(container_id, entry, memory_mib)
     if over is not None:
         message = memory_message(over or None, entry.limit_mib, entry.heap_mib)

@@ -1,4 +1,5 @@
-"""AdminService: what people and their tools ask the master. Reads the core's books, writes none."""
+"""AdminService: queries and commands of operators and their tools. Never changes the core's state
+directly."""
 
 from __future__ import annotations
 
@@ -42,9 +43,9 @@ __all__ = ["AdminService"]
 LISTED_DEFAULT = 100
 LISTED_MAX = 1_000_000
 CONTAINERS_BYTES_MAX = 32 * 1024 * 1024
-"""Of one application in an answer: some 100,000 containers; the latest, where there are more."""
+"""Per application and response: some 100,000 containers; the latest, where there are more."""
 CONTAINERS_AT_ONCE = 500
-"""Of an answer with containers, between which others are served: a millisecond or two."""
+"""Of a response with containers, between which the loop runs: a millisecond or two."""
 MOVE_WITHIN_MAX_S = 3600.0
 LOG_IDLE_TIMEOUT_S = 60.0
 LOG_FOLLOW_TIMEOUT_S = 24 * 3600.0
@@ -281,7 +282,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         try:
             return await journal.story(application_id)
         except Unavailable:
-            return []  # what the books know is an answer, too
+            return []  # the list from the core's state is useful without it
 
     async def _find(self, application_id: str, context: Any) -> Application:
         app = self._master_state.applications.get(ApplicationId(application_id))
@@ -299,7 +300,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         return pb.ListNodesResponse(nodes=nodes)
 
     def _listed(self, app: Application) -> pb.Application:
-        """As one of many: what people may make long is cut, what only ``show`` shows left out."""
+        """For a list: long user-supplied text is truncated, what only ``show`` prints left out."""
         message = self._application(app)
         for field in ("name", "user", "tenant"):
             setattr(message, field, text.shortened(getattr(message, field), NAME_LISTED))
@@ -308,8 +309,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         return message
 
     async def _whole(self, app: Application) -> pb.Application:
-        """With its containers, of which there may be 100,000: one such answer is made at a time, a
-        part at a time, so that others are served meanwhile."""
+        """With its containers, of which there may be 100,000: one such response is built at a time,
+        in parts, so that other calls are served in between."""
         async with self._making:
             message = self._application(app)
             message.run_times.extend(_run_times(self._master_state, app))
@@ -359,7 +360,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
 
 
 def _latest(statuses: list[common_pb2.ContainerStatus]) -> list[common_pb2.ContainerStatus]:
-    """The last of them, as many as one answer takes."""
+    """The last of them, as many as fit into one response."""
     room, first = CONTAINERS_BYTES_MAX, len(statuses)
     while first and room > 0:
         first -= 1
@@ -368,7 +369,7 @@ def _latest(statuses: list[common_pb2.ContainerStatus]) -> list[common_pb2.Conta
 
 
 def _run_times(master_state: MasterState, app: Application) -> list[pb.RunTime]:
-    """Of the profiles that it has containers of, what is known of earlier runs."""
+    """For each profile its containers have, the run times known from earlier applications."""
     containers = (*app.ended, *app.containers.values())
     profiles = sorted({0} | {x.request.resource_profile_id for x in containers})
     keys = [(app.record.name, app.record.user, profile) for profile in profiles]
@@ -384,7 +385,7 @@ def _run_times(master_state: MasterState, app: Application) -> list[pb.RunTime]:
 
 
 def _no_log(node: str, why: str) -> tuple[grpc.StatusCode, str]:
-    """What a reader is told whose log cannot be brought: the node's trouble, not the master's."""
+    """The error of a log that cannot be fetched: a failure of the node, not of the master."""
     message = f"the agent of {node} does not give the log: {why}; see hrm nodes"
     return grpc.StatusCode.FAILED_PRECONDITION, text.detail(message)
 

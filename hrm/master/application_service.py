@@ -38,8 +38,8 @@ _Session: TypeAlias = grpc.aio.ServicerContext[pb.ApplicationUpdate, pb.Applicat
 class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
     """Turns messages of AppMasters into events, and notices into messages.
 
-    ``may_register`` raises where the driver of a submission may not; ``registered`` hears of the
-    application of one that did.
+    ``may_register`` raises if the driver of a submission may not register; ``registered`` is called
+    with the application of one that did.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
             first = await asyncio.wait_for(anext(aiter(requests)), FIRST_MESSAGE_TIMEOUT_S)
         except StopAsyncIteration:
             raise InvalidRequest("the session ended before `attach`") from None
-        except TimeoutError:  # or this process slept, and has not read it yet
+        except TimeoutError:  # or this process was suspended, and has not read it yet
             limit = f"{FIRST_MESSAGE_TIMEOUT_S:.0f} s"
             raise Unavailable(f"no `attach` came within {limit}; register again") from None
         attached = app_wire.to_attachment(first, session, self._master.now())
@@ -125,7 +125,7 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
                 self._master.application_outboxes[application_id] = previous
             raise
         except asyncio.CancelledError:
-            # The client went away before it was answered; the core may have attached it already.
+            # The client disconnected before the reply; the core may have attached it already.
             self._detach(application_id, session, outbox)
             raise
         if previous is not None:

@@ -76,22 +76,22 @@ def bounds_of(settings: MasterSettings) -> Bounds:
 
 
 def collect_seldom() -> None:
-    """Look for garbage in cycles less often: the books of a large cluster are millions of objects
-    that stay, and to go over them all takes longer than a stream should wait. For the same reason
-    the young ones are looked at in small lots: 20,000 take some 2 ms."""
+    """Collect cyclic garbage less often: the state of a large cluster is millions of long-lived
+    objects, and a full collection takes longer than a stream should wait. For the same reason
+    the young generation is collected in small lots: 20,000 objects take some 2 ms."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(5_000, 4, 10_000)
 
 
 async def run(settings: MasterSettings) -> int:
-    """Serve until SIGTERM or SIGINT; answers the exit status.
+    """Serve until SIGTERM or SIGINT; returns the exit status.
 
     Raises:
         InvalidConfig: the state directory is another master's, the store is damaged, the token file
             is not private, or clear text is not allowed at its address.
         Unavailable: the port is in use.
-        DiskFull: there is no room for what a start has to write.
+        DiskFull: there is no space for what a start has to write.
     """
     descriptors.raise_limit()
     try:

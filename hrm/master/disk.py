@@ -21,8 +21,8 @@ class Disk:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix=name)
 
     async def do(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Call ``work`` in a thread; raises what it raises. What has begun there is done to its
-        end, also when who waits for it has gone away."""
+        """Call ``work`` in a thread; raises what it raises. Work that has begun runs to completion,
+        even if the caller is cancelled."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
 
 

@@ -1,7 +1,7 @@
-"""Is the disk full? Asked of an error, because SQLite has several names for it.
+"""Detects a full disk from an error, which SQLite reports under several names.
 
-A file system without room is a state that passes, unlike a broken disk: who meets it waits, says so
-and goes on by itself.
+Unlike a broken disk, a full file system is a passing state: the component that meets it reports it,
+waits, and resumes without intervention.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ PROBE_BYTES = 64 * 1024
 
 
 def is_full(error: BaseException, directory: Path) -> bool:
-    """Does this error mean that the file system of ``directory`` has no room?
+    """Does this error mean that the file system of ``directory`` is full?
 
-    SQLite says so where a write finds none. Where its shared memory or a new file finds none, it
-    speaks of an IO error: then a file of some size is tried.
+    SQLite reports a full disk when a write fails for lack of space, but an IO error when its shared
+    memory or a new file does. In that case a test write of some size decides.
     """
     if isinstance(error, OSError):
         return error.errno in _NO_ROOM
@@ -39,8 +39,8 @@ def is_full(error: BaseException, directory: Path) -> bool:
 def full(directory: Path, error: BaseException) -> DiskFull:
     """For the operator: which disk, and that nothing else has to be done."""
     return DiskFull(
-        f"the master is paused: the disk of {directory} is full ({error}); make room there, and "
-        f"it goes on by itself"
+        f"the master is paused: the disk of {directory} is full ({error}); free some space "
+        f"there, and it resumes by itself"
     )
 
 

@@ -1,20 +1,20 @@
-"""The journal: every change of state of an application, a container or a node, on disk; also which
-nodes are excluded.
+"""The journal: every state change of an application, a container or a node, on disk; also node
+exclusions.
 
-It watches the core and does not delay it. A change is put into a bounded queue, in the turn of the
-loop that made it. A thread of its own makes rows of them and writes those a group at a time, into
-an SQLite file of their own, so that no commit of the master's intent (``hrm.master.store``) waits
-for them. That thread works a twentieth of the time while there is room in the queue: in a burst it
-falls behind. Where the queue is full, changes are dropped and counted, and the journal has an event
-that says how many, at the place where they would stand. Every reader gets it, whatever he wished.
+It observes the core without delaying it. A change enters a bounded queue in the turn of the loop
+that made it. A dedicated thread turns changes into rows and writes them in groups to an SQLite file
+of the journal's own, so that no commit of the master's intent (``hrm.master.store``) waits for it.
+The thread works a twentieth of the time while the queue has capacity, so it falls behind in a
+burst. When the queue is full, changes are dropped and counted, and an event in their place states
+how many. Every reader receives that event, whatever its filter.
 
-So what a crash of the process can lose is what had queued up, a quarter of a second's events in
-quiet times. Nobody has been told of those: readers read the file, and the file alone.
+So a crash of the process can lose only what was queued: in quiet times a quarter of a second's
+events. No reader has seen those, because readers read only the file.
 
-An event's number is the master's epoch times 2**32, and a count. It rises across restarts, whatever
-the last master lost, so it serves as the token with which a reader goes on where it stopped.
+An event's number is the master's epoch times 2**32, plus a count. It rises across restarts,
+whatever the last master lost, so it serves as the token from which a reader resumes.
 
-The oldest go when there are more than ``kept`` or when they are older than ``keep_s``.
+The oldest events are removed beyond ``kept`` events or an age of ``keep_s``.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _APPLICATION = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """Which events a reader wants. Empty: all; ``since_s``: none before that second."""
+    """A reader's filter. Empty: all events; ``since_s``: none before that second."""
 
     application_id: str = ""
     node: str = ""
@@ -114,19 +114,18 @@ class Wish:
 class Journal:
     """A journal in ``path``. One master at a time writes it.
 
-    A file that is damaged is set aside whenever that is met: what is lost is history, and no reason
+    A damaged file is set aside whenever the damage is met: only history is lost, which is no reason
     not to serve.
 
     Raises:
-        InvalidConfig: it cannot be opened, or somebody else holds it.
-        DiskFull: there is no room to open it.
+        InvalidConfig: it cannot be opened, or another process holds it.
+        DiskFull: there is no space to open it.
 
-    Invariants: numbers of events are given in ``_file.write`` alone. ``_put`` counts the moves that
-    were queued, ``_taken`` those that the writer has taken from there, ``_written`` those that it
-    has written or given up. ``_no_room`` counts those that found no room in the queue; each entry
-    of the queue has that count of the moment when it was put there, and ``_told`` is how many of
-    them the journal speaks of. ``_unwritten`` are those that the disk did not take, ``_untold`` the
-    latest of them.
+    Invariants: events are numbered in ``_file.write`` alone. ``_put`` counts the moves queued,
+    ``_taken`` those the writer has dequeued, ``_written`` those it has written or dropped.
+    ``_no_room`` counts those that met a full queue; each entry of the queue carries that count as
+    of its enqueueing, and ``_told`` is how many of them the journal has recorded. ``_unwritten``
+    counts those that the disk refused, ``_untold`` those of them not yet recorded.
     """
 
     def __init__(self, path: Path, epoch: int, *, kept: int, keep_s: float) -> None:
@@ -163,23 +162,23 @@ class Journal:
 
     @property
     def newest_epoch(self) -> int:
-        """Of the master that wrote the newest event; 0 where there is none."""
+        """The epoch of the master that wrote the newest event; 0 where there is none."""
         return self._last_id >> EPOCH_BITS
 
     @property
     def dropped(self) -> int:
-        """How many changes the journal lacks: there was no room for them, or the disk failed."""
+        """How many changes the journal lacks, because the queue was full or the disk failed."""
         return self._no_room + self._unwritten
 
     # --- from the core, in the loop -----------------------------------------------------------
 
     @property
     def watch(self) -> Watch:
-        """For the core to tell of every move."""
+        """The observer that the core calls on every move."""
         return self._moves.append
 
     def took(self, event: e.MasterEvent | None, commands: Sequence[c.MasterCommand] = ()) -> None:
-        """The core has taken in ``event`` (None: what the store knew), and this is what it says."""
+        """The core has handled ``event`` (None: the store's contents), with these notices."""
         if type(event) is e.ContainersRequested:
             for command in commands:
                 if type(command) is c.NotifyApplication:
@@ -242,13 +241,13 @@ class Journal:
         return True
 
     async def latest(self, wish: Wish, limit: int) -> list[StateEvent]:
-        """The latest ``limit`` events of a wish, oldest first."""
+        """The latest ``limit`` events that match ``wish``, oldest first."""
         where, values = wish.where()
         sql = f"SELECT * FROM events WHERE {where} ORDER BY id DESC LIMIT ?"  # noqa: S608
         return (await asyncio.to_thread(self._select, sql, [*values, limit]))[::-1]
 
     async def after(self, event_id: int, wish: Wish, limit: int) -> list[StateEvent]:
-        """The first ``limit`` events of a wish that follow ``event_id``."""
+        """The first ``limit`` events that match ``wish`` and follow ``event_id``."""
         return (await self.page(event_id, wish, limit))[0]
 
     async def page(self, event_id: int, wish: Wish, limit: int) -> tuple[list[StateEvent], int]:
@@ -269,8 +268,8 @@ class Journal:
         return self._read(read)
 
     async def story(self, application_id: str) -> list[StateEvent]:
-        """What an application's end and troubles are told from: its own changes, and the ends of
-        containers that nobody wanted; the latest ``STORY_MAX``, oldest first."""
+        """The events that explain an application's end and failures: its own changes, and the
+        unwanted ends of its containers; the latest ``STORY_MAX``, oldest first."""
         sql = (
             "SELECT * FROM events WHERE application = ? AND (kind = 'application' OR cause NOT IN "
             "('', 'released', 'killed') AND (cause != 'exited' OR exit_code != 0)) "
@@ -371,8 +370,8 @@ class Journal:
         return True
 
     def _insert(self, db: sqlite3.Connection, rows: list[_Row]) -> None:
-        """Into the file of the moment. The numbers are used up only if that is committed, which is
-        where a disk without room is met."""
+        """Write to the current file. The numbers are used up only by a commit, which is where a
+        full disk shows."""
         db.execute(_INSERT, (self._next_id, json.dumps(rows)))
         db.commit()
         self._next_id += len(rows)
@@ -380,15 +379,15 @@ class Journal:
         self._count += len(rows)
 
     def _begun_anew(self, db: sqlite3.Connection, aside: str, why: str) -> None:
-        """A damaged file was set aside: readers of what it had are told of the gap."""
+        """A damaged file was set aside: readers of its events learn of the gap from ``trimmed``."""
         db.execute("UPDATE trimmed SET id = ?", (self._last_id,))
         self._count = 0
         reason = f"the journal was damaged ({why}); what it had is in {aside}"
         self._insert(db, [_of_journal("set_aside", reason)])
 
     def _rows(self) -> tuple[list[_Row], int]:
-        """The next moves, at most ``GROUP_MAX``, as rows, with one where some found no room; and
-        how many moves they are."""
+        """The next moves, at most ``GROUP_MAX``, as rows, plus one row for those that met a full
+        queue; and how many moves they are."""
         rows: list[_Row] = []
         taken = 0
         while len(rows) < GROUP_MAX:
@@ -429,7 +428,7 @@ class Journal:
     def _wake_readers(self) -> None:
         loop = self._loop
         if self._waiting and loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has closed: nobody reads any more
+            with contextlib.suppress(RuntimeError):  # the loop has closed: there are no readers
                 loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
@@ -455,8 +454,8 @@ def _older_than(oldest_ms: int, db: sqlite3.Connection) -> int:
 
 
 def _actor(event: e.MasterEvent | None) -> str:
-    """Who brought about what follows from an event. An application that a driver on a node has
-    registered was brought about by that driver's container."""
+    """The actor behind the consequences of an event. For an application that a driver on a node
+    has registered, it is that driver's container."""
     match event:
         case e.ApplicationRegistered() if event.submission_id:
             attempt = str(event.submission_attempt)
@@ -493,7 +492,7 @@ def _row(actor: str, move: Move) -> _Row:
 
 
 def _dropped(many: int, failure: str) -> _Row:
-    """``failure``: of the disk; empty: there was none, but too many at once."""
+    """``failure``: the disk's error; empty: the queue overflowed."""
     why = f"they could not be written ({failure})" if failure else ""
     why = why or f"more than {QUEUED_MAX} waited to be written"
     return _of_journal("dropped", f"{many} events were dropped: {why}")

@@ -1,7 +1,7 @@
-"""EventService: the journal, read by people and their tools, now or as it grows.
+"""EventService: the journal, read by users and tools, as it is or as it grows.
 
-A page carries the token to go on from. Whoever follows and loses the master comes back to the next
-one with it, and misses nothing that is still kept.
+A page carries the token to resume from. A reader that follows and loses the master presents it to
+the next one, and misses nothing that is still kept.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ PAGE_EVENTS = 500
 LISTED_DEFAULT = 100
 LISTED_MAX = 100_000
 IDLE_S = 10.0
-"""A reader that follows and for whom nothing comes gets an empty page so often: the token goes on,
-and a reader that is gone is noticed."""
+"""A following reader without events gets an empty page at this interval: the token advances, and a
+reader that has disconnected is noticed."""
 
 
 class EventService(events_pb2_grpc.EventServiceServicer):
@@ -96,7 +96,7 @@ class EventService(events_pb2_grpc.EventServiceServicer):
         while True:
             newest = journal.newest()
             found, gone = await journal.page(at, wish, PAGE_EVENTS)
-            if gone:  # of a reader who comes late, or who is slower than events grow old
+            if gone:  # the reader came late, or is slower than events expire
                 at = gone
                 yield pb.EventPage(resume=str(at), gap=True)
             if found:
@@ -104,7 +104,7 @@ class EventService(events_pb2_grpc.EventServiceServicer):
                 yield _page(found)
                 continue
             if newest > at:
-                at = newest  # none of those was wished for
+                at = newest  # the filter matched none of those
                 yield pb.EventPage(resume=str(at))
             if not follow:
                 return

@@ -1,20 +1,20 @@
 """Files of submitted applications on the master's disk, each under the hash of what is in it.
 
-Content addresses make most questions go away: a file that is there need not be sent again, whoever
-sent it first; a piece that comes twice changes nothing; what was cut off goes on where it ended,
-after a restart of the master as well; and who reads a file can tell by himself that it is right.
+Content addresses remove most cases: a file that is present is not sent again, whichever client sent
+it first; a repeated piece changes nothing; an interrupted transfer resumes where it ended, also
+after a restart of the master; and a reader can verify a file by itself.
 
     <sha256>        a whole file
-    <sha256>.part   what has come of one so far
+    <sha256>.part   what has been received of one so far
 
-Nothing is counted that could be miscounted: a file is kept while a live submission names it, or
-until ``keep_s`` after it was last named or sent. Parts go by the same clock. The hash of a whole
-file is computed once, when its last piece has come.
+No reference counts are kept that could drift: a file stays while a live submission names it, or
+until ``keep_s`` after it was last named or sent. The same holds for parts. The hash of a whole
+file is computed once, on receipt of its last piece.
 
-No call waits for the disk on the event loop: a few threads do all that touches it, at most one at a
-time for each file, and what has begun is done to its end, also when who sent the piece has gone
-away. How much is held is counted as pieces come and files go. The directory is read at the start,
-and when it is cleaned, which sets right what somebody has removed by hand.
+No call blocks the event loop on the disk: a few threads do all file operations, at most one at a
+time per file, and an operation that has begun runs to completion, even if the sender of the piece
+disconnects. The bytes held are counted as pieces arrive and files are removed. The directory is
+read at the start and at each cleaning, which corrects the count after files were removed by hand.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class FileStore:
         self._changes = 0
 
     def check(self, digest: str, size: int, name: str) -> None:
-        """Would the store take such a file?
+        """Check that the store would accept such a file.
 
         Raises:
-            InvalidRequest: it is too large, or the hash is none.
+            InvalidRequest: it is too large, or the hash is malformed.
         """
         if not _DIGEST.fullmatch(digest):
             raise InvalidRequest(f"{digest[:80]!r} is no SHA-256 in hexadecimal")
@@ -80,11 +80,11 @@ class FileStore:
             )
 
     async def find(self, files: Iterable[tuple[str, int, str]]) -> list[int]:
-        """For each file (hash, size, name) how much of it is here; what is not has room to come.
+        """For each file (hash, size, name) how many bytes are present; the rest of each must fit.
 
         Raises:
             InvalidRequest: one is too large.
-            LimitReached: there is no room for what is missing.
+            LimitReached: there is no space for what is missing.
         """
         asked = list(files)
         for digest, size, name in asked:
@@ -94,12 +94,12 @@ class FileStore:
         return offsets
 
     async def put(self, digest: str, size: int, name: str, offset: int, data: bytes) -> int:
-        """Add a piece; answers where the next one begins. ``size`` then: the file is whole.
+        """Add a piece; returns the offset of the next one, which is ``size`` for a whole file.
 
         Raises:
-            StaleEpoch: the part of it that is here ends at another place.
-            InvalidRequest: more than ``size``, too large, or not what its hash says.
-            LimitReached: the disk is full, or the bound.
+            StaleEpoch: the part that is present ends at another offset.
+            InvalidRequest: more than ``size``, too large, or the contents do not match the hash.
+            LimitReached: the disk is full, or the store's limit is reached.
         """
         self.check(digest, size, name)
         return await self._alone(digest, lambda: self._put(digest, size, name, offset, data))
@@ -176,7 +176,7 @@ class FileStore:
                 raise NotFound(f"the master has no file {digest[:80]!r}; send it first")
 
     async def clean(self, needed: set[str], keep_s: float) -> int:
-        """Remove what no live submission needs and nobody sent or named lately; how many."""
+        """Remove files that no live submission needs and none sent or named lately; how many."""
         changes = self._changes
         found = await self._disk.do(_listed, self._directory, needed)
         if changes == self._changes and not self._busy:
@@ -197,7 +197,7 @@ class FileStore:
         return True
 
     async def _alone(self, digest: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Nobody else works on this file meanwhile. It is not cut off with who waits for it."""
+        """Hold the file exclusively. The work survives the cancellation of its caller."""
         while (busy := self._busy.get(digest)) is not None:
             await asyncio.wait((busy,))
         task = self._busy[digest] = asyncio.create_task(work())
@@ -229,7 +229,7 @@ class FileStore:
     # --- what touches the disk; in threads ----------------------------------------------------
 
     def _offset(self, digest: str) -> int | None:
-        """Bytes that are here; None: all of them."""
+        """Bytes that are present; None: all of them."""
         return None if self._whole(digest).exists() else size_of(self._part(digest))
 
     def _look_at(self, files: list[tuple[str, int]]) -> list[int]:
@@ -266,14 +266,14 @@ def _append(part: Path, data: bytes) -> None:
 
 
 def _settled_sha256(path: Path) -> str:
-    """The hash, once all is on the disk: who has the name of a whole file is never asked again."""
+    """The hash, once all is on disk: a file under its final name is not verified again."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _remove_old(path: Path, oldest_s: float) -> bool:
-    """Unless it has been used since somebody looked."""
+    """Unless it has been used since the check."""
     with contextlib.suppress(OSError):
         if path.stat().st_mtime < oldest_s:
             path.unlink()

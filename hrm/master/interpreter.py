@@ -1,17 +1,17 @@
-"""Carries out what the master's core commands, and feeds it what happens.
+"""Carries out the commands of the master's core, and feeds it events.
 
-Everything runs on one asyncio loop, so events reach the core one at a time. What leaves waits for
-the disk where a crash could forget it (``hrm.core.master.write_gate``); the rest passes, so that a
-stream's containers do not wait because some batch application registers. Waking schedulers and
-proposing claims stay inside and wait for nothing.
+Everything runs on one asyncio loop, so events reach the core one at a time. Messages that a crash
+could contradict wait for the disk (``hrm.core.master.write_gate``); others pass, so that a stream's
+containers do not wait for the registration of a batch application. Waking schedulers and proposing
+claims are internal and wait for nothing.
 
-Where the disk is full the master is paused: what needs no write goes on, callers of what does are
-refused at once, and everything resumes by itself when there is room.
+When the disk is full the master is paused: what needs no write continues, calls that need one are
+refused immediately, and everything resumes without intervention when there is space.
 
-What a stream waits for inside of the master happens in the turn of the loop that took in its
-request: its scheduler is woken and its claims are committed at once. Batch goes one step a turn,
-one scheduler from its look to its commit after the other, and what the disk has set free leaves in
-slices. So turns are short: a stream that comes meanwhile waits for the rest of one.
+A stream's request is served in the turn of the loop that took it in: its scheduler is woken and its
+claims are committed immediately. Batch advances one step per turn, one scheduler at a time from its
+snapshot to its commit, and messages that the disk releases are sent in slices. So turns are short:
+a stream that arrives in between waits for the rest of one.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ CALL_TIMEOUT_S = 10.0
 AT_ONCE_MAX = 64
 """Steps for streams that may follow one event in the same turn of the loop; the rest comes next."""
 ACKNOWLEDGE_DELAY_S = 0.5
-"""How long acknowledged ends are collected for one message: nobody waits for them."""
+"""How long acknowledged ends are collected for one message, for which no component waits."""
 SLICE_S = 0.001
-"""How long what was held goes out before the loop turns to others."""
+"""How long released messages are sent before the loop serves others."""
 
 log = structlog.get_logger("master")
 
@@ -70,10 +70,10 @@ _Message: TypeAlias = c.NodeMessage | c.Notice | StateChanged
 
 class Outbox:
     """Messages for one stream, bounded. One that overflows is closed: its reader was too slow, and
-    will get the whole state when it comes back.
+    gets the whole state when it reconnects.
 
-    A node's ends are acknowledged some at a time, because most of what a message costs is its
-    journey, whatever is in it. Until then the node repeats them, which does no harm.
+    A node's ends are acknowledged in batches, because most of the cost of a message is per message,
+    whatever its contents. Until then the node repeats them, which does no harm.
     """
 
     __slots__ = ("_ends", "_messages", "_waiting", "closed")
@@ -107,12 +107,12 @@ class Outbox:
         self._wake()
 
     def close(self) -> None:
-        """No more messages; the reader gets those that are queued, then none."""
+        """Accept no more messages; the reader gets those that are queued, then none."""
         self.closed = True
         self._wake()
 
     async def take(self) -> list[_Message]:
-        """All messages that are there, at least one; none at all once it is closed and empty.
+        """All messages present, at least one; none at all once it is closed and empty.
 
         One reader at a time.
         """
@@ -137,10 +137,10 @@ class Interpreter:
 
     ``full``: why the master is paused; None: it is not.
 
-    Invariants: ``_writes`` are those of the batches that ``gate`` holds. ``_timer`` rings for the
-    next of ``_wakes``. ``_rounds``: schedulers whose round is due, in order; of the first one
-    ``_looked`` says whether it has begun, and of those that have not none is there twice. A commit
-    is due iff ``_proposals`` has any.
+    Invariants: ``_writes`` are those of the batches that ``gate`` holds. ``_timer`` fires for the
+    next of ``_wakes``. ``_rounds``: schedulers whose round is due, in order and without duplicates
+    among those not yet begun; ``_looked`` is whether the first one's has begun. A commit is due iff
+    ``_proposals`` has any.
     """
 
     def __init__(self, core: MasterCore, store: Store, journal: Journal | None = None) -> None:
@@ -172,14 +172,14 @@ class Interpreter:
         return clock.now()
 
     def submit(self, event: e.MasterEvent) -> None:
-        """Let the core take in one event and carry out what it says; then what streams wait for."""
+        """Let the core handle one event and carry out its commands; then what streams wait for."""
         if self.stopped.done():
             return
         if self.full is not None and type(event) is e.NodeReported and needs_room(self.core, event):
-            return  # the next heartbeat says it again
+            return  # the next heartbeat reports it again
         self._feed(event)
         if type(event) is e.ContainersRequested:
-            # Its scheduler may have been told before to wake for batch, and not have done so yet.
+            # Its scheduler may be due to wake for batch, and not have done so yet.
             app = self.core.master_state.applications.get(event.application_id)
             if app is not None and app.record.workload_class is WorkloadClass.STREAM:
                 self._hurry(app.scheduler)
@@ -193,8 +193,8 @@ class Interpreter:
     def _say_slept(self) -> None:
         slept_s, self.core.slept_s = self.core.slept_s, 0.0
         log.warning(
-            "this process was stopped, or busy, for a while; nobody is given up for its silence "
-            "meanwhile",
+            "this process was stopped, or busy, for a while; that time counts as no component's "
+            "silence",
             slept_s=round(slept_s, 1),
         )
 
@@ -207,18 +207,18 @@ class Interpreter:
                 self.journal.took(event, commands)
             self._take(event, commands)
         except Exception as error:
-            # A bug, or a store that takes no more. Going on would serve from books that may be
-            # half changed; a restart rebuilds them from the store and the nodes.
+            # A bug, or a store that accepts no more writes. Going on would serve from state that
+            # may be half changed; a restart rebuilds it from the store and the nodes.
             name = type(event).__name__
             log.critical("core failed", input=name, error=repr(error), exc_info=True)
             self.stopped.set_result(HrmError(f"{name} could not be taken in: {error!r}"))
 
     async def call(self, make: Callable[[int], e.MasterEvent]) -> c.Answer:
-        """Submit the event that ``make`` builds around a call id, and wait for its answer.
+        """Submit the event that ``make`` builds around a call id, and wait for its result.
 
         Raises:
             HrmError: the core refused.
-            DiskFull: it would have to be written first, and there is no room.
+            DiskFull: it requires a write, and the disk is full.
             Unavailable: no answer within ``CALL_TIMEOUT_S``.
         """
         call_id = next(self._call_ids)
@@ -264,8 +264,8 @@ class Interpreter:
             self._flushing = asyncio.create_task(self._flush())
 
     def _disk_changed(self, error: Exception | None) -> None:
-        """The disk is full, has room again (None), or has failed: then no later write can be
-        trusted."""
+        """The disk is full, has space again (None), or has failed, in which case no later write can
+        be trusted."""
         now = self.now()
         if error is not None and not isinstance(error, DiskFull):
             log.critical("store failed", error=str(error))
@@ -282,20 +282,22 @@ class Interpreter:
             return
         was, self.full = self.full, None
         assert was is not None
-        log.warning("resumed: the disk has room again", paused_s=round(now - self._full_since_s, 1))
+        log.warning(
+            "resumed: the disk has space again", paused_s=round(now - self._full_since_s, 1)
+        )
         if self.journal is not None:  # which could not be written meanwhile either
             self.journal.say(Service.PAUSED, self._full_since_s, was.message)
-            self.journal.say(Service.RESUMED, now, "the disk has room again")
+            self.journal.say(Service.RESUMED, now, "the disk has space again")
 
     def _refuse(self, held: Held, error: HrmError) -> None:
-        """Callers need not wait for a disk without room: what they asked for is written when it has
-        some, and they may ask again."""
+        """Release callers from waiting for a full disk: their requests are written when there is
+        space, and may be repeated."""
         for command in held.leaving:
             if isinstance(command, c.Reply | c.Refuse):
                 self._answer(c.Refuse(call_id=command.call_id, error=error))
 
     def _carry_out(self, command: c.MasterCommand) -> asyncio.Future[None] | None:
-        """Do what stays in this process; answers the write to wait for, if it is one."""
+        """Do what stays in this process; returns the write to wait for, if it is one."""
         match command:
             case c.PersistApplication():
                 return self.store.put_application(command.record)

@@ -1,8 +1,8 @@
 """The file of the journal: one connection to write, one to read, and another file if it is damaged.
 
-What is lost with a damaged journal is history, and no reason not to serve. So whoever meets the
-damage, at the start or when a page is read for the first time after days, puts the file aside under
-a name with the time, begins a new one, and does its work there. ``ASIDE_KEPT`` such files are kept.
+A damaged journal costs only history, which is no reason not to serve. So the operation that meets
+the damage, at the start or on the first read of a page after days, sets the file aside under a
+timestamped name, creates a new one, and continues there. ``ASIDE_KEPT`` such files are kept.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _SUFFIXES = ("", "-wal", "-shm")
 
 class JournalFile:
     """The file ``path``. ``replaced`` is called with the new connection, the old file's new name
-    and the reason, before anybody else gets the new file.
+    and the reason, before the new file is used otherwise.
 
     Raises:
-        InvalidConfig: it cannot be opened, or somebody else holds it.
-        DiskFull: there is no room to open it.
+        InvalidConfig: it cannot be opened, or another process holds it.
+        DiskFull: there is no space to open it.
 
-    Invariant: who has ``_writing`` alone changes the file, and who has it and ``_reading`` may
-    replace it; ``_generation`` counts the files.
+    Invariant: the file changes only under ``_writing``, and is replaced only under that and
+    ``_reading``; ``_generation`` counts the files.
     """
 
     def __init__(self, path: Path) -> None:
@@ -154,7 +154,7 @@ class JournalFile:
                 raise ValueError(f"its table of events has the columns {', '.join(found)}")
             db.execute("SELECT max(id), count(*) FROM events").fetchone()
             if db.execute("SELECT id FROM trimmed").fetchone() is None:
-                raise ValueError("it does not say what it has dropped")
+                raise ValueError("it does not record what it has dropped")
             reader = _connect(self._path)
         except BaseException:
             db.close()

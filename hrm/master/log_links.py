@@ -1,4 +1,4 @@
-"""Links to logs for those who ask the master: the agent that has the log signs them."""
+"""Links to logs, requested of the master and signed by the agent that has the log."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ async def link(
     sources: LogSources,
     to_agent: Callable[[str], grpc.aio.Channel],
 ) -> node_pb2.LogLink:
-    """The link that the agent gives.
+    """The link that the agent returns.
 
     Raises:
-        InvalidRequest: the asker is no name.
+        InvalidRequest: the requester's name is malformed.
         NotFound: there is no such log.
-        Unsatisfiable: its agent does not answer, or not with a link.
+        Unsatisfiable: its agent does not respond, or not with a link.
     """
     container_id, node = await sources.find(
         ApplicationId(request.application_id), request.executor_id

@@ -1,8 +1,8 @@
-"""Where a log is: which container's, and on which node, of what runs and of what has long ended.
+"""Finds a log: which container's, and on which node, for what runs and for what ended long ago.
 
-The books know the applications that the master has not forgotten; the journal knows the others: who
-started where, and whose driver it was that registered an application. A driver that ran on a node
-is a container of its submission, named by its attempt; in client mode there is none.
+The core's state covers the applications that the master still holds; the journal covers the others:
+which containers started where, and which driver registered an application. A driver that ran on a
+node is a container of its submission, named by its attempt; in client mode there is none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DRIVER = re.compile(r"driver(?:/([1-9]\d{0,8}))?")
 
 
 class LogSources:
-    """Looks them up. Keeps no state of its own."""
+    """Looks them up. Stateless."""
 
     def __init__(self, master: Interpreter) -> None:
         self._master = master
@@ -32,7 +32,7 @@ class LogSources:
         return self._master.core.master_state
 
     async def find(self, application_id: ApplicationId, executor_id: str) -> tuple[str, Node]:
-        """The container whose log is wanted, and its node. ``executor_id``: as in
+        """The container whose log is requested, and its node. ``executor_id``: as in
         ``ReadLogsRequest``.
 
         Raises:
@@ -84,7 +84,7 @@ class LogSources:
     def _known(
         self, application_id: ApplicationId, executor_id: str, *, latest: bool
     ) -> Container | None:
-        """From the books."""
+        """From the core's state."""
         app = self._master_state.applications.get(application_id)
         if app is None:
             return None

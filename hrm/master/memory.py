@@ -1,9 +1,9 @@
-"""Giving memory back: what large applications held goes to the system when they have ended.
+"""Returns the memory of large applications to the system after they end.
 
-glibc keeps what is freed for the next time, unless it lies at the end of the heap. After a wave of
-large applications that would be as much as all of them held, for good. So when enough has been
-dropped, the allocator is asked to return what it does not use; in a thread, for it takes as long as
-the heap is large. Where the allocator has no such call, nothing happens.
+glibc keeps freed memory for reuse, unless it lies at the end of the heap. After a wave of large
+applications, that would hold as much as all of them used, for good. So after enough has been
+dropped, the allocator is asked to return unused memory; in a thread, because the call takes time in
+proportion to the heap. Where the allocator has no such call, nothing happens.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Learned policies of the nodes of pipelines: what each says of itself, and what people want.
+"""Learned policies of the nodes of pipelines: their reported state, and the modes users set.
 
-Nodes report with their load. What somebody wants is intent: an order with a number of its own, kept
-in ``node-policy-modes.json`` in the state directory and told to every node at once and whenever it
-registers. A node follows an order once, so a fall back to the shadow there stands until the next.
+Nodes report with their load. A mode is intent: an order with a number of its own, kept in
+``node-policy-modes.json`` in the state directory and sent to every node immediately and on each
+registration. A node follows an order once, so a fallback to shadow mode there lasts until the next.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class NodePolicies:
         """The latest of each policy."""
 
     def heard(self, node: NodeName, policies: Iterable[pb.LearnedPolicy]) -> None:
-        """What ``node`` says of its policies.
+        """Take in the report of ``node`` on its policies.
 
         Raises:
             InvalidRequest: a field is malformed.
@@ -64,7 +64,7 @@ class NodePolicies:
         return sorted(found, key=lambda one: (one.policy, one.node))
 
     def set_mode(self, policy: str, mode: Mode) -> list[str]:
-        """Keep it and tell it; the nodes that use ``policy``."""
+        """Keep the order and send it; returns the nodes that use ``policy``."""
         before = self.orders[policy].order if policy in self.orders else 0
         number = max(before + 1, int(1e3 * time.time()))
         order = pb.PolicyOrder(policy=policy, mode=mode.value, order=number)
@@ -90,13 +90,13 @@ class NodePolicies:
             ) from error
 
     def _keep(self, orders: dict[str, pb.PolicyOrder]) -> None:
-        """A disk that does not take them keeps no node from hearing of them; the log says so."""
+        """A failed write is logged, and does not keep the orders from the nodes."""
         held = {name: {"mode": one.mode, "order": one.order} for name, one in orders.items()}
         try:
             write_durably(self._path, (json.dumps(held) + "\n").encode())
         except OSError as error:
             log.warning(
-                "cannot keep the modes of nodes' policies: nodes that are away now do not hear of "
-                "them once the master has ended; make room, and set them again",
+                "cannot keep the modes of nodes' policies: disconnected nodes do not get them "
+                "once the master has ended; free some space, and set them again",
                 path=str(self._path), why=str(error),
             )  # fmt: skip

@@ -47,7 +47,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         writing = asyncio.create_task(self._write(outbox, context))
         try:
             # A writer that ends (its outbox overflowed, a newer stream took over) ends the stream:
-            # the agent comes back and is told everything anew.
+            # the agent reconnects and receives the whole state again.
             await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
             problem = reading.exception() if reading.done() else None
             if isinstance(problem, HrmError):
@@ -73,7 +73,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         except StopAsyncIteration:
             raise InvalidRequest("the stream ended before a registration") from None
         except TimeoutError:
-            # Or this process slept, and has not read it yet: that is no fault of the agent's.
+            # Or this process was suspended, and has not read it yet: no fault of the agent.
             limit = f"{FIRST_MESSAGE_TIMEOUT_S:.0f} s"
             raise Unavailable(f"no registration came within {limit}; register again") from None
         event = node_wire.to_registration(first, self._master.now())
@@ -87,7 +87,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         try:
             await self._master.call(lambda call_id: _with_call(event, call_id))
         except asyncio.CancelledError:
-            # The agent went away before it was answered; the core may have registered it already.
+            # The agent disconnected before the reply; the core may have registered it already.
             self._disconnect(*key, outbox)
             raise
         except HrmError:

@@ -1,8 +1,8 @@
-"""Lists in pages (AIP-158): an answer of bounded size, and a token for what follows it.
+"""Lists in pages (AIP-158): a response of bounded size, and a token for what follows it.
 
-The token holds the key of the last element that was sent, and nothing is kept for whoever reads:
-what is new meanwhile comes at its place in the order, what is gone is missing, and no element comes
-twice. A page ends with the elements that were asked for, or earlier where they are large.
+The token holds the key of the last element sent, so the server keeps no state per reader: an
+element added meanwhile appears at its place in the order, a removed one is missing, and none
+appears twice. A page ends after the requested number of elements, or earlier if they are large.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def page(
     *,
     limit: int = 0,
 ) -> tuple[list[M], str]:
-    """The page of ``elements``, in the order of their keys, that ``request`` asks for by its
+    """The page of ``elements``, in the order of their keys, that ``request`` selects by its
     ``page_size`` and ``page_token``, as messages; and the token of the next one, empty after the
-    last. ``limit``: the first page begins so many before the end; 0: with the first.
+    last. ``limit``: the first page begins that many before the end; 0: with the first.
 
     Raises:
-        InvalidRequest: ``page_size`` is negative, or ``page_token`` is none.
+        InvalidRequest: ``page_size`` is negative, or ``page_token`` is malformed.
     """
     if request.page_size < 0:
         raise InvalidRequest(f"page_size is {request.page_size}; it must not be negative")

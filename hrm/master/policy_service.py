@@ -1,8 +1,8 @@
 """PolicyService: what the learned policies of this cluster do, and how far they are trusted.
 
-The mode that somebody sets is intent, so it outlives the master: it is kept in
-``policy-modes.json`` in the state directory. Counters are observation and begin anew. Policies of
-nodes run on the nodes (``node_policies``): their modes go there, their counters come from there.
+A mode is intent, so it outlives the master, in ``policy-modes.json`` in the state directory.
+Counters are observation and restart from zero. Policies of nodes run on the nodes
+(``node_policies``): their modes are sent there, their counters are reported from there.
 """
 
 from __future__ import annotations
@@ -66,16 +66,16 @@ def load_modes(state_dir: Path) -> dict[str, Mode]:
 
 
 def save_modes(state_dir: Path, modes: dict[str, Mode]) -> None:
-    """Keep ``modes`` for later lives, whole or not at all. Where the disk does not take them they
-    are in force all the same, and the log says so."""
+    """Keep ``modes`` across restarts, atomically. A failed write is logged, and the modes are in
+    force regardless."""
     path = state_dir / MODES_FILE
     held = {name: mode.value for name, mode in modes.items()}
     try:
         write_durably(path, (json.dumps(held) + "\n").encode())
     except OSError as error:
         log.warning(
-            "cannot keep the modes of policies: they hold until the master ends; make room, and "
-            "set them again",
+            "cannot keep the modes of policies: they hold until the master ends; free some "
+            "space, and set them again",
             path=str(path), why=str(error),
         )  # fmt: skip
 

@@ -1,6 +1,6 @@
-"""Records of the store as JSON, and back: nothing is taken for a record that is none.
+"""Records of the store as JSON, and back, checked strictly.
 
-A record that was cut short or changed on the disk is refused where it is read, with its field,
+A record that was truncated or changed on the disk is refused where it is read, with its field,
 rather than half an hour later in the core.
 """
 
@@ -35,7 +35,7 @@ def decode(text: str) -> ApplicationRecord:
     """A record from JSON; fields that this version does not know are ignored.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a valid record.
     """
     return _record(ApplicationRecord, _parsed(text))
 
@@ -51,7 +51,7 @@ def decode_submission(text: str) -> SubmissionRecord:
     """From JSON; fields that this version does not know are ignored.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a valid value of that type.
     """
     return _record(SubmissionRecord, _parsed(text))
 

@@ -1,10 +1,10 @@
-"""Who goes first in the master's loop: what schedulers have to do, then what nodes report.
+"""Priority in the master's loop: the work of schedulers first, then the reports of nodes.
 
-A burst of grants is followed by a burst of reports, which would stand before the next commits. Who
-hears a little later that its container runs has lost nothing, so reports wait while wakes and
-proposals of schedulers are due. A report that waits is not read on, so no queue grows here, but
-each of a node's reports waits its turn after the one before. None then waits longer than
-``REPORT_DELAY_MAX_S``, and only some are let in together, lest a turn of the loop become long.
+A burst of grants is followed by a burst of reports, which would queue ahead of the next commits.
+Learning a little later that a container runs does no harm, so reports wait while wakes and
+proposals of schedulers are due. The stream behind a waiting report is not read, so no queue grows
+here, and a node's reports keep their order. No report waits longer than ``REPORT_DELAY_MAX_S``, and
+only some are admitted together, to keep each turn of the loop short.
 """
 
 from __future__ import annotations

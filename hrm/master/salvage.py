@@ -1,14 +1,14 @@
-"""What can still be read of a store or journal, whatever is damaged; from a copy: nothing changes.
+"""Recovers what is readable of a damaged store or journal, from a copy: the original is unchanged.
 
 How rows are found where pages are damaged: a table is read from its beginning and from its end, and
-between them by ever smaller ranges of row numbers, each of which only needs its own pages. Rows
-that name themselves, those of applications and submissions, are also looked for where no way leads
-any more: each page of rows that is not free is put in the place of the table's root, and read.
-Where the first page is damaged, which says where the tables begin, that of a new store is put in
-its place: HRM makes its tables in one order, so they begin where a new store's do.
+between them by ever smaller ranges of row numbers, each of which needs only its own pages. Rows
+that carry their own key, those of applications and submissions, are also searched for on pages that
+the table no longer reaches: each page of rows that is not free replaces the table's root, and is
+read. A damaged first page, which lists where the tables begin, is replaced by that of a new store:
+HRM creates its tables in one order, so they begin at the same pages.
 
-Not found: a byte that has changed within a text and left a record that can be read. SQLite keeps no
-checksums of what is in its pages.
+Not detected: a changed byte within a text whose record is still readable. SQLite keeps no checksums
+of its pages.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _NAME_THEMSELVES = ("applications", "submissions")
 
 @dataclass(slots=True)
 class Salvaged:
-    """The readable rows of a store by table, and what is wrong with the rest: with its pages
-    (``damage``), with its rows (``lost``). ``epoch``: None where it cannot be read."""
+    """The readable rows of a store by table, and the damage to the rest: to its pages (``damage``)
+    and to its rows (``lost``). ``epoch``: None where it cannot be read."""
 
     rows: dict[str, list[Row]] = field(default_factory=dict)
     damage: list[str] = field(default_factory=list)
@@ -150,7 +150,7 @@ def _look_at_pages(db: sqlite3.Connection, path: Path, found: Salvaged) -> None:
 
 
 def _readable(db: sqlite3.Connection, name: str, found: Salvaged) -> list[Row]:
-    """The rows of a table that say something, in their order."""
+    """The valid rows of a table, in their order."""
     good, table = [], TABLES[name]
     for row in _salvaged(db, name, found):
         plain = tuple(_plain(value) for value in row)
@@ -243,7 +243,7 @@ def _root_of(db: sqlite3.Connection, name: str) -> int:
 
 
 def _free_pages(content: bytes, size: int) -> set[int]:
-    """Pages that hold what was deleted; what can be found of the list of them."""
+    """Pages of deleted rows, as far as the list of free pages can be read."""
     free: set[int] = set()
     trunk = int.from_bytes(content[32:36], "big")
     while 0 < trunk <= len(content) // size and trunk not in free:
@@ -257,7 +257,7 @@ def _free_pages(content: bytes, size: int) -> set[int]:
 
 
 def _give_first_page(copy: Path) -> None:
-    """That of a new store, whose tables begin at the same pages."""
+    """The first page of a new store, whose tables begin at the same pages."""
     model = copy.with_name("model.sqlite")
     create(model)
     page = bytearray(model.read_bytes()[: _page_bytes(model)])

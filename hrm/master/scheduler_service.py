@@ -41,8 +41,8 @@ class SharedStateService(scheduler_pb2_grpc.SharedStateServiceServicer):
         self, request: pb.SubscribeRequest, context: _Subscription
     ) -> None:
         """One scheduler's session, from its beginning to its end."""
-        # Drawn, and told to the subscriber alone: knowing the number is what lets a call propose,
-        # or use a lease, as this scheduler. So does none of an earlier master's.
+        # Random, and sent to the subscriber alone: a call needs the number to propose, or to use a
+        # lease, as this scheduler. Numbers of an earlier master are therefore useless.
         session = secrets.randbits(_SESSION_BITS) + 1
         outbox = Outbox()
         try:

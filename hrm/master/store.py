@@ -5,11 +5,11 @@ One SQLite file in WAL mode (``hrm.master.store_file``), written by one thread
 
 Kept: the epoch, application records, nodes with their owners, drains, mean run times, submissions
 with their configuration and the secrets in it. Not kept: containers, resource state and secrets of
-running applications; agents and AppMasters tell those again after a restart. Of ownership keys only
-digests are kept, but for those of submissions, which the next driver's node must be given.
+running applications, which agents and AppMasters report again after a restart. Of ownership keys
+only digests are kept, except those of submissions, which the node of the next driver needs.
 
-Nothing of it is ever thrown away unasked: where a page, a record or the epoch is damaged, the
-master does not start, and says what to type (``hrm.master.store_repair``).
+Nothing is discarded without a request: if a page, a record or the epoch is damaged, the master does
+not start, and its error names the command to run (``hrm.master.store_repair``).
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _MANY = {
     "SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?) "
     "WHERE true ON CONFLICT (name) DO UPDATE SET owner = excluded.owner",
 }
-"""What is written in bulk: the same for a JSON list of rows."""
+"""A statement for bulk writes: the same for a JSON list of rows."""
 
 
 class Store(Protocol):
-    """What a master needs of its store. ``write`` answers a future: done when durable."""
+    """The master's interface to its store. ``write`` returns a future: done when durable."""
 
     def next_epoch(self) -> int: ...
 
@@ -97,7 +97,7 @@ class SqliteStore:
 
     Raises:
         InvalidConfig: the file cannot be opened, is damaged, or belongs to a newer HRM.
-        DiskFull: there is no room to open it.
+        DiskFull: there is no space to open it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -109,7 +109,7 @@ class SqliteStore:
         self._writes = WriteQueue(self._db, path.parent, _MANY, partial(self._cannot, "write"))
 
     def next_epoch(self) -> int:
-        """The epoch of the master that starts now, written down before it is answered."""
+        """The epoch of the master that starts now, on disk before it is returned."""
         try:
             epoch = epoch_in(self._db) + 1
             self._db.execute("INSERT OR REPLACE INTO meta VALUES ('epoch', ?)", (str(epoch),))
@@ -121,14 +121,14 @@ class SqliteStore:
         return epoch
 
     def put_epoch(self, epoch: int) -> asyncio.Future[None]:
-        """A later one than ``next_epoch`` answered."""
+        """Replace the epoch that ``next_epoch`` returned by a later one."""
         sql = "INSERT OR REPLACE INTO meta VALUES ('epoch', ?)"
         return self._writes.put("meta", ("epoch",), sql, (str(epoch),))
 
     def watch_disk(self, on_disk: Callable[[Exception | None], None]) -> None:
-        """``on_disk`` is called on the loop with a DiskFull when the disk is full, and with None
-        when it has room again; until then all writes wait. With any other error writes have failed
-        for good."""
+        """``on_disk`` is called on the loop with DiskFull when the disk is full, and with None when
+        it has space again; until then all writes wait. With any other error writes have failed for
+        good."""
         self._writes.on_disk = on_disk
 
     def applications(self) -> list[ApplicationRecord]:

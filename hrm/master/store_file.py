@@ -1,8 +1,8 @@
-"""The file of the master's store: its tables, how it is made, and how it is opened with suspicion.
+"""The file of the master's store: its tables, how it is created, and the checks on opening it.
 
-A store is made whole under another name and then renamed, so that no start ever meets half of one:
-a file that is empty, or that lacks its epoch, was damaged later. What is found damaged is reported
-in one line that names the way out, and never replaced: it is the cluster's intent.
+A store is created under another name and then renamed, so that no start ever meets a partial one: a
+file that is empty, or that lacks its epoch, was damaged later. Damage is reported in one line that
+names the remedy, and the file is never replaced: it is the cluster's intent.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _META = "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT N
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """``sql`` makes it; ``columns``: the first ``key`` of them name a row. ``read`` makes of a row
-    what it says, and raises ValueError where that is nothing."""
+    """``sql`` creates it; the first ``key`` of ``columns`` identify a row. ``read`` converts a row
+    into its record, and raises ValueError for an invalid one."""
 
     sql: str
     columns: tuple[str, ...]
@@ -57,7 +57,7 @@ def _record(decoder: Callable[[str], Any], attribute: str) -> Callable[[Row], An
     def read(row: Row) -> Any:
         record = decoder(_text(row[1]))
         if getattr(record, attribute) != row[0]:
-            raise ValueError(f"it speaks of {getattr(record, attribute)!r}")
+            raise ValueError(f"it names {getattr(record, attribute)!r}")
         return record
 
     return read
@@ -129,8 +129,8 @@ def damaged(path: Path, why: object) -> InvalidConfig:
 
 
 def create(path: Path, epoch: int = 0, rows: dict[str, Iterable[Row]] | None = None) -> None:
-    """A store in ``path``, in place of what is there, whole or not at all. ``epoch``: of the last
-    master; the next one's is higher.
+    """Create a store in ``path``, atomically replacing what is there. ``epoch``: the last master's;
+    the next one's is higher.
 
     Raises:
         OSError, sqlite3.Error: it cannot be written, and nothing has changed.
@@ -158,7 +158,7 @@ def create(path: Path, epoch: int = 0, rows: dict[str, Iterable[Row]] | None = N
 
 
 def open_store(path: Path) -> sqlite3.Connection:
-    """The store in ``path``, made if there is none.
+    """The store in ``path``, created if there is none.
 
     Raises:
         InvalidConfig: it is damaged, or something else, or of a newer HRM.
@@ -194,7 +194,7 @@ def open_store(path: Path) -> sqlite3.Connection:
 
 
 def what_is(path: Path) -> str:
-    """What a file is, in words, where it is none that a store could be in; empty: it could.
+    """A description of a file that cannot be a store; empty: it can be one.
 
     Raises:
         OSError: it may not be opened.
@@ -214,7 +214,7 @@ def epoch_in(db: sqlite3.Connection) -> int:
     """The epoch of the last master.
 
     Raises:
-        ValueError: it is missing, or none.
+        ValueError: it is missing or malformed.
     """
     row = db.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
     if row is None:
@@ -270,10 +270,10 @@ def upgrade(db: sqlite3.Connection) -> None:
 
 
 def is_damage(error: Exception) -> bool:
-    """Is the file itself wrong? Unlike what passes (a disk without room, a lock) and what is the
-    operator's (no permission)."""
+    """Is the file itself damaged? Not so for a passing error (a full disk, a lock) or one of the
+    installation (no permission)."""
     if isinstance(error, ValueError):
-        return True  # a row that says nothing
+        return True  # an invalid row
     if not isinstance(error, sqlite3.DatabaseError) or isinstance(error, sqlite3.ProgrammingError):
         return False
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF not in _NO_DAMAGE

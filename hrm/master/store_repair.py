@@ -1,10 +1,10 @@
-"""What an operator does with the master's store: check it, repair it, back it up, restore it.
+"""Operations on the master's store for an operator: check, repair, back up, restore.
 
-``check`` looks at a copy, so it changes nothing. ``repair`` first puts what is there aside, then
-makes a new store of every row that can be read. ``restore`` does the same with the rows of a
-backup. Both set an epoch beyond every one that the directory tells of, by a margin: agents refuse
-the orders of a master whose epoch is not above the last one's. ``backup`` reads through SQLite's
-online backup, also while a master serves.
+``check`` reads a copy, so it changes nothing. ``repair`` first sets the present files aside, then
+creates a new store from every readable row. ``restore`` does the same with the rows of a backup.
+Both set an epoch above every one found in the directory, by a margin: agents refuse the orders of a
+master whose epoch is not above the last one's. ``backup`` uses SQLite's online backup, also while a
+master serves.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ STORE_FILE = "hrm.sqlite"
 JOURNAL_FILE = "events.sqlite"
 EPOCH_MARGIN = 1_000
 EPOCH_UNKNOWN = 1_000_000
-"""Above any number of restarts, where nothing tells how many there were."""
+"""Above any number of restarts, where no record gives their number."""
 _ID = re.compile(r"app-\d{14}-(\d{1,9})-\d+")
 
 
 @dataclass(slots=True)
 class Report:
-    """What was found or done. ``damage`` is empty iff all is good; ``kept`` and ``lost`` count
-    rows; ``copy``: where the damaged or replaced files are; ``epoch``: of the store as it is now,
-    None where it could not be read; ``only_journal``: nothing else is damaged."""
+    """What was found or done. ``damage`` is empty iff the store is intact; ``kept`` and ``lost``
+    count rows; ``copy``: where the damaged or replaced files are; ``epoch``: the store's present
+    one, None where it could not be read; ``only_journal``: nothing else is damaged."""
 
     state_dir: str
     damage: list[str] = field(default_factory=list)
@@ -81,7 +81,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def check(state_dir: Path) -> Report:
-    """Look at everything that the next start reads.
+    """Check everything that the next start reads.
 
     Raises:
         HrmError: there is no store, or a master uses it.
@@ -97,11 +97,11 @@ def check(state_dir: Path) -> Report:
 
 
 def repair(state_dir: Path) -> Report:
-    """Make a store of what can be read; what is there now is kept aside. Nothing is done where all
-    is good.
+    """Create a store from what can be read; the present files are set aside. An intact store is
+    left as it is.
 
     Raises:
-        HrmError: there is no store, or a master uses it, or the disk does not take it.
+        HrmError: there is no store, a master uses it, or the disk refuses the write.
     """
     with _alone(state_dir):
         path = state_dir / STORE_FILE
@@ -170,7 +170,7 @@ def restore(state_dir: Path, source: Path) -> Report:
     """Put the rows of the backup ``source`` in place of the store's, under a higher epoch.
 
     Raises:
-        HrmError: ``source`` is no good backup, a master uses the directory, or the disk does not
+        HrmError: ``source`` is no valid backup, a master uses the directory, or the disk does not
             take it.
     """
     with _explained(state_dir):
@@ -195,11 +195,11 @@ def restore(state_dir: Path, source: Path) -> Report:
         return report
 
 
-# --- what is beside the store ------------------------------------------------------------------
+# --- files next to the store -------------------------------------------------------------------
 
 
 def _older_than_journal(epoch: int | None, state_dir: Path) -> list[str]:
-    """A store whose log of changes has been taken away is whole, and old."""
+    """A store that has lost its write-ahead log is intact, but old."""
     of_journal = journal_epoch(state_dir / JOURNAL_FILE)
     if epoch is None or epoch >= of_journal:
         return []
@@ -210,7 +210,7 @@ def _older_than_journal(epoch: int | None, state_dir: Path) -> list[str]:
 
 
 def _damage_beside(state_dir: Path) -> list[str]:
-    """Damage of files that the master does without: it sets the journal aside by itself."""
+    """Damage of files that the master does without: it sets the journal aside unaided."""
     damage = []
     try:
         load_modes(state_dir)
@@ -229,7 +229,7 @@ def _damage_beside(state_dir: Path) -> list[str]:
 
 
 def _epoch_beyond(stores: list[Salvaged], state_dir: Path) -> int:
-    """Above every epoch that anything here tells of."""
+    """Above every epoch found here."""
     told = [store.epoch for store in stores if store.epoch is not None]
     known = bool(told)
     for store in stores:
@@ -265,12 +265,13 @@ def _explained(directory: Path) -> Iterator[None]:
     except (OSError, sqlite3.Error) as error:
         if is_full(error, directory):
             why = full(directory, error).message.partition(": ")[2]
-            raise HrmError(f"nothing was changed: {why.partition(';')[0]}; make room") from error
+            why = why.partition(";")[0]
+            raise HrmError(f"nothing was changed: {why}; free some space") from error
         raise HrmError(f"nothing was changed: {error}") from error
 
 
 def _give_to_owner(state_dir: Path) -> None:
-    """What root has made is the master's, whose account has the directory."""
+    """Give files created by root to the owner of the directory, the master's account."""
     if os.geteuid() != 0:
         return
     owner = state_dir.stat()
@@ -284,7 +285,7 @@ def _counts(found: Salvaged) -> dict[str, int]:
 
 
 def _set_aside(path: Path, why: str, *, copy: bool = False) -> Path:
-    """A name with the time for what is there now; ``copy``: it stays under its own name, too."""
+    """A timestamped name for the present files; ``copy``: they also stay under their own names."""
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
     aside = path.with_name(f"{path.name}.{why}-{stamp}")
     number = 1

@@ -132,7 +132,7 @@ class SubmissionService(submission_pb2_grpc.SubmissionServiceServicer):
 
 
 def _listed(entry: Entry) -> pb.Submission:
-    """As one of many: what people may make long is cut."""
+    """For a list: long user-supplied text is truncated."""
     message = sw.from_entry(entry)
     message.name = shortened(message.name, NAME_LISTED)
     message.user = shortened(message.user, NAME_LISTED)

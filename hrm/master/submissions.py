@@ -1,7 +1,7 @@
 """Submitted drivers, live: runs ``hrm.core.submission.hosting`` on the master's loop.
 
-What it decides is written to the master's store, told to the master's core, answered to callers and
-shown to watchers; files that no submission needs any more are removed.
+Its decisions are written to the master's store, passed to the master's core, returned to callers
+and sent to watchers; files that no submission needs any more are removed.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Submissions:
         if not self._master.stopped.done():
             self._master.stopped.set_result(HrmError(f"submissions failed: {error!r}"))
 
-    # --- what is asked of it ------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------
 
     async def submit(self, key: str, make: Callable[[str, float], m.SubmissionRecord]) -> Entry:
         """A new submission with the record that ``make`` builds from an id and the time.
@@ -195,7 +195,7 @@ class Submissions:
         self._carry_out(self._host.heard(submission_id, notice, self.now()))
 
     async def _call(self, begin: Callable[[int], list[hosting.Step]]) -> Any:
-        """The answer to the call that ``begin`` makes of a call id."""
+        """The result of the call that ``begin`` makes of a call id."""
         self._call_count += 1
         call_id = self._call_count
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -298,7 +298,7 @@ class Submissions:
 
 
 class _Ear(Outbox):
-    """What would be sent to an AppMaster is heard here; after what the core does now."""
+    """Receives the notices for an AppMaster; after the core's present commands."""
 
     def __init__(self, submissions: Submissions, submission_id: str) -> None:
         super().__init__()

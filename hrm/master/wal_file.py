@@ -1,10 +1,10 @@
-"""Is a store's write-ahead log (``-wal``) damaged, or only cut short?
+"""Is a store's write-ahead log (``-wal``) damaged, or only truncated?
 
-SQLite reads such a log up to the first frame whose checksum is wrong, and takes that for the place
-where a crash cut it short. After a crash that is right. But a frame that was damaged later hides
-all that follows it, and those transactions had been acknowledged. The two differ in what follows:
-each commit waits for the disk, so where a commit and then another frame of the same log stand
-behind the bad one, that one had been whole. Of the last transaction nobody can say.
+SQLite reads such a log up to the first frame whose checksum is wrong, and assumes that a crash
+truncated it there. After a crash that is right. But a frame that was damaged later hides all
+following ones, whose transactions had been acknowledged. The difference is in what follows: each
+commit waits for the disk, so if a commit and then another frame of the same log stand behind the
+bad frame, that frame had been whole. For the last transaction this cannot be decided.
 
 Source: the format is SQLite's ("WAL-mode File Format", sections 4.1 to 4.3 of its file format).
 """
@@ -21,16 +21,16 @@ __all__ = ["wal_damage"]
 _HEADER = struct.Struct(">8I")
 _FRAME = struct.Struct(">6I")
 _MAGIC = 0x377F0682
-"""Its lowest bit says in which order of bytes the checksums read words."""
+"""Its lowest bit gives the byte order in which the checksums read words."""
 _READ_BYTES_MAX = 64 * 1024 * 1024
-"""A checksum is made word by word: some three seconds for so much. The rest is believed."""
+"""The checksum is computed word by word: some three seconds for this much. The rest is trusted."""
 _PAGE_BYTES_MAX = 65_536
 _MASK = 0xFFFFFFFF
 
 
 @dataclass(slots=True)
 class _Sum:
-    """The running checksum of a log; ``order``: of bytes in a word, as of ``struct``."""
+    """The running checksum of a log; ``order``: the byte order, as in ``struct``."""
 
     order: str
     first: int = 0
@@ -49,7 +49,7 @@ class _Sum:
 
 
 def wal_damage(store: Path) -> str:
-    """What is wrong with the log beside ``store``; empty: nothing, or it was cut short by a crash.
+    """The damage of the log next to ``store``; empty: none, or a crash truncated it.
 
     Raises:
         OSError: it cannot be read.

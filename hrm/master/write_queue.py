@@ -1,12 +1,12 @@
-"""Writes to the store: many at a time, in order, and patient where the disk is full.
+"""Writes to the store: in groups, in order, and retried while the disk is full.
 
 One thread takes everything that has queued up since its last commit into the next one (group
 commit), so durability costs one flush of the disk a batch. Callers get a future that is done once
 their write is on disk.
 
-Where the disk has no room, nothing is given up: the writes stay where they are and are tried again
-every ``RETRY_S``. Meanwhile a later write of the same row takes the place of an earlier one, so a
-pause of days holds no more than a write for each row, or two.
+When the disk is full, nothing is dropped: the writes stay queued and are retried every ``RETRY_S``.
+Meanwhile a later write of a row replaces an earlier one, so a pause of days holds no more than one
+or two writes per row.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Values: TypeAlias = tuple[str | int | float, ...]
 
 @dataclass(slots=True)
 class _Row:
-    """What is to be written of one row: at most its removal, and then what it shall be. ``done``
-    has one future, and one more for each try that failed while the row was written again."""
+    """Pending writes of one row: at most its removal, and then its new value. ``done`` has one
+    future, and one more for each failed try during which the row was written again."""
 
     writes: list[tuple[str, Values]] = field(default_factory=list)
     done: list[asyncio.Future[None]] = field(default_factory=list)
@@ -59,9 +59,9 @@ class WriteQueue:
     same for a JSON list of rows: the thread gives up Python's global lock with every statement, and
     may wait 5 ms to get it back from a busy loop.
 
-    ``explain`` makes of an error what callers get. ``on_disk`` is called on the loop with a
-    DiskFull when the disk is full, with None when it has room again, and with any other error when
-    writes have failed for good.
+    ``explain`` converts an error into the one that callers get. ``on_disk`` is called on the loop
+    with DiskFull when the disk is full, with None when it has space again, and with any other error
+    when writes have failed for good.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class WriteQueue:
             return row.done[-1]
 
     def close(self) -> None:
-        """Write what is queued, if the disk has room for it."""
+        """Write what is queued, unless the disk is full."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -169,7 +169,7 @@ class WriteQueue:
         self, batch: dict[tuple[str, Values], _Row], what: Callable[..., None], *arguments: object
     ) -> None:
         loop = next(iter(batch.values())).done[0].get_loop()
-        with contextlib.suppress(RuntimeError):  # it has closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # it has closed: no caller waits any more
             loop.call_soon_threadsafe(what, *arguments)
 
 
@@ -185,4 +185,4 @@ def _resolve(batch: dict[tuple[str, Values], _Row], error: Exception | None) -> 
             future.set_result(None)
         else:
             future.set_exception(error)
-            future.exception()  # not all have somebody who waits for them
+            future.exception()  # retrieved, because not every future is awaited

@@ -1,10 +1,10 @@
-"""The AppMaster: one process per application, beside its driver.
+"""The AppMaster: one process per application, on the machine of its driver.
 
-It stands between Spark, reached through ``bridge`` (py4j), and the master (gRPC), and decides
-nothing itself: what either says becomes an event of ``hrm.core.appmaster.application_master``, and
-the commands that come back are carried out here. The plugin in the driver starts it, with all that
-it must know as one JSON line on standard input; secrets stand neither in arguments nor in the
-environment. That input stays open: its end is the end of the driver, by whatever death.
+It connects Spark, reached through ``bridge`` (py4j), and the master (gRPC), and decides nothing
+itself: messages of both become events of ``hrm.core.appmaster.application_master``, whose commands
+are carried out here. The plugin in the driver starts it, with its whole input as one JSON line on
+standard input, because secrets must be neither in arguments nor in the environment. That input
+stays open: it ends when the driver does, however that dies.
 
 Stages of its life::
 
@@ -12,14 +12,14 @@ Stages of its life::
                                 ^            |
                                 +-- broken --+   the application goes on with what it has
 
-At its first start a master that cannot be reached is an error at once, for a person waits at the
-prompt; later it is waited for, with growing pauses, up to ``spark.hrm.master.timeout``.
+At its first start an unreachable master is an immediate error, because a user waits at the prompt;
+later it is waited for, with growing pauses, up to ``spark.hrm.master.timeout``.
 
-The driver never waits for a master that is away: an AppMaster whose goodbye has not arrived soon
-lets the driver go and stays behind alone, for as long as the master holds an application without
-a session, so that what succeeded is not recorded as failed.
+The driver never waits for an unreachable master: an AppMaster whose final update is not delivered
+soon releases the driver and stays behind alone, for as long as the master holds an application
+without a session, so that a success is not recorded as a failure.
 
-Imports are light on purpose: this process starts with every ``spark-submit``.
+Imports are kept light: this process starts with every ``spark-submit``.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ FAREWELL_MAX_S = BOUNDS.application_grace_s
 """The master's default for an application without a session."""
 HEARTBEAT_MIN_S = 0.05
 LATE_S = 5.0
-"""So much more than two tries to register need, and this process slept between them."""
+"""Two tries to register with this much extra time in between: this process was suspended."""
 EXIT_FILE_TIMEOUT_S = 5.0
 EXIT_FILE_PERIOD_S = 0.05
 
@@ -117,8 +117,8 @@ class AppMaster:
         finishing = asyncio.create_task(self._finishing.wait())
         await asyncio.wait({sessions, finishing}, return_when=asyncio.FIRST_COMPLETED)
         if not finishing.done():
-            # The session is over for good, and Spark knows why; it will say goodbye itself. Unless
-            # it broke by a fault of ours: then this process ends with it, and is started again.
+            # The session is over for good, and Spark has the reason; it will finish by itself. Not
+            # so after a fault of ours: then this process ends with it, and is restarted.
             await sessions
             await finishing
         await self._farewell(sessions)
@@ -138,7 +138,7 @@ class AppMaster:
         await asyncio.wait({sessions}, timeout=FAREWELL_MAX_S)
 
     async def _prepare(self) -> bool:
-        """Checks what the user gave; False: it was refused, and the driver has been told."""
+        """Checks the user's settings; False: refused, and the driver is notified."""
         wanted = self.hello["class"].upper()
         if wanted not in ("", "BATCH", "STREAM"):
             await self._tell_failure(
@@ -204,8 +204,8 @@ class AppMaster:
             self._finish(False, f"the driver is gone: {why}")
 
     async def _part(self, exit_file: Path, why: str) -> None:
-        """In cluster mode the driver's runner tells how it ended. Exit code 0 is a success, as it
-        is on YARN, whether or not the context was stopped before."""
+        """In cluster mode the driver's runner reports how it ended. Exit code 0 is a success, as on
+        YARN, whether or not the context was stopped before."""
         code = await asyncio.to_thread(_exit_code, exit_file)
         if code is None:
             self._finish(False, f"the driver is gone: {why}")
@@ -220,11 +220,11 @@ class AppMaster:
             self._finishing.set()
 
     async def _tell_failure(self, message: str) -> None:
-        """Tells the driver that nothing will come of this; returns when it has heard."""
+        """Reports a permanent failure to the driver; returns when it is delivered."""
         await self._tell("failed", message)
 
     async def _tell(self, method: str, *arguments: str) -> None:
-        """Calls the driver; returns when it has heard, or soon."""
+        """Calls the driver; returns when it is delivered, or after a short limit."""
         done = self._bridge.call(method, *arguments)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(done, GOODBYE_TIMEOUT_S)
@@ -265,7 +265,7 @@ class AppMaster:
         return passing and bool(self.application_id) and not over
 
     async def _session(self, stub: Any) -> bool:
-        """Registers, and talks until the session ends; True: nothing is left to say.
+        """Registers, and runs one session to its end; True: nothing is left to send.
 
         Raises:
             HrmError: the master refused, or could not be reached.
@@ -289,7 +289,7 @@ class AppMaster:
             task = asyncio.current_task()
             if not outgoing.overflowed or (task is not None and task.cancelling()):
                 raise
-            # We cancelled the call, not somebody us.
+            # The call was cancelled from here, not this task from outside.
             raise errors.Unavailable(
                 f"the master at {self.hello['master']} has left {UPDATES_MAX} messages unread"
             ) from None
@@ -362,7 +362,7 @@ class AppMaster:
                 assert self._outgoing is not None
                 self._outgoing.put(update)
                 if self._outgoing.overflowed:
-                    # A master that takes nothing: opening the session anew sends the state instead.
+                    # A master that reads nothing: a new session sends the whole state instead.
                     self._call.cancel()
 
     def _set_timer(self) -> None:
@@ -380,7 +380,7 @@ class AppMaster:
 
 
 def _exit_code(exit_file: Path) -> int | None:
-    """What the driver's runner writes when it has seen the end; None: it does not, in good time."""
+    """The exit record that the driver's runner writes; None: not written in time."""
     deadline_s = time.monotonic() + EXIT_FILE_TIMEOUT_S
     while not exit_file.exists() and time.monotonic() < deadline_s:
         time.sleep(EXIT_FILE_PERIOD_S)
@@ -402,12 +402,12 @@ def _token_file(named: str) -> Path:
 
 
 def _submission_ownership_key() -> str:
-    """In cluster mode, what proves that the submission's own driver speaks."""
+    """In cluster mode, the proof that this is the submission's own driver."""
     path = os.environ.get("HRM_SUBMISSION_OWNERSHIP_KEY_FILE")
     try:
         return Path(path).read_text().strip() if path else ""
     except OSError:
-        return ""  # the master says what is missing
+        return ""  # the master's error names what is missing
 
 
 def _watch_stdin(on_end: Any) -> None:
@@ -418,13 +418,13 @@ def _watch_stdin(on_end: Any) -> None:
         while os.read(0, 4096):
             pass
         with contextlib.suppress(RuntimeError):  # the loop is closed: we are ending already
-            loop.call_soon_threadsafe(on_end, "it ended without a word")
+            loop.call_soon_threadsafe(on_end, "it ended without a message")
 
     threading.Thread(target=watch, name="stdin", daemon=True).start()
 
 
 def _leave_terminal() -> None:
-    """Lets go of the driver's terminal or pipe, whose reader waits until all have closed it."""
+    """Closes the driver's terminal or pipe, whose reader waits until all have closed it."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (1, 2):
         os.dup2(nowhere, descriptor)
@@ -447,7 +447,7 @@ def _read_introduction() -> dict[str, Any] | None:
 def main() -> int:
     """``python -m hrm.spark.appmaster``, with the introduction on standard input."""
     with contextlib.suppress(OSError):
-        os.setsid()  # a Ctrl-C in the driver's terminal is the driver's to answer
+        os.setsid()  # a Ctrl-C in the driver's terminal is the driver's to handle
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     introduction = _read_introduction()
     if introduction is None:
@@ -463,4 +463,4 @@ def main() -> int:
 if __name__ == "__main__":
     status = main()
     sys.stderr.flush()
-    os._exit(status)  # the daemon threads may wait in the driver; nobody waits for them
+    os._exit(status)  # the daemon threads may be blocked in the driver; none is worth waiting for

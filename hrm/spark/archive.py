@@ -1,23 +1,23 @@
 # ruff: noqa: PTH100, PTH105, PTH111, PTH116, PTH118
 # ruff: noqa: PTH120, PTH123, PTH208
-"""Class-data archives: what a JVM has learned of Spark's classes, kept for the JVMs after it.
+"""Class-data archives: the loaded classes of Spark, saved by one JVM for later ones.
 
-Half of an executor's start is reading, checking and linking thousands of classes. A JVM can write
-them down as it ends (``-XX:ArchiveClassesAtExit``, a dynamic AppCDS archive) and another can map
-that file (``-XX:SharedArchiveFile``), if it is the same Java and its class path begins with the
-same jars in the same order; otherwise Java goes on without, and says nothing.
+Half of an executor's start is reading, checking and linking thousands of classes. A JVM can save
+them as it ends (``-XX:ArchiveClassesAtExit``, a dynamic AppCDS archive) and another can map that
+file (``-XX:SharedArchiveFile``), if it is the same Java and its class path begins with the same
+jars in the same order; otherwise Java silently goes on without.
 
 So an archive has a key: the Java, the jars with their sizes and times, compressed pointers, and
-what it was trained with. There is a directory a key, which all agents and drivers of a machine
+the training's parameters. There is a directory per key, which all agents and drivers of a machine
 share:
 
     $HRM_HOME/archives/<Spark's version>-<key>/
         executor.jsa, driver.jsa    some 50 MB each
         state.json                  ready or failed, how often tried, the problem, the files' sizes
-        lock                        held by who trains (``hrm.spark.archive_training``)
+        lock                        held by the trainer (``hrm.spark.archive_training``)
 
-A file is used only where ``state.json`` vouches for it: it was tried with a real JVM, nobody has
-changed it since, and nobody but its owner, root or this user, can: what it holds is code.
+A file is used only if ``state.json`` vouches for it: it was tested with a real JVM, has not changed
+since, and only its owner, root or this user can change it: what it holds is code.
 
 This file runs at every ``spark-submit``, as ``python -I -S archive.py …``, and prints the driver's
 Java options. Like ``build.py`` it imports little.
@@ -63,8 +63,8 @@ _KIB = {"k": 1, "m": 1 << 10, "g": 1 << 20, "t": 1 << 30}
 
 
 def flags(archive: str) -> list[str]:
-    """Java's options to use ``archive`` where it fits, and to be silent where it does not: what
-    Java says of it goes to standard output, which others parse."""
+    """Java's options to use ``archive`` where it fits, and to suppress messages where it does not:
+    Java prints these to standard output, which other programs parse."""
     return [
         f"-XX:SharedArchiveFile={archive}",
         "-Xshare:auto",
@@ -101,7 +101,7 @@ def argument_file(arguments: Iterable[str]) -> str:
 
 
 class Archives:
-    """The archives of one Java and one Spark in the directory ``root``. Makes nothing by itself.
+    """The archives of one Java and one Spark in the directory ``root``. Creates nothing itself.
 
     ``java``: the command; ``key`` is made from files' sizes and times, without starting it.
     """
@@ -132,7 +132,7 @@ class Archives:
         return os.path.join(self.directory, f"{kind}.jsa")
 
     def state(self) -> dict[str, object]:
-        """What ``state.json`` says; empty where there is none."""
+        """The contents of ``state.json``; empty where there is none."""
         try:
             with open(os.path.join(self.directory, STATE_FILE)) as file:
                 document = json.load(file)
@@ -141,7 +141,7 @@ class Archives:
         return document if isinstance(document, dict) else {}
 
     def problem(self, kind: str) -> str:
-        """Why ``path(kind)`` cannot be used; empty: it can, as far as files tell."""
+        """Why ``path(kind)`` cannot be used; empty: it can, as far as its files show."""
         state = self.state()
         if state.get("state") != "ready":
             told = state.get("problem")
@@ -151,7 +151,7 @@ class Archives:
             for place in (self.directory, path):
                 status = os.stat(place)
                 if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
-                    return f"somebody else could have written {place}"
+                    return f"another user could have written {place}"
         except OSError as error:
             return f"{path}: {error.strerror}"
         if state.get(kind) != [status.st_size, status.st_mtime_ns]:
@@ -159,7 +159,7 @@ class Archives:
         return ""
 
     def training(self) -> bool:
-        """Whether somebody trains right now."""
+        """Whether a training runs right now."""
         try:
             with open(os.path.join(self.directory, LOCK_FILE)) as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -171,7 +171,7 @@ class Archives:
 
 
 def write_json(path: str, document: dict[str, object]) -> None:
-    """Write ``document`` so that a reader sees all of it or nothing. Everybody may read it."""
+    """Write ``document`` so that a reader sees all of it or nothing. All users may read it."""
     half = f"{path}.{os.getpid()}"
     with open(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), "w") as file:
         json.dump(document, file)
@@ -190,10 +190,10 @@ def _identity(path: str) -> str:
 
 
 def driver_options(spark_home: str, conf_dir: str, arguments: Sequence[str]) -> list[str]:
-    """The Java options of a driver that spark-submit starts with ``arguments``; empty: as ever.
+    """The Java options of a driver that spark-submit starts with ``arguments``; empty: no change.
 
-    Spark puts its configuration directory before its jars, which costs the archive. What is said
-    here comes after what Spark says, and wins: the same entries, the jars first. No jar of Spark's
+    Spark puts its configuration directory before its jars, which disables the archive. These
+    options follow Spark's, and take precedence: the same entries, the jars first. No jar of Spark's
     has a file of those that configuration directories hold.
     """
     if os.environ.get("SPARK_PREPEND_CLASSES") or not _usual(conf_dir, arguments):
@@ -230,8 +230,8 @@ _OPTIONS = re.compile(r"[\s=\"']+")
 
 
 def _usual(conf_dir: str, arguments: Sequence[str]) -> bool:
-    """Whether nothing here changes the class path or needs another archive. Says no too often
-    rather than too seldom."""
+    """Whether nothing here changes the class path or needs another archive. Errs on the side of
+    False."""
     texts = list(arguments)
     named = [a for b, a in itertools.pairwise(arguments) if b == "--properties-file"]
     named += [a.partition("=")[2] for a in arguments if a.startswith("--properties-file=")]

@@ -1,20 +1,20 @@
-"""Make the class-data archives of a Spark: run its smallest application, and keep what was learned.
+"""Make the class-data archives of a Spark by running its smallest application.
 
 One run of ``rehearsal.py`` on a cluster of one executor gives both archives: driver and executor
-each write their own as they end. Each is then tried with a JVM of its own, and only an archive that
-Java really takes classes from is moved to its place, in one step.
+each write their own as they end. Each is then tested with a JVM of its own, and only an archive
+that Java really takes classes from is moved to its place, in one step.
 
-Several agents of a machine, and people, may want the same archive at once: a lock lets one train.
+Several agents of a machine, and users, may want the same archive at once: a lock lets one train.
 Training has a time limit, and counts its attempts before they begin, so that one that takes the
 machine down with it is not repeated for ever. It runs at the lowest priority.
 
     python -m hrm.spark.archive_training --root DIR --java JAVA --spark-home DIR --plugins DIR
 
-ends with 0 where there are archives afterwards, 1 where it failed, 3 where somebody else trains.
+ends with 0 where there are archives afterwards, 1 where it failed, 3 where another process trains.
 
 With ``--held-by-input`` it ends when its standard input does. An agent holds the other end of that
-pipe, and the kernel closes it for an agent that is killed: a training never outlives who wanted it.
-Such an end is no failure, and takes back the attempt: the next agent begins where this one began.
+pipe, and the kernel closes it for a killed agent: a training never outlives the agent that started
+it. Such an end is no failure, and takes back the attempt: the next agent starts where it did.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from hrm.spark.archive import KINDS, LOCK_FILE, STATE_FILE, Archives, argument_f
 __all__ = ["ATTEMPTS_MAX", "BUSY", "TRAINING_LIMIT_S", "TrainingFailed", "train"]
 
 ATTEMPTS_MAX = 3
-"""Where nobody says otherwise."""
+"""The default."""
 TRAINING_LIMIT_S = 600.0
 KEPT_MAX = 4
 BUSY = 3
@@ -74,11 +74,11 @@ _SETTINGS = {
 
 
 class TrainingFailed(HrmError):
-    """No archive came of it; the message says why."""
+    """The training produced no archive; the message gives the reason."""
 
 
 class _LetGo(SystemExit):
-    """Who wanted the archives has gone: nobody's failure."""
+    """The process that requested the archives has ended: not a failure."""
 
 
 def train(
@@ -88,7 +88,7 @@ def train(
     limit_s: float = TRAINING_LIMIT_S,
     attempts_max: int = ATTEMPTS_MAX,
 ) -> bool:
-    """Make the archives, unless they are there; False: somebody else is at it.
+    """Make the archives, unless they exist; False: another process is training.
 
     ``plugins``: where the plugin's jar is kept. ``attempts_max``: failures until none is made.
 
@@ -155,7 +155,7 @@ def _write(archives: Archives, record: Mapping[str, Any]) -> None:
 def _make(archives: Archives, plugins: Path, record: dict[str, Any], limit_s: float) -> None:
     """Run, try, move to its place; the files' identities go into ``record``."""
     directory = Path(archives.directory)
-    for left in directory.glob(f"{_WORK}*"):  # of one that was killed: who trains now is alone
+    for left in directory.glob(f"{_WORK}*"):  # of a killed training: the lock's holder is alone
         shutil.rmtree(left, ignore_errors=True)
     plugin = build.plugin_jar(archives.spark_home, cache=str(plugins))
     with tempfile.TemporaryDirectory(dir=directory, prefix=_WORK) as name:
@@ -224,7 +224,7 @@ def _command(archives: Archives, plugin: str, work: Path) -> tuple[list[str], di
 
 
 def _try(archives: Archives, kind: str, made: Path, work: Path) -> None:
-    """See that Java takes classes from the archive: it would not say if it did not."""
+    """Check that Java takes classes from the archive: it would not report if it did not."""
     log = work / f"{kind}.classes"
     arguments = work / f"{kind}.trial"
     flags = [*archive.flags(str(made)), f"-Xlog:class+load:file={log}"]
@@ -241,7 +241,7 @@ def _try(archives: Archives, kind: str, made: Path, work: Path) -> None:
 def _run(
     command: Sequence[str], environment: Mapping[str, str], work: Path, log: Path, limit_s: float
 ) -> int:
-    """Run ``command`` in a session of its own; whatever is left of it at the end is killed."""
+    """Run ``command`` in a session of its own; its remaining processes are killed at the end."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -292,7 +292,7 @@ def _unless_locked(directory: Path) -> Iterator[bool]:
 
 
 def _end_with_input() -> None:
-    """Have this process told to end when its standard input ends."""
+    """Make this process end when its standard input ends."""
 
     def watch() -> None:
         with contextlib.suppress(OSError):
@@ -305,8 +305,8 @@ def _end_with_input() -> None:
 
 
 def _told_to_end(*, held_by_input: bool) -> NoReturn:
-    """SIGTERM, of which there may be two: the watcher's beside the agent's. One is enough, the
-    second would cut off the clearing up after the first."""
+    """SIGTERM, of which there may be two: the watcher's and the agent's. One is enough, the second
+    would interrupt the cleanup after the first."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if held_by_input and _input_is_over():
         raise _LetGo(_TOLD_TO_END)
@@ -314,7 +314,7 @@ def _told_to_end(*, held_by_input: bool) -> NoReturn:
 
 
 def _input_is_over() -> bool:
-    """Nobody writes to it, so what can be read is its end."""
+    """Nothing is ever written to it, so it becomes readable only at its end."""
     return bool(select.select([0], [], [], 0)[0])
 
 

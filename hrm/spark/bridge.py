@@ -1,8 +1,9 @@
-"""The AppMaster's way to the driver: calls into its JVM through py4j.
+"""The AppMaster's channel to the driver: calls into its JVM through py4j.
 
-py4j blocks, the AppMaster is asyncio; so one thread asks for events (a long poll) and another makes
-the calls, in their order, from a bounded queue. Both are daemons: a driver that hangs cannot keep
-the AppMaster alive. The driver never calls Python, so an AppMaster that hangs cannot hold up Spark.
+py4j blocks, the AppMaster is asyncio; so one thread polls for events (a long poll) and another
+makes the calls, in their order, from a bounded queue. Both are daemon threads: a driver that hangs
+cannot keep the AppMaster alive. The driver never calls Python, so an AppMaster that hangs cannot
+block Spark.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ TEXT_MAX = 4_000
 
 
 class DriverBridge:
-    """The driver, as the AppMaster sees it.
+    """The driver, as seen by the AppMaster.
 
-    Events are handed to ``on_event`` on the loop's thread; ``on_lost`` is called there once when
+    Events are passed to ``on_event`` on the loop's thread; ``on_lost`` is called there once when
     the driver can no longer be reached.
     """
 
@@ -65,8 +66,8 @@ class DriverBridge:
     def call(self, method: str, *arguments: Any) -> asyncio.Future[None]:
         """Queues a call; the future is done when the driver has taken it, or is lost.
 
-        What it says ends in Spark's log and in the user's exceptions, and much of it other parties
-        have written: nodes, the master, a process that failed.
+        Its text ends in Spark's log and in the user's exceptions, and much of it comes from other
+        parties: nodes, the master, a process that failed.
         """
         arguments = tuple(text.shown(x, TEXT_MAX) if isinstance(x, str) else x for x in arguments)
         done: asyncio.Future[None] = self._loop.create_future()
@@ -82,7 +83,7 @@ class DriverBridge:
             while not self._lost:
                 for event in json.loads(self._gateway.entry_point.nextEvents(POLL_MS)):
                     self._loop.call_soon_threadsafe(self._on_event, event)
-        except Exception as error:  # whatever py4j raises, the driver does not answer any more
+        except Exception as error:  # whatever py4j raises, the driver no longer responds
             self._thread_lost(error)
 
     def _call(self) -> None:

@@ -1,15 +1,15 @@
 # ruff: noqa: PTH100, PTH103, PTH105, PTH108, PTH110, PTH111, PTH115, PTH116, PTH118
 # ruff: noqa: PTH119, PTH120, PTH123, PTH208
-"""Compile the Spark plugin once per Spark, and say where it is.
+"""Compile the Spark plugin once per Spark, and print its path.
 
-The plugin uses interfaces that Spark keeps to itself, so it must be compiled against the very jars
-it runs with. Spark brings the compiler: its ``jars`` directory holds scala-compiler, scala-library
-and scala-reflect, and any Java that runs Spark runs them. The result is kept in
-``$HRM_HOME/plugins`` (``~/.hrm/plugins``) under a name made from Spark's version, the identity of
-its core jar and a hash of the sources; a change in any of them is a new file, an old one is never
-written again. One that nobody has used for ``KEPT_S`` goes when another is built, unless it is
-among the ``KEPT_MAX`` that were used last, or a program of this machine has it open. Its time of
-access says when it was used: every use sets it, whether or not the file system does.
+The plugin uses Spark's private interfaces, so it must be compiled against the very jars it runs
+with. Spark brings the compiler: its ``jars`` directory holds scala-compiler, scala-library and
+scala-reflect, and any Java that runs Spark runs them. The result is kept in ``$HRM_HOME/plugins``
+(``~/.hrm/plugins``) under a name made from Spark's version, the identity of its core jar and a hash
+of the sources; a change in any of them is a new file, an old one is never overwritten. One unused
+for ``KEPT_S`` is removed when another is built, unless it is among the ``KEPT_MAX`` most recently
+used, or a program of this machine has it open. The time of last use is its access time, which every
+use sets explicitly, because a file system may not.
 
 This file runs at every ``spark-submit`` as ``python -I -S build.py SPARK_HOME``. It imports what a
 hit in the cache needs and nothing more, not even pathlib: the rest is imported when there is
@@ -73,8 +73,8 @@ def plugin_jar(spark_home: str, sources: str = SOURCES, cache: str | None = None
 
 
 def _use(jar: str) -> bool:
-    """Whether it is there; then it counts as used now. Its time of change stays: Java looks at
-    it."""
+    """Whether it exists; if so, mark it as used now. Its modification time stays, because Java
+    checks it."""
     try:
         changed_ns = os.stat(jar).st_mtime_ns
     except OSError:
@@ -82,7 +82,7 @@ def _use(jar: str) -> bool:
     try:  # noqa: SIM105 - contextlib takes long to import
         os.utime(jar, ns=(time.time_ns(), changed_ns))
     except OSError:
-        pass  # somebody else's, whose own uses keep it
+        pass  # another user's, whose own uses keep it
     return True
 
 
@@ -134,7 +134,7 @@ def _build_once(
 
 
 def _take(lock: TextIO) -> None:
-    """Waits for whoever compiles: longer than that may take, and not for ever."""
+    """Waits for the process that compiles: longer than a compilation takes, but not for ever."""
     import fcntl
 
     begun = time.monotonic()
@@ -234,7 +234,7 @@ def _open_files() -> set[str]:
 
     found = set()
     for process in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):  # it ends, or is somebody else's
+        with contextlib.suppress(OSError):  # it ends, or is another user's
             for number in os.listdir(f"/proc/{process}/fd"):
                 with contextlib.suppress(OSError):
                     found.add(os.readlink(f"/proc/{process}/fd/{number}"))
@@ -242,7 +242,7 @@ def _open_files() -> set[str]:
 
 
 def _remove(jar: str, oldest_s: float) -> None:
-    """Unless somebody builds it, or has used it since it was looked at."""
+    """Unless it is being built, or has been used since the check."""
     import contextlib
     import fcntl
 
@@ -294,7 +294,7 @@ def _java() -> str:
 
 
 def _pack(classes: str, jar: str) -> None:
-    """Writes the jar beside its place, then moves it there: nobody sees half of it."""
+    """Writes the jar next to its place, then moves it there: a partial one is never visible."""
     import zipfile
 
     half = f"{jar}.{os.getpid()}"

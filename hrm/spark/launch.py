@@ -1,15 +1,16 @@
 """From a container's specification to the command that becomes a Spark executor.
 
-The executor of every Spark is the class ``CoarseGrainedExecutorBackend`` in the jars of that
-Spark, so nothing is installed for HRM beside a Spark: a node needs one (a distribution, or the
-package pyspark) of exactly the driver's version, and a Java 17 or newer. Both are looked up once.
+The executor of every Spark is the class ``CoarseGrainedExecutorBackend`` in the jars of that Spark,
+so HRM installs nothing in addition to a Spark: a node needs one (a distribution, or the package
+pyspark) of exactly the driver's version, and a Java 17 or newer. Both are looked up once.
 
-The class path is every jar of that Spark in one fixed order, which is what lets executors use an
-archive of its classes (``hrm.spark.archive``); it stands in a file of arguments, since it is 20 KB
-long. What ``spark.executor.extraClassPath`` names goes before it, so that it can replace classes of
-Spark's jars; that costs the archive.
+The class path is every jar of that Spark in one fixed order, which lets executors use an archive of
+its classes (``hrm.spark.archive``); it is passed in an argument file, since it is 20 KB long.
+Entries of ``spark.executor.extraClassPath`` precede it, so that they can replace classes of Spark's
+jars; that disables the archive.
 
-Secrets travel in the environment, never in the arguments, which every user of a machine can read.
+Secrets are passed in the environment, never in the arguments, which every user of a machine can
+read.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def find_java(home: Path | None = None) -> Java:
     """The Java of this node: ``home``, else ``$JAVA_HOME``, else ``java`` on the PATH.
 
     Raises:
-        InvalidConfig: there is none, it does not answer, or it is older than 17.
+        InvalidConfig: there is none, it does not run, or it is older than 17.
     """
     named = home or (Path(os.environ["JAVA_HOME"]) if os.environ.get("JAVA_HOME") else None)
     if named is not None:
@@ -172,7 +173,7 @@ def _spoken_version(command: Path) -> str:
     matched = re.search(r'version "(\d[^"]*)"', done.stderr + done.stdout)
     if matched is None:
         raise InvalidConfig(
-            f"{command} does not tell its version (exit status {done.returncode}: "
+            f"{command} does not report its version (exit status {done.returncode}: "
             f"{(done.stderr or done.stdout).strip()[:200]!r}); set JAVA_HOME or --java-home"
         )
     return matched[1]
@@ -218,9 +219,9 @@ def executor_launch(
     argv = (
         str(java.command),
         f"@{work_dir / ARGUMENT_FILE}",
-        # A JVM in a memory group starts with a 64th of the group, and collects garbage over and
-        # over until it has grown. The heap is this container's alone: it may have it at once, and
-        # memory that it does not touch is not used. The user's own -Xms, which follows, wins.
+        # A JVM in a memory group starts with a 64th of the group, and collects garbage repeatedly
+        # until it has grown. The heap is this container's alone: it may have it immediately, and
+        # untouched memory is not used. The user's own -Xms, which follows, takes precedence.
         f"-Xms{heap_mib}m",
         f"-Xmx{heap_mib}m",
         f"-Djava.io.tmpdir={work_dir / 'tmp'}",
@@ -262,10 +263,10 @@ def _check_python(environment: dict[str, str]) -> None:
 
 
 def gpu_environment(spec: ContainerSpec, gpu: Gpu | None) -> dict[str, str]:
-    """Shows a container its GPU and no other: none at all to one that holds no device memory.
+    """Makes visible to a container its GPU and no other: none if it holds no device memory.
 
-    CUDA counts the devices that it is shown from 0, whatever their numbers on the node: the address
-    that Spark's tasks get is therefore 0, and ``HRM_GPU_INDEX`` tells the number on the node.
+    CUDA counts visible devices from 0, whatever their numbers on the node: the address that Spark's
+    tasks get is therefore 0, and ``HRM_GPU_INDEX`` is the number on the node.
     """
     if gpu is None or not spec.resources.gpu_memory_mib:
         return {"CUDA_VISIBLE_DEVICES": ""}

@@ -1,12 +1,12 @@
-"""What one session says to the master.
+"""The updates that one session sends to the master.
 
-gRPC asks an iterator for the updates of a call, and goes on asking after the *server* has ended
-that call. An iterator that two sessions shared would so hand the words of the new one to the dead
-call of the old. Therefore every session has an object of its own, which is closed with it::
+gRPC takes the updates of a call from an iterator, and goes on taking after the *server* has ended
+that call. An iterator shared by two sessions would so lose updates of the new one to the dead call
+of the old. Therefore every session has an object of its own, which is closed with it::
 
     attach -> (progress | update | heartbeat) ... -> finished
-              progress waits for the master's answer to attach and goes before what else waits,
-              so that it never comes after the goodbye
+              progress waits for the master's reply to attach and precedes what else waits, so that
+              it never comes after the final update
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Outgoing:
     """The updates of one session, in order.
 
     Attributes:
-        attached: the master has answered; progress may go.
-        goodbye_said: the last update has been handed to gRPC.
-        overflowed: the master takes nothing, and more waited than ``updates_max``.
+        attached: the master has replied; progress may be sent.
+        goodbye_said: the final update has been passed to gRPC.
+        overflowed: the master reads nothing, and more waited than ``updates_max``.
     """
 
     def __init__(self, attach: application_pb2.ApplicationUpdate, updates_max: int) -> None:
@@ -54,14 +54,14 @@ class Outgoing:
         self._news.set()
 
     def close(self) -> None:
-        """Nothing of this goes anywhere any more; who iterates, stops."""
+        """Drops all updates; the iteration stops."""
         self._closed = True
         self._updates.clear()
         self._progress = None
         self._news.set()
 
     async def stream(self, interval_s: float) -> AsyncIterator[application_pb2.ApplicationUpdate]:
-        """The updates; a heartbeat where there are none for a while. Ends after the goodbye."""
+        """The updates; a heartbeat after a while without any. Ends after the final update."""
         while not self._closed:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), interval_s)

@@ -1,11 +1,11 @@
-"""The application whose classes go into the class-data archives: a little of what most ones do.
+"""The application whose classes go into the class-data archives: a sample of common operations.
 
-``hrm.spark.archive`` runs it with a driver and an executor that write down, as they end, which
-classes they loaded. So what stands here decides what starts faster: Python tasks, shuffles, cached
-blocks, SQL with joins, windows and Python functions, files in and out. The data are tiny, since
-classes are loaded by the first row.
+``hrm.spark.archive`` runs it with a driver and an executor that save, as they end, which classes
+they loaded. So its contents decide what starts faster: Python tasks, shuffles, cached blocks, SQL
+with joins, windows and Python functions, files in and out. The data are tiny, since classes are
+loaded by the first row.
 
-It runs by itself (``spark-submit rehearsal.py DIRECTORY``) and imports nothing of HRM.
+It runs on its own (``spark-submit rehearsal.py DIRECTORY``) and imports nothing of HRM.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROWS = 200
 
 
 def main(arguments: list[str]) -> int:
-    """Rehearse, with files below the directory ``arguments[1]``; 0 where every answer is right."""
+    """Rehearse, with files below the directory ``arguments[1]``; 0 if every result is right."""
     from pyspark.sql import SparkSession, Window
     from pyspark.sql import functions as f
 

@@ -1,13 +1,13 @@
 """The client of cluster deploy mode: sends an application's files, submits it, waits for its end.
 
-What a person means by a file is decided here, as in Spark: a path without a scheme, or with
-``file:``, is a file of this machine, and travels; ``local:`` is a file that each node has; any
-other URI is read by the node that runs the driver. Everything is looked at before anything is sent:
-a file that does not exist, or is too large, costs nothing.
+File names are resolved here, as in Spark: a path without a scheme, or with ``file:``, is a file of
+this machine, and is sent; ``local:`` is a file that each node has; any other URI is read by the
+node that runs the driver. All files are checked before any is sent, so that a missing or too large
+one costs nothing.
 
 A file is read twice: once for its hash, by which the master may have it already, and once to be
-sent. The master checks the whole against the hash, and this client that the file is as old and as
-long as it was; so a file that changes in between is refused, whoever notices first.
+sent. The master checks the whole against the hash, and this client that the file's time and size
+are unchanged; so a file that changes in between is refused by one of them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ RETRY_S = 0.5
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _OVERHEAD_MIN_MIB = 384
 _OVERHEAD_JVM, _OVERHEAD_PYTHON = 0.1, 0.4
-"""A Python driver is a second process beside its JVM; the factor is that of Spark on Kubernetes."""
+"""A Python driver is a second process next to its JVM; the factor is Spark on Kubernetes'."""
 
 ENDED = frozenset(
     {pb.SUBMISSION_STATE_FINISHED, pb.SUBMISSION_STATE_FAILED, pb.SUBMISSION_STATE_KILLED}
@@ -134,10 +134,10 @@ class LocalFile:
 
 
 def driver_spec(options: Options) -> tuple[pb.DriverSpec, dict[str, LocalFile]]:
-    """What is to be submitted, and the local files in it by their name in the driver's directory.
+    """The submission, and its local files by their name in the driver's directory.
 
     Raises:
-        InvalidRequest: something is missing, or cannot be.
+        InvalidRequest: something is missing, or impossible.
     """
     shell = options.shell()
     if shell:
@@ -297,7 +297,7 @@ class Client:
             yield
 
     def call(self, method: str, request: Any) -> Any:
-        """A call that may be repeated; again and again for a while if nobody answers."""
+        """A call that may be repeated; retried for a while if the master does not respond."""
         deadline_s = time.monotonic() + CALL_TIMEOUT_S
         while True:
             try:
@@ -338,7 +338,7 @@ class Client:
 
     @staticmethod
     def _patience() -> Patience:
-        """With a master that is away; what this process sleeps through does not count."""
+        """While the master is unreachable; time in which this process sleeps does not count."""
         late_s = CALL_TIMEOUT_S + RETRY_S
         return Patience(time.monotonic(), limit_s=WATCH_RETRY_LIMIT_S, late_s=late_s)
 
@@ -358,7 +358,7 @@ def connect(
     allow_clear_text: bool | None = None,
 ) -> Iterator[tuple[Client, grpc.Channel]]:
     """A client of the master at ``target`` (host:port). ``ca_path``: of its authority; None: clear
-    text, which ``allow_clear_text`` is about, as in ``rpc.channel``.
+    text, which ``allow_clear_text`` permits, as in ``rpc.channel``.
 
     Raises:
         HrmError: there is no usable token, or no usable authority.

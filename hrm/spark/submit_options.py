@@ -1,8 +1,8 @@
-"""What a person typed after ``spark-submit``, read as Spark reads it.
+"""The arguments of ``spark-submit``, parsed as Spark parses them.
 
 Options come before the application's file, in any order, as ``--name value`` or ``--name=value``;
-whatever follows the file is the application's own. Of a setting that is given in several places the
-most specific one counts: its own option, then ``--conf``, then the properties file, then
+all arguments after the file are the application's own. Of a setting that is given in several places
+the most specific one counts: its own option, then ``--conf``, then the properties file, then
 ``spark-defaults.conf`` (which is read where no properties file is named, or
 ``--load-spark-defaults`` asks for it).
 
@@ -68,7 +68,7 @@ _UNESCAPED = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 
 @dataclass(slots=True)
 class Options:
-    """What was asked for. ``conf``: all settings, the most specific value of each."""
+    """The request. ``conf``: all settings, the most specific value of each."""
 
     conf: dict[str, str] = field(default_factory=dict)
     main: str = ""
@@ -83,7 +83,7 @@ class Options:
 
     @property
     def waits(self) -> bool:
-        """Does whoever submits wait for the end?"""
+        """Does the submitter wait for the end?"""
         return self.conf.get("spark.hrm.submit.waitAppCompletion", "true").lower() != "false"
 
     def shell(self) -> str:
@@ -189,7 +189,7 @@ def memory_mib(text: str, setting: str) -> int:
     """A size such as ``4g`` or ``512m`` in MiB; a bare number is MiB.
 
     Raises:
-        InvalidRequest: it is none, or less than 1 MiB.
+        InvalidRequest: it is malformed, or less than 1 MiB.
     """
     matched = _MEMORY.fullmatch(text.strip())
     size = int(int(matched[1]) * _UNITS[matched[2].lower() or "m"]) if matched else 0

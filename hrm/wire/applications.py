@@ -1,6 +1,6 @@
-"""What AppMasters say to a master, as events, and what it says to them: the master's side.
+"""Messages between a master and AppMasters, as events and notices: the master's side.
 
-The AppMaster's side is ``hrm.wire.appmaster``, which is loaded beside every driver and knows
+The AppMaster's side is ``hrm.wire.appmaster``, which is loaded next to every driver and needs
 neither these events nor their checks.
 """
 
@@ -80,10 +80,10 @@ def to_attachment(update: pb.ApplicationUpdate, session: int, now: float) -> e.A
 def to_event(
     update: pb.ApplicationUpdate, application_id: ApplicationId, now: float
 ) -> e.MasterEvent | None:
-    """Any later message of a session; None: it only says that the AppMaster lives.
+    """Any later message of a session; None: a heartbeat.
 
     Raises:
-        InvalidRequest: it may not be said here, or a field is malformed.
+        InvalidRequest: it is not allowed here, or a field is malformed.
     """
     match update.WhichOneof("update"):
         case "request":
@@ -174,7 +174,7 @@ def from_changes(statuses: Iterable[ContainerStatus]) -> pb.ApplicationNotice:
 
 
 def from_notice(notice: c.Notice) -> pb.ApplicationNotice:
-    """What the master's core tells an application."""
+    """A notice of the master's core to an application."""
     match notice:
         case c.ContainerChanged():
             return pb.ApplicationNotice(container=codec.from_status(notice.status))

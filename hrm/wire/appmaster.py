@@ -1,7 +1,7 @@
 """Protobuf and JSON on one side, the AppMaster core's dataclasses on the other; nothing else.
 
 Numbers that come from the driver are clamped to what the wire can hold: a report must not fail
-because a counter is large, or was counted below nothing. So are its words and lists.
+because a counter is large or negative. Its texts and lists are truncated likewise.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _CLASSES = {
 
 
 def seen(status: common_pb2.ContainerStatus) -> messages.ContainerSeen:
-    """A container as the master tells it. What a newer master may say is taken for the least: a
-    state that is not known for a container that waits, a cause for an end without blame."""
+    """A container in the master's representation. Unknown values of a newer master are mapped to
+    the most harmless ones: a state to a waiting container, a cause to an end without blame."""
     state = TO_CONTAINER_STATE.get(status.state, ContainerState.PENDING)
     return messages.container_seen(
         status.executor_id,
@@ -67,7 +67,7 @@ def _end(message: common_pb2.ContainerEnd) -> ContainerEnd:
 def events(
     notice: application_pb2.ApplicationNotice, last_executor_number: int, now: float
 ) -> list[messages.Event]:
-    """What the master says in a session; the last number is of the registration before it."""
+    """The master's messages in a session; the last number is of the registration before it."""
     match notice.WhichOneof("notice"):
         case "attached":
             return [
@@ -129,7 +129,7 @@ def workload_class(name: str) -> common_pb2.WorkloadClass:
 
 
 def update(command: messages.Command) -> application_pb2.ApplicationUpdate | None:
-    """What the master is told of ``command``; None: it is for Spark."""
+    """The message to the master for ``command``; None: it is for Spark."""
     match command:
         case messages.RequestContainers():
             request = application_pb2.RequestContainers(containers=map(_ask, command.asks))
@@ -249,7 +249,7 @@ def _stage(report: Mapping[str, Any]) -> common_pb2.StageProgress:
 
 
 def _words(said: str) -> str:
-    """What others said, cut to what the master takes: a long error must not end the session."""
+    """Text of others, truncated to the master's bounds: a long error must not end the session."""
     return shortened(said, request_bounds.TEXT)
 
 

@@ -111,7 +111,11 @@ _TO_BINDING_MODE = {number: member for member, number in BINDING_MODE.items()}
 
 def to_name(value: str, field: str) -> str:
     """An id: letters, digits, '-', '_', '.', of which '-' and '.' do not come first, so that it is
-    neither an option nor a directory; not empty."""
+    neither an option nor a directory; not empty.
+
+    Raises:
+        InvalidRequest: it is not.
+    """
     if not value or len(value) > NAME_LENGTH_MAX or not _NAME.fullmatch(value):
         raise InvalidRequest(
             f"{field} is {value[:80]!r}: give 1 to {NAME_LENGTH_MAX} letters, digits, '-', '_', "
@@ -121,7 +125,11 @@ def to_name(value: str, field: str) -> str:
 
 
 def to_followed(message: Any) -> Followed | None:
-    """The newest epoch that the sender has followed; None: it has followed none."""
+    """The newest epoch that the sender has followed; None: it has followed none.
+
+    Raises:
+        InvalidRequest: the epoch is negative, or its id is not a valid name.
+    """
     if not message.followed_epoch:
         return None
     if message.followed_epoch < 0:
@@ -131,13 +139,22 @@ def to_followed(message: Any) -> Followed | None:
 
 
 def to_text(value: str, field: str) -> str:
+    """A text of at most ``TEXT_LENGTH_MAX`` characters.
+
+    Raises:
+        InvalidRequest: it is longer.
+    """
     if len(value) > TEXT_LENGTH_MAX:
         raise InvalidRequest(f"{field} has {len(value)} characters; at most {TEXT_LENGTH_MAX}")
     return value
 
 
 def to_document(value: str, field: str) -> str:
-    """JSON that another part of HRM wrote."""
+    """JSON written by another component of HRM.
+
+    Raises:
+        InvalidRequest: it has more than ``DOCUMENT_LENGTH_MAX`` characters.
+    """
     if len(value) > DOCUMENT_LENGTH_MAX:
         raise InvalidRequest(f"{field} has {len(value)} characters; at most {DOCUMENT_LENGTH_MAX}")
     return value
@@ -184,7 +201,11 @@ def from_resources(value: Resources) -> common.Resources:
 
 
 def to_class(number: int, field: str) -> WorkloadClass | None:
-    """None for UNSPECIFIED."""
+    """The class of workload; None for UNSPECIFIED.
+
+    Raises:
+        InvalidRequest: the number is unknown.
+    """
     if number == common.WORKLOAD_CLASS_UNSPECIFIED:
         return None
     if number not in TO_WORKLOAD_CLASS:
@@ -193,6 +214,11 @@ def to_class(number: int, field: str) -> WorkloadClass | None:
 
 
 def to_application_state(number: int, field: str) -> ApplicationState:
+    """The state of an application.
+
+    Raises:
+        InvalidRequest: the number is unknown, or UNSPECIFIED.
+    """
     if number not in TO_APPLICATION_STATE:
         raise InvalidRequest(f"{field} is {number}, which is no application state")
     return TO_APPLICATION_STATE[number]
@@ -237,7 +263,11 @@ def to_request(
     hosts: Sequence[str] = (),
     locality_wait_s: float = 0.0,
 ) -> ContainerRequest:
-    """Fields of application_pb2.ContainerRequest."""
+    """A request from the fields of ``application_pb2.ContainerRequest``; memory in MiB, times in s.
+
+    Raises:
+        InvalidRequest: a field is out of range, or the heap exceeds the container's memory.
+    """
     if len(hosts) > HOSTS_MAX:
         raise InvalidRequest(f"hosts are {len(hosts)}; name at most {HOSTS_MAX}, the best first")
     request = ContainerRequest(
@@ -338,7 +368,11 @@ def from_unit(value: ResourceUnit) -> node.ResourceUnit:
 
 
 def to_binding(message: node.RebindUnits | admin.BindNodeRequest) -> dict[str, Any]:
-    """The fields of ``RebindReceived`` and ``RebindRequested`` that say what to change."""
+    """The fields of ``RebindReceived`` and ``RebindRequested`` to change.
+
+    Raises:
+        InvalidRequest: the mode is unknown, or a number of cores is out of range.
+    """
     if message.mode and message.mode not in _TO_BINDING_MODE:
         raise InvalidRequest(f"mode is {message.mode}; it must be SHARED, PARTIAL or EVEN")
     given = {
@@ -419,6 +453,11 @@ def from_shortcut(value: Shortcut) -> node.Shortcut:
 
 
 def to_cause(number: int, field: str) -> EndCause:
+    """The cause of a container's end.
+
+    Raises:
+        InvalidRequest: the number is unknown, or UNSPECIFIED.
+    """
     if number not in TO_END_CAUSE:
         raise InvalidRequest(f"{field} is {number}, which is no cause")
     return TO_END_CAUSE[number]
@@ -433,6 +472,11 @@ def to_end(message: common.ContainerEnd) -> ContainerEnd:
 
 
 def to_status(message: common.ContainerStatus) -> ContainerStatus:
+    """The reported status of a container, checked.
+
+    Raises:
+        InvalidRequest: a field is missing or out of range.
+    """
     if message.state not in TO_CONTAINER_STATE:
         raise InvalidRequest(f"state is {message.state}, which is no container state")
     requested_at_s, assigned_at_s = message.requested_at_s, message.assigned_at_s
@@ -446,7 +490,7 @@ def to_status(message: common.ContainerStatus) -> ContainerStatus:
         and 0.0 <= expected_duration_s < math.inf
     ):
         _refuse_times(message)
-    # All that a node has comes with every heartbeat, so what is empty is not looked at twice.
+        # Every heartbeat carries the node's full list, so empty fields are not checked further.
     stdout_url, stderr_url = message.stdout_url, message.stderr_url
     return ContainerStatus(
         container_id=ContainerId(to_name(message.container_id, "container_id")),
@@ -471,10 +515,10 @@ def to_status(message: common.ContainerStatus) -> ContainerStatus:
 
 
 def _refuse_times(message: common.ContainerStatus) -> None:
-    """Name the first that is no time.
+    """Report the first that is not a valid time.
 
     Raises:
-        InvalidRequest: always, where one is none.
+        InvalidRequest: one of them is invalid.
     """
     for field in _TIMES:
         _amount(getattr(message, field), field)

@@ -31,7 +31,7 @@ E = TypeVar("E", bound=Enum)
 
 
 def numbers_of(prefix: str, enum: type[E], message_enum: Any) -> dict[E, Any]:
-    """Of each member its number, by its name."""
+    """The number of each member, by its name."""
     numbers = dict(message_enum.items())
     return {member: numbers[f"{prefix}_{member.name}"] for member in enum}
 

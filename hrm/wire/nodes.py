@@ -1,7 +1,7 @@
-"""What a master and an agent say to each other: protobuf to events of either core, and back.
+"""Messages between a master and an agent: protobuf to events of either core, and back.
 
-The cores judge what is late: an order of a past epoch changes nothing at a node, and a report of a
-stream that is over changes nothing at the master.
+The cores decide what is stale: an order of a past epoch changes nothing at a node, and a report of
+an ended stream changes nothing at the master.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def to_report(
     """Any later message of a node.
 
     Raises:
-        InvalidRequest: it may not be said here, or a field is malformed.
+        InvalidRequest: it is not allowed here, or a field is malformed.
     """
     match message.WhichOneof("message"):
         case "heartbeat":
@@ -169,7 +169,7 @@ def _units(name: NodeName, messages: Any) -> tuple[ResourceUnit, ...]:
 
 
 def _check_pools(units: tuple[ResourceUnit, ...]) -> None:
-    """Who shares must share with an earlier unit of the same size that does not share itself."""
+    """A sharing unit must name an earlier unit of the same size that does not share itself."""
     owners = {}
     for unit in units:
         if not unit.pool:
@@ -180,7 +180,7 @@ def _check_pools(units: tuple[ResourceUnit, ...]) -> None:
         if pool is None or size != (pool.vcores, pool.memory_mib):
             raise InvalidRequest(
                 f"resource unit {unit.unit_id[:80]!r} shares with {unit.pool[:80]!r}, which must "
-                f"come before it, be of its size, and share with nobody else"
+                f"come before it, be of its size, and not share itself"
             )
 
 
@@ -191,7 +191,7 @@ def registered(epoch: int, epoch_id: str, heartbeat_interval_s: float) -> pb.Mas
 
 
 def from_order(message: c.NodeMessage, epoch: int) -> pb.MasterMessage:
-    """What the master's core wants of a node."""
+    """A command of the master's core to a node."""
     match message:
         case c.AssignContainer():
             return pb.MasterMessage(epoch=epoch, assign=codec.from_spec(message.spec))
@@ -222,7 +222,7 @@ def from_order(message: c.NodeMessage, epoch: int) -> pb.MasterMessage:
 
 
 def to_event(message: pb.MasterMessage, now: float) -> e.NodeEvent | None:
-    """An order, as an event; None: the message is nothing to the core, or asks for nothing.
+    """An order, as an event; None: the message has no event for the core.
 
     Raises:
         InvalidRequest: a field is malformed.

@@ -65,7 +65,7 @@ FILES_BYTES_MAX = 4 << 20
 SUBTASKS_MAX = 100
 _LAST_BUCKET = len(SIZE_BUCKETS_MB)
 _TEXT_MAX = 500
-"""Of a reason in words; what is longer is cut."""
+"""Of a reason's text; longer ones are truncated."""
 _MOST = 1e9
 """What a wait without end is sent as."""
 _KEY_BYTES = (16, 64)
@@ -92,7 +92,11 @@ E = TypeVar("E", bound=Enum)
 
 
 def to_task_id(value: str, field: str = "task_id") -> TaskId:
-    """An id that may name a directory."""
+    """An id that may name a directory.
+
+    Raises:
+        InvalidRequest: it may not.
+    """
     if not _TASK_ID.fullmatch(value):
         raise InvalidRequest(
             f"{field} is {value[:80]!r}; letters, digits, '.', '_' and '-', at most 128, may name "
@@ -108,11 +112,11 @@ def _number(value: float, field: str, *, least: float = 0.0, most: float = 1e15)
 
 
 def _enum(kind: type[E], names: Any, number: int, field: str) -> E:
-    """The member whose name the number's name ends with."""
+    """The member whose name ends the name of ``number``."""
     try:
         return next(one for one in kind if names.Name(number).endswith(f"_{one.name}"))
     except (StopIteration, ValueError):
-        raise InvalidRequest(f"{field} is {number}, which says nothing") from None
+        raise InvalidRequest(f"{field} is {number}, which is unknown") from None
 
 
 def _device(number: int, field: str) -> Device:
@@ -147,7 +151,12 @@ def _device_number(device: Device) -> Any:
 
 
 def to_pipeline(message: pb.PipelineSpec) -> PipelineSpec:
-    """A pipeline whose subtasks stand in an order in which they can run."""
+    """A pipeline whose subtasks are in an order in which they can run.
+
+    Raises:
+        InvalidRequest: a field is malformed or out of range, or a subtask precedes one that it
+            depends on.
+    """
     name = codec.to_name(message.name, "pipeline.name")
     if not _REFERENCE.fullmatch(message.reference):
         raise InvalidRequest(
@@ -214,14 +223,18 @@ def from_result_format(kind: ResultFormat) -> Any:
 
 
 def to_result_format(number: int) -> ResultFormat:
-    """Where nothing is said, a pickle: clients that know of no other expect it."""
+    """Unspecified is a pickle: clients of older versions expect it."""
     if number == pb.PIPELINE_RESULT_FORMAT_UNSPECIFIED:
         return ResultFormat.PICKLE
     return _enum(ResultFormat, pb.PipelineResultFormat, number, "result_format")
 
 
 def check_key(key: bytes) -> bytes:
-    """A task's key as it came, which no message repeats."""
+    """A task's key, unchanged; no message repeats it.
+
+    Raises:
+        InvalidRequest: its length is out of range.
+    """
     least, most = _KEY_BYTES
     if key and not least <= len(key) <= most:
         raise InvalidRequest(f"result_key has {len(key)} bytes; {least} to {most}, or none, may be")
@@ -229,7 +242,11 @@ def check_key(key: bytes) -> bytes:
 
 
 def to_files(files: Iterable[pb.SourceFile]) -> dict[str, bytes]:
-    """Modules by relative path."""
+    """Modules by relative path.
+
+    Raises:
+        InvalidRequest: a path is absolute or leaves the directory, or the files are too large.
+    """
     found: dict[str, bytes] = {}
     for file in files:
         path = PurePosixPath(file.path)
@@ -282,7 +299,7 @@ def from_timing(timing: SubtaskTiming, node: str = "") -> pb.SubtaskTiming:
 def _run_outcome(number: int) -> RunOutcome:
     names = pb.SubtaskOutcome
     if number not in names.values() or number == 0:
-        raise InvalidRequest(f"timing.outcome is {number}, which says nothing")
+        raise InvalidRequest(f"timing.outcome is {number}, which is unknown")
     return RunOutcome[names.Name(number).removeprefix("SUBTASK_OUTCOME_")]
 
 

@@ -1,6 +1,6 @@
-"""What the guard of a learned policy says of itself: ``HostStatus`` to ``LearnedPolicy``.
+"""The report of a learned policy's guard: ``HostStatus`` to ``LearnedPolicy``.
 
-The master sends its own to people; agents send theirs to the master, which only passes them on,
+The master sends its own to users; agents send theirs to the master, which only passes them on,
 bounded (``to_report``).
 """
 
@@ -17,7 +17,7 @@ __all__ = ["from_status", "to_report"]
 
 _REASONS_MAX = 64
 _TEXT_MAX = 500
-"""Of a reason in words; what is longer is cut: a long error must not cost a node its stream."""
+"""Of a reason's text; longer ones are truncated, lest a long error cost a node its stream."""
 _NUMBERS = ("seconds_p50", "seconds_p99", "ratio_p95", "reference_p95")
 
 
@@ -59,7 +59,7 @@ def from_status(status: HostStatus, now: float, *, records: bool = False) -> pb.
 
 
 def to_report(message: pb.LearnedPolicy, node: str) -> pb.LearnedPolicy:
-    """What ``node`` says of a policy of its own, fit to be kept and shown.
+    """The report of ``node`` on a policy of its own, checked for storage and display.
 
     Raises:
         InvalidRequest: a field is malformed.

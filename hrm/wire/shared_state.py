@@ -158,7 +158,7 @@ def from_proposal(value: Proposal, session: int, problem: str) -> pb.ProposeRequ
 
 
 def to_proposal(message: pb.ProposeRequest) -> Proposal:
-    """What it claims, of whom; class and demands are for the master to fill in."""
+    """The claim and its application; the master fills in class and demands."""
     claims = tuple(
         Claim(
             Entry(
@@ -197,7 +197,7 @@ def from_outcomes(value: ClaimsSettled) -> pb.ProposeResponse:
 
 
 def to_settled(message: pb.ProposeResponse, claims: Iterable[Claim]) -> ClaimsSettled:
-    """The outcomes of ``claims``; of those that the master no longer knew there is none."""
+    """The outcomes of ``claims``; those that the master no longer had are missing."""
     claimed = {claim.entry.container_id: claim for claim in claims}
     outcomes = tuple(
         Outcome(claimed[ContainerId(x.container_id)], _TO_DECISION[x.decision], x.reason)

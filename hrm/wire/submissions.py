@@ -1,7 +1,7 @@
 """Protobuf and the dataclasses of submissions: each field is checked here, and nowhere else.
 
-A driver's document, the JSON text that its node gets, is made here from what the client sent, after
-the same checks; see ``hrm.agent.drivers.driver_runner`` for who reads it.
+A driver's document, the JSON text for its node, is built here from the client's request, after the
+same checks; its reader is ``hrm.agent.drivers.driver_runner``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def to_file(message: pb.FileDigest) -> tuple[str, int, str]:
-    """Hash, size in bytes, name."""
+    """Hash, size in bytes, name.
+
+    Raises:
+        InvalidRequest: the hash or the name is malformed, or the size is negative.
+    """
     if not _DIGEST.fullmatch(message.sha256):
         raise InvalidRequest(f"sha256 is {message.sha256[:80]!r}: give 64 hexadecimal digits")
     if message.size_bytes < 0:
@@ -46,7 +50,7 @@ def to_file(message: pb.FileDigest) -> tuple[str, int, str]:
 
 
 def to_record(request: pb.SubmitRequest, submission_id: str, now: float) -> SubmissionRecord:
-    """What is kept of a submission, checked.
+    """The record of a submission, checked.
 
     Raises:
         InvalidRequest: a field is missing or out of range.
@@ -115,7 +119,7 @@ def _resource(message: pb.DriverResource) -> dict[str, Any]:
 
 
 def from_entry(entry: Entry) -> pb.Submission:
-    """As people see it: without its configuration."""
+    """The submission for users: without its configuration."""
     record = entry.record
     return pb.Submission(
         submission_id=record.submission_id,

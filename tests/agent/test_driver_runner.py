@@ -255,7 +255,7 @@ def test_a_kill_while_files_are_fetched_ends_at_once(
     os.killpg(runner.pid, signal.SIGTERM)
     out, err = runner.communicate(timeout=30)
     assert (runner.returncode, out) == (143, "")
-    assert err == "HRM: told to end before the driver has started\n"
+    assert err == "HRM: stopped before the driver has started\n"
     assert not list(cache.iterdir()), "half a file is of no use"
     assert not master.asked, "it never had a lease"
 

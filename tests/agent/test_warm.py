@@ -469,7 +469,7 @@ def test_a_supervisor_that_does_not_listen_is_given_up(
         "grace_s": 0.0,
     }  # fmt: skip
     try:
-        with pytest.raises(LaunchFailed, match="has not heard its order within"):
+        with pytest.raises(LaunchFailed, match="has not read its order within"):
             jvm.hand_over(document)
     finally:
         deaf.kill()

@@ -154,7 +154,7 @@ async def test_a_full_disk_pauses_the_master_and_nothing_acknowledged_is_lost(
         assert shown.nodes[0].last_heard_s_ago < 5.0
         status = await asyncio.to_thread(_hrm, daemons, "status")
         assert "paused" in status.stdout
-        assert "make room there, and it goes on by itself" in status.stdout
+        assert "free some space there, and it resumes by itself" in status.stdout
         health = health_pb2_grpc.HealthStub(daemons.channel)
         serves = await health.Check(health_pb2.HealthCheckRequest(service="hrm.v1.AdminService"))
         assert serves.status == health_pb2.HealthCheckResponse.SERVING

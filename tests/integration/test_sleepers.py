@@ -227,7 +227,7 @@ async def test_a_master_that_was_stopped_loses_nothing(daemons: Daemons) -> None
     status = await daemons.status()
     assert (status.nodes_alive, status.nodes_lost, status.applications_ended) == (1, 0, 0)
     assert "lost" not in daemons.hrm("events")
-    assert "nobody is given up for its silence" in daemons.log().read_text()
+    assert "counts as no component's silence" in daemons.log().read_text()
     assert (staying.runs("1"), away.runs("1")) == (True, True)
     assert (lives(pid), lives(other)) == (True, True)
 

@@ -116,7 +116,7 @@ async def test_new_things_are_refused_before_they_change_anything(master: OnDisk
         lambda call_id: e.KillRequested(now=now, call_id=call_id, application_id=app, reason=""),
         lambda call_id: e.DrainRequested(now=now, call_id=call_id, nodes=(NODE,), undo=False),
     ):
-        with pytest.raises(DiskFull, match="make room there, and it goes on by itself"):
+        with pytest.raises(DiskFull, match="free some space there, and it resumes by itself"):
             await master.interpreter.call(make)
     for _ in range(3):
         with pytest.raises(DiskFull):

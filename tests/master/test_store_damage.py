@@ -134,7 +134,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a record that speaks of another": (
         lambda path: change(path, "UPDATE applications SET record = (SELECT record FROM "
                             "applications WHERE id LIKE '%-0043') WHERE id LIKE '%-0042'"),
-        "it speaks of 'app-20261122093015-3-0043'",
+        "it names 'app-20261122093015-3-0043'",
     ),
     "text that is none": (
         lambda path: change(path, "UPDATE applications SET record = CAST(x'fffe00' AS TEXT) "
@@ -379,7 +379,7 @@ def test_nothing_is_changed_where_the_disk_takes_no_repair(path: Path, tmp_path:
         with pytest.raises(OSError, match="No space"):
             (disk / "filler").write_bytes(bytes(4 * 1024 * 1024))
         with pytest.raises(
-            HrmError, match=r"nothing was changed: the disk of .* is full.*make room"
+            HrmError, match=r"nothing was changed: the disk of .* is full.*free some space"
         ):
             store_repair.repair(disk)
         assert moved.read_bytes() == was

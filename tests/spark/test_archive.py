@@ -99,9 +99,9 @@ def test_a_changed_file_is_not_used(archives: Archives) -> None:
 
 def test_a_file_that_others_can_write_is_not_used(archives: Archives) -> None:
     Path(made(archives).path("executor")).chmod(0o666)
-    assert "somebody else could have written" in archives.problem("executor")
+    assert "another user could have written" in archives.problem("executor")
     Path(archives.directory).chmod(0o777)
-    assert "somebody else could have written" in archives.problem("driver")
+    assert "another user could have written" in archives.problem("driver")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"state": "ready"}', '{"state": 7}'])

@@ -1,1 +1,1 @@
-"""Containers as processes: their directories, logs, supervision and last words."""
+"""Containers as processes: their directories, logs, supervision and final messages."""

@@ -1,23 +1,22 @@
-"""The directory of one container: all there is to know of it, while it runs and after its end.
+"""The directory of one container: its complete record, while it runs and after its end.
 
-``<work_dir>/containers/<id>/`` says enough for an agent that starts after a crash of its
-predecessor to continue where that one stopped:
+``<work_dir>/containers/<id>/`` holds enough for an agent that starts after a crash of its
+predecessor to continue from there:
 
     container.json   what it is (never its secrets), and the driver that isolates it
     process.json     the shim's pid and start time (see ``hrm.agent.containers.shim``)
     stop.json        the order to stop, with cause and reason
     exit.json        how the command ended
-    acknowledged     the master knows of the end; only the logs are of interest now
-    stdout, stderr   with their older parts, kept as ``hrm.agent.containers.retention`` says
+    acknowledged     the master has the end; only the logs are of interest now
+    stdout, stderr   with their older parts, kept by ``hrm.agent.containers.retention``
     local/, tmp/     Spark's scratch space
 
-At the end all is removed but the logs and the records above: what a container fetched or wrote
-where it stood, too.
+At the end all is removed but the logs and the records above, including what a container fetched or
+wrote in its working directory.
 
 The directory belongs to the agent's user, and the command runs in it. Where a container runs as
-somebody else (``run_as``), it runs in ``work/``; that, ``local/``, ``tmp/``, its logs and the files
-that it was given belong to that user and are closed to all others. The rest it can neither read
-nor replace.
+another user (``run_as``), it runs in ``work/``; that, ``local/``, ``tmp/``, its logs and its input
+files belong to that user and are closed to all others. The rest it can neither read nor replace.
 
 Nothing here starts or ends a process, so all of it may be called in a thread.
 """
@@ -83,7 +82,7 @@ _REMOVE_LIMIT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopOrder:
-    """Why a container was told to stop, and whether it may finish what it does."""
+    """Why a container was ordered to stop, and whether it may finish its work."""
 
     cause: EndCause
     reason: str
@@ -105,12 +104,11 @@ class Ended:
 
 
 def prepare(directory: Path, account: Account | None, files: Mapping[str, str]) -> Path:
-    """Make the directory as a container that is about to start finds it, with ``files`` (text by
-    name) in it; answers where the command is to run. ``account``: who it belongs to, None: the
-    agent.
+    """Create the directory for a container that is about to start, with ``files`` (text by name)
+    in it; returns the working directory of the command. ``account``: the owner, None: the agent.
 
     Raises:
-        OSError: the disk, or what stands there, does not let it.
+        OSError: the disk, or what is at that path, prevents it.
     """
     _open_up(directory, account)
     stale = (shim.PROCESS_FILE, shim.STOP_FILE, shim.EXIT_FILE, ACKNOWLEDGED_FILE)
@@ -168,7 +166,7 @@ def write_order(directory: Path, order: StopOrder, grace_s: float) -> None:
 
 
 def read_order(directory: Path) -> StopOrder | None:
-    """The latest order to stop it; None: there is none, or none that can be read."""
+    """The latest order to stop it; None: there is none, or none readable."""
     document = read_json(directory / shim.STOP_FILE)
     try:
         return StopOrder(
@@ -181,7 +179,7 @@ def read_order(directory: Path) -> StopOrder | None:
 
 
 def read_end(directory: Path, memory_kills: int) -> Ended:
-    """How the container ended. Where its supervisor died without a record, there is one after."""
+    """How the container ended. A supervisor that died without a record gets one afterwards."""
     exited = read_json(directory / shim.EXIT_FILE)
     problem = "" if exited else "its supervisor died without a record"
     ended = Ended(
@@ -223,8 +221,8 @@ def clear(directory: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory with all below it, which a container may have made as deep as it liked:
-    deeper than Python can follow. Follows no link; what is not there is no error."""
+    """Remove a directory with all below it, at any depth that a container may have created: deeper
+    than Python can follow. Follows no link; a missing path is no error."""
     with contextlib.suppress(RecursionError):
         shutil.rmtree(path, ignore_errors=True)
     if path.exists():
@@ -234,7 +232,7 @@ def remove_tree(path: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file; empty where there is none, or it is none."""
+    """A JSON file; empty where it is missing or malformed."""
     try:
         document = json.loads(path.read_text())
     except (OSError, ValueError):

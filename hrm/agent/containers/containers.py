@@ -1,15 +1,15 @@
-"""The agent's hands: start, stop, adopt and clear away containers.
+"""Process operations of the agent: start, stop, adopt and clear away containers.
 
     start ──► prepare the directory ──► the isolation's group ──► a shim, or a warm JVM's shim
     stop  ──► the order, in the directory ──► SIGTERM; a shim that does not end in time is killed
     end   ──► the shim's pidfd is readable ──► record read, the rest cleared away, ``on_end``
-    adopt ──► when the agent starts: shims on record that live are watched like its own, the ends
-              of those that do not are told
+    adopt ──► at the agent's start: recorded shims that are alive are watched like its own, the
+              ends of the others are reported
 
 What a container is and how it ended is in its directory (``hrm.agent.containers.container_dir``),
-never only in here: that is why an agent may die at any moment, and the next one go on. How a shim
-is spoken to is in ``hrm.agent.containers.supervisor``. What remains is the order of the steps, and
-what is left behind when one of them fails: nothing that runs, and a record.
+never only in here, so that an agent may die at any moment and the next one continue. The protocol
+with a shim is in ``hrm.agent.containers.supervisor``. This module has the order of the steps, and
+the cleanup when one of them fails: no process is left, but a record is.
 """
 
 from __future__ import annotations
@@ -85,10 +85,9 @@ class Containers:
         warm: WarmPool | None = None,
     ) -> None:
         """``rebuild`` makes the driver of that name, for containers that an earlier run began.
-        ``environment_of``: what each container of an account gets beside its own variables.
-        ``account_of``: as
-        whom the containers of a user run, None: as the agent; it may refuse with LaunchFailed.
-        ``warm``: JVMs that have started already, for containers that they fit."""
+        ``environment_of``: variables for each container of an account, in addition to its own.
+        ``account_of``: the account for a user's containers, None: the agent's; it may refuse with
+        LaunchFailed. ``warm``: JVMs that have started already, for containers that they fit."""
         self.dir = work_dir / "containers"
         self._isolation = isolation
         self._drivers = {isolation.name: isolation}
@@ -127,7 +126,8 @@ class Containers:
         cpus: tuple[int, ...] = (),
         closed: tuple[Device, ...] = (),
     ) -> float:
-        """Start a container, held on ``cpus``, kept from the devices ``closed``; answers when it
+        """Start a container, pinned to ``cpus``, without access to the devices ``closed``; returns
+        the start time.
         started.
 
         Raises:
@@ -147,7 +147,7 @@ class Containers:
                 await asyncio.to_thread(jvm.end)
                 assert self._warm is not None
                 self._warm.useless(jvm, error.message)
-                # What has moved there with it is not this container's: its first words, above all.
+                # What has moved there with it is not this container's: its early output, above all.
                 await asyncio.to_thread(remove_tree, self.work_dir(spec.container_id))
                 _log.warning("a warm JVM was of no use", why=error.message)
         return await self._begin(spec, launch, limits, None)
@@ -158,7 +158,7 @@ class Containers:
         try:
             other_user = self._account_of(spec.user) is not None
         except LaunchFailed:
-            return None  # said where the container is started
+            return None  # reported where the container is started
         return self._warm.reserve(launch, spec.resources.memory_mib, other_user=other_user)
 
     async def _begin(
@@ -254,7 +254,7 @@ class Containers:
         try:
             ended = await asyncio.to_thread(self._gather, container_id, directory, entry.isolation)
         except Exception as error:
-            # Whatever went wrong here, the core must hear of the end, or its room stays taken.
+            # Whatever failed here, the core must get the end, or the capacity stays occupied.
             _log.exception("cannot clear away a container", container=container_id)
             ended = Ended(
                 started=True,
@@ -286,7 +286,7 @@ class Containers:
         container_dir.clear(directory)
 
     def stop(self, container_id: str, order: StopOrder, grace_s: float) -> None:
-        """Tell a container to end; ``on_end`` follows. Unknown ones are left alone."""
+        """Order a container to end; ``on_end`` follows. Unknown ones are ignored."""
         entry = self._running.get(container_id)
         if entry is None:
             return
@@ -333,12 +333,12 @@ class Containers:
             (self.work_dir(container_id) / ACKNOWLEDGED_FILE).touch(mode=0o600)
 
     async def adopt(self) -> list[Adopted]:
-        """Find what earlier runs of this agent left; ended containers first.
+        """Find the containers of earlier runs of this agent; ended ones first.
 
-        Blocks no longer than file-system time and the removal of dead containers' groups. Those
-        that run are watched from now on, as if this agent had started them: only now, because an
-        end that is told before its beginning would be forgotten, and its room with it. The caller
-        tells the beginnings before it lets the loop go on.
+        Blocks no longer than file-system time and the removal of dead containers' groups. Running
+        ones are watched from now on, as if this agent had started them: not earlier, because an end
+        reported before its start would be ignored, and its capacity lost. The caller reports the
+        starts before it yields to the loop.
         """
         self.dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         found: list[Adopted] = []

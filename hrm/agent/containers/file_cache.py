@@ -1,18 +1,18 @@
-"""The files of applications that a node keeps, so that the next driver starts without the network.
+"""A node's cache of application files, so that the next driver starts without the network.
 
     files/<uid>/<sha256>               a whole file, as a driver of that user has fetched it
-    files/<uid>/<sha256>.<pid>.part    what has come of one so far
+    files/<uid>/<sha256>.<pid>.part    what has been received of one so far
 
-Drivers fetch for themselves (``hrm.agent.drivers.driver_files``), as whoever they run as, and each
-user has a directory of its own: to know a hash is no leave to read what another user has sent, and
-nobody can put anything in the place of another's file. The agent makes these directories and clears
-them away. Nothing else: it reads none of the files, and writes none.
+Drivers fetch files themselves (``hrm.agent.drivers.driver_files``), as the user they run as, and
+each user has a directory of its own: knowing a hash does not permit reading what another user has
+sent, and no user can replace another's file. The agent only creates these directories and clears
+them; it reads and writes none of the files.
 
-It may be root there, in directories whose users may do in them what they like, links included. So
-it opens a user's directory without following a link, looks at names in it and removes names from
-it, and never follows where one leads. What it does not know, it removes: links, directories, files
-with several names, which would be counted several times. A user can still fill the cache, and so
-make others fetch again; only what running drivers need is always kept.
+It may be root there, in directories whose users control the contents, links included. So it opens a
+user's directory without following a link, lists and removes names in it, and never follows one.
+What it does not recognise, it removes: links, directories, files with several names, which would be
+counted several times. A user can still fill the cache, and so make others fetch again; only what
+running drivers need is always kept.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class _Kept:
 
 
 def own_place(directory: Path, account: Account | None) -> Path:
-    """Where drivers of ``account`` (None: the agent's user) keep files; made where it is missing.
+    """Where drivers of ``account`` (None: the agent's user) keep files; created if missing.
 
-    Where that cannot be, they do without: the path is answered all the same.
+    If that fails, they do without: the path is returned regardless.
     """
     place = directory / str(os.geteuid() if account is None else account.uid)
     with contextlib.suppress(OSError):
@@ -77,8 +77,8 @@ def own_place(directory: Path, account: Account | None) -> Path:
 
 
 def sweep(directory: Path, *, used: Set[str], keep_s: float, bytes_max: int, now: float) -> Swept:
-    """Remove what nobody has used for ``keep_s``, then what was used longest ago, until all have no
-    more than ``bytes_max``. ``used``: hashes of files that stay whatever happens."""
+    """Remove files unused for ``keep_s``, then the least recently used, until all have no more than
+    ``bytes_max``. ``used``: hashes of files that always stay."""
     kept: list[_Kept] = []
     foreign = 0
     for owner in _owners(directory):
@@ -110,7 +110,7 @@ def _owners(directory: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _opened(place: Path) -> Iterator[int]:
-    """The directory, and nothing that a link in its place leads to; -1: there is none."""
+    """The directory itself, never the target of a link in its place; -1: there is none."""
     try:
         here = os.open(place, _HERE)
     except OSError:

@@ -1,13 +1,13 @@
-"""Why did it fail? In one line, out of what a process has written.
+"""Extracts the reason of a failure from the output of a process, as one line.
 
-The last line of a log seldom says it: it is a frame of a stack, or Spark's report that it deletes
-its directories. What says it is the line of the exception, and that stands where the language has
-put it: after the frames in Python's traceback, before them in Java's, whose cause follows further
-below. A Python driver's words are on its stdout, for its JVM passes them on there, and the JVM adds
-to stderr no more than that the program has failed.
+The last line of a log is seldom the reason: it is a stack frame, or Spark's message that it deletes
+its directories. The reason is the line of the exception, whose place depends on the language: after
+the frames in Python's traceback, before them in Java's, whose cause follows further below. A Python
+driver's output is on its stdout, to which its JVM forwards it, and the JVM adds to stderr only that
+the program has failed.
 
-A container that ends because of an exception ends with it, so the latest one counts. This is a
-reading of text that anybody may have written: the exit code, not these words, says how it ended.
+The exception that ends a container comes last, so the latest one counts. This reads untrusted text:
+the exit code, not this line, decides how the container ended.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ONLY_TELLS = "org.apache.spark.SparkUserAppException"
 
 
 def last_words(stderr: str, stdout: str = "") -> str:
-    """A clause for a message: the exception, else the last line of ``stderr`` that tells anything;
+    """A clause for a message: the exception, else the last informative line of ``stderr``;
     empty where there is none. At most ``LENGTH_MAX`` characters of one line.
 
     ``stdout``: of a driver; empty for what has no exceptions there.
@@ -82,7 +82,7 @@ def _with_cause(what: str, below: Sequence[str]) -> str:
             break
     if not cause:
         return what
-    # Both are to be told: neither may take all the room.
+    # Both are reported: neither may take all the characters.
     return f"{_short(what, LENGTH_MAX // 2 - 15)}, caused by {_short(cause, LENGTH_MAX // 2)}"
 
 
@@ -95,14 +95,14 @@ def _raised(lines: Sequence[str]) -> str:
     for at in range(start + 1, len(lines)):
         line = lines[at]
         if line[:1].strip() and _PYTHON.fullmatch(line.rstrip()):
-            # py4j puts what the JVM said on a line of its own.
+            # py4j puts the JVM's message on a line of its own.
             more = lines[at + 1] if at + 1 < len(lines) else ""
             return line.rstrip() + (more if more.startswith(": ") else "")
     return ""
 
 
 def _latest(lines: Sequence[str]) -> str:
-    """The last line that tells anything; of a Java exception, its head."""
+    """The last informative line; of a Java exception, its head."""
     below_frames = False
     for line in reversed(lines):
         if not line.strip() or (_CHATTER.match(line) and not below_frames):

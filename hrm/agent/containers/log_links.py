@@ -1,17 +1,17 @@
 """Links that open one log to a browser, which carries no token.
 
 A link is signed: ``sig`` is the HMAC-SHA256 of the log's path, the user it is for and its time,
-under a key that this agent alone has. It opens that log for reading and nothing else. There are
-two kinds:
+under a key that this agent alone has. It grants reading that log and nothing else. There are two
+kinds:
 
 * *of an application*: what Spark's own UI shows. It is for the application's user. Nothing renews
-  it there, and a stream runs for months; so it is good as long as the container lives and
+  it there, and a stream runs for months; so it is valid as long as the container lives and
   ``log_links_keep_s`` after its end;
-* *of an asker* (``hrm app logs --link``): for the user who asked, good for ``log_link_s``.
+* *of an asker* (``hrm app logs --link``): for the user who requested it, valid for ``log_link_s``.
 
-A link is a bearer's: whoever has it reads the log until it expires. That is why no listing and no
-report has one, why pages forbid to be kept (``no-store``) or named to other sites
-(``no-referrer``), and why the second kind is short.
+A link is a bearer token: its holder reads the log until it expires. That is why no listing and no
+report has one, why pages must not be cached (``no-store``) or sent as a referrer (``no-referrer``),
+and why the second kind is short-lived.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class LogLinks:
     def refusal(
         self, path: str, query: Mapping[str, str], ended_at_s: float | None
     ) -> tuple[int, str] | None:
-        """The HTTP status and the reason why ``query`` does not open ``path``; None: it does.
-        ``ended_at_s``: of the container, None: it lives."""
+        """The HTTP status and the reason why ``query`` does not grant ``path``; None: it does.
+        ``ended_at_s``: the container's end, None: it lives."""
         until = query.get("until", "")
         expected = self._signature(path, query.get("for", ""), until)
         given = query.get("sig", "").encode(errors="replace")

@@ -1,8 +1,8 @@
-"""What containers wrote, for people: a stream over gRPC, and pages for the links in Spark's UI.
+"""Logs of containers for users: a stream over gRPC, and pages for the links in Spark's UI.
 
 A log is the files ``stdout.5 … stdout.1, stdout`` read as one text, of which the oldest part
-disappears as it grows. A reader holds the file it is in open, so a rotation under its hands loses
-nothing: it reads that file to its end and goes on with the next newer one.
+disappears as it grows. A reader holds its current file open, so a rotation meanwhile loses nothing:
+it reads that file to its end and goes on with the next newer one.
 
 A browser that follows a link carries no token. So the link itself is signed, and expires: see
 ``hrm.agent.containers.log_links``.
@@ -58,8 +58,8 @@ _REASONS = {
 
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-"""The agent may read everything, and a log's directory may be its container's: what is no file of
-its own is not opened, and a pipe is not waited for."""
+"""The agent may read everything, and a log's directory may belong to its container. So only regular
+files in it are opened, and a pipe is not waited for."""
 _NO_LOG = (errno.ENOENT, errno.ELOOP, errno.ENXIO)
 """It is gone, it is a link, it is a socket."""
 
@@ -145,10 +145,10 @@ def _files(path: Path) -> list[tuple[Path, int]]:
 
 
 class Logs:
-    """Where the logs of this node's containers are.
+    """Finds the logs of this node's containers.
 
     ``is_over(container_id)``: True: it ended; False: it waits or runs; None: the node does not
-    know it.
+    have it.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class Logs:
         return self._is_over(container_id) is not False
 
     def ended_at_s(self, container_id: str) -> float | None:
-        """When the container ended, as its record says; None: it lives."""
+        """When the container ended, from its record; None: it lives."""
         if self._is_over(container_id) is False:
             return None
         try:
@@ -201,7 +201,11 @@ class Logs:
         return f"{self.page(container_id, stream)}?{query}"
 
     def link(self, container_id: str, stream: str, asker: str) -> tuple[str, float]:
-        """A link for ``asker``, and when it expires. Raises InvalidRequest: that is no name."""
+        """A link for ``asker``, and when it expires, seconds since the epoch.
+
+        Raises:
+            InvalidRequest: ``asker`` is not a valid name.
+        """
         query, expires_at_s = self.links.of_asker(_page_path(container_id, stream), asker)
         return f"{self.page(container_id, stream)}?{query}", expires_at_s
 
@@ -228,7 +232,7 @@ class LogService(node_pb2_grpc.AgentServiceServicer):
         reader = LogReader(path, request.tail_bytes)
         try:
             while True:
-                # Asked before reading: what it wrote before its end is in the file by then.
+                # Read before the log: what it wrote before its end is in the file by then.
                 ended = not request.follow or self._logs.ended(request.container_id)
                 while data := reader.read():
                     yield node_pb2.LogChunk(data=data)
@@ -257,7 +261,7 @@ class LogPages:
     """A read-only HTTP server for log pages: GET and HEAD, one request a connection."""
 
     def __init__(self, logs: Logs, secure: ServerTls | None = None) -> None:
-        """``secure``: it is an HTTPS server, and says so in the logs' addresses."""
+        """``secure``: it is an HTTPS server, and the logs' addresses have that scheme."""
         self._logs = logs
         self._context = secure.context() if secure is not None else None
         logs.scheme = "https" if secure is not None else "http"
@@ -270,7 +274,7 @@ class LogPages:
         )
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Counted at once: what is beyond the bound holds no descriptor."""
+        """Counted immediately: a connection beyond the bound holds no descriptor."""
         if len(self._serving) >= _CONNECTIONS_MAX:
             if self._context is None:
                 writer.write(_response(503, "too many readers; try again\n"))
@@ -281,7 +285,7 @@ class LogPages:
         serving.add_done_callback(self._serving.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One request, from the handshake until the reader has the answer, within the limit."""
+        """One request, from the handshake until the response is sent, within the limit."""
         try:
             async with asyncio.timeout(_REQUEST_LIMIT_S):
                 if self._context is not None:
@@ -291,7 +295,7 @@ class LogPages:
                 writer.close()
                 await writer.wait_closed()
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # the reader left or dawdled; nobody is there to be told, or waited for
+            pass  # the reader disconnected or was too slow; no response is possible
         finally:
             writer.transport.abort()
 

@@ -25,13 +25,13 @@ def configure_logging() -> None:
             structlog.stdlib.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            text.log_processor,  # what it tells of came from others
+            text.log_processor,  # parts of a line come from other processes
             structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
             if person
             else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        # Looked up for every line: whoever redirects stderr later gets the lines too.
+        # Looked up for every line: a later redirection of stderr gets the lines too.
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )

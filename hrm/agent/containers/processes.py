@@ -1,9 +1,9 @@
-"""What the core orders done with processes: from a container's specification to its command, its
-start, its stop.
+"""Carries out the core's commands on processes: from a container's specification to its command,
+its start, its stop.
 
-A start takes a while (files are written, groups made, a supervisor answers), and the core goes on
-meanwhile: an order to stop a container that is still being started waits for the start's end. An
-order is remembered until the container has ended, because by then it is the reason of the end.
+A start takes a while (files are written, groups created, a supervisor responds), and the core goes
+on meanwhile: an order to stop a container that is still starting waits for the start to finish. An
+order is kept until the container has ended, because it is then the reason of the end.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Processes:
             )
 
     def stop(self, command: c.StopProcess, spec: ContainerSpec) -> None:
-        """Tell a container to end, once it has started."""
+        """Order a container to end, once it has started."""
         decommission = command.decommission and spec.launch.decommissions
         order = StopOrder(cause=command.cause, reason=command.reason, decommission=decommission)
         self._stops[command.container_id] = order
@@ -128,7 +128,7 @@ class Processes:
             starting.add_done_callback(stop)
 
     def hurry(self) -> None:
-        """Whoever was told to end has had time enough."""
+        """Every container ordered to end has had its grace period."""
         for container_id, order in self._stops.items():
             self._containers.stop(container_id, order, 0.0)
 

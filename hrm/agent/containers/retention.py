@@ -1,13 +1,13 @@
 """How long the logs of ended containers stay on a node.
 
-A container's directory keeps its logs after the end, for ``hrm app logs``. It goes when the end is
-``work_keep_s`` ago, or when the directories of all containers together have more than
-``logs_mib_max``: then those that ended first. Nothing of a container that runs is ever touched,
-though what it has written counts. Of one whose end the master has not heard of yet, only the logs
-go: the record of the end is for the master, however long that is away. Such records, some KiB each,
+A container's directory keeps its logs after the end, for ``hrm app logs``. It is removed
+``work_keep_s`` after the end, or when the directories of all containers together have more than
+``logs_mib_max``: then the earliest ended first. A running container is never touched, though its
+logs count. Of one whose end the master has not acknowledged yet, only the logs are removed: the
+record of the end is for the master, however long that is unreachable. Such records, some KiB each,
 have a bound of their own, ``UNHEARD_MAX``; beyond it the oldest go.
 
-One sweep removes a bounded number, so that it never keeps the disk busy for long; the next goes on.
+One sweep removes a bounded number, so that it never occupies the disk for long; the next continues.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ ACKNOWLEDGED_FILE = "acknowledged"
 REMOVED_MAX = 1_000
 """Directories that one sweep removes, at most."""
 UNHEARD_MAX = 10_000
-"""Ended containers of which the master has not heard, and that are kept for it."""
+"""Ended containers kept for the master, which has not acknowledged their ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
-    """What a sweep did: for age, for size, because nobody heard of too many; bytes it left."""
+    """Removals of a sweep: for age, for size, for too many unacknowledged; bytes it left."""
 
     old: int = 0
     too_much: int = 0
@@ -81,7 +81,7 @@ def sweep(
 
 
 def _look(containers_dir: Path, runs: Callable[[str], bool]) -> tuple[int, list[_Kept]]:
-    """The bytes of all containers, and those that have ended, who ended first at the front."""
+    """The bytes of all containers, and the ended ones, earliest end first."""
     total, ended = 0, []
     for directory in sorted(containers_dir.iterdir()):
         size = _size(directory)
@@ -98,12 +98,12 @@ def _look(containers_dir: Path, runs: Callable[[str], bool]) -> tuple[int, list[
 
 
 def _remove(kept: _Kept, remove: Callable[[Path], None], *, whole: bool) -> int:
-    """Remove a directory, or only the logs in it; answers how many bytes are gone."""
+    """Remove a directory, or only the logs in it; returns the number of bytes freed."""
     if whole:
         remove(kept.directory)
     else:
         for file in (*kept.directory.glob("stdout*"), *kept.directory.glob("stderr*")):
-            with contextlib.suppress(OSError):  # no file of ours: what is no log was to go before
+            with contextlib.suppress(OSError):  # not the agent's: all but logs was removed before
                 file.unlink()
     return kept.size - _size(kept.directory)
 

@@ -1,7 +1,7 @@
 """The parent of one container: starts its command, keeps its logs, leaves nothing behind.
 
 A container must outlive a crash of its agent (executors hold shuffle data and streams' state), and
-nothing of it may outlive itself. So each has a small supervisor between agent and command::
+no process may outlive its container. So each has a small supervisor between agent and command::
 
     agent ──starts──► shim (own session, subreaper) ──► command (own session, own cgroups)
                         │ pumps stdout, stderr into rotated files
@@ -10,29 +10,27 @@ nothing of it may outlive itself. So each has a small supervisor between agent a
 The agent and its successor talk to the shim through files in the container's work directory and
 through signals, so that an adopted container is handled like one of the agent's own:
 
-    spec.json      agent → shim   what to run, with secrets: mode 0600, removed when it is read
+    spec.json      agent → shim   what to run, with secrets: mode 0600, removed once read
     process.json   shim → agent   pids and start times, written when the command runs
     stop.json      agent → shim   the grace period, and whether to decommission, read on SIGTERM
                                   (optional)
     exit.json      shim → agent   how it ended
 
 On SIGTERM the command's process group gets SIGTERM and, after the grace period, everything gets
-SIGKILL. To decommission, the command alone gets SIGPWR, by which Spark's executors know that they
-are to finish their tasks, hand over their blocks, and end. Orphans come to the shim because it is
+SIGKILL. To decommission, the command alone gets SIGPWR, on which Spark's executors finish their
+tasks, hand over their blocks, and end. Orphaned processes are reparented to the shim because it is
 their subreaper, whatever sessions they opened. When the shim itself is killed, the kernel kills the
 command (parent-death signal) and the agent the rest.
 
-With an ``account`` the command, and it alone, becomes that user: between fork and exec it gives up
-its groups, its ids, every capability and the way back (``no_new_privs``). The shim stays who it
-was, so nobody but the agent's user can signal it; and the directory with the files above belongs
-to the agent's user, or the container could put a link in the place of one. What the command may
-write lies one level below.
+With an ``account`` the command, and it alone, becomes that user: between fork and exec it drops its
+groups, its ids, every capability and the way back (``no_new_privs``). The shim keeps its user, so
+only the agent's user can signal it; and the directory with the files above belongs to the agent's
+user, or the container could replace one by a link. What the command may write lies one level below.
 
-A shim may start its command before it is known for whom (``waits``: see
-``hrm.agent.startup.warm``). Then the agent's order comes as one line of JSON on the shim's standard
-input: the work directory, which has been moved to its place by then, the groups to put the command
-into, and what to write to the command's own input. The end of input without an order, as when the
-agent dies, ends everything.
+A shim may be started before its container is known (``waits``: see ``hrm.agent.startup.warm``).
+Then the agent's order comes as one line of JSON on the shim's standard input: the work directory,
+which has been moved to its place by then, the groups to put the command into, and the command's own
+input. The end of input without an order, as when the agent dies, ends everything.
 
 Workers of pipelines have no shim, because they end with their agent; they become their user by the
 same code (``shim.py --become ACCOUNT COMMAND...``).
@@ -140,7 +138,7 @@ def descendants(root: int) -> list[int]:
 def write_json(path: Path, document: dict[str, Any], mode: int = 0o600) -> None:
     """Write ``document`` so that a reader sees all of it or nothing.
 
-    Not forced to the disk: what these files tell of is over when the machine goes down.
+    Not flushed to the disk: these files are void once the machine goes down.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
@@ -160,7 +158,7 @@ class Log:
     def __init__(
         self, path: Path, bytes_max: int, files_max: int, account: dict[str, Any] | None = None
     ) -> None:
-        """``account``: whose file it shall be; None: ours."""
+        """``account``: the owner of the file; None: the shim's."""
         self._path = path
         self._bytes_max = bytes_max
         self._files_max = files_max
@@ -229,7 +227,7 @@ def _rank_session(pid: int, nice: int) -> None:
 
 
 def _hurry(pid: int) -> None:
-    """Give a process that was to be in nobody's way our own priority."""
+    """Raise a process from its low background priority to the shim's own."""
     _rank_session(pid, 0)
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):
@@ -368,7 +366,7 @@ class Shim:
         os._exit(127)
 
     def _await_order(self) -> str:
-        """Make the command what the agent says it is; text: it never will be, and why."""
+        """Turn the command into the ordered one; text: why it never will be."""
         assert self._input is not None
         os.close(self._input[0])
         os.set_blocking(0, False)
@@ -428,7 +426,7 @@ class Shim:
         return document
 
     def _report(self, document: dict[str, Any]) -> None:
-        """Tell the agent that waits at the other end of stdout, then let go of it."""
+        """Report to the agent that waits at the other end of stdout, then close it."""
         with contextlib.suppress(OSError):
             os.write(1, (json.dumps(document) + "\n").encode())
         null = os.open(os.devnull, os.O_WRONLY)
@@ -468,8 +466,8 @@ class Shim:
         return False
 
     def _stop(self) -> None:
-        """Pass the order on: to everybody, or, to decommission, to the command alone, which ends
-        its helpers when it is done."""
+        """Pass the order on: to all processes, or, to decommission, to the command alone, which
+        ends its helpers when it is done."""
         self._stopped = True
         grace_s, decommission = self._spec["grace_s"], False
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):

@@ -1,10 +1,10 @@
-"""Supervisors as their agent sees them: started, heard, found again, signalled, ended.
+"""Supervisors as seen by their agent: started, read, found again, signalled, ended.
 
 The parent of a container's command is a process of its own, the shim
-(``hrm.agent.containers.shim``), which outlives the agent. So an agent knows a shim in one of two
-ways: as its child, whose first words it reads from a pipe; or by the pid and start time that an
-earlier agent's shim wrote down. Both come to the same handle, a pidfd: it becomes readable when
-that very process ends, be it our child or not, and never confuses two processes that had one
+(``hrm.agent.containers.shim``), which outlives the agent. So an agent finds a shim in one of two
+ways: as its child, whose first report it reads from a pipe; or by the pid and start time that an
+earlier agent's shim recorded. Both yield the same handle, a pidfd: it becomes readable when that
+very process ends, whether it is a child or not, and never confuses two processes with the same
 number.
 """
 
@@ -36,11 +36,11 @@ _log = structlog.get_logger("hrm.agent.containers")
 
 
 def start(directory: Path, document: dict[str, Any]) -> subprocess.Popen[bytes]:
-    """Start a shim on ``document``, what it is to run (see ``hrm.agent.containers.shim``); it
-    answers with ``read_report``.
+    """Start a shim on ``document``, what it is to run (see ``hrm.agent.containers.shim``); its
+    report comes from ``read_report``.
 
     Raises:
-        OSError: no process, or no room for the document, can be had.
+        OSError: the process cannot be created, or there is no space for the document.
     """
     shim.write_json(directory / shim.SPEC_FILE, document)
     with (directory / "shim.log").open("ab") as log:

@@ -1,9 +1,9 @@
-"""Files of an application on their way from the master to the directory of its driver.
+"""Fetches files of an application from the master to the directory of its driver.
 
-A node keeps what it has fetched, by content, so that the next driver of the application starts
-without asking (``hrm.agent.containers.file_cache``; each user of the node has a place of its own
-there). A driver gets a copy of its own, because it may write to it; the hash is checked while it is
-copied, so that a file that has rotted on this disk is fetched again, not run.
+A node keeps fetched files, by content, so that the next driver of the application starts without a
+request (``hrm.agent.containers.file_cache``; each user of the node has a separate directory there).
+A driver gets a copy of its own, because it may write to it; the hash is checked while it is copied,
+so that a file corrupted on this disk is fetched again, not run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def bring(fetch: Fetch, digest: str, target: Path, cache: Path) -> None:
     """Put the file with the hash ``digest`` to ``target``, through ``cache`` where that works.
 
     Raises:
-        LaunchFailed: the master does not have it, or does not answer within ``FETCH_LIMIT_S``.
+        LaunchFailed: the master does not have it, or does not respond within ``FETCH_LIMIT_S``.
     """
     kept = cache / digest
     with contextlib.suppress(OSError):
@@ -43,20 +43,20 @@ def bring(fetch: Fetch, digest: str, target: Path, cache: Path) -> None:
     try:
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
         partial.touch(mode=0o600)
-    except OSError:  # no place of its own was to be had: it does without
+    except OSError:  # the cache is not usable: it does without
         _download(fetch, digest, target)
         return
     try:
         _download(fetch, digest, partial)
         if _copy(partial, target) != digest:
             raise LaunchFailed(f"{partial} changes by itself; is the disk of this node in order?")
-        partial.replace(kept)  # last: the agent may remove at any time what it knows
+        partial.replace(kept)  # last: the agent may remove known names at any time
     finally:
         partial.unlink(missing_ok=True)
 
 
 def _copy(source: Path, target: Path) -> str:
-    """Copies; answers the hash of what was copied."""
+    """Copies; returns the hash of what was copied."""
     digest = hashlib.sha256()
     with source.open("rb") as reader, target.open("wb") as writer:
         os.fchmod(writer.fileno(), 0o600)
@@ -67,7 +67,7 @@ def _copy(source: Path, target: Path) -> str:
 
 
 def _download(fetch: Fetch, digest: str, target: Path) -> None:
-    """From where it was cut off, until it is whole."""
+    """From where it was interrupted, until it is whole."""
     deadline_s = time.monotonic() + FETCH_LIMIT_S
     found = hashlib.sha256()
     with target.open("wb") as file:

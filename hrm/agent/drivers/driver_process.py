@@ -1,11 +1,11 @@
 """A driver as a container: what its node starts.
 
 The command is ``hrm.agent.drivers.driver_runner``, which starts the node's own spark-submit in
-client mode: from there on a driver on a node is like one at a user's terminal, with its AppMaster
-beside it. All that the runner must know is in one file of the container, and so is the cluster's
-token, for the AppMaster and the runner: a driver that runs as its submitter cannot read the
-agent's. So are the submission's ownership key and the cluster's authority, where it speaks TLS. All
-go with the container; the first holds the application's configuration, and so its secrets.
+client mode: from there on a driver on a node is like one at a user's terminal, with its own
+AppMaster. The runner's input is one file of the container, next to the cluster's token for the
+AppMaster and the runner: a driver that runs as its submitter cannot read the agent's. The same
+holds for the submission's ownership key and, with TLS, the cluster's authority. All are removed
+with the container; the first holds the application's configuration, and so its secrets.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 APPLICATION_DIR = "app"
-"""Of a driver's home: where its files are, and where it runs."""
+"""Of a driver's home: the directory of its files, and its working directory."""
 DOCUMENT_FILE = "driver.json"
 TOKEN_FILE = "token"  # nosec B105 # noqa: S105 - a name
 OWNERSHIP_KEY_FILE = "ownership-key"
@@ -134,8 +134,8 @@ def driver_launch(
 
 
 def files_of(document: str) -> frozenset[str]:
-    """Hashes of the files that the driver of this document needs; of none where there is no
-    document, or it cannot be read."""
+    """Hashes of the files that the driver of this document needs; empty where the document is
+    missing or unreadable."""
     try:
         return frozenset(str(x["sha256"]) for x in json.loads(document)["resources"] if x["sha256"])
     except (ValueError, KeyError, TypeError):

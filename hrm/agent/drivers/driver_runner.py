@@ -1,16 +1,16 @@
-"""The parent of one driver on a node: fetches its files, holds its lease, and tells how it ended.
+"""The parent of one driver on a node: fetches its files, holds its lease, and reports its end.
 
     shim ──► runner ──► spark-submit, which becomes the driver's JVM ──► AppMaster, Python
-              │ asks the master for a lease before it starts the driver, and again and again
-              └ kills the driver when the lease is refused, or its time is over
+              │ acquires a lease from the master before it starts the driver, then renews it
+              └ kills the driver when the lease is refused or expires
 
 See ``hrm.core.submission.submissions`` for why that keeps two drivers from running at once. Time is
-measured by a clock that goes on while the machine sleeps; a runner that is killed takes its driver
-along (parent-death signal). What it cannot do is to kill while it is itself stopped (SIGSTOP, a
-debugger) and the driver is not.
+measured by a clock that continues while the machine is suspended; a killed runner takes its driver
+with it (parent-death signal). It cannot kill while it is itself stopped (SIGSTOP, a debugger) and
+the driver is not.
 
-The exit status is the driver's: 128 and the signal's number where one ended it. Before the runner
-leaves it lets the AppMaster say goodbye, and tells the master that the driver is gone.
+The exit status is the driver's: 128 plus the signal's number where a signal ended it. Before the
+runner exits it lets the AppMaster detach, and reports to the master that the driver is gone.
 
 This is ``python -m hrm.agent.drivers.driver_runner driver.json``.
 """
@@ -51,7 +51,7 @@ LEASE_LIMITS = LeaseLimits()
 GOODBYE_LIMIT_S = 35.0
 GOODBYE_PERIOD_S = 0.05
 LATE_S = 2.0
-"""So much later than it would look again, this process slept, and others have a fresh limit."""
+"""A wake this much later than due: this process was suspended, and limits start again."""
 EXIT_FILE = "exit-code"
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -77,7 +77,7 @@ def say(message: str) -> None:
 
 
 class Lease:
-    """The master's leave to run the driver: carries out what ``DriverLease`` asks for."""
+    """The right to run the driver: carries out the commands of ``DriverLease``."""
 
     def __init__(
         self, stub: Any, master: str, submission_id: str, attempt: int, ownership_key: str
@@ -91,10 +91,10 @@ class Lease:
         self._let_go = threading.Event()
 
     def take(self) -> None:
-        """The first one; waits for a master that is away.
+        """Acquire the first one; waits for an unreachable master.
 
         Raises:
-            HrmError: it is refused, or no master answers within ``LEASE_LIMITS.start_limit_s``.
+            HrmError: it is refused, or no master responds within ``LEASE_LIMITS.start_limit_s``.
         """
         while self._core.state is LeaseState.ASKING:
             self._go_on()
@@ -111,7 +111,7 @@ class Lease:
         self._let_go.set()
 
     def give_back(self) -> None:
-        """The driver is dead: its successor need not wait. Best effort."""
+        """Release the lease of a dead driver, for its successor. Best effort."""
         request = pb.LeaseDriverRequest(gone=True)
         request.MergeFrom(self._request)
         with contextlib.suppress(grpc.RpcError):
@@ -186,16 +186,16 @@ class Runner:
         return code
 
     def _end_asked(self, *_: object) -> None:
-        """SIGTERM. A driver has it, too, and answers it; before there is one this is the end.
+        """SIGTERM. A driver gets it, too, and handles it; before there is one this is the end.
 
-        Not by an exception: it would come up anywhere, and gRPC holds locks.
+        Not by an exception: it could be raised anywhere, and gRPC holds locks.
         """
         self._told_to_end = True
         if not self._starts:
             with contextlib.suppress(OSError):
                 for half in Path(self._document["cache_dir"]).glob(f"*.{os.getpid()}.part"):
                     half.unlink(missing_ok=True)
-            os.write(2, b"HRM: told to end before the driver has started\n")
+            os.write(2, b"HRM: stopped before the driver has started\n")
             os._exit(128 + signal.SIGTERM)
 
     def _bring_files(self, stub: Any) -> None:
@@ -218,7 +218,7 @@ class Runner:
         conf = {key: value for key, value in document["conf"] if key not in _NOT_FROM_THE_CLIENT}
         conf["spark.driver.host"] = document["host"]
         conf.setdefault("spark.ui.port", "0")  # several drivers may be on one node
-        # An application that leaves its context running ends with its main program all the same.
+        # An application that leaves its context running ends with its main program regardless.
         conf.setdefault("spark.submit.callSystemExitOnMainExit", "true")
         conf.setdefault("spark.driver.memory", f"{document['heap_mib']}m")
         options = conf.get("spark.driver.extraJavaOptions", "")
@@ -238,22 +238,22 @@ class Runner:
         tied = [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid()), *command]
         environment = {**os.environ, "HRM_DRIVER_EXIT_FILE": str(self._dir / EXIT_FILE)}
         if not os.access(environment.get("HRM_HOME", ""), os.W_OK):
-            environment.pop("HRM_HOME", None)  # the agent's, and the driver runs as somebody else
+            environment.pop("HRM_HOME", None)  # the agent's; the driver runs as another user
         self._starts = True
         self._driver = subprocess.Popen(
             tied, cwd=self._app_dir, env=environment, stdin=subprocess.DEVNULL
         )
-        if self._told_to_end:  # meanwhile, maybe too early for the driver to hear of it
+        if self._told_to_end:  # meanwhile, maybe before the driver could handle the signal
             self._driver.terminate()
 
     def _tell_exit(self, code: int) -> None:
-        """To the AppMaster, which sees the end of the driver and not how it came."""
+        """For the AppMaster, which sees the end of the driver but not its cause."""
         partial = self._dir / f".{EXIT_FILE}"
         partial.write_text(str(code))
         partial.replace(self._dir / EXIT_FILE)
 
     def _hold(self, lease: Lease) -> None:
-        """In a thread of its own, so that nothing else can be in its way."""
+        """In a thread of its own, so that nothing else can delay it."""
         problem = "the runner failed"
         try:
             problem = lease.hold()
@@ -316,12 +316,12 @@ def _python_conf(conf: dict[str, str]) -> dict[str, str]:
 
 
 def _now_s() -> float:
-    """Seconds of a clock that nobody sets, and that goes on while the machine sleeps."""
+    """Seconds of a clock that cannot be set, and that continues while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _become_subreaper() -> None:
-    """Whoever loses its parent stays below this process, and is seen and killed from here."""
+    """Orphaned processes stay below this process, and are found and killed from here."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise LaunchFailed(f"prctl: {os.strerror(ctypes.get_errno())}")
 
@@ -338,7 +338,7 @@ def _kill_all() -> None:
 
 
 def _wait_for_appmasters() -> None:
-    """An AppMaster may have last words for the master; whatever else is left may not."""
+    """An AppMaster may have last messages for the master; no other process may stay."""
     patience = Patience(_now_s(), limit_s=GOODBYE_LIMIT_S, late_s=LATE_S)
     while not patience.is_over(_now_s()):
         if not any(_is_appmaster(pid) for pid in shim.descendants(os.getpid())):

@@ -1,11 +1,11 @@
-"""Which process uses how much memory of which GPU, as NVML tells it.
+"""GPU memory by process, as reported by NVML.
 
-The memory of a container is that of its processes, each with its CUDA context, which no share of a
-GPU is free of (some hundred MiB). The processes are known by their numbers; NVML speaks of those of
-the machine, so an agent inside a container of its own, with its own numbers, sees nobody.
+The memory of a container is that of its processes, each with its CUDA context, which every share of
+a GPU includes (some hundred MiB). Processes are identified by pid; NVML reports those of the
+machine, so an agent in a PID namespace of its own finds none.
 
-Looking costs a call for each GPU, and is done with every sample of the tracker. A driver that fails
-is asked again at the next: nobody ends because of what could not be read.
+A query costs a call per GPU, with every sample of the tracker. A driver that fails is queried again
+at the next: no container ends because of what could not be read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log = structlog.get_logger("hrm.agent")
 
 
 class DeviceMemory(abc.ABC):
-    """Where the tracker asks."""
+    """The interface for the tracker."""
 
     @abc.abstractmethod
     def used_bytes(self) -> dict[int, int]:
@@ -39,7 +39,7 @@ class DeviceMemory(abc.ABC):
 
 
 class NvmlDeviceMemory(DeviceMemory):
-    """The real one. ``gpus``: those whose processes count."""
+    """The implementation by NVML. ``gpus``: those whose processes count."""
 
     def __init__(self, gpus: Iterable[Gpu]) -> None:
         """Raises pynvml.NVMLError: there is no driver to ask."""
@@ -75,7 +75,7 @@ def _processes(handle: Any) -> dict[int, int]:
     )
     for listed in lists:
         for process in listed(handle):
-            size = process.usedGpuMemory or 0  # None: the driver does not tell
+            size = process.usedGpuMemory or 0  # None: the driver does not report it
             found[process.pid] = max(found.get(process.pid, 0), int(size))
     return found
 

@@ -1,13 +1,13 @@
 """Which device files belong to which GPU, and which of them a container may not open.
 
-``CUDA_VISIBLE_DEVICES`` asks a program not to look. A program that does not listen opens
+``CUDA_VISIBLE_DEVICES`` is only a request to a program. One that ignores it opens
 ``/dev/nvidia1`` itself, so where the isolation driver can (``Isolation.restricts_devices``), it is
 closed: every GPU but the container's own; and, to a container without a GPU, all that NVIDIA's
 driver offers. Major numbers are those of ``/proc/devices``; a GPU's minor number is NVML's, which
 need not be its index.
 
-Containers of the agent's own user may be root, and root may leave its group. It takes ``run_as`` to
-make this a wall.
+Containers of the agent's own user may be root, and root may leave its group. Only with ``run_as``
+is this a security boundary.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _log = structlog.get_logger("hrm.agent")
 class GpuDevices:
     """``of``: the device of each GPU, by its index; ``others``: GPUs of the machine that are not
     offered; ``driver``: all major numbers of the driver, none where programs may ask the agent for
-    a GPU (``pipeline_gpus``), because then every container must reach the driver."""
+    a GPU (``pipeline_gpus``), because then every container must have access to the driver."""
 
     of: dict[int, Device] = field(default_factory=dict)
     others: frozenset[Device] = frozenset()
@@ -57,7 +57,7 @@ class GpuDevices:
         return tuple(sorted(({*self.of.values()} | self.others) - {own}, key=str))
 
     def remark(self, isolation: Isolation) -> str:
-        """For people who look at the node; empty: it has no device to close."""
+        """The remark for operators of the node; empty: it has no device to close."""
         if not self.of and not self.driver and not self.others:
             return ""
         if isolation.restricts_devices:
@@ -76,11 +76,11 @@ def find_gpu_devices(
     proc_devices: Path = _PROC_DEVICES,
     dev: Path = _DEV,
 ) -> GpuDevices:
-    """The devices of these GPUs on this machine. ``asked_for``: those that any program may be given
-    by the agent, which stay open to all.
+    """The devices of these GPUs on this machine. ``asked_for``: those that the agent may grant to
+    any program, which stay open to all.
 
     Raises:
-        InvalidConfig: a declared GPU names a device that is none.
+        InvalidConfig: the path of a declared GPU is not a device.
     """
     majors = _majors(proc_devices)
     asked_for = tuple(asked_for)
@@ -123,7 +123,7 @@ def _minor(gpu: Gpu) -> int:
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
-        _log.warning("a GPU's minor number is not told; taking its index", why=str(error))
+        _log.warning("a GPU's minor number is not available; taking its index", why=str(error))
         return gpu.index
 
 

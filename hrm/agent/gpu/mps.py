@@ -1,7 +1,7 @@
 """CUDA MPS: one control daemon for each GPU that containers share.
 
 Without MPS, processes that share a GPU take turns, and nothing stops one of them from allocating
-all of its memory. With MPS they run side by side, and the driver holds each container to the share
+all of its memory. With MPS they run side by side, and the driver limits each container to the share
 that it was granted:
 
     CUDA_MPS_PINNED_DEVICE_MEM_LIMIT    device memory, beyond which its allocations fail
@@ -11,10 +11,10 @@ A container that holds a whole GPU needs none of it. What MPS costs: the contain
 one server, and a fatal fault of one ends the work of all; and a server serves one user at a time,
 so that containers of two users on one GPU wait for each other.
 
-``auto`` starts it where the driver comes with ``nvidia-cuda-mps-control`` and it answers; where
-not, the node says so, and device memory is watched alone (``hrm.agent.gpu.device_memory``). A
-daemon outlives a crash of its agent, as containers do, and the next agent on the directory takes it
-over.
+``auto`` starts it where the driver comes with ``nvidia-cuda-mps-control`` and it responds;
+otherwise a remark on the node says so, and device memory is only watched
+(``hrm.agent.gpu.device_memory``). A daemon outlives a crash of its agent, as containers do, and the
+next agent on the directory takes it over.
 
 Source: NVIDIA, Multi-Process Service, appendix "Tools and Interface Reference".
 """
@@ -62,7 +62,7 @@ class Mps:
 
     @property
     def remark(self) -> str:
-        """For people who look at the node; empty: it has no GPU."""
+        """The remark for operators of the node; empty: it has no GPU."""
         if not self._shown:
             return ""
         if self._running:
@@ -72,7 +72,7 @@ class Mps:
         return f"MPS: off ({self._why_not}): containers of one GPU take turns"
 
     def start(self) -> None:
-        """Start, or take over, a daemon for each GPU; those that do not answer are left out."""
+        """Start, or take over, a daemon for each GPU; those that do not respond are left out."""
         if self._why_not:
             return
         for gpu in self._gpus:
@@ -107,7 +107,7 @@ class Mps:
         self._running.clear()
 
     def environment(self, gpu: Gpu | None, gpu_memory_mib: int) -> dict[str, str]:
-        """What a container that holds so much of ``gpu`` gets in its environment."""
+        """The environment of a container with this share of ``gpu``."""
         if gpu is None or gpu.index not in self._running or gpu_memory_mib >= gpu.memory_mib:
             return {}
         percent = max(1, round(100 * gpu_memory_mib / gpu.memory_mib))
@@ -124,7 +124,7 @@ class Mps:
         return self._dir / f"gpu{gpu.index}-log"
 
     def _ask(self, gpu: Gpu, command: str) -> str:
-        """Say something to the daemon of a GPU; why it did not take it, empty: it did."""
+        """Send a command to the daemon of a GPU; why it failed, empty: it succeeded."""
         return self._run(gpu, said=f"{command}\n")
 
     def _run(self, gpu: Gpu, *arguments: str, said: str = "") -> str:

@@ -1,12 +1,12 @@
-"""The sockets through which programs of this machine ask for GPUs: one for each user, and no other.
+"""The sockets through which programs of this machine request GPUs: one for each user.
 
-Executors hold no token; who may open a socket may ask. Where containers run as their submitters
-(``run_as``), each of these users gets a socket of their own when their first container starts
-here, and again when an agent adopts one: ``<work_dir>/gpus/<uid>.sock``, theirs, closed to others.
-Containers of the agent's own user have ``<work_dir>/gpus.sock``.
+Executors hold no token; access to a socket is the permission to request. Where containers run as
+their submitters (``run_as``), each of these users gets a socket when their first container starts
+here, and again when an agent adopts one: ``<work_dir>/gpus/<uid>.sock``, owned by the user, closed
+to others. Containers of the agent's own user have ``<work_dir>/gpus.sock``.
 
-A socket is made in a directory that only the agent can enter, and moved to its place when it is
-its user's: there is no moment at which somebody else could open it.
+A socket is created in a directory that only the agent can enter, and moved to its place once its
+user owns it: there is no moment at which another user could open it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class GpuSockets:
         self._opening = asyncio.Lock()
 
     async def serve(self, gpus: GpuService) -> None:
-        """Begin with the agent's own user."""
+        """Start with the agent's own user."""
         self._gpus = gpus
         await asyncio.to_thread(self._prepare)
         await self.environment_of(None)
@@ -84,7 +84,7 @@ class GpuSockets:
         return {SOCKET_VARIABLE: str(self.path_of(account))}
 
     async def adopted(self, user: str) -> None:
-        """A container of ``user`` has outlived a former agent, and knows its socket's path."""
+        """A container of ``user`` has outlived an earlier agent, and uses its socket's path."""
         with contextlib.suppress(LaunchFailed):
             await self.environment_of(await asyncio.to_thread(self._account_of, user))
 

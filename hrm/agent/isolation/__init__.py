@@ -1,8 +1,8 @@
-"""How a node keeps its containers inside what they were granted: drivers behind one interface.
+"""How a node limits containers to their grants: drivers behind one interface.
 
 ``cgroup2`` and ``cgroup1`` let the kernel enforce memory and CPU; ``none`` starts plain processes
-and leaves the memory limit to the tracker's observation. ``detect`` tries them on this machine,
-for real, best first, and says why each better one was passed over.
+and leaves the memory limit to the tracker's observation. ``detect`` tests them on this machine,
+best first, and logs why each better one was passed over.
 """
 
 from hrm.agent.isolation.base import Device, GroupIsolation, Isolation, IsolationError, Limits

@@ -1,11 +1,11 @@
-"""What every isolation driver does, and what the two cgroup drivers share.
+"""The interface of isolation drivers, and what the two cgroup drivers share.
 
-A driver knows containers by id alone. All groups of one agent lie below its identity
+A driver identifies containers by id alone. All groups of one agent lie below its identity
 (``<controller>/hrm-<identity>/<container id>``), so that two agents on one machine never touch each
-other's, and an agent that starts again finds what its predecessor left.
+other's, and a restarted agent finds what its predecessor left.
 
 The processes of a container join its group themselves, between fork and exec, by writing to the
-files that ``create`` names. So nothing they start can be born outside.
+files that ``create`` names. So none of their children can start outside.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
 
 class IsolationError(HrmError):
-    """This driver cannot work on this machine; the message says why."""
+    """This driver cannot work on this machine; the message explains why."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -110,7 +110,7 @@ class Isolation(abc.ABC):
 
     @abc.abstractmethod
     def join_files(self, container_id: str) -> tuple[Path, ...]:
-        """What ``create`` answered, for a container that exists."""
+        """The result of ``create``, for a container that exists."""
 
     @abc.abstractmethod
     def members(self, container_id: str) -> frozenset[int]:
@@ -118,7 +118,7 @@ class Isolation(abc.ABC):
 
     @abc.abstractmethod
     def memory_used_mib(self, container_id: str) -> int | None:
-        """Memory that the kernel cannot reclaim; None: this driver does not know."""
+        """Memory that the kernel cannot reclaim; None: this driver cannot measure it."""
 
     @abc.abstractmethod
     def memory_kills(self, container_id: str) -> int:
@@ -126,7 +126,7 @@ class Isolation(abc.ABC):
 
     @abc.abstractmethod
     def remove(self, container_id: str) -> bool:
-        """Kill what is left in the group and remove it; False: it would not go in time."""
+        """Kill the remaining processes and remove the group; False: not done in time."""
 
     @abc.abstractmethod
     def existing(self) -> tuple[str, ...]:
@@ -214,7 +214,7 @@ class GroupIsolation(Isolation):
     def members(self, container_id: str) -> frozenset[int]:
         pids: set[int] = set()
         for joined in self.join_files(container_id):
-            # A container may have made groups of its own below.
+            # A container may have created groups below its own.
             for path in joined.parent.rglob(joined.name):
                 with contextlib.suppress(OSError):
                     pids |= {int(line) for line in path.read_text().split()}

@@ -5,11 +5,11 @@ mounted, ``cpuset``, ``devices`` and ``freezer``.
 ``quota`` (CFS bandwidth) always. The memory limit is hard: the kernel reclaims page cache first,
 then kills a process of the group and counts it in ``memory.oom_control``. v1 kills one process,
 not the group; the tracker sees the count and ends the rest, because an executor without its Python
-workers only looks alive.
+workers only seems to be alive.
 
 Devices that a container shall not open are denied one by one: a group starts with all of them, and
-in that mode the kernel knows no exception to a denial. To kill, the group is frozen first: a frozen
-process forks no more, and the signal takes effect when it thaws.
+in that mode the kernel allows no exception to a denial. To kill, the group is frozen first: a
+frozen process does not fork, and the signal takes effect when it thaws.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Cgroup1(GroupIsolation):
             parent.mkdir(exist_ok=True)
             if (shares := parent / "cpu.shares").exists():
                 shares.write_text(str(min(_SHARES_MAX, self._vcores * _SHARES_A_VCORE)))
-        # Every time: whoever made the directory may not have come to this line yet.
+        # Every time: the creator of the directory may not have reached this line yet.
         if (parent / "cpuset.cpus").exists():
             _inherit_cpuset(parent)
 

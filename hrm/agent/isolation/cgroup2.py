@@ -7,7 +7,7 @@ allows only where the parent holds no process itself: true of the real root, not
 container engine shows.
 
 Devices are not restricted: v2 has no files for it, only programs for the kernel's eBPF machine,
-which this driver does not write. Who looks at the node is told so.
+which this driver does not write. A remark on the node says so.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class Cgroup2(GroupIsolation):
             _write(group / "cpuset.cpus", ",".join(map(str, limits.cpus)))
 
     def _kill(self, container_id: str) -> None:
-        """``cgroup.kill`` (Linux 5.14) is atomic: no fork escapes it. Before, freezing is as good:
-        who is frozen does not fork, and dies of the signal all the same."""
+        """``cgroup.kill`` (Linux 5.14) is atomic: no fork escapes it. On older kernels freezing is
+        equivalent: a frozen process does not fork, and the signal still kills it."""
         for root in self._roots():
             group = self._group(root, container_id)
             with contextlib.suppress(OSError):

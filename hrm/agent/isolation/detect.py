@@ -37,7 +37,7 @@ def detect(wanted: str, identity: str, *, vcores: int, cpu_limit: CpuLimit = "sh
     """The driver named ``wanted``, or with ``auto`` the best that works here.
 
     Raises:
-        InvalidConfig: ``wanted`` names a driver that does not work here, or none there is.
+        InvalidConfig: ``wanted`` names an unknown driver, or one that does not work here.
     """
     if wanted != "auto" and wanted not in DRIVERS:
         raise InvalidConfig(f"no isolation driver {wanted!r}; choose auto, {', '.join(DRIVERS)}")
@@ -61,10 +61,10 @@ def detect(wanted: str, identity: str, *, vcores: int, cpu_limit: CpuLimit = "sh
 
 
 def sweep(identity: str) -> tuple[str, ...]:
-    """End and remove every group of an agent that is gone for good; the containers' ids.
+    """End and remove every group of an agent that is gone for good; returns the containers' ids.
 
-    An agent that starts again on its work directory does this by itself; this is for those that
-    were killed and whose cluster is being taken down.
+    An agent that restarts on its work directory does this itself; this is for killed agents whose
+    cluster is being taken down.
     """
     removed: list[str] = []
     for make in DRIVERS.values():

@@ -1,10 +1,9 @@
-"""The agent's side of class-data archives: has them made, says which executor may use one.
+"""The agent's side of class-data archives: starts their training, decides which executor uses one.
 
-Nothing waits for an archive: until there is one, and wherever it does not fit, executors start as
-they would without. Training runs as a process of its own at the lowest priority, when the machine
-has memory to spare, and ends with the agent, even with one that is killed: a pipe holds the two
-together. Another agent of this machine may be at it already; then this one looks again until there
-is an archive.
+Nothing waits for an archive: until there is one, and wherever it does not fit, executors start
+without. Training runs as a process of its own at the lowest priority, when the machine has memory
+to spare. A pipe binds it to the agent, so it ends with the agent, even a killed one. If another
+agent of this machine is already training, this one polls until there is an archive.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class ArchiveKeeper:
         self._state, self._note = ("waiting", "") if settings.class_archive else ("off", "")
 
     def start(self) -> None:
-        """Have the archives made, if there are none and nobody is at it."""
+        """Start training, if there are no archives and no other agent is training."""
         if self._settings.class_archive and self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._keep())
 
@@ -76,8 +75,8 @@ class ArchiveKeeper:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def choose(self, spec: ContainerSpec, *, other_user: bool = False) -> str:
-        """The archive for this executor; empty: none, and the report says why. ``other_user``: it
-        does not run as the agent's."""
+        """The archive for this executor; empty: none, for a reason in the report. ``other_user``:
+        it does not run as the agent's."""
         if not self._settings.class_archive:
             return ""
         why = self._archives.problem("executor")
@@ -131,7 +130,7 @@ class ArchiveKeeper:
         self._state, self._note = state, note
 
     async def _train(self) -> bool:
-        """Make them in a process of its own; False: nobody is to try again."""
+        """Train in a process of its own; False: do not try again."""
         self._say("building", "")
         settings = self._settings
         input_end, held_end = os.pipe()
@@ -155,7 +154,7 @@ class ArchiveKeeper:
                     said, _ = await self._process.communicate()
             except TimeoutError:
                 said = b'{"problem": "it did not end in time"}'
-                await self._end_training()  # before it is let go: this is a failure of its own
+                await self._end_training()  # before the reply is read: a failure of its own
         finally:
             os.close(held_end)
             os.close(input_end)
@@ -182,7 +181,7 @@ class ArchiveKeeper:
 
 
 def _public(path: Path) -> bool:
-    """Whether everybody can read the file. Java without its archive is worse off than without."""
+    """Whether all users can read the file. Java starts slower with an unreadable one."""
     try:
         passable = all(place.stat().st_mode & 0o001 for place in path.parents)
         return passable and bool(path.stat().st_mode & 0o004)

@@ -19,12 +19,12 @@ class Shortcuts:
         self.warm = WarmPool(settings, spark)
 
     def start(self) -> None:
-        """Begin to prepare, in the background."""
+        """Start preparing, in the background."""
         self.archives.start()
         self.warm.start()
 
     async def close(self) -> None:
-        """End what waits and what is prepared; what has been taken runs on."""
+        """End what waits and what is being prepared; executors already taken run on."""
         await self.warm.close()
         await self.archives.close()
 

@@ -1,23 +1,22 @@
-"""A small pool of JVMs that have started before anybody wants them.
+"""A small pool of JVMs started ahead of demand.
 
-A warm JVM has done everything that executors do alike (see ``WarmExecutor.scala``) and waits to be
-told whose executor it is. It is used once, by one application. What is fixed when a JVM starts must
-therefore be what the application wants: heap, Java's options, jars, user (``warm_profile``). So the
-pool keeps JVMs of a few kinds, those that were wanted last: applications of two heaps take turns
-without pushing each other out, and a new kind takes the place of the one that nobody has wanted for
-the longest time. Executors that want anything else start as ever, and the report says why. What may
-come late, comes through a pipe: the application's secret stands in no environment and no file.
+A warm JVM has done everything that all executors have in common (see ``WarmExecutor.scala``) and
+waits for its assignment. It is used once, by one application. What is fixed when a JVM starts must
+therefore match the application: heap, Java's options, jars, user (``warm_profile``). So the pool
+keeps JVMs of a few kinds, the most recently requested: applications of two heaps can alternate
+without evicting each other, and a new kind replaces the least recently requested one. Executors
+with other demands start as usual, and the report states why. Late settings come through a pipe, so
+that the application's secret is in no environment and no file.
 
 Each waits in a directory of its own, under a shim of its own, which ends it when the agent ends or
 dies. When it is taken, the directory becomes the container's: it is renamed, and a link keeps the
-paths valid that the JVM knows.
+paths valid that the JVM has opened.
 
-The memory of the pool, all kinds of it, is not offered to the cluster (``reserved_mib``), so that
-it is never taken twice. It starts one JVM at a time, of the kind wanted last first, when nobody has
-asked for an executor for some seconds (``warm_delay_s``) and the machine has a core to spare, after
-a minute in any case; at a low priority where the agent is root. Where an operator wants no such
-regard, 0 seconds make the pool at once, at the agent's priority. It gives up a kind after some
-failures in a row.
+The memory of the whole pool is not offered to the cluster (``reserved_mib``), so that it is never
+allocated twice. The pool starts one JVM at a time, of the most recent kind first, after some
+seconds without requests for executors (``warm_delay_s``) and with a core to spare, but after a
+minute in any case; at a low priority where the agent is root. With 0 seconds it fills immediately,
+at the agent's priority. It gives up a kind after some failures in a row.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def machine_idle_s() -> float:
 
 
 def reserved_mib(settings: AgentSettings) -> int:
-    """What the pool may take of the node's memory, and nobody else gets."""
+    """The part of the node's memory that is reserved for the pool."""
     return settings.warm_executors * settings.warm_kinds_max * MEMORY_MAX_MIB
 
 
@@ -126,10 +125,10 @@ class WarmJvm:
         (directory / READY_FILE).unlink(missing_ok=True)
 
     def hand_over(self, document: dict[str, Any]) -> subprocess.Popen[bytes]:
-        """Tell it whose executor it is; its shim, which reports like any other.
+        """Assign it to an executor; returns its shim, which reports like any other.
 
         Raises:
-            LaunchFailed: it has ended, or does not listen.
+            LaunchFailed: it has ended, or does not read its order.
         """
         assert self._process.stdin is not None
         try:
@@ -137,7 +136,7 @@ class WarmJvm:
                 _write_in_time(pipe.fileno(), json.dumps(order_of(document)).encode() + b"\n")
         except TimeoutError as error:
             limit = f"{_ORDER_LIMIT_S:g} s"
-            raise LaunchFailed(f"the warm JVM has not heard its order within {limit}") from error
+            raise LaunchFailed(f"the warm JVM has not read its order within {limit}") from error
         except OSError as error:
             raise LaunchFailed(f"the warm JVM has ended: {error.strerror}") from error
         return self._process
@@ -153,7 +152,7 @@ class WarmJvm:
                 self._process.wait(_END_LIMIT_S)
                 break
             self._process.kill()  # the kernel kills the JVM with its shim
-        if self.path.is_symlink():  # its directory is the container's now, its words are not
+        if self.path.is_symlink():  # its directory is the container's now, its log is not
             for name in STREAMS:
                 (self.path / name).unlink(missing_ok=True)
             self.path.unlink()
@@ -177,13 +176,12 @@ class _Kind:
 
 
 class WarmPool:
-    """``warm_executors`` JVMs of each of the ``warm_kinds_max`` kinds that were wanted last. One
+    """``warm_executors`` JVMs of each of the ``warm_kinds_max`` most recently requested kinds. One
     event loop.
 
-    Invariants: ``_kinds`` has at most ``warm_kinds_max`` kinds, the one wanted last at its end. No
-    JVM waits that is neither in one of them nor in ``_leaving``, and there are never more of all of
-    them together than ``reserved_mib`` counts: only ``_keep`` starts one, and ends those in
-    ``_leaving`` before.
+    Invariants: ``_kinds`` has at most ``warm_kinds_max`` kinds, the most recent one at its end.
+    Every waiting JVM is in one of them or in ``_leaving``, and all of them together are never more
+    than ``reserved_mib`` counts: only ``_keep`` starts one, and ends those in ``_leaving`` before.
     """
 
     def __init__(
@@ -230,7 +228,7 @@ class WarmPool:
                 path.unlink()
 
     async def close(self) -> None:
-        """End every JVM that nobody has taken."""
+        """End every JVM that has not been taken."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -240,7 +238,7 @@ class WarmPool:
         await self._end_leaving()
 
     def reserve(self, launch: Launch, memory_mib: int, *, other_user: bool) -> WarmJvm | None:
-        """The JVM that is to be this executor, taken from the pool; None: start one as ever."""
+        """The JVM that becomes this executor, taken from the pool; None: start one as usual."""
         if not self._size:
             return None
         profile = "it runs as another user" if other_user else profile_of(launch, self._jars)
@@ -261,7 +259,7 @@ class WarmPool:
         return None
 
     def _want(self, profile: Profile) -> _Kind:
-        """The kind of this profile, as the one wanted last; who makes room for it leaves."""
+        """The kind of this profile, now the most recent; a kind that it replaces leaves."""
         kind = self._kinds.pop(profile, None) or _Kind(profile)
         self._kinds[profile] = kind
         while len(self._kinds) > self._kinds_max:
@@ -277,8 +275,8 @@ class WarmPool:
             count.missing(why)
 
     def report(self) -> tuple[Shortcut, ...]:
-        """For ``hrm node show``: the pool, which is in the state of the kind wanted last, and each
-        of its kinds, the one wanted last first."""
+        """For ``hrm node show``: the pool, in the state of its most recent kind, and each of its
+        kinds, the most recent first."""
         kinds = list(reversed(self._kinds.values()))
         ready = sum(len(kind.ready) for kind in kinds)
         state, note = "waiting", "the first executor shows what kind is wanted"
@@ -315,7 +313,7 @@ class WarmPool:
             self._kick.set()
             await self._calm()
             await self._end_leaving()
-            self._building = kind = self._next()  # others may be wanted by now
+            self._building = kind = self._next()  # meanwhile others may have been requested
             if kind is None:
                 continue
             try:
@@ -332,7 +330,7 @@ class WarmPool:
                 self._building = None
 
     def _next(self) -> _Kind | None:
-        """The kind that is to have another JVM: of those that lack one, the one wanted last."""
+        """The kind to start the next JVM of: of those that lack one, the most recent."""
         for kind in reversed(self._kinds.values()):
             if len(kind.ready) < self._size and not kind.given_up:
                 return kind
@@ -349,8 +347,8 @@ class WarmPool:
             self._leaving.remove(jvm)
 
     async def _calm(self) -> None:
-        """Be in nobody's way: let the executors that have just been asked for start, and wait for
-        an idle core, within a limit."""
+        """Yield to the node's work: let requested executors start first, and wait for an idle core,
+        within a limit."""
         spare = min(1.0, (psutil.cpu_count() or 1) / 2)
         latest = time.monotonic() + CALM_LIMIT_S
         idle = self._delay_s == 0.0
@@ -374,7 +372,7 @@ class WarmPool:
         try:
             jvm = await asyncio.shield(spawning)
         except asyncio.CancelledError:
-            # A thread cannot be called back: what it starts would be nobody's.
+            # A thread cannot be cancelled: the process that it starts would have no owner.
             with contextlib.suppress(OSError):
                 await asyncio.to_thread((await spawning).end)
             raise
@@ -452,7 +450,7 @@ def _shortcut(name: str, state: str, note: str, count: Count) -> Shortcut:
 def _write_in_time(pipe: int, data: bytes) -> None:
     """Raises:
     TimeoutError: not all was taken within ``_ORDER_LIMIT_S``.
-    OSError: nobody can read it any more.
+    OSError: the reader is gone.
     """
     os.set_blocking(pipe, False)
     poll = select.poll()

@@ -1,9 +1,9 @@
-"""Which JVM in waiting could be which executor: what is fixed as it starts, and what comes late.
+"""Which warm JVM can become which executor: what is fixed at its start, and what is set late.
 
 Fixed are heap, Java's options, jars, directories of Java and Spark; they make a ``Profile``, and
-executors of one profile are alike to ``warm``. Late comes what differs between applications and
-executors of a profile: secrets, variables of Python and Spark, a few properties, the arguments. An
-executor that wants anything else fits no JVM in waiting.
+``warm`` treats executors of one profile as equal. What differs between applications and executors
+of a profile is set late: secrets, variables of Python and Spark, a few properties, the arguments.
+An executor with other demands fits no warm JVM.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Profile:
 
 
 def profile_of(launch: Launch, jars: str) -> Profile | str:
-    """Which warm JVM could be this executor; text: none, and why. ``jars``: Spark's class path."""
+    """The warm JVM that could be this executor; text: why none. ``jars``: Spark's class path."""
     if EXECUTOR_CLASS not in launch.argv:
         return "it is no executor"
     if set(launch.files) != {ARGUMENT_FILE}:
@@ -87,7 +87,7 @@ def profile_of(launch: Launch, jars: str) -> Profile | str:
 
 
 def order_of(document: dict[str, Any]) -> dict[str, Any]:
-    """What the shim of a warm JVM is told, from what any other shim would have been told."""
+    """The order to the shim of a warm JVM, from the document that any other shim would get."""
     argv = list(document["argv"])
     first = argv.index(EXECUTOR_CLASS)
     late = (_LATE_PROPERTIES.fullmatch(option) for option in argv[:first])

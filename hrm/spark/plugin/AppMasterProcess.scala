@@ -12,9 +12,8 @@ import org.apache.spark.SparkConf
 import org.apache.spark.util.ThreadUtils
 
 /**
- * The AppMaster's process: everything it must know goes as one line through its standard input,
- * which then stays open: its end tells the AppMaster that the driver is gone, however that came
- * about.
+ * The AppMaster's process: its whole input goes as one line through its standard input, which then
+ * stays open: its end notifies the AppMaster that the driver is gone, for whatever reason.
  */
 private[hrm] final class AppMasterProcess private (handle: ProcessHandle, stdin: OutputStream) {
 
@@ -45,7 +44,7 @@ private[hrm] final class AppMasterProcess private (handle: ProcessHandle, stdin:
     closeStdin()
   }
 
-  /** Once what is being written has been read, or nobody can read it any more. */
+  /** Once what is being written has been read, or the reader is gone. */
   def closeStdin(): Unit = if (closing.compareAndSet(false, true)) {
     writer.execute(() => try stdin.close() catch { case _: IOException => })
     writer.shutdown()

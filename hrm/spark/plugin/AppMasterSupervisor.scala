@@ -20,12 +20,12 @@ import org.apache.spark.internal.Logging
  * Keeps one AppMaster alive.
  *
  * Before the application is registered, an AppMaster that ends is an error of its own making, and
- * is reported at once. Later it is started again, after a growing pause, up to a number of times;
+ * is reported immediately. Later it is restarted, after a growing pause, up to a number of times;
  * one that has lived for a while clears the count. A start that fails counts as a death. One that
- * no longer asks for events hangs, and is treated as dead.
+ * no longer polls for events hangs, and is treated as dead.
  *
- * The first is started by the thread that calls start(); what comes later, ends and starts, happens
- * on the one thread of `timer`. What starting and ending does, it does without the lock.
+ * The first is started by the thread that calls start(); later starts and ends happen on the one
+ * thread of `timer`. The work of starting and ending is done without the lock.
  */
 private[hrm] final class AppMasterSupervisor(
     conf: SparkConf,
@@ -48,8 +48,8 @@ private[hrm] final class AppMasterSupervisor(
   private var restarts = 0
   private var startedNs = 0L
   private var isRegistered = false
-  private var finishes = false // from now on the end of one is no accident
-  private var closed = false // and there will be none any more
+  private var finishes = false // from now on the end of one is expected
+  private var closed = false // and none is started any more
 
   def start(): Unit = {
     launch()
@@ -61,16 +61,16 @@ private[hrm] final class AppMasterSupervisor(
   /** From now on its end is no accident. */
   def finishing(): Unit = lock.synchronized { finishes = true }
 
-  /** It needs us no more: it says its last words alone, once there is a master to hear them. */
+  /** Releases it: it sends its final update alone, once a master can receive it. */
   def detached(): Unit = lock.synchronized(running).foreach(_.end())
 
-  /** Lets it say its last words, for at most `timeoutMs`. */
+  /** Lets it send its final update, for at most `timeoutMs`. */
   def stop(timeoutMs: Long): Unit = {
     val deadlineNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(timeoutMs)
     def leftMs = TimeUnit.NANOSECONDS.toMillis(deadlineNs - System.nanoTime())
     val last = lock.synchronized {
       finishes = true
-      // One that is being started is to say them, too.
+      // One that is being started sends it, too.
       while (launching && leftMs > 0) lock.wait(leftMs)
       closed = true
       running
@@ -127,7 +127,7 @@ private[hrm] final class AppMasterSupervisor(
     lock.notifyAll()
   }
 
-  /** False: nobody wants it any more. */
+  /** False: it is no longer needed. */
   private def install(incarnation: Incarnation): Boolean = lock.synchronized {
     if (!closed) running = Some(incarnation)
     !closed
@@ -151,7 +151,7 @@ private[hrm] final class AppMasterSupervisor(
     }
   }
 
-  /** Counts it and starts the next after a pause; one that nobody wants any more is no loss. */
+  /** Counts it and starts the next after a pause; the end of an unneeded one does not count. */
   private def died(how: String): Unit = {
     val pause = lock.synchronized {
       val livedS = TimeUnit.NANOSECONDS.toSeconds(System.nanoTime() - startedNs)
@@ -239,8 +239,8 @@ private[hrm] object AppMasterSupervisor {
   }
 
   /**
-   * On a daemon thread, whose own threads are daemons, too: a program that ends without stopping
-   * its context must not be kept alive by us.
+   * On a daemon thread, whose own threads are daemons, too: the plugin must not keep a program
+   * alive that ends without stopping its context.
    */
   private def startGateway(gateway: GatewayServer, limitMs: Long): Unit = {
     val starting = new FutureTask[Unit](() => gateway.start())

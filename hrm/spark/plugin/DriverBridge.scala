@@ -4,7 +4,7 @@ import java.util.{ArrayList => JList, LinkedHashMap => JMap}
 
 import com.fasterxml.jackson.databind.ObjectMapper
 
-/** What the AppMaster may say; the backend listens. */
+/** Messages from the AppMaster, received by the backend. */
 private[hrm] trait AppMasterListener {
   def registered(applicationId: String): Unit
   def failed(message: String): Unit
@@ -21,9 +21,9 @@ private[hrm] trait AppMasterListener {
 /**
  * The object that one AppMaster sees through py4j.
  *
- * Python calls, Java answers, never the other way round, so that an AppMaster that hangs cannot
- * hold up Spark. Every AppMaster gets a bridge of its own: what a dead one left unfinished is heard
- * by nobody.
+ * Python calls, Java returns, never the other way round, so that an AppMaster that hangs cannot
+ * block Spark. Every AppMaster gets a bridge of its own: unfinished calls of a dead one have no
+ * effect.
  */
 class DriverBridge private[hrm] (
     generation: Int,
@@ -41,8 +41,8 @@ class DriverBridge private[hrm] (
   }
 
   /**
-   * JSON array of what happened since the last call, in the order in which it must be heard; empty
-   * after `timeoutMs` without news.
+   * JSON array of the events since the last call, in the order in which they must be handled; empty
+   * after `timeoutMs` without any.
    */
   def nextEvents(timeoutMs: Int): String = {
     val news = events.poll(generation, timeoutMs.toLong)
@@ -76,7 +76,7 @@ class DriverBridge private[hrm] (
   /** The application cannot go on. */
   def failed(message: String): Unit = if (open) listener.failed(message)
 
-  /** Nobody needs to wait for this AppMaster: it ends by itself, when the master has heard it. */
+  /** No wait for this AppMaster is needed: it ends by itself, once the master has its final update. */
   def detached(): Unit = if (open) listener.detached()
 
   def executorStarted(executorId: String, node: String): Unit =

@@ -6,13 +6,13 @@ import java.util.concurrent.TimeUnit
 import scala.collection.mutable
 
 /**
- * What Spark has to tell the AppMaster.
+ * Events of Spark for the AppMaster.
  *
  * The queue is bounded because it conflates: of targets only the newest survive; a kill is one
  * executor id, of which there are as many as executors. It holds orders whole. Of observations, the
- * class and the progress, it knows only that they have changed: their reader fetches them itself,
- * after `poll` has returned, and so sees the newest. A new AppMaster (a higher generation) hears the
- * whole state again; what an older one still asks for is answered with nothing.
+ * class and the progress, it holds only that they have changed: the reader fetches them itself,
+ * after `poll` has returned, and so sees the newest. A new AppMaster (a higher generation) gets the
+ * whole state again; a poll of an older one returns nothing.
  */
 private[hrm] final class EventQueue {
   import EventQueue._
@@ -25,9 +25,9 @@ private[hrm] final class EventQueue {
   private var targets: Option[JList[JMap[String, Any]]] = None
   private var finish: Option[Finish] = None
   private var workloadKnown = false
-  // Told to the current AppMaster already?
+  // Already sent to the current AppMaster?
   private var targetsHeard, workloadHeard, finishHeard = false
-  // Executors that Spark wants gone and whose end nobody has reported, and those of them not yet told.
+  // Executors that Spark wants gone and whose end is not reported yet, and those of them not yet sent.
   private val kills = mutable.LinkedHashSet.empty[String]
   private val killsUnheard = mutable.LinkedHashSet.empty[String]
   private var progressChanged = false
@@ -43,7 +43,7 @@ private[hrm] final class EventQueue {
     }
   }
 
-  /** No executor is to take the place of those that end now, whatever is asked for from here on. */
+  /** Executors that end from now on are not replaced, whatever is requested later. */
   def endTargets(): Unit = lock.synchronized {
     targets = Some(new JList[JMap[String, Any]]())
     targetsHeard = false
@@ -83,7 +83,7 @@ private[hrm] final class EventQueue {
     killsUnheard -= executorId
   }
 
-  /** A new AppMaster begins to listen: it is told everything that still holds. */
+  /** A new AppMaster begins to poll: it gets everything that still holds. */
   def newGeneration(): Int = lock.synchronized {
     generation += 1
     targetsHeard = false
@@ -96,7 +96,7 @@ private[hrm] final class EventQueue {
     generation
   }
 
-  /** Nobody listens any more: a call that still waits must not keep the JVM alive. */
+  /** Polling is over: a call that still waits must not keep the JVM alive. */
   def close(reader: Int): Unit = lock.synchronized {
     if (reader == generation) {
       generation += 1
@@ -104,7 +104,7 @@ private[hrm] final class EventQueue {
     }
   }
 
-  /** Seconds since the AppMaster last asked. */
+  /** Seconds since the AppMaster last polled. */
   def silenceS: Long = TimeUnit.NANOSECONDS.toSeconds(System.nanoTime() - polledNs)
 
   /** All that is new for `reader`, a generation; waits up to `timeoutMs` for something. */

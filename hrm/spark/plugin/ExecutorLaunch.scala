@@ -85,13 +85,13 @@ private[hrm] object ExecutorLaunch {
       .getOrElse(Map.empty)
 
   /**
-   * An executor that must make way for a stream finishes its tasks and hands its blocks over to others. That is
-   * Spark's decommissioning, which is off unless asked for; where the user says nothing, it is on, but for executors
+   * An executor that is preempted for a stream finishes its tasks and hands its blocks over to others. That is
+   * Spark's decommissioning, which is off by default; where the user has not set it, it is on, but for executors
    * alone: in the driver it would also change how dynamic allocation removes idle ones.
    */
   def prepareDecommissioning(conf: SparkConf): Unit = if (decommissions(conf)) {
     conf.setIfMissing("spark.storage.decommission.enabled", "true")
-    // Spark looks again for blocks to move after this time, 30 s by itself: most of the time there is.
+    // Spark looks again for blocks to move after this interval, by default 30 s: most of the grace period.
     conf.setIfMissing("spark.storage.decommission.replicationReattemptInterval", "1s")
   }
 
@@ -104,19 +104,19 @@ private[hrm] object ExecutorLaunch {
   private def shuffleService(conf: SparkConf): Seq[String] =
     if (conf.get(config.SHUFFLE_SERVICE_ENABLED)) Seq("-Dspark.shuffle.service.enabled=true") else Nil
 
-  /** The nodes' shuffle services admit whom they know by a secret of its own, and nobody else. */
+  /** The nodes' shuffle services admit only applications with a secret of their own. */
   def checkShuffleService(conf: SparkConf): Unit =
     if (conf.get(config.SHUFFLE_SERVICE_ENABLED) && !conf.getBoolean("spark.authenticate", defaultValue = false)) {
       throw new SparkException("HRM: spark.shuffle.service.enabled needs spark.authenticate=true, which is the " +
         "default: the shuffle services of HRM's nodes serve only applications with a secret; unset one of the two")
     }
 
-  /** {{APP_ID}} and {{EXECUTOR_ID}} stay as they are: the node knows what to put there. */
+  /** {{APP_ID}} and {{EXECUTOR_ID}} stay as they are: the node replaces them. */
   def javaOptions(conf: SparkConf): JList[String] = strings(
     Utils.sparkJavaOpts(conf, SparkConf.isExecutorStartupConf _) ++
       decommissioning(conf) ++
       shuffleService(conf) ++
-      // Executors hear of it later anyway; the node must know before it takes a JVM that has started.
+      // Executors receive it later anyway; the node needs it before it takes a warm JVM.
       conf.getOption(UserFirst).filter(_ != "false").map(value => s"-D$UserFirst=$value") ++
       Utils.splitCommandString(JavaModuleOptions.defaultModuleOptions()) ++
       conf.get(config.EXECUTOR_JAVA_OPTIONS).toSeq.flatMap(o => Utils.splitCommandString(o)))

@@ -5,9 +5,9 @@ import org.apache.spark.scheduler.{ExternalClusterManager, SchedulerBackend}
 import org.apache.spark.scheduler.{TaskScheduler, TaskSchedulerImpl}
 
 /**
- * What Spark's ServiceLoader finds: the answer to masters of the form hrm://host:port.
+ * Found by Spark's ServiceLoader for masters of the form hrm://host:port.
  *
- * spark-submit admits only masters that it knows, so spark-env.sh rewrites hrm:// to spark+hrm://
+ * spark-submit admits only masters of known schemes, so spark-env.sh rewrites hrm:// to spark+hrm://
  * on the command line; a master that application code sets itself arrives here unchanged. All
  * policy is in the AppMaster, a Python process; this jar only carries messages between it and
  * Spark.

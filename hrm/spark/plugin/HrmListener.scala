@@ -10,7 +10,7 @@ import org.apache.spark.scheduler._
 /**
  * Counts what the application does and notices streams; runs in a listener queue of its own.
  *
- * It says to `events` that something has changed; what, is read by those that have heard of it.
+ * It only signals to `events` that something has changed; the reader then fetches the values.
  */
 private[hrm] final class HrmListener(events: EventQueue, executorAdded: () => Unit)
   extends SparkListener {
@@ -29,7 +29,7 @@ private[hrm] final class HrmListener(events: EventQueue, executorAdded: () => Un
   /** Why the latest job failed; None: it did not. */
   def lastFailure: Option[String] = lock.synchronized(lastJobError)
 
-  /** The class of workload as observed; None: nothing speaks for a stream so far. */
+  /** The class of workload as observed; None: no sign of a stream so far. */
   def workload: Option[StreamDetector.Workload] = streams.workload
 
   override def onExecutorAdded(added: SparkListenerExecutorAdded): Unit = executorAdded()

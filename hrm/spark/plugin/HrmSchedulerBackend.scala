@@ -11,14 +11,14 @@ package org.apache.spark.scheduler.cluster.hrm
  * Ours, each a private object named `lock`, all leaves:
  *      EventQueue, HrmListener, StreamDetector, AppMasterSupervisor
  *
- * A leaf is held for a few fields of its own class and nothing else. Who holds one takes no other
- * lock, ours or Spark's, calls no other object, does no IO, and waits for nothing but to be notified
- * of that lock itself. So no cycle can lead through ours, whatever Spark does. What several threads
- * share is behind one of these, or immutable behind a volatile field (StreamDetector.current).
+ * A leaf is held for a few fields of its own class and nothing else. Its holder takes no other lock,
+ * ours or Spark's, calls no other object, does no IO, and waits for nothing but to be notified of
+ * that lock itself. So no cycle can lead through ours, whatever Spark does. State shared by several
+ * threads is behind one of these, or immutable behind a volatile field (StreamDetector.current).
  *
- * Who calls us, and what it holds:
+ * Callers of this plugin, and the locks they hold:
  *   SparkContext                  constructor, start(), isReady(), stop(): 1 at most
- *   Spark or the user, who wants other executors
+ *   Spark or the user, to change the executors
  *                                 doRequestTotalExecutors: 3; doKillExecutors: 2 and 3
  *   the DriverEndpoint's thread   onDisconnected: nothing
  *   the listener bus, queue hrm   HrmListener: nothing. SparkContext.stop() waits for that thread
@@ -50,12 +50,12 @@ import org.apache.spark.scheduler.cluster.{CoarseGrainedSchedulerBackend, Schedu
 import org.apache.spark.util.ThreadUtils
 
 /**
- * Spark's side of one application.
+ * The scheduler backend of one application.
  *
  * Its life: the constructor starts the AppMaster, which registers while Spark finishes its own set-
  * up; start() waits for the application's id, within a limit; from then on targets and kills flow
- * to the AppMaster and executors' ends flow back; stop() says how the application ended and waits,
- * within a limit, until the master has heard it. An AppMaster that dies is replaced and finds its
+ * to the AppMaster and executors' ends flow back; stop() reports how the application ended and
+ * waits, within a limit, until the master has it. An AppMaster that dies is replaced and finds its
  * executors again.
  */
 private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkContext, master: String)
@@ -86,7 +86,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   @volatile private var contextReady = false
   private val stopping = new AtomicBoolean(false)
   private val timer = ThreadUtils.newDaemonSingleThreadScheduledExecutor("hrm-backend")
-  /** What proves to the master that an AppMaster speaks for this application; it never leaves memory here. */
+  /** The proof to the master that an AppMaster acts for this application; it never leaves memory here. */
   private val ownershipKey = AppMasterSupervisor.newToken()
   private val appMaster = new AppMasterSupervisor(
     conf, events, listener, this, timer, () => introduction())
@@ -112,8 +112,8 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     totalRegisteredExecutors.get() >= initialExecutors * minRegisteredRatio
 
   /**
-   * Asked in a loop while the SparkContext waits for its first executors: a refusal ends that wait.
-   * One that comes before contextReady is set leaves it to us to throw, so we look again after.
+   * Called in a loop while the SparkContext waits for its first executors: a refusal ends that wait.
+   * One that comes before contextReady is set must be thrown from here, so we check again after.
    */
   override def isReady(): Boolean = {
     throwProblem()
@@ -153,7 +153,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     }
   }
 
-  // What the AppMaster says. Each arrives on a thread of its gateway.
+  // Messages of the AppMaster. Each arrives on a thread of its gateway.
 
   override def registered(applicationId: String): Unit = {
     appId = Some(applicationId)
@@ -165,7 +165,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     if (problem.compareAndSet(null, message)) {
       answered.countDown()
       wakeScheduler()
-      // A SparkContext that is still being made asks isReady(), which throws.
+      // A SparkContext under construction calls isReady(), which throws.
       if (contextReady && !stopping.get()) stopApplication(message)
     }
   }
@@ -186,8 +186,8 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
       if (lostHost.isEmpty) ExecutorExited(exitCode, causedByApp, reason)
       else ExecutorProcessLost(reason, Some(lostHost), causedByApp)
     try removeExecutor(executorId, why) catch {
-      // Spark's endpoint is there no more, and misses no executor. The AppMaster must not take that
-      // for the end of the driver, which has yet to say how the application ended.
+      // Spark's endpoint is gone, and misses no executor. The AppMaster must not take that for the
+      // end of the driver, which has yet to report how the application ended.
       case NonFatal(e) if stopping.get() => logDebug(s"executor $executorId has ended late: $e")
     }
   }
@@ -206,7 +206,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
       } finally sc.stopInNewThread()
     }
 
-  /** An application that dies of an exception never says so: its last job does. */
+  /** An application that dies of an exception does not report it: its last job does. */
   private def failureAtShutdown(exitCode: Int): Option[String] =
     if (!contextReady) Some("the SparkContext could not be made; see the driver's log")
     else if (exitCode != 0) Some(s"the application ended with exit code $exitCode")
@@ -231,8 +231,8 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   }
 
   /**
-   * Where the blocks lie that waiting tasks of this profile read, and how many executors those tasks fill. Spark has
-   * both in fields that it sets before it asks for totals.
+   * The hosts of the blocks that waiting tasks of this profile read, and how many executors those tasks fill. Spark
+   * has both in fields that it sets before it requests totals.
    */
   private def preferHosts(target: JMap[String, Any], profile: ResourceProfile): Unit = {
     val tasksAt = rpHostToLocalTaskCount.getOrElse(profile.id, Map.empty[String, Int])
@@ -291,7 +291,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     value
   }
 
-  /** Waits for HRM to say why an executor is gone before Spark gives it up: exit codes decide blame. */
+  /** Waits for HRM's reason of an executor's end before Spark gives it up: exit codes decide blame. */
   private class HrmDriverEndpoint extends DriverEndpoint {
     override def onDisconnected(remoteAddress: RpcAddress): Unit =
       addressToExecutorId.get(remoteAddress).foreach { executorId =>

@@ -17,7 +17,7 @@ import org.apache.spark.scheduler.cluster.CoarseGrainedSchedulerBackend
  * A cluster of one executor, which this process starts itself: the smallest application whose
  * driver and executor are what they are on a real cluster. Class-data archives are made of it.
  *
- * The executor's command stands in the file that HRM_REHEARSAL_EXECUTOR names, one argument a line.
+ * The executor's command is in the file that HRM_REHEARSAL_EXECUTOR names, one argument a line.
  */
 class RehearsalClusterManager extends ExternalClusterManager {
 

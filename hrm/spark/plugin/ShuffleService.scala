@@ -10,9 +10,9 @@ import org.apache.spark.internal.Logging
 /**
  * Spark's external shuffle service, with a secret for each application instead of one for all.
  *
- * The agent starts it and tells it by lines on standard input whom to serve: "know APPLICATION SECRET", "forget
- * APPLICATION" (which also removes what its executors left). The end of that input, with the agent, is its end. Whoever
- * it has not been told of cannot authenticate, and gets nothing.
+ * The agent starts it and sends it lines on standard input: "know APPLICATION SECRET", "forget APPLICATION" (which also
+ * removes what its executors left). It ends when that input ends, with the agent. An application that it has not been
+ * sent cannot authenticate, and gets nothing.
  */
 object HrmShuffleService extends Logging {
 
@@ -23,7 +23,7 @@ object HrmShuffleService extends Logging {
 
     def forget(application: String): Unit = known.remove(application)
 
-    /** Null: nobody of that name; Spark refuses the connection. */
+    /** Null: unknown application; Spark refuses the connection. */
     override def getSecretKey(application: String): String = known.get(application)
   }
 

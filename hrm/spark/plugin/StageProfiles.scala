@@ -8,9 +8,9 @@ import org.apache.spark.resource.ResourceProfileManager
 /**
  * Lets stages ask for resource profiles of their own.
  *
- * Spark knows by the master's address which cluster managers serve such profiles, and HRM's is not among those it
- * knows. The answer is kept in a field that is read whenever a profile is asked for; here it is changed. Where a
- * Spark has no such field, it refuses stage profiles with its own words, and everything else works.
+ * Spark decides by the master's address which cluster managers support such profiles, and HRM's is not on its list.
+ * The decision is kept in a field that is read for every profile; here it is changed. Where a Spark has no such field,
+ * it refuses stage profiles with its own message, and everything else works.
  */
 private[hrm] object StageProfiles extends Logging {
   private val Field = "isStandaloneOrLocalCluster"

@@ -6,17 +6,17 @@ import scala.collection.mutable
 import scala.util.Try
 
 /**
- * Tells streams from batch by what runs, without a word from the user.
+ * Distinguishes streams from batch by what runs, without a setting by the user.
  *
  * A structured-streaming query whose trigger is default, ProcessingTime, Continuous or RealTime
- * runs until somebody stops it: the application is a stream while it has one. AvailableNow and Once
+ * runs until it is stopped: the application is a stream while it has one. AvailableNow and Once
  * read what is there and end: batch. The event names a query but not its trigger, so the trigger is
  * read from the running query, by its shared state or, where no session leads there, by the thread
  * that runs it. Where both fail, behaviour decides: a query that idles, waiting for data, or that
  * has run for long, is a stream.
  *
- * The older DStreams say of each job which batch it belongs to. They run until their context is
- * stopped, which nobody hears of: such an application is a stream from its first batch to its end.
+ * Jobs of the older DStreams carry the batch that they belong to. They run until their context is
+ * stopped, which emits no event: such an application is a stream from its first batch to its end.
  *
  * Everything goes by reflection: the sql jar may be absent, and its classes move between Spark
  * versions.
@@ -24,11 +24,11 @@ import scala.util.Try
 private[hrm] final class StreamDetector {
   import StreamDetector._
 
-  // Guards the two fields below, and who may set `current`. A leaf: see HrmSchedulerBackend.
+  // Guards the two fields below, and writes of `current`. A leaf: see HrmSchedulerBackend.
   private val lock = new Object
   private val queries = mutable.LinkedHashMap.empty[UUID, Query]
   private var dstreams = false
-  // Immutable, for whoever reads it, without the lock.
+  // Immutable, to be read without the lock.
   @volatile private var current = Seen(Nil, None)
 
   /** The names of running queries. */
@@ -55,7 +55,7 @@ private[hrm] final class StreamDetector {
     if (properties == null || properties.getProperty(BatchTime) == null) NoChange
     else change { dstreams = true }
 
-  /** Spark is asked before the lock is taken: some of its answers need locks of its sessions. */
+  /** Spark is queried before the lock is taken: some of its methods need locks of its sessions. */
   private def started(event: AnyRef): Change = {
     val runId = uuid(event, "runId")
     val name = Option(call(event, "name")).map(_.toString).getOrElse(uuid(event, "id").toString)

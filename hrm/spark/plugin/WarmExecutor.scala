@@ -19,10 +19,10 @@ import org.apache.spark.sql.SparkSession
 import org.apache.spark.util.Utils
 
 /**
- * An executor that has started before anybody wants it: it rehearses what executors do, says that it
- * is ready by a file, and waits for one line that tells whose executor it is.
+ * An executor started ahead of demand: it rehearses what executors do, signals that it is ready by a
+ * file, and waits for one line that assigns it to an executor of an application.
  *
- * The line comes on standard input, which nobody else can read, as it carries the application's
+ * The line comes on standard input, which no other process can read, as it carries the application's
  * secret: {"environment": {...}, "properties": {...}, "arguments": [...]}. From then on this is a
  * CoarseGrainedExecutorBackend like any other. No line, no executor: the end of input ends it.
  */
@@ -31,8 +31,8 @@ object WarmExecutor {
   private val Garbage = 32L << 20
 
   def main(args: Array[String]): Unit = {
-    // As somebody of its own: a context leaves its secret with the user that it runs as. In a
-    // thread of its own: a session is left to the threads that its own one starts later.
+    // As a separate user: a context leaves its secret with the user that it runs as. In a
+    // separate thread: a session is inherited by the threads that its own one starts later.
     val rehearsal = new PrivilegedExceptionAction[Unit] { def run(): Unit = sparingly(rehearse()) }
     val thread = new Thread(() =>
       try UserGroupInformation.createRemoteUser("rehearsal").doAs(rehearsal) catch {
