@@ -72,7 +72,7 @@ class _LazyGroup(TyperGroup):
         return self.commands[cmd_name]
 
     def invoke(self, ctx: Any) -> Any:
-        # gRPC tells of every handshake that fails; read when it is imported. What matters is told.
+        # gRPC logs every failed handshake; HRM reports what matters. Read when gRPC is imported.
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         try:
             return super().invoke(ctx)
@@ -82,8 +82,8 @@ class _LazyGroup(TyperGroup):
             error_line(error.message)
             raise typer.Exit(1) from None
         except BrokenPipeError:
-            # Whoever read our output has seen enough (`hrm app logs ID | head`). Python would try
-            # to flush once more when it exits, and complain.
+            # The reader of the pipe closed it (`hrm app logs ID | head`). Python would flush once
+            # more at exit, and print an error.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
 

@@ -39,7 +39,7 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
         "the cluster's secret, mode 0600",
     ),
     "spark.hrm.tls.ca": (
-        "`$HRM_TLS_CA`, else `ca.pem` beside the token file",
+        "`$HRM_TLS_CA`, else `ca.pem` next to the token file",
         "certificates (PEM) of who may be the master: traffic with it is encrypted",
     ),
     "spark.hrm.allowClearText": (
@@ -102,7 +102,7 @@ _ENVIRONMENT = {
     "HRM_MASTER": ("", "`host:port` that `hrm status` and its like ask"),
     "HRM_TOKEN_FILE": ("`$HRM_HOME/token`", "the cluster's secret, for clients and AppMasters"),
     "HRM_TLS_CA": (
-        "`ca.pem` beside the token file",
+        "`ca.pem` next to the token file",
         "the cluster's authority (PEM): traffic with the master is encrypted; empty: clear text",
     ),
     "HRM_ALLOW_CLEAR_TEXT": (

@@ -46,7 +46,7 @@ class Output(StrEnum):
 
 
 def stdout() -> Console:
-    """The console for data. Made anew each time: tests and callers replace ``sys.stdout``."""
+    """The console for data. Created on each call: tests and callers replace ``sys.stdout``."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else _PIPE_WIDTH

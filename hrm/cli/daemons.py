@@ -154,7 +154,7 @@ def _run(start: Callable[[], Awaitable[int]], *, own_log: bool = False) -> None:
     except errors.InvalidConfig as error:
         console.error_line(error.message)
         raise typer.Exit(BAD_CONFIGURATION) from None
-    except errors.HrmError as error:  # what may pass: whoever looks after the daemon tries again
+    except errors.HrmError as error:  # possibly transient: the supervisor restarts the daemon
         console.error_line(error.message)
         raise typer.Exit(FAILED) from None
     except KeyboardInterrupt:

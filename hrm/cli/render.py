@@ -34,7 +34,7 @@ __all__ = [
 
 NAME_SHOWN = 60
 CONTAINERS_SHOWN = 1_000
-"""Rows of one application; a table of more takes rich seconds, and nobody reads it."""
+"""Rows of one application; rich takes seconds for a larger table, which is unreadable anyway."""
 MESSAGE_SHOWN = 300
 """Characters of a name and a message in a list; what shows one thing alone shows them whole."""
 _COLOURS = {

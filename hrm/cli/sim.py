@@ -84,9 +84,9 @@ def faults(
         Path | None, typer.Option("--json", metavar="FILE", help="Write the summary there, too.")
     ] = None,
 ) -> None:
-    """Live through faults in virtual time; exit status 1 if a promise was broken.
+    """Inject faults in virtual time; exit status 1 if an invariant was violated.
 
-    One seed is one history, to the bit, on every machine.
+    One seed gives one history, bit for bit, on every machine.
     """
     from hrm.sim.faults.plan import KINDS, TRAITS, Limits
     from hrm.sim.faults.shrink import shrink as make_small

@@ -61,7 +61,7 @@ def _checked_host(host: str) -> str:
     return host
 
 
-# What several daemons are told is described and bounded once; a default is each one's own.
+# Settings that several daemons share are described and bounded once; each has its own default.
 ListenHost = Annotated[str, AfterValidator(_checked_host)]
 MasterAddress = Annotated[str, Field(description="host:port of the master")]
 ReconnectDelay = Annotated[
@@ -79,7 +79,7 @@ TlsCa = Annotated[
     Path | None,
     Field(
         description="certificates (PEM) of who may answer: all of HRM's traffic is encrypted; "
-        "default: $HRM_TLS_CA, else ca.pem beside token_file, else clear text"
+        "default: $HRM_TLS_CA, else ca.pem next to token_file, else clear text"
     ),
 ]
 TlsCert = Annotated[
@@ -178,7 +178,7 @@ class Settings(BaseSettings):
             return value
         try:
             return value.expanduser().absolute()
-        except RuntimeError as error:  # of ~somebody
+        except RuntimeError as error:  # of ~user
             raise ValueError(f"{error}; write the directory itself") from error
 
     @classmethod
