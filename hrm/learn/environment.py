@@ -98,7 +98,7 @@ class Summary:
 
 
 def ideal_s(decision: Decision) -> float:
-    """Time of the task on the best node of all, alone; NaN where nobody knows."""
+    """Seconds of the task alone on the fastest feasible node; NaN if no node's time is known."""
     times = decision.view.task_s[decision.fits]
     known = times[np.isfinite(times)]
     return float(known.min()) if len(known) else float("nan")
@@ -129,7 +129,11 @@ def drive(
 def evaluate(
     environment: Environment, make: Callable[[], ClusterPolicy], seeds: Iterable[int]
 ) -> Summary:
-    """How tasks fare over ``seeds``, each with a policy of its own from ``make``."""
+    """Run ``seeds``, each with a policy of its own from ``make``, and summarize the tasks' times.
+
+    Raises:
+        InvalidConfig: no task ended, so that there is nothing to summarize.
+    """
     responses: list[float] = []
     slowdowns: list[float] = []
     failed, minutes = 0, 0.0

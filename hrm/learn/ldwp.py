@@ -67,7 +67,7 @@ class Args:
     version: int = 1
     """of the model; greater ones win"""
     types: str = ",".join(TYPES)
-    """pipelines that are told apart, at most 4 for ldwp-set"""
+    """pipelines that are distinguished, at most 4 for ldwp-set"""
     features: str = "extended"
     """of ldwp: paper (table 1) or extended"""
     history: int = 1
