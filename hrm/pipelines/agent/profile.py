@@ -161,8 +161,8 @@ class _GpuSource:
         return figures, missing
 
     def _silent(self) -> str:
-        told = self._why if "NVML" in self._why else "the driver told nothing of this process"
-        return told if told.startswith("not available") else f"not available: {told}"
+        why = self._why if "NVML" in self._why else "the driver reported nothing of this process"
+        return why if why.startswith("not available") else f"not available: {why}"
 
     def close(self) -> None:
         if self._open:

@@ -3,8 +3,8 @@
 A task's data stay on its node, in a directory of its own (``hrm.pipelines.agent.work_places``): the
 input, and what each subtask returned, until the master has acknowledged the end. Where ``run_as``
 is active, workers and data are the submitter's, and a task of a user whom its rules refuse fails.
-What the agent is told (orders, ends, the clock, samples) becomes events; what the core wants done
-is done here.
+What the agent receives (orders, ends, the clock, samples) becomes events; the core's commands are
+executed here.
 
 A crash of the agent ends its workers, and the next agent begins with none of the tasks: the master
 places them again.
@@ -370,7 +370,7 @@ class PipelineRuntime:
         )
 
     def _forget_unplaced(self) -> None:
-        """Inputs of which the order did not come before the stream broke: it comes anew, or not."""
+        """Drop inputs whose order did not arrive before the stream broke: the master may resend."""
         for attempt in [one for one, placed in self._placed.items() if placed.spec is None]:
             if attempt not in self._unacknowledged:
                 self._forget(attempt)
@@ -470,7 +470,7 @@ class PipelineRuntime:
         return await granted
 
     def _answer_claim(self, holder: str, answer: int | HrmError) -> None:
-        """Nobody waits any more if the holder hangs up at this very moment; ``release`` follows."""
+        """No call waits any more if the holder just disconnected; ``release`` follows."""
         claim = self._claims.get(holder)
         if claim is None or claim.done():
             return

@@ -3,7 +3,7 @@
 The agent admits them under the rules that hold for its own subtasks (memory after admission,
 utilisation, co-runners), so GPU operators of batch and of streams and tasks of pipelines share a
 card without overfilling it. The agent's socket is named by ``HRM_AGENT_SOCKET``, which it sets for
-every container; whoever may open the socket may ask.
+every container; access to the socket is the only permission needed.
 
 Source: HRM paper, section 3.2 (GPU operations of several tasks closely packed on one device).
 """

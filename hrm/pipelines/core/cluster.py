@@ -10,11 +10,11 @@ Nothing is lost and nothing happens twice:
 
 - a placement has a number, the attempt; ends of any other attempt are ignored;
 - tasks of a lost node go to the front of the queue, up to ``attempts_limit`` placements;
-- what a node gives back was not begun and counts as no attempt; the node gets nothing more until
-  it has reported, or it would be asked again at once, up to the limit;
-- a node that comes back keeps the tasks that are still its own and is told to drop the rest.
+- a task that a node returns was not started and counts as no attempt; the node gets nothing more
+  until it has reported, or it would be asked again at once, up to the limit;
+- a node that reconnects keeps the tasks that are still its own and is ordered to drop the rest.
 
-The queue lives as long as the master does: who submits holds the inputs until the result is there.
+The queue lives as long as the master does: a client keeps the inputs until the result has arrived.
 
 Source: LDWP + IAWP, section 3.2 (masks) and algorithm 1 (the place of the policy).
 """
@@ -418,7 +418,7 @@ class PipelineCluster:
     # --- placing ------------------------------------------------------------------------------
 
     def _place(self, now: float) -> None:
-        """Place the head of the queue, as long as somebody may take it and the policy agrees."""
+        """Place the head of the queue, as long as some node may take it and the policy agrees."""
         # Thousands that wait for one node are mostly alike: each kind is looked at once.
         nowhere: dict[tuple[PipelineSpec, int], str] = {}
         while self.queue:

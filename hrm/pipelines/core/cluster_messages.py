@@ -30,7 +30,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSubmitted:
-    """Somebody wants the task run. Refused by an exception, or ended by one ``FinishTask``."""
+    """A client submits the task. Refused by an exception, or ended by one ``FinishTask``."""
 
     now: float
     task: TaskSpec
@@ -130,7 +130,7 @@ class PlaceTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelTask:
-    """Tell the node that nobody wants this placement of the task."""
+    """Order the node to drop this placement of the task."""
 
     node: NodeName
     task_id: TaskId

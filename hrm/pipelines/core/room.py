@@ -42,7 +42,7 @@ class Card:
         return sum(run.gpu_memory_mib for run in self.runs.values())
 
     def view(self, now: float, estimates: Estimates, *, held: bool = False) -> GpuView:
-        """``held``: kept for somebody who has waited too long; it shows as fully busy."""
+        """``held``: kept for a subtask that has waited too long; it shows as fully busy."""
         utilisation = 1.0 if held else self.predicted() + self.correction
         remaining_s = max((run.remaining_s(now) for run in self.runs.values()), default=0.0)
         return GpuView(

@@ -2,7 +2,7 @@
 
 Three worlds, none of which knows a cosine:
 
-- ``measured``: laws fitted to measured slow-downs of pairs. The slow-down of a victim beside a
+- ``measured``: laws fitted to measured slow-downs of pairs. The slow-down of a victim with a
   partner is 1 + S(victim) * A(partner) * e; A, what a job does to others, and S, how much it
   suffers, explain 79 to 85 % of the variance of ln(slow-down - 1) in the pairs of training jobs on
   K80 and P100; e is what is left, drawn once for each pair. A kind of subtask gets the A of the

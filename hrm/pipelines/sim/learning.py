@@ -54,7 +54,7 @@ FIXED_RATES_PER_MIN = (30.0, 70.0)
 
 
 class _Asked:
-    """A ``ClusterPolicy`` that waits until somebody has answered for it."""
+    """A ``ClusterPolicy`` whose decisions come from the environment's caller."""
 
     name = "asked"
 
@@ -66,9 +66,9 @@ class _Asked:
     def choose(self, task: TaskSpec, view: ClusterView, fits: Mask) -> Choice:
         if self.answer is not None and self.answer[0] == task.task_id:
             node, self.answer = self.answer[1], None
-            return Choice(node=node, why="told")
+            return Choice(node=node, why="decided by the caller")
         self.question = Decision(task, view, fits)
-        return Choice(node=-1, why="nobody has decided yet")
+        return Choice(node=-1, why="no decision yet")
 
     def ended(self, task_id: TaskId, *, now: float, response_s: float, ok: bool) -> None:
         self.ends.append(Ended(task_id, now, response_s, ok))

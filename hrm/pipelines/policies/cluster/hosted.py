@@ -39,7 +39,7 @@ class HostedPolicy:
     """A ``ClusterPolicy``: ``learned`` as far as ``mode`` trusts it, else ``heuristic``.
 
     ``learned`` is None where the features of ``model`` are not those of this HRM; the heuristic
-    then decides everything, and the reason is told.
+    then decides everything, and the reason is reported.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""``Stdm`` as the two cores tell it of runs and profiles: a ``LearningEstimates``."""
+"""``Stdm`` fed by the two cores with runs and profiles: a ``LearningEstimates``."""
 
 from __future__ import annotations
 
