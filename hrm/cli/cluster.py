@@ -1,7 +1,7 @@
 """``hrm up`` and ``hrm down``: a cluster on this machine, from nothing and to nothing.
 
-What they do is in :mod:`hrm.cli.embedded`; here is what they say. Either the whole cluster is up at
-the end of ``hrm up`` or none of it.
+:mod:`hrm.cli.embedded` does the work; this module prints. Either the whole cluster is up at the end
+of ``hrm up`` or none of it.
 """
 
 from __future__ import annotations

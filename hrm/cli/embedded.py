@@ -1,10 +1,10 @@
 """An embedded cluster: one master and some agents on this machine, each a process of its own.
 
-Everything they keep is under one directory, so that two clusters never meet and one ``rm -r``
-forgets one::
+All their state is under one directory, so that clusters never share files and one ``rm -r``
+removes one::
 
     DIR/token               the cluster's secret, mode 0600
-    DIR/ca.pem              where it speaks TLS: whom to trust; DIR/tls/ has the rest
+    DIR/ca.pem              with TLS: the CA to trust; DIR/tls/ has the rest
     DIR/master/             the master's store
     DIR/nodes/node-1/       an agent's work directory, its containers in containers/
     DIR/logs/node-1.log     the daemon's output; .log.1 is the run before
@@ -241,7 +241,7 @@ def stop(cluster: Cluster, progress: Progress) -> list[str]:
     """End every process of ``cluster`` and every container of its nodes.
 
     Returns:
-        What was ended, in words.
+        Descriptions of what was ended.
 
     Raises:
         Unavailable: something survived SIGKILL (it hangs in the kernel).
@@ -315,7 +315,7 @@ def _connected(cluster: Cluster) -> AbstractContextManager[client.Master]:
 
 
 def sweep_containers(directory: Path) -> list[str]:
-    """Kill containers that their agent left behind; what was ended, in words."""
+    """Kill containers that their agent left behind; returns descriptions of them."""
     ended = []
     here = boot_id()
     for path in sorted(directory.glob(f"nodes/*/containers/*/{PROCESS_FILE}")):

@@ -1,4 +1,4 @@
-"""What this machine has, and how an embedded cluster shares it out.
+"""What this machine has, and how an embedded cluster divides it among its nodes.
 
 The nodes of ``hrm up`` all run on one machine, together with the drivers that use them, the master
 and anything else. Cores are shared in time, so all of them are offered; memory is not, so a quarter

@@ -1,4 +1,4 @@
-"""``hrm policy``: what learned policies do, how far they are trusted, and how they come to be.
+"""``hrm policy``: what learned policies do, how far they are trusted, and how they are trained.
 
 ``show``, ``shadow`` and ``set`` ask the master's PolicyService; ``train`` runs a trainer of
 ``hrm.learn`` here, on this machine.

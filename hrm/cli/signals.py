@@ -1,4 +1,4 @@
-"""Ends that commands share."""
+"""Signal handling that commands share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hrm master --check``, ``--repair``, ``--backup`` and ``--restore``: the master's store by hand.
+"""``hrm master --check``, ``--repair``, ``--backup``, ``--restore``: maintain the master's store.
 
 They are flags of ``hrm master``, so that they find the store by the same settings as the master
 does, and they run in place of it.

@@ -144,7 +144,7 @@ def _status_or_kill(client: Client, status: str, kill: str) -> int:
 
 
 def _follow(client: Client, submission_id: str, channel: Any) -> int:
-    """Tell what happens to a submission until its end; the exit status of its driver."""
+    """Print the changes of a submission until its end; returns its driver's exit status."""
     from hrm.spark.submit import exit_status
     from hrm.v1 import submission_pb2 as pb
 

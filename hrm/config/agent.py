@@ -351,13 +351,13 @@ class AgentSettings(Settings):
         "this work directory, for restarts and upgrades; SIGINT ends them in any case",
     )
     preemption: bool = Field(
-        default=True, description="batch executors make way for stream executors that wait"
+        default=True, description="batch executors are preempted for stream executors that wait"
     )
     preemption_grace_s: float = Field(
         default=PREEMPTION_GRACE_S,
         ge=0,
         le=3600,
-        description="time an executor that makes way has to finish tasks and move its blocks",
+        description="time a preempted executor has to finish tasks and move its blocks",
     )
     log_bytes_max: int = Field(
         default=64 * 1024 * 1024, ge=4096, description="size at which a log rotates"

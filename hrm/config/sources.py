@@ -78,7 +78,7 @@ PlacementPolicy = Annotated[
 TlsCa = Annotated[
     Path | None,
     Field(
-        description="certificates (PEM) of who may answer: all of HRM's traffic is encrypted; "
+        description="authorities of servers (PEM): all of HRM's traffic is encrypted; "
         "default: $HRM_TLS_CA, else ca.pem next to token_file, else clear text"
     ),
 ]
@@ -90,8 +90,8 @@ TlsKey = Annotated[Path | None, Field(description="the private key of tls_cert (
 AllowClearText = Annotated[
     bool,
     Field(
-        description="speak without TLS on addresses other than loopback, where who can listen, or "
-        "takes a port, learns the token; default: $HRM_ALLOW_CLEAR_TEXT, else false"
+        description="speak without TLS on addresses other than loopback, where an eavesdropper, or "
+        "a process that takes a port, learns the token; default: $HRM_ALLOW_CLEAR_TEXT, else false"
     ),
 ]
 StreamsMax = Annotated[
