@@ -78,10 +78,10 @@ class Replay:
 
 
 class Learner:
-    """Acts epsilon-greedily and learns; or follows a ``teacher`` and only takes notes.
+    """Acts epsilon-greedily and learns; or follows a ``teacher`` and only records.
 
     Args:
-        teacher: who decides instead of the network, except for random actions.
+        teacher: the policy that decides instead of the network, except for random actions.
         learning: False: no step of learning after decisions.
     """
 

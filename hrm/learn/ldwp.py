@@ -351,7 +351,7 @@ def words_of(args: Args) -> list[str]:
 
 
 def parse(words: Sequence[str]) -> Args:
-    """``Args`` from the words of a command line."""
+    """``Args`` from the arguments of a command line."""
     parser = argparse.ArgumentParser(prog="python -m hrm.learn.ldwp", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     for field in dataclasses.fields(Args):

@@ -101,7 +101,7 @@ class Reason(enum.Enum):
 
 
 class Doubt(Exception):
-    """The learned policy's answer must not count. Raised by it, or by who checks it."""
+    """The learned policy's decision must not count. Raised by it, or by its checks."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(f"{reason.value}: {detail}")
@@ -135,7 +135,7 @@ class HostBounds:
 
 
 class Answer(NamedTuple, Generic[D]):
-    """A decision, its reason in words, and what it is expected to take (seconds, NaN: unknown)."""
+    """A decision, its reason as text, and the expected response (seconds, NaN: unknown)."""
 
     decision: D
     why: str
@@ -143,8 +143,8 @@ class Answer(NamedTuple, Generic[D]):
 
 
 class Decided(NamedTuple, Generic[D]):
-    """What counts. ``reason``: why the learned policy, though asked to decide, did not; ``doubt``:
-    the same in words."""
+    """What takes effect. ``reason``: why the learned policy, though asked, did not decide;
+    ``doubt``: the same as text."""
 
     decision: D
     why: str
@@ -193,7 +193,7 @@ class HostStatus:
     reference_p95: float
     rolled_back_at: float | None
     last: str
-    """The last fallback or rollback, in words."""
+    """The last fallback or rollback, as text."""
     records: tuple[ShadowRecord, ...] = ()
 
 
@@ -344,15 +344,15 @@ class PolicyGuard(Generic[V, D]):
         return Decided(answer.decision, answer.why, True, None), safe.expected_s
 
     def expect(self, key: str, expected_s: float, *, learned: bool) -> None:
-        """Await the end of what is known as ``key``: ``learned`` tells who has begun it, the
-        heuristic had ``expected_s`` (NaN: unknown). What was awaited under this key is not."""
+        """Await the end of ``key``: ``learned`` if the learned policy started it; the heuristic
+        had ``expected_s`` (NaN: unknown). It replaces what was awaited under this key."""
         self._pending.pop(key, None)
         self._pending[key] = (learned, expected_s)
         if len(self._pending) > self.bounds.pending_max:
             del self._pending[next(iter(self._pending))]
 
     def forget(self, key: str) -> None:
-        """The end of ``key`` says nothing of who has begun it, or it never comes."""
+        """Stop awaiting ``key``: its end does not reflect on the policy, or never comes."""
         self._pending.pop(key, None)
 
     def ended(self, key: str, *, now: float, response_s: float, ok: bool) -> None:
