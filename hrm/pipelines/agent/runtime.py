@@ -216,7 +216,7 @@ class PipelineRuntime:
                     self._answer_claim(command.holder, refusal(command.why))
 
     async def _give_up(self) -> None:
-        """The books may be half changed: fall silent, so that others get the tasks."""
+        """The core's state may be inconsistent: fall silent, so that other nodes get the tasks."""
         for claim in self._claims.values():
             if not claim.done():
                 claim.set_exception(_broken())
@@ -283,7 +283,7 @@ class PipelineRuntime:
         return start.device is Device.GPU and self.share.gpus[start.number].declared
 
     async def _profile(self, start: m.StartSubtask, pid: int) -> None:
-        """Look at a run's first seconds; of a shorter one the estimates hear at its end."""
+        """Profile a run's first seconds; a shorter one updates the estimates when it ends."""
         real_gpu = start.device is Device.GPU and not self._is_declared(start)
         profiler = Profiler(pid, start.number if real_gpu else None)
         try:
@@ -458,7 +458,7 @@ class PipelineRuntime:
         """Wait for a share of a GPU; its number. ``release`` it in any case.
 
         Raises:
-            Unsatisfiable: no GPU here can ever have the room.
+            Unsatisfiable: no GPU of this node could ever hold the share.
             LimitReached: too many wait.
             Unavailable: pipelines have ended here.
         """

@@ -123,7 +123,7 @@ class Workers:
         """Run one subtask to its end, as ``account`` (None: as the agent). ``code``: a directory of
         modules that were sent along.
 
-        ``started`` hears the worker's pid.
+        ``started`` is called with the worker's pid.
         """
         self._busy[run] = None
         worker: _Worker | None = None

@@ -67,9 +67,8 @@ LIVES_MAX = 10
 CALL_TIMEOUT_S = 60.0
 KEY_BYTES = 32
 GIVE_UP_S = 5.0
+"""Longest wait, seconds, for abandoned tasks to end and for a master to be notified of them."""
 PAGES_MAX = 10_000
-"""Most that is waited for tasks to end that were given up, and for a master that is away to hear
-of it."""
 _AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 T = TypeVar("T")
@@ -141,7 +140,7 @@ class Task:
         future: futures.Future[TaskResult],
         given_up: threading.Event | None = None,
     ) -> None:
-        """Who sets ``given_up`` keeps it from being submitted (again)."""
+        """Setting ``given_up`` keeps the task from being submitted (again)."""
         self._client = client
         self._request = request
         self._future = future

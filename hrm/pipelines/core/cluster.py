@@ -83,7 +83,7 @@ class TaskRecord:
         self.why = "it is in the queue"
         self.placed_by = ""
         self.fallback = ""
-        """Who chose its node, and why not the learned policy, as in ``Choice``."""
+        """The policy that chose its node, and why not the learned one, as in ``Choice``."""
         self.before = ""
         """Why its latest placement came to nothing."""
         self.timings: list[SubtaskTiming] = []
@@ -159,11 +159,12 @@ class PipelineCluster:
     # --- what others ask ----------------------------------------------------------------------
 
     def places(self) -> dict[TaskId, int]:
-        """How many stand before each task in the queue: for ``explain`` of many."""
+        """How many tasks are ahead of each in the queue: for ``explain`` of many."""
         return {task_id: ahead for ahead, task_id in enumerate(self.queue)}
 
     def chosen(self, task_id: TaskId) -> list[str]:
-        """Who chose the task's node and its steps' devices, and why not the learned policy; lines.
+        """Lines: the policies that chose the task's node and its steps' devices, and why not the
+        learned ones.
 
         Raises:
             KeyError: no such task.
@@ -390,7 +391,7 @@ class PipelineCluster:
             self._again(self.tasks[task_id], now, f"node {name} was lost: {why}")
 
     def _notice_sleep(self, event: m.ClusterEvent) -> None:
-        """This process slept, and has not heard what nodes have said since."""
+        """This process slept, and has not received the nodes' reports since."""
         if self._awake is None:
             late_s = min(self.bounds.tick_late_s, self.bounds.node_timeout_s / 4)
             self._awake = Wakefulness(late_s, event.now)

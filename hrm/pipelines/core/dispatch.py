@@ -186,7 +186,7 @@ class Dispatcher:
         return waited_s > bounds.starvation_factor * run_s
 
     def _start_starved(self, now: float) -> tuple[frozenset[int], bool]:
-        """Start who has waited too long; for the first who cannot, keep a GPU or the memory."""
+        """Start starved subtasks; for the first that does not fit, hold a GPU or the memory."""
         starved = [ready for ready in self._ready.values() if self._starving(ready, now)]
         starved.sort(key=lambda ready: ready.since)
         for ready in starved:

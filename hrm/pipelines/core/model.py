@@ -166,7 +166,7 @@ class Estimates(Protocol):
 
 
 class LearningEstimates(Estimates, Protocol):
-    """Estimates that hear of what was measured. Both cores keep one and tell it everything."""
+    """Estimates that measurements update. Each core keeps one and passes all measurements to it."""
 
     def declare(self, row: Row, subtask: SubtaskSpec) -> None:
         """Register a row and what its author declared. Called before any query about the row."""
@@ -318,8 +318,8 @@ class Choice:
 class ClusterPolicy(Protocol):
     """Stage 1. ``fits`` (nodes,) marks those that may take the task; at least one does.
 
-    ``ended`` tells of a task that was placed by this policy and has ended or was given back, so
-    that policies can learn and watch themselves; ``ok`` is false for a failure or a lost node.
+    ``ended`` reports a task that this policy placed and that has ended or was returned, so that
+    policies can learn and monitor themselves; ``ok`` is false for a failure or a lost node.
     """
 
     name: str

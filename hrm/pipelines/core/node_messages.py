@@ -1,4 +1,4 @@
-"""What the node's core hears (past tense, with ``now``) and wants done (imperative).
+"""Events (past tense, with ``now``) and commands (imperative) of the node's pipeline core.
 
 Times are seconds since the epoch, durations seconds, memory MiB. A *run* is one attempt at a
 subtask; its number is the node's own and never used twice. A *claim* is a request for a GPU from
@@ -122,7 +122,7 @@ class TaskOutcome(enum.Enum):
 class SubtaskTiming:
     """One run: where, how long it had waited since it was ready, how long it ran, what it took.
 
-    ``placed_by``, ``fallback``: who chose the device, as in ``Start``.
+    ``placed_by``, ``fallback``: the policy that chose the device, as in ``Start``.
     """
 
     key: SubtaskKey
@@ -197,7 +197,7 @@ class SubtaskProfiled:
 class LoadSampled:
     """Telemetry: shares 0..1 of the node, and of each GPU in the order of its cards.
 
-    ``gpu_memory_used_mib`` counts all processes on the card. Empty tuples: the machine cannot tell.
+    ``gpu_memory_used_mib`` counts all processes on the card. Empty tuples: not available.
     """
 
     now: float
@@ -293,7 +293,7 @@ class StopSubtask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSubtask:
-    """Tell the master of a run that is over."""
+    """Report a run that is over to the master."""
 
     task_id: TaskId
     attempt: int
@@ -302,7 +302,7 @@ class ReportSubtask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTask:
-    """The task is over on this node: tell the master, then remove its data."""
+    """The task is over on this node: report it to the master, then remove its data."""
 
     task_id: TaskId
     attempt: int

@@ -1,7 +1,7 @@
-"""What a node has and who holds it: cores, GPUs, memory. The node's core is the only one to book.
+"""A node's capacity and its use: cores, GPUs, memory. Only the node's core allocates.
 
 Utilisation of a GPU is the last sample, corrected by prediction for what has started and ended
-since: telemetry lags behind decisions by up to a second, in which a card can be filled twice over.
+since: telemetry lags behind decisions by up to a second, in which a card can be overfilled twice.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Room:
         held: frozenset[int] = frozenset(),
         memory_held: bool = False,
     ) -> NodeView:
-        """``held`` cards and memory are kept for who has waited too long."""
+        """``held`` cards and memory are reserved for subtasks that have waited too long."""
         return NodeView(
             now=now,
             ready=ready,

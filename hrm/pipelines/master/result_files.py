@@ -86,10 +86,10 @@ class PipelineFiles:
             )
 
     async def put_input(self, task_id: TaskId, data: bytes) -> None:
-        """Keep an input.
+        """Store an input.
 
         Raises:
-            LimitReached: no room for it.
+            LimitReached: it would exceed the bound.
         """
         await self._add(task_id, "in", 0, data)
 

@@ -87,7 +87,7 @@ def pipeline_policy(settings: MasterSettings, hosts: Hosts, *, seed: int) -> Clu
 
 @dataclass(slots=True, eq=False)
 class Watcher:
-    """Who watches ``open`` tasks. ``overflowed``: it was too slow and misses updates."""
+    """A client that watches ``open`` tasks. ``overflowed``: it was too slow and misses updates."""
 
     open: set[TaskId]
     updates: deque[pb.PipelineTaskUpdate] = field(default_factory=deque)
@@ -175,7 +175,7 @@ class PipelineTasks:
         stop: Callable[[HrmError], None],
         epoch: int = 0,
     ) -> None:
-        """``stop`` ends the master: after a bug in the core its books may be half changed.
+        """``stop`` ends the master: after a bug in the core its state may be inconsistent.
 
         Raises:
             InvalidConfig: the modes of node policies that were kept are damaged.
@@ -306,7 +306,7 @@ class PipelineTasks:
             self._code[task_id] = self._code_of(raw, files)
             self._keys[task_id] = key
             self.handle(m.TaskSubmitted(now=clock.now(), task=task))
-        except BaseException:  # who submits it may also have gone away
+        except BaseException:  # the client may also have disconnected
             self.files.drop(task_id)
             self._code.pop(task_id, None)
             self._keys.pop(task_id, None)

@@ -1,9 +1,9 @@
-"""The simulated cluster as a world to learn in: it stops at every decision of the cluster policy.
+"""The simulated cluster as a training environment: it stops at every decision of its policy.
 
-``environment(...)`` is what ``hrm.learn.ldwp`` names. ``reset(seed)`` draws a run and answers with
-its first decision, ``step(node)`` places that task and goes on to the next; with -1 the task stays
-in the queue and is asked about again when something has happened. The same seed is the same
-cluster, arrivals, sizes and failures, whatever is decided.
+``environment(...)`` is the factory that ``hrm.learn.ldwp`` names. ``reset(seed)`` draws a run and
+returns its first decision, ``step(node)`` places that task and advances to the next; with -1 the
+task stays in the queue and comes up again after the next event. One seed gives the same cluster,
+arrivals, sizes and failures, whatever is decided.
 
 Two kinds. ``nodes=11`` is the paper's cluster with rates of 30 to 70 a minute, for a network with
 one output a node. ``nodes=random`` draws, for a network that has to serve any cluster, 3 to 64
@@ -12,7 +12,7 @@ world of interference, and in half of the runs nodes that join, leave or fail. S
 many tasks for each node as the other kind, so that it is about as long: in a short one a large
 cluster is never full.
 
-Nothing is shared with tests but the code: which seeds are for what is ``hrm.learn.environment``'s.
+Only the code is shared with tests: ``hrm.learn.environment`` defines the use of each seed.
 
 Source: LDWP + IAWP, section 7.
 """

@@ -245,7 +245,7 @@ class FlatEncoder:
             self._past = [*self._past, (*self._now, action)][-(self.layout.history - 1) :]
 
     def renamed(self, names: Sequence[NodeName]) -> FlatEncoder:
-        """The same history seen with other nodes: who is gone is left out, who is new has zeros."""
+        """The same history for other nodes: removed ones are dropped, new ones get zeros."""
         other = FlatEncoder(self.layout, names)
         where = np.array([self._index.get(name, -1) for name in names], dtype=np.intp)
         for task, nodes, action in self._past:

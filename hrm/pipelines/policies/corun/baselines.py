@@ -8,7 +8,7 @@
 ``pats``     a list sorted by speed-up: an idle core takes the smallest, a GPU the largest
 
 Sources: Ali et al. (2000) for the second and third, Teodoro et al. (2012, 2013) for the last; LDWP
-+ IAWP, section 4. All fill a GPU up to the same limits; no one looks at who runs there.
++ IAWP, section 4. All fill a GPU up to the same limits; none considers what runs there.
 """
 
 from __future__ import annotations

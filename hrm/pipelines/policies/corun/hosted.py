@@ -193,7 +193,7 @@ class HostedPolicy:
         for start in starts:
             one = ready.get(start.key)
             if one is None or not room.fits(one, start.device, start.number):
-                raise Doubt(Reason.INFEASIBLE, f"there is no room for {_told(start)}")
+                raise Doubt(Reason.INFEASIBLE, f"no capacity left for {_told(start)}")
             room.take(one, start.device, start.number)
         return _answer(starts)
 

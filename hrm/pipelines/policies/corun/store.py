@@ -1,4 +1,4 @@
-"""Estimates in a file: what was learned can outlive who has learned it; nothing in it is code.
+"""Estimates in a file: what was learned outlives the process; the file contains no code.
 
 One ``.npz`` without pickles: arrays, and a line of JSON with a version, the names of the metrics,
 the scales of memory and the rows. A file of other metrics is refused; memory that was measured
