@@ -1,8 +1,8 @@
 """The tree of commands, each loaded when it is typed.
 
 Parsing ``hrm status`` must not pay for the settings of the daemons or for the code that
-starts clusters. So the root group knows only the names: ``COMMANDS`` says which module holds a
-command, and the module is imported when the command runs or when ``hrm --help`` lists them all.
+starts clusters. So the root group knows only the names: ``COMMANDS`` maps a command to its module,
+and the module is imported when the command runs or when ``hrm --help`` lists them all.
 
 Errors end here, too. An ``HrmError`` becomes one line ``error: …`` on stderr and exit status 1;
 with ``HRM_DEBUG=1`` the traceback comes first.

@@ -174,7 +174,7 @@ def _interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Progress]:
-    """A line on stderr that says what is being waited for; plain lines where it is no terminal."""
+    """A line on stderr that names what is being waited for; plain lines if it is no terminal."""
     screen = console.stderr()
     if screen.is_terminal:
         with screen.status("") as line:

@@ -256,7 +256,7 @@ def stop(cluster: Cluster, progress: Progress) -> list[str]:
             continue
         progress(f"ending {', '.join(process.name for process in group)}")
         for process in group:
-            # An agent ends its containers then, whatever keep_containers says.
+            # An agent ends its containers then, whatever keep_containers is.
             process.signal(signal.SIGINT if role == "agent" else signal.SIGTERM)
         left = _wait_for_end(group, timeout_s)
         for process in left:

@@ -369,7 +369,7 @@ def _print_log(
 
 
 class _hint:  # noqa: N801 - used like a function
-    """Adds what to type next to a NotFound that passes, unless the message says it already."""
+    """Adds the next command to a NotFound that passes, unless the message contains it already."""
 
     def __init__(self, hint: str) -> None:
         self._hint = hint

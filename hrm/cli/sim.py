@@ -36,7 +36,7 @@ MOVED = {
 
 
 class _SimGroup(TyperGroup):
-    """A group that says where former commands are."""
+    """A group that prints where former commands are."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] in MOVED:

@@ -69,7 +69,7 @@ def is_wanted(flags: dict[str, Any]) -> bool:
 
 
 def run(flags: dict[str, Any], state_dir: Path) -> int:
-    """Do what one of the flags says; the exit status.
+    """Execute the operation of one of the flags; returns the exit status.
 
     Raises:
         HrmError: it cannot be done.
