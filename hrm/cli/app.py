@@ -1,8 +1,8 @@
 """The tree of commands, each loaded when it is typed.
 
 Parsing ``hrm status`` must not pay for the settings of the daemons or for the code that
-starts clusters. So the root group knows only the names: ``COMMANDS`` says which module holds a
-command, and the module is imported when the command runs or when ``hrm --help`` lists them all.
+starts clusters. So the root group knows only the names: ``COMMANDS`` maps a command to its module,
+and the module is imported when the command runs or when ``hrm --help`` lists them all.
 
 Errors end here, too. An ``HrmError`` becomes one line ``error: …`` on stderr and exit status 1;
 with ``HRM_DEBUG=1`` the traceback comes first.
@@ -72,7 +72,7 @@ class _LazyGroup(TyperGroup):
         return self.commands[cmd_name]
 
     def invoke(self, ctx: Any) -> Any:
-        # gRPC tells of every handshake that fails; read when it is imported. What matters is told.
+        # gRPC logs every failed handshake; HRM reports what matters. Read when gRPC is imported.
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         try:
             return super().invoke(ctx)
@@ -82,8 +82,8 @@ class _LazyGroup(TyperGroup):
             error_line(error.message)
             raise typer.Exit(1) from None
         except BrokenPipeError:
-            # Whoever read our output has seen enough (`hrm app logs ID | head`). Python would try
-            # to flush once more when it exits, and complain.
+            # The reader of the pipe closed it (`hrm app logs ID | head`). Python would flush once
+            # more at exit, and print an error.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
 

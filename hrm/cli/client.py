@@ -1,4 +1,4 @@
-"""One connection to the master's services; ``hrm.address`` says to which master."""
+"""One connection to the master's services; ``hrm.address`` selects the master."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """``hrm up`` and ``hrm down``: a cluster on this machine, from nothing and to nothing.
 
-What they do is in :mod:`hrm.cli.embedded`; here is what they say. Either the whole cluster is up at
-the end of ``hrm up`` or none of it.
+:mod:`hrm.cli.embedded` does the work; this module prints. Either the whole cluster is up at the end
+of ``hrm up`` or none of it.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def _interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Progress]:
-    """A line on stderr that says what is being waited for; plain lines where it is no terminal."""
+    """A line on stderr that names what is being waited for; plain lines if it is no terminal."""
     screen = console.stderr()
     if screen.is_terminal:
         with screen.status("") as line:

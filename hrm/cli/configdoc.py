@@ -1,4 +1,4 @@
-"""Writes ``docs/configuration.md`` from the settings themselves, so that it cannot lie.
+"""Writes ``docs/configuration.md`` from the settings themselves, so that it is never out of date.
 
 ``python -m hrm.cli.configdoc docs/configuration.md`` (or ``make docs``) writes the file; without an
 argument the text goes to stdout. A test compares the committed file with what this writes.
@@ -39,8 +39,8 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
         "the cluster's secret, mode 0600",
     ),
     "spark.hrm.tls.ca": (
-        "`$HRM_TLS_CA`, else `ca.pem` beside the token file",
-        "certificates (PEM) of who may be the master: traffic with it is encrypted",
+        "`$HRM_TLS_CA`, else `ca.pem` next to the token file",
+        "certificates (PEM) that authenticate the master: traffic with it is encrypted",
     ),
     "spark.hrm.allowClearText": (
         "`$HRM_ALLOW_CLEAR_TEXT`, else `false`",
@@ -71,8 +71,8 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
     "spark.hrm.executor.retry.delayMax": ("`10s`", "the longest such pause"),
     "spark.hrm.locality.wait": (
         "`3s`",
-        "how long an executor may wait for room on a host that has data of waiting tasks, as "
-        "dynamic allocation tells; 0: it is preferred and not waited for",
+        "how long an executor may wait for capacity on a host that has data of waiting tasks, as "
+        "dynamic allocation reports; 0: it is preferred and not waited for",
     ),
     "spark.hrm.executor.gpu.memory": (
         "the whole GPU",
@@ -102,13 +102,13 @@ _ENVIRONMENT = {
     "HRM_MASTER": ("", "`host:port` that `hrm status` and its like ask"),
     "HRM_TOKEN_FILE": ("`$HRM_HOME/token`", "the cluster's secret, for clients and AppMasters"),
     "HRM_TLS_CA": (
-        "`ca.pem` beside the token file",
+        "`ca.pem` next to the token file",
         "the cluster's authority (PEM): traffic with the master is encrypted; empty: clear text",
     ),
     "HRM_ALLOW_CLEAR_TEXT": (
         "`false`",
-        "`true`: speak without TLS on addresses other than loopback, where who can listen, or "
-        "takes a port, learns the token",
+        "`true`: speak without TLS on addresses other than loopback, where an eavesdropper, or a "
+        "process that takes a port, learns the token",
     ),
     "HRM_TLS": ("", "`1`: `hrm up` encrypts its cluster's traffic, as --tls does"),
     "HRM_ARCHIVE": ("`on`", "`off`: drivers start without the archive of Spark's classes"),
@@ -190,7 +190,7 @@ def _daemon(
 
 
 def _values(field: Any) -> str:
-    """The type of a field and its bounds, in few words."""
+    """A short description of a field's type and bounds."""
     kind = shown_type(field.annotation)
     bounds = []
     for sign, attribute in ((">=", "ge"), (">", "gt"), ("<=", "le"), ("<", "lt")):

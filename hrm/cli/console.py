@@ -1,11 +1,11 @@
 """The two places a command may write to: stdout for data, stderr for everything else.
 
-rich keeps to ``NO_COLOR`` by itself. A pipe has no width, so lines that go into one are not folded
-or cut: ``hrm apps | grep …`` must see whole names.
+rich itself respects ``NO_COLOR``. A pipe has no width, so lines that go into one are not folded or
+truncated: ``hrm apps | grep …`` must see whole names.
 
-Names and messages are of other parties (``hrm.text``): what goes into a table passes ``plain``, a
-line ``error_line``, ``note`` or ``line``, a document ``print_json``. A log is a matter of its own:
-a file or a pipe gets its bytes, a terminal gets them as ``less`` shows them (``LogWriter``).
+Names and messages come from other parties (``hrm.text``): what goes into a table passes ``plain``,
+a line ``error_line``, ``note`` or ``line``, a document ``print_json``. Logs are different: a file
+or a pipe gets the bytes, a terminal gets them as ``less`` shows them (``LogWriter``).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Output(StrEnum):
 
 
 def stdout() -> Console:
-    """The console for data. Made anew each time: tests and callers replace ``sys.stdout``."""
+    """The console for data. Created on each call: tests and callers replace ``sys.stdout``."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else _PIPE_WIDTH

@@ -1,8 +1,8 @@
 """``hrm master``, ``hrm agent`` and ``hrm scheduler``: the daemons, in the foreground.
 
 Their flags are the settings of :mod:`hrm.config`, one flag a field, so that a new setting has its
-flag, its help text and its check at once. Values pass as text; pydantic alone judges them, with the
-same words whether they came from a flag, the environment or ``hrm.toml``.
+flag, its help text and its check at once. Values pass as text; only pydantic validates them, with
+the same messages whether they came from a flag, the environment or ``hrm.toml``.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _run(start: Callable[[], Awaitable[int]], *, own_log: bool = False) -> None:
     except errors.InvalidConfig as error:
         console.error_line(error.message)
         raise typer.Exit(BAD_CONFIGURATION) from None
-    except errors.HrmError as error:  # what may pass: whoever looks after the daemon tries again
+    except errors.HrmError as error:  # possibly transient: the supervisor restarts the daemon
         console.error_line(error.message)
         raise typer.Exit(FAILED) from None
     except KeyboardInterrupt:
@@ -163,8 +163,8 @@ def _run(start: Callable[[], Awaitable[int]], *, own_log: bool = False) -> None:
 
 
 def _escape_logs() -> None:
-    """Let structlog's own lines, on standard output, pass ``hrm.text``: what they tell of came from
-    others."""
+    """Pass structlog's own lines, on standard output, through ``hrm.text``: they contain text of
+    other parties."""
     import structlog
 
     *before, _renderer = structlog.get_config()["processors"]

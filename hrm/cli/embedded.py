@@ -1,20 +1,20 @@
 """An embedded cluster: one master and some agents on this machine, each a process of its own.
 
-Everything they keep is under one directory, so that two clusters never meet and one ``rm -r``
-forgets one::
+All their state is under one directory, so that clusters never share files and one ``rm -r``
+removes one::
 
     DIR/token               the cluster's secret, mode 0600
-    DIR/ca.pem              where it speaks TLS: whom to trust; DIR/tls/ has the rest
+    DIR/ca.pem              with TLS: the CA to trust; DIR/tls/ has the rest
     DIR/master/             the master's store
     DIR/nodes/node-1/       an agent's work directory, its containers in containers/
-    DIR/logs/node-1.log     what the daemon said; .log.1 is the run before
+    DIR/logs/node-1.log     the daemon's output; .log.1 is the run before
     DIR/event-logs/         Spark's own, of applications, for hrm history
     DIR/cluster.json        which processes belong to the cluster: written before they are needed
-    DIR/up.lock             held by whoever starts or ends the cluster
+    DIR/up.lock             held while a command starts or ends the cluster
 
 The daemons outlive the command that started them; ``cluster.json`` is how the next command finds
-them. A pid alone may belong to somebody else by then, so it is kept with the process's start time
-and the boot of the machine, and never signalled unless all three agree.
+them. By then a pid may have been reused, so it is stored with the process's start time and the
+machine's boot id, and signalled only if all three match.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _CALL_TIMEOUT_S = 2.0
 _LOG_TAIL_BYTES = 16_384
 
 Progress = Callable[[str], None]
-"""Is told, in a few words, what is being waited for."""
+"""Receives a short description of what is being waited for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +180,7 @@ def locked(directory: Path) -> Iterator[None]:
     """Keep others from starting or ending the cluster of ``directory`` at the same time.
 
     Raises:
-        AlreadyExists: somebody else is at it.
+        AlreadyExists: another process is starting or ending it.
         InvalidConfig: the directory cannot be written.
     """
     try:
@@ -205,7 +205,7 @@ def free_port(host: str, port: int) -> int:
     """``port``, or any free one for 0.
 
     Raises:
-        Unavailable: somebody listens there.
+        Unavailable: the port is in use.
     """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -241,7 +241,7 @@ def stop(cluster: Cluster, progress: Progress) -> list[str]:
     """End every process of ``cluster`` and every container of its nodes.
 
     Returns:
-        What was ended, in words.
+        Descriptions of what was ended.
 
     Raises:
         Unavailable: something survived SIGKILL (it hangs in the kernel).
@@ -256,7 +256,7 @@ def stop(cluster: Cluster, progress: Progress) -> list[str]:
             continue
         progress(f"ending {', '.join(process.name for process in group)}")
         for process in group:
-            # An agent ends its containers then, whatever keep_containers says.
+            # An agent ends its containers then, whatever keep_containers is.
             process.signal(signal.SIGINT if role == "agent" else signal.SIGTERM)
         left = _wait_for_end(group, timeout_s)
         for process in left:
@@ -306,7 +306,7 @@ def _end_applications(cluster: Cluster, progress: Progress) -> list[str]:
                 time.sleep(_POLL_S)
                 live = ask(listing, timeout=timeout_s).applications  # the first page will do
     except errors.HrmError as error:
-        progress(f"applications could not be told: {error.message}")
+        progress(f"applications could not be ended: {error.message}")
     return ended
 
 
@@ -315,7 +315,7 @@ def _connected(cluster: Cluster) -> AbstractContextManager[client.Master]:
 
 
 def sweep_containers(directory: Path) -> list[str]:
-    """Kill containers that their agent left behind; what was ended, in words."""
+    """Kill containers that their agent left behind; returns descriptions of them."""
     ended = []
     here = boot_id()
     for path in sorted(directory.glob(f"nodes/*/containers/*/{PROCESS_FILE}")):
@@ -365,10 +365,10 @@ def _kill_trees(roots: list[tuple[int, int]]) -> None:
 
 
 def _certify(cluster: Cluster) -> None:
-    """A certificate for master and agents, new with each start; none: nobody is to expect one.
+    """Issue a certificate for master and agents at each start; without TLS, remove the old CA.
 
     Raises:
-        InvalidConfig: beside the token is the authority of another cluster.
+        InvalidConfig: the CA certificate next to the token belongs to another cluster.
     """
     own, beside = cluster.directory / TLS_DIR / CA_FILE, cluster.directory / CA_FILE
     if beside.exists() and not (own.exists() and own.read_bytes() == beside.read_bytes()):
@@ -401,7 +401,7 @@ def _start(cluster: Cluster, schedulers: int, progress: Progress) -> None:
     progress("starting the master")
     master = ["master", "--port", str(cluster.port), "--state-dir", str(directory / "master"),
               "--schedulers", str(schedulers)]  # fmt: skip
-    # Everything of an embedded cluster is its user's: there is nobody else to run as.
+    # All of an embedded cluster belongs to its user: there is no other user to run as.
     own = [] if "run_as" in load(AgentSettings).model_fields_set else ["--run-as", "off"]
     children["master"] = _spawn(cluster, "master", "master", [*master, *shared])
     _wait(
@@ -504,7 +504,7 @@ def _wait_for_end(processes: list[Process], timeout_s: float) -> list[Process]:
 
 
 def _accepts(cluster: Cluster) -> bool:
-    """Whether somebody listens. Cheaper than a gRPC channel that backs off after a refusal."""
+    """Whether the port accepts. Cheaper than a gRPC channel, which backs off after a refusal."""
     try:
         socket.create_connection((cluster.host, cluster.port), timeout=_CALL_TIMEOUT_S).close()
     except OSError:

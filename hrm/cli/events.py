@@ -1,9 +1,8 @@
-"""``hrm events``: what has happened on the cluster, and what happens.
+"""``hrm events``: past and current events of the cluster.
 
-The master keeps every change of state of an application, a container or a node, and who was
-excluded when, for some days. With
-``--follow`` the command stays, and a master that is away for a while costs nothing: the next one is
-asked for what followed the last event that was shown.
+For some days, the master keeps every change of state of an application, a container or a node, and
+all exclusions. With ``--follow`` the command keeps running, and an outage of the master loses
+nothing: the next one is asked for what followed the last event that was shown.
 """
 
 from __future__ import annotations

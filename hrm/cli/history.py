@@ -2,7 +2,7 @@
 
 ``hrm up`` has applications write event logs into its state directory; this shows them, also while
 no cluster is up. The command becomes the server (``exec``), so Ctrl-C ends it and nothing is left.
-It listens on this machine alone: Spark's pages ask nobody who he is.
+It listens on loopback only: Spark's pages require no authentication.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ def history(
 
 
 def environment(logs: Path, port: int, given: Mapping[str, str]) -> dict[str, str]:
-    """What Spark's history server is told: these logs, this port and no other, this machine alone.
+    """The environment of Spark's history server: these logs, exactly this port, loopback only.
 
-    What ``SPARK_HISTORY_OPTS`` says already comes last, so that it wins.
+    Options already in ``SPARK_HISTORY_OPTS`` come last, so that they win.
     """
     options = [
         f'"-Dspark.history.fs.logDirectory={logs}"',

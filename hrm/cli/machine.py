@@ -1,9 +1,9 @@
-"""What this machine has, and how an embedded cluster shares it out.
+"""What this machine has, and how an embedded cluster divides it among its nodes.
 
-The nodes of ``hrm up`` all live on one machine, and so do the drivers that use them, the master
-and whatever else runs there. Cores are shared in time, so all of them are offered; memory is not,
-so a quarter of it (at least 2 GiB) is left to the others. Whoever says more than the machine has
-gets it, and is told.
+The nodes of ``hrm up`` all run on one machine, together with the drivers that use them, the master
+and anything else. Cores are shared in time, so all of them are offered; memory is not, so a quarter
+of it (at least 2 GiB) is left for the rest. Explicit values above what the machine has are applied,
+with a warning.
 """
 
 from __future__ import annotations

@@ -361,5 +361,5 @@ def _tasks_table(tasks: Iterable[pipeline_pb2.PipelineTaskInfo]) -> Table:
 
 
 def _by(who: str, fallback: str) -> str:
-    """Who decided, and the reason in a word if it was to be somebody else."""
+    """The policy that decided, with the reason in a word if it replaced the learned one."""
     return f"{who} ({fallback.partition(':')[0]})" if fallback else who

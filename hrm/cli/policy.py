@@ -1,4 +1,4 @@
-"""``hrm policy``: what learned policies do, how far they are trusted, and how they come to be.
+"""``hrm policy``: what learned policies do, how far they are trusted, and how they are trained.
 
 ``show``, ``shadow`` and ``set`` ask the master's PolicyService; ``train`` runs a trainer of
 ``hrm.learn`` here, on this machine.
@@ -65,12 +65,12 @@ def shadow(
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
-    """Show what a policy would have done in its shadow, beside what was done."""
+    """Show what a policy would have done in shadow mode, next to what was done."""
     answer = _shown(name, master, timeout, records=True)
     if any(policy.kind == "node" for policy in answer.policies):
         console.note(f"nodes report counters alone: hrm policy show {name}")
     elif not any(policy.records for policy in answer.policies) and output is Output.TABLE:
-        console.note(f"nothing yet; hrm policy set {name} shadow lets it answer beside")
+        console.note(f"nothing yet; hrm policy set {name} shadow records its decisions")
         return
     _print(answer, output, shadow_view(answer))
 
@@ -85,7 +85,7 @@ def set_mode(
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
-    """Say how much a learned policy decides; the rest is its heuristic's."""
+    """Set how much a learned policy decides; its heuristic decides the rest."""
     from hrm.v1.policy_pb2 import SetPolicyModeRequest
 
     request = SetPolicyModeRequest(policy=name, mode=mode)
@@ -208,14 +208,14 @@ def policy_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
 
 
 def told_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
-    """What nodes were told; each follows by itself."""
+    """The mode that was sent to the nodes; each applies it on its own."""
     count = len(policy.nodes)
     shown = ", ".join(plain(name) for name in policy.nodes[:NODES_SHOWN])
     more = f" and {count - NODES_SHOWN} more" if count > NODES_SHOWN else ""
     return (
-        f"[bold]{plain(policy.policy)}[/] (node) is told to be '{plain(policy.mode)}' on "
+        f"[bold]{plain(policy.policy)}[/] (node) is ordered to mode '{plain(policy.mode)}' on "
         f"{count} node{'' if count == 1 else 's'}: {shown}{more}\n"
-        f"  hrm policy show {plain(policy.policy)} says what each of them does"
+        f"  hrm policy show {plain(policy.policy)} shows the mode of each"
     )
 
 

@@ -38,11 +38,11 @@ class Mode(enum.Enum):
 
 app = typer.Typer(no_args_is_help=True)
 APPLICATIONS_DEFAULT = 100
-"""The latest so many are listed where nobody says how many: the master's default."""
+"""The master's default: so many of the latest applications are listed if no limit is given."""
 
 app_group = typer.Typer(no_args_is_help=True, help="Look at one application, or end it.")
 node_group = typer.Typer(
-    no_args_is_help=True, help="Look at a node, take it out of service, cut it anew."
+    no_args_is_help=True, help="Show a node, take it out of service, repartition it."
 )
 app.add_typer(app_group, name="app")
 app.add_typer(node_group, name="node")
@@ -311,7 +311,7 @@ def node_bind(
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
-    """Cut a node into resource units anew; units in use first wait for their containers' end."""
+    """Repartition a node into resource units; units in use wait for their containers to end."""
     from hrm.v1.admin_pb2 import BindNodeRequest
 
     if (mode, bound_cores, reserve) == (None, None, None):
@@ -369,7 +369,7 @@ def _print_log(
 
 
 class _hint:  # noqa: N801 - used like a function
-    """Adds what to type next to a NotFound that passes, unless the message says it already."""
+    """Adds the next command to a NotFound that passes, unless the message contains it already."""
 
     def __init__(self, hint: str) -> None:
         self._hint = hint

@@ -1,8 +1,8 @@
-"""Tables for people, built from the messages of AdminService.
+"""Tables for terminals, built from the messages of AdminService.
 
-One function a view; each takes a protobuf message and returns something rich can print. Times are
-ages ("3m12s"): what a person wants to know is how long ago. ``--output json`` does not pass here,
-it shows the message as protobuf's own JSON.
+One function per view; each takes a protobuf message and returns something rich can print. Times are
+ages ("3m12s"): a reader wants to know how long ago. ``--output json`` does not pass here, it shows
+the message as protobuf's own JSON.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 NAME_SHOWN = 60
 CONTAINERS_SHOWN = 1_000
-"""Rows of one application; a table of more takes rich seconds, and nobody reads it."""
+"""Rows of one application; rich takes seconds for a larger table, which is unreadable anyway."""
 MESSAGE_SHOWN = 300
 """Characters of a name and a message in a list; what shows one thing alone shows them whole."""
 _COLOURS = {

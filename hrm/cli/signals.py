@@ -1,4 +1,4 @@
-"""Ends that commands share."""
+"""Signal handling that commands share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ __all__ = ["sigterm_as_interrupt"]
 
 @contextlib.contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM is KeyboardInterrupt, as Ctrl-C is: what was begun is undone on the way out."""
+    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does: cleanup runs on the way out.
+
+    Raises:
+        KeyboardInterrupt: in the main thread, when SIGTERM arrives inside the block.
+    """
 
     def interrupted(number: int, _frame: object) -> NoReturn:
         raise KeyboardInterrupt(number)

@@ -1,7 +1,7 @@
-"""``hrm sim``: ``faults`` lets the scheduling core live through faults and says what broke.
+"""``hrm sim``: ``faults`` injects faults into the scheduling core and reports violations.
 
-Data goes to stdout: the violations in words and one last line of JSON. Progress goes to stderr.
-Experiments that only repeat papers or replay traces are not of the package: ``MOVED`` has the
+Data goes to stdout: the violations as text and one last line of JSON. Progress goes to stderr.
+Experiments that only repeat papers or replay traces are not part of the package: ``MOVED`` has the
 commands that run them from a checkout.
 """
 
@@ -36,7 +36,7 @@ MOVED = {
 
 
 class _SimGroup(TyperGroup):
-    """A group that says where former commands are."""
+    """A group that prints where former commands are."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] in MOVED:
@@ -84,9 +84,9 @@ def faults(
         Path | None, typer.Option("--json", metavar="FILE", help="Write the summary there, too.")
     ] = None,
 ) -> None:
-    """Live through faults in virtual time; exit status 1 if a promise was broken.
+    """Inject faults in virtual time; exit status 1 if an invariant was violated.
 
-    One seed is one history, to the bit, on every machine.
+    One seed gives one history, bit for bit, on every machine.
     """
     from hrm.sim.faults.plan import KINDS, TRAITS, Limits
     from hrm.sim.faults.shrink import shrink as make_small
@@ -126,7 +126,7 @@ def faults(
 
 
 def _show(result: Result) -> None:
-    """A violation: what led to it, what it is, and how to see it again."""
+    """Print a violation: the events before it, the violation, and how to reproduce it."""
     for line in list(result.tail)[-TAIL_LINES:]:
         typer.echo(f"  {line[:300]}")
     for violation in result.violations:

@@ -1,9 +1,9 @@
 """``hrm env`` and ``hrm spark-submit``: a stock Spark that understands ``hrm://``.
 
 Spark reads ``$SPARK_CONF_DIR/spark-env.sh`` in the shell that starts it; HRM's copy of that file is
-all that an unmodified Spark needs. So the environment is five variables at most, and these two
-commands print them or set them. Somebody who has a ``SPARK_CONF_DIR`` of their own keeps it, and
-adds one line to its ``spark-env.sh``.
+all that an unmodified Spark needs. So the environment is at most five variables, which these two
+commands print or set. A user with an existing ``SPARK_CONF_DIR`` keeps it and adds one line to its
+``spark-env.sh``.
 """
 
 from __future__ import annotations
@@ -94,11 +94,11 @@ def spark_submit_command(context: typer.Context) -> None:
 
 
 def _make_archive() -> None:
-    """Make the archives, unless they are there; whatever failed before is tried again.
+    """Build the archives that do not exist yet; earlier failures are retried.
 
     Raises:
-        AlreadyExists: somebody else is at it.
-        TrainingFailed: it did not work.
+        AlreadyExists: another process is building them.
+        TrainingFailed: the training run failed.
     """
     from hrm.spark.archive import KINDS, Archives
     from hrm.spark.archive_training import train
@@ -112,13 +112,13 @@ def _make_archive() -> None:
         console.note("making the archive of Spark's classes, once; about half a minute …")
     if not train(archives, plugins=home / "plugins", attempts_max=sys.maxsize):
         raise errors.AlreadyExists(
-            f"somebody else makes the archive in {archives.directory}; wait until it is there"
+            f"another process is making the archive in {archives.directory}; wait until it is there"
         )
     console.note(f"drivers start with {archives.path('driver')}")
 
 
 def _submitted_spark() -> Path | None:
-    """The Spark of the ``spark-submit`` in use, where its place says which; None: pyspark's."""
+    """The Spark home of the ``spark-submit`` in use, if its path reveals it; None: pyspark's."""
     beside = spark_submit().resolve().parent.parent
     return beside if (beside / "jars").is_dir() else None
 
@@ -179,7 +179,7 @@ def _event_logs_here() -> str:
     try:
         cluster = Cluster.read(address.state_home())
     except errors.InvalidConfig:
-        return ""  # whoever needs the cluster says so
+        return ""  # commands that need the cluster report the error themselves
     return cluster.event_log_dir if cluster is not None else ""
 
 

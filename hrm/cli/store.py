@@ -1,4 +1,4 @@
-"""``hrm master --check``, ``--repair``, ``--backup`` and ``--restore``: the master's store by hand.
+"""``hrm master --check``, ``--repair``, ``--backup``, ``--restore``: maintain the master's store.
 
 They are flags of ``hrm master``, so that they find the store by the same settings as the master
 does, and they run in place of it.
@@ -69,7 +69,7 @@ def is_wanted(flags: dict[str, Any]) -> bool:
 
 
 def run(flags: dict[str, Any], state_dir: Path) -> int:
-    """Do what one of the flags says; the exit status.
+    """Execute the operation of one of the flags; returns the exit status.
 
     Raises:
         HrmError: it cannot be done.

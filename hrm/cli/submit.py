@@ -33,8 +33,8 @@ TAIL_BYTES = 65_536
 TAIL_LINES = 20
 _ALLOW_CLEAR_TEXT = "spark.hrm.allowClearText"
 _CHATTER = re.compile(r"[\d/]+ [\d:]+ INFO |\s+at [\w$.]+[./]")
-"""Spark's log at level INFO, of which a driver that fails says a page as it goes, and the places
-of a Java exception."""
+"""Spark's log at level INFO, of which a failing driver prints a page, and the stack frames of a
+Java exception."""
 HELP = """\
 Usage: hrm submit [options] APP [APP's arguments]
        hrm submit --status ID | --kill ID [--master hrm://HOST:PORT]
@@ -144,7 +144,7 @@ def _status_or_kill(client: Client, status: str, kill: str) -> int:
 
 
 def _follow(client: Client, submission_id: str, channel: Any) -> int:
-    """Tell what happens to a submission until its end; the exit status of its driver."""
+    """Print the changes of a submission until its end; returns its driver's exit status."""
     from hrm.spark.submit import exit_status
     from hrm.v1 import submission_pb2 as pb
 
@@ -238,7 +238,7 @@ def show(
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
-    """Show one submitted driver. `hrm app why ID` says why it waits."""
+    """Show one submitted driver. `hrm app why ID` shows why it waits."""
     from hrm.v1 import submission_pb2 as pb
 
     found = _ask(master, "Get", pb.GetSubmissionRequest(submission_id=submission_id), timeout)

@@ -50,6 +50,6 @@ def tls(
     for pair in pairs:
         typer.echo(f"{pair.cert} {pair.key}")
     console.note(
-        f"{CA_FILE} goes to every machine, beside the token file (or: tls_ca, HRM_TLS_CA); each "
+        f"{CA_FILE} goes to every machine, next to the token file (or: tls_ca, HRM_TLS_CA); each "
         f"pair to its host (tls_cert, tls_key); ca.key, which can sign for any name, to none"
     )

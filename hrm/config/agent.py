@@ -113,7 +113,7 @@ class AgentSettings(Settings):
     gpu_host_memory_mib: int = Field(
         default=_BINDING.gpu_host_memory_mib,
         ge=0,
-        description="memory beside each GPU where cores are bound; 0: in proportion to the cores",
+        description="host memory per GPU where cores are bound; 0: in proportion to the cores",
     )
     gpu_limit: int | None = Field(
         default=_BINDING.gpu_limit,
@@ -192,7 +192,7 @@ class AgentSettings(Settings):
         description="its port, the same on all nodes: spark.shuffle.service.port",
     )
     shuffle_service_memory_mib: int = Field(
-        default=1024, ge=128, le=1 << 20, description="its heap, beside what the node offers"
+        default=1024, ge=128, le=1 << 20, description="its heap, on top of what the node offers"
     )
     run_as: Literal["off", "submitter"] = Field(
         default="submitter",
@@ -221,7 +221,7 @@ class AgentSettings(Settings):
     run_as_groups: str = Field(
         default="all",
         min_length=1,
-        description="which of the user's groups on the node a container has, beside the main one: "
+        description="which of the user's groups on the node a container has, besides the main one: "
         "all (shared directories, video and render of GPUs), none, or names with ',' between",
     )
     run_as_fallback: str = Field(
@@ -237,14 +237,15 @@ class AgentSettings(Settings):
     disk_node_limit_mib: int = Field(
         default=0,
         ge=0,
-        description="disk that all running containers of the node may use together; whoever uses "
-        "most is ended; 0: all but disk_free_min_mib",
+        description="disk that all running containers of the node may use together; beyond it, the "
+        "one that uses most is ended; 0: all but disk_free_min_mib",
     )
     disk_free_min_mib: int = Field(
         default=2048,
         ge=0,
         description="what must stay free on the file system of the work directory, at most a "
-        "quarter of it: with less, no container starts, and whoever uses most is ended; 0: nothing",
+        "quarter of it: with less, no container starts, and the one that uses most is ended; "
+        "0: nothing",
     )
     disk_interval_s: float = Field(
         default=30.0, gt=0, description="between two measurements of the disk that containers use"
@@ -277,7 +278,7 @@ class AgentSettings(Settings):
         default=600.0, gt=0, le=86_400, description="longest time that making it may take"
     )
     archive_attempts: int = Field(
-        default=3, ge=1, le=100, description="failed attempts after which nobody tries again"
+        default=3, ge=1, le=100, description="failed attempts after which it is not retried"
     )
     warm_executors: int = Field(
         default=0,
@@ -291,7 +292,7 @@ class AgentSettings(Settings):
         ge=1,
         le=4,
         description="kinds of JVMs (heap sizes, or sets of Java options) that are kept ready at "
-        "most; the one that nobody has wanted for the longest time makes room for a new one",
+        "most; a new one replaces the least recently used one",
     )
     warm_delay_s: float = Field(
         default=5.0,
@@ -323,8 +324,8 @@ class AgentSettings(Settings):
         default="mct",
         min_length=1,
         description="what gives subtasks of pipelines cores and GPUs: random, mct, min-min, pats "
-        "or iawp (iawp:guarded, iawp:SCORE, iawp:SCORE:guarded); learned ones begin in shadow, "
-        "beside mct",
+        "or iawp (iawp:guarded, iawp:SCORE, iawp:SCORE:guarded); learned ones begin in shadow "
+        "mode, with mct deciding",
     )
     pipeline_path: str = Field(
         default="",
@@ -350,19 +351,19 @@ class AgentSettings(Settings):
         "this work directory, for restarts and upgrades; SIGINT ends them in any case",
     )
     preemption: bool = Field(
-        default=True, description="batch executors make way for stream executors that wait"
+        default=True, description="batch executors are preempted for stream executors that wait"
     )
     preemption_grace_s: float = Field(
         default=PREEMPTION_GRACE_S,
         ge=0,
         le=3600,
-        description="time an executor that makes way has to finish tasks and move its blocks",
+        description="time a preempted executor has to finish tasks and move its blocks",
     )
     log_bytes_max: int = Field(
         default=64 * 1024 * 1024, ge=4096, description="size at which a log rotates"
     )
     log_files_max: int = Field(
-        default=5, ge=1, le=100, description="rotated files kept beside the newest"
+        default=5, ge=1, le=100, description="rotated files kept besides the newest"
     )
     work_keep_s: float = Field(
         default=86_400.0, ge=0, description="time an ended container's logs are kept"

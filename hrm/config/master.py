@@ -163,7 +163,7 @@ class MasterSettings(Settings):
     streams_per_peer: int = Field(
         default=50_000,
         ge=1,
-        description="open streams of one address: nodes, sessions of applications, who watches",
+        description="open streams of one address: nodes, sessions of applications, watchers",
     )
     calls_per_peer: int = Field(
         default=10_000, ge=1, description="calls of one address that are under way"

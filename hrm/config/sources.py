@@ -61,7 +61,7 @@ def _checked_host(host: str) -> str:
     return host
 
 
-# What several daemons are told is described and bounded once; a default is each one's own.
+# Settings that several daemons share are described and bounded once; each has its own default.
 ListenHost = Annotated[str, AfterValidator(_checked_host)]
 MasterAddress = Annotated[str, Field(description="host:port of the master")]
 ReconnectDelay = Annotated[
@@ -78,8 +78,8 @@ PlacementPolicy = Annotated[
 TlsCa = Annotated[
     Path | None,
     Field(
-        description="certificates (PEM) of who may answer: all of HRM's traffic is encrypted; "
-        "default: $HRM_TLS_CA, else ca.pem beside token_file, else clear text"
+        description="authorities of servers (PEM): all of HRM's traffic is encrypted; "
+        "default: $HRM_TLS_CA, else ca.pem next to token_file, else clear text"
     ),
 ]
 TlsCert = Annotated[
@@ -90,8 +90,8 @@ TlsKey = Annotated[Path | None, Field(description="the private key of tls_cert (
 AllowClearText = Annotated[
     bool,
     Field(
-        description="speak without TLS on addresses other than loopback, where who can listen, or "
-        "takes a port, learns the token; default: $HRM_ALLOW_CLEAR_TEXT, else false"
+        description="speak without TLS on addresses other than loopback, where an eavesdropper, or "
+        "a process that takes a port, learns the token; default: $HRM_ALLOW_CLEAR_TEXT, else false"
     ),
 ]
 StreamsMax = Annotated[
@@ -178,7 +178,7 @@ class Settings(BaseSettings):
             return value
         try:
             return value.expanduser().absolute()
-        except RuntimeError as error:  # of ~somebody
+        except RuntimeError as error:  # of ~user
             raise ValueError(f"{error}; write the directory itself") from error
 
     @classmethod

@@ -1,6 +1,6 @@
-"""A cluster policy that learns from what comes of its choices: the DQN of LDWP (section 4.2).
+"""A cluster policy that learns from the outcomes of its choices: the DQN of LDWP (section 4.2).
 
-``Learner`` is a ``ClusterPolicy``: whoever can run a policy can train one. A choice opens a
+``Learner`` is a ``ClusterPolicy``: what can run a policy can train one. A choice opens a
 transition; the next choice closes it, or, with rewards of kind ``slowdown``, the end of the task.
 One step of learning follows each decision, never inside it in a real cluster: this class is for
 simulations.
@@ -78,10 +78,10 @@ class Replay:
 
 
 class Learner:
-    """Acts epsilon-greedily and learns; or follows a ``teacher`` and only takes notes.
+    """Acts epsilon-greedily and learns; or follows a ``teacher`` and only records.
 
     Args:
-        teacher: who decides instead of the network, except for random actions.
+        teacher: the policy that decides instead of the network, except for random actions.
         learning: False: no step of learning after decisions.
     """
 

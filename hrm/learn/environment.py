@@ -1,9 +1,9 @@
-"""The world that a cluster policy learns in: one decision after the other, and what came of them.
+"""The environment that a cluster policy is trained in: successive decisions and their outcomes.
 
 A trainer drives anything with ``reset`` and ``step``: HRM's simulator of pipelines, a queueing
 system of a few lines, a replay. The environment draws its cluster, its arrivals and its failures
-from the seed, so that a seed is one history, whatever is decided in it as far as that can be.
-Seeds are split once and for all: who learns on ``TRAINING`` and is chosen on ``VALIDATION`` is
+from the seed, so that a seed is one history, as independent of the decisions as possible.
+Seeds are split once and for all: a policy learns on ``TRAINING``, is selected on ``VALIDATION`` and
 measured on ``TEST``.
 """
 
@@ -42,7 +42,7 @@ TEST = range(1000, 1020)
 
 
 class Decision(NamedTuple):
-    """The head of the queue, the cluster, and (nodes,) who may take it; at least one may."""
+    """The head of the queue, the cluster, and (nodes,) which may take it; at least one may."""
 
     task: TaskSpec
     view: ClusterView
@@ -98,7 +98,7 @@ class Summary:
 
 
 def ideal_s(decision: Decision) -> float:
-    """Time of the task on the best node of all, alone; NaN where nobody knows."""
+    """Seconds of the task alone on the fastest feasible node; NaN if no node's time is known."""
     times = decision.view.task_s[decision.fits]
     known = times[np.isfinite(times)]
     return float(known.min()) if len(known) else float("nan")
@@ -114,7 +114,7 @@ def drive(
     found: list[tuple[Ended, float]] = []
     for _ in range(decisions_max):
         assert decision is not None
-        # Who waits is asked again: what was ideal at first is what it is measured by.
+        # A waiting task comes up again; its first ideal time is the reference.
         ideal.setdefault(decision.task.task_id, ideal_s(decision))
         step = environment.step(policy.choose(*decision).node)
         for end in step.ended:
@@ -129,7 +129,11 @@ def drive(
 def evaluate(
     environment: Environment, make: Callable[[], ClusterPolicy], seeds: Iterable[int]
 ) -> Summary:
-    """How tasks fare over ``seeds``, each with a policy of its own from ``make``."""
+    """Run ``seeds``, each with a policy of its own from ``make``, and summarize the tasks' times.
+
+    Raises:
+        InvalidConfig: no task ended, so that there is nothing to summarize.
+    """
     responses: list[float] = []
     slowdowns: list[float] = []
     failed, minutes = 0, 0.0

@@ -67,7 +67,7 @@ class Args:
     version: int = 1
     """of the model; greater ones win"""
     types: str = ",".join(TYPES)
-    """pipelines that are told apart, at most 4 for ldwp-set"""
+    """pipelines that are distinguished, at most 4 for ldwp-set"""
     features: str = "extended"
     """of ldwp: paper (table 1) or extended"""
     history: int = 1
@@ -351,7 +351,7 @@ def words_of(args: Args) -> list[str]:
 
 
 def parse(words: Sequence[str]) -> Args:
-    """``Args`` from the words of a command line."""
+    """``Args`` from the arguments of a command line."""
     parser = argparse.ArgumentParser(prog="python -m hrm.learn.ldwp", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     for field in dataclasses.fields(Args):

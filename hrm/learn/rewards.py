@@ -32,7 +32,7 @@ LEAST, MOST = -5.0, 1.0  # of the logarithm in ``slowdown``
 
 
 class Rewards:
-    """Books of what ended, and the rewards that follow from them."""
+    """Records of ended tasks, and the rewards that follow from them."""
 
     def __init__(self, mode: Mode, *, gamma: float = 0.8, tau_s: float = 60.0) -> None:
         self.mode: Mode = mode

@@ -29,7 +29,7 @@ def load(name: str, index: int = 0) -> PlacementPolicy:
     """The placement policy ``name`` for scheduler number ``index``.
 
     Raises:
-        InvalidConfig: nobody provides it, two packages do, or it does not load; with the cause.
+        InvalidConfig: no package provides it, two do, or it does not load; with the cause.
     """
     point = _find(name)
     who = f"placement policy {name!r} ({_origin(point)})"

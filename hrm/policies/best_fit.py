@@ -1,9 +1,9 @@
-"""Best fit: the fullest unit that still has room, so that others stay whole for large containers.
+"""Best fit: the fullest immediately feasible unit, so that others stay free for large containers.
 
 How full a unit is: the mean part in use of its vcores, memory, device memory and slots. The unit
 that was fullest before it got a container is the fullest after it as well, so units are sorted once
-and filled one after the other. Where none has room, containers wait at the unit with the fewest
-waiters.
+and filled one after the other. If none is immediately feasible, containers wait at the unit with
+the fewest waiters.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class CentralizedDrf:
 def _turn(view: ClusterView, demand: Vector) -> int:
     """How many containers are worth ``TURN_SHARE`` of the open units, at least one.
 
-    Slots are left out: they bound how many run, nobody asks for them.
+    Slots are left out: they bound how many run, but no request asks for them.
     """
     total = view.total[view.open, :3].sum(axis=0)
     wanted = np.asarray(demand[:3], np.int64)

@@ -1,17 +1,17 @@
 """What stands between a learned policy and the cluster: one guard for all of them, on every level.
 
 A guard has two ways to answer a question: a learned one, and a heuristic that answers always. A
-``Mode`` says how much the learned one is trusted, and people move it up, one step at a time::
+``Mode`` is how much the learned one is trusted; operators raise it, one step at a time::
 
     off      the heuristic alone
-    shadow   the heuristic acts; what the learned one would have done is recorded beside it
+    shadow   the heuristic acts; what the learned one would have done is recorded with it
     canary   the learned one acts for 1, 10 or 50 % of the questions, by a hash of their key
     on       it acts for all (for 90 % until there is something to compare it with)
 
-Down it goes by itself. Before each answer counts, a ``Doubt`` may send the question to the
-heuristic (a *fallback*), for a ``Reason`` that is counted and told: the learned one raised, doubted
-itself, or took longer than its budget; three such delays in a row open a breaker, and for a minute
-it is not asked. And a watchdog compares how long things took with what the heuristic had expected
+It is lowered automatically. Before a decision takes effect, a ``Doubt`` may send the question to
+the heuristic (a *fallback*), for a ``Reason`` that is counted and reported: the learned one raised,
+doubted itself, or exceeded its budget; three such delays in a row open a breaker, and for a minute
+it is not asked. A watchdog also compares how long tasks took with what the heuristic had expected
 of its own choice in the same situation. That ratio has a distribution of its own for the tasks that
 the heuristic placed; if the 95th percentile of the learned one's is worse by 10 % for 10 minutes,
 the mode falls back to ``shadow``, and stays there over a restart.
@@ -101,7 +101,7 @@ class Reason(enum.Enum):
 
 
 class Doubt(Exception):
-    """The learned policy's answer must not count. Raised by it, or by who checks it."""
+    """The learned policy's decision must not count. Raised by it, or by its checks."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(f"{reason.value}: {detail}")
@@ -135,7 +135,7 @@ class HostBounds:
 
 
 class Answer(NamedTuple, Generic[D]):
-    """A decision, its reason in words, and what it is expected to take (seconds, NaN: unknown)."""
+    """A decision, its reason as text, and the expected response (seconds, NaN: unknown)."""
 
     decision: D
     why: str
@@ -143,8 +143,8 @@ class Answer(NamedTuple, Generic[D]):
 
 
 class Decided(NamedTuple, Generic[D]):
-    """What counts. ``reason``: why the learned policy, though asked to decide, did not; ``doubt``:
-    the same in words."""
+    """What takes effect. ``reason``: why the learned policy, though asked, did not decide;
+    ``doubt``: the same as text."""
 
     decision: D
     why: str
@@ -193,7 +193,7 @@ class HostStatus:
     reference_p95: float
     rolled_back_at: float | None
     last: str
-    """The last fallback or rollback, in words."""
+    """The last fallback or rollback, as text."""
     records: tuple[ShadowRecord, ...] = ()
 
 
@@ -238,7 +238,7 @@ class Watchdog:
         return len(self._reference) >= self._bounds.samples_min
 
     def forget(self) -> None:
-        """The learned policy begins anew; what is known of the heuristic stays."""
+        """Reset the record of the learned policy; that of the heuristic stays."""
         self._learned.clear()
         self._bad_since = None
 
@@ -253,14 +253,14 @@ class _Counters:
 
 
 class PolicyGuard(Generic[V, D]):
-    """One learned policy beside its heuristic.
+    """One learned policy with its heuristic.
 
     Args:
         policy, kind, heuristic, model, schema: names, for people.
-        learned: answers, or raises ``Doubt``; whatever else it raises is a doubt, too.
-        fallback: answers always.
-        clock_s: seconds that pass while ``learned`` works. ``time.thread_time`` charges it with
-            nobody else's work; a simulator passes a clock of its own.
+        learned: decides, or raises ``Doubt``; any other exception counts as a doubt, too.
+        fallback: always decides.
+        clock_s: seconds that pass while ``learned`` works. ``time.thread_time`` charges it only
+            with its own work; a simulator passes a clock of its own.
     """
 
     def __init__(
@@ -344,19 +344,19 @@ class PolicyGuard(Generic[V, D]):
         return Decided(answer.decision, answer.why, True, None), safe.expected_s
 
     def expect(self, key: str, expected_s: float, *, learned: bool) -> None:
-        """Await the end of what is known as ``key``: ``learned`` tells who has begun it, the
-        heuristic had ``expected_s`` (NaN: unknown). What was awaited under this key is not."""
+        """Await the end of ``key``: ``learned`` if the learned policy started it; the heuristic
+        had ``expected_s`` (NaN: unknown). It replaces what was awaited under this key."""
         self._pending.pop(key, None)
         self._pending[key] = (learned, expected_s)
         if len(self._pending) > self.bounds.pending_max:
             del self._pending[next(iter(self._pending))]
 
     def forget(self, key: str) -> None:
-        """The end of ``key`` says nothing of who has begun it, or it never comes."""
+        """Stop awaiting ``key``: its end does not reflect on the policy, or never comes."""
         self._pending.pop(key, None)
 
     def ended(self, key: str, *, now: float, response_s: float, ok: bool) -> None:
-        """What was decided under ``key`` has ended; keys that nobody knows are let pass."""
+        """What was decided under ``key`` has ended; unknown keys are ignored."""
         learned, expected_s = self._pending.pop(key, (False, math.nan))
         if not expected_s > 0.0 or not math.isfinite(expected_s):
             return
@@ -473,9 +473,9 @@ class PolicyGuard(Generic[V, D]):
 
 
 def canary_place(key: str) -> float:
-    """Where ``key`` stands in 0..1: the same on every machine, and in every mode.
+    """The position of ``key`` in 0..1: the same on every machine, and in every mode.
 
-    Whoever is below the share of one canary is below that of the next.
+    A key below the share of one canary mode is below that of the next.
     """
     digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % PARTS / PARTS
@@ -496,8 +496,8 @@ class Hosts:
         self.modes: dict[str, Mode] = dict(modes or {})
 
     def add(self, host: PolicyGuard[V, D]) -> None:
-        """``host`` answers from now on for its policy, in the mode that was set for it."""
-        held: PolicyGuard[object, object] = host  # type: ignore[assignment]  # only told, never asked
+        """Let ``host`` serve its policy from now on, in the mode that was set for it."""
+        held: PolicyGuard[object, object] = host  # type: ignore[assignment]  # never asked to decide here
         self._hosts[host.policy] = held
         host.on_roll_back = partial(self._rolled_back, host.policy)
         if host.policy in self.modes:

@@ -1,9 +1,9 @@
 """Least estimated wait: the placement of the HRM paper (section 4.2, algorithm 1).
 
 The search order of units is the policy's to choose; this one rotates, so that the containers of a
-job spread over nodes and parallel schedulers do not all begin at the same unit. Only when there is
-no room anywhere are waits estimated, for all units at once, and thereafter again only for the unit
-that a container was put on.
+job spread over nodes and parallel schedulers do not all begin at the same unit. Waits are estimated
+only when no unit is immediately feasible, for all units at once, and afterwards only for the unit
+that got a container.
 """
 
 from __future__ import annotations

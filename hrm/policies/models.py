@@ -212,4 +212,6 @@ def _in(directory: Path) -> Iterator[ModelFile]:
 
 
 def _bad(path: Path, what: str) -> InvalidConfig:
-    return InvalidConfig(f"model file {path} {what}; remove it, or write it anew: hrm policy train")
+    return InvalidConfig(
+        f"model file {path} {what}; remove it, or train a new one: hrm policy train"
+    )

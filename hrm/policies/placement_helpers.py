@@ -66,9 +66,9 @@ def queueable(view: ClusterView, placement: Placement, now: float) -> tuple[Ints
     """Rows at which one more may wait under both bounds, in row order, with the wait at each.
 
     The wait is Algorithm 1's: estimated seconds for batch, stream waiters for streams. Where only
-    other streams could make room, which have no end, a stream's wait counts as ``ENDLESS`` more:
-    elsewhere batch makes way (section 4.3.1). It is the last resort of a stream that asks for more
-    than the cluster has, so that the rest of it may run; it is bound to that unit then.
+    other streams hold the capacity, which have no end, a stream's wait counts as ``ENDLESS`` more:
+    elsewhere batch is preempted (section 4.3.1). It is the last resort of a stream that asks for
+    more than the cluster has, so that the rest of it may run; it is bound to that unit then.
     """
     admitting = (
         view.open
@@ -181,8 +181,8 @@ def by_score(
     """Each entry to the row with the least score; of equals, the one that stands first in ``rows``.
 
     ``again``: whether a row that has just got a container admits another, and its new score, which
-    must not be less than the old one. So no more rows can ever matter than there are entries, but
-    where a row loses the room ``room_for`` that it is to have to one that shares its cores.
+    must not be less than the old one. So at most as many rows as entries can ever matter, except
+    where a row loses the capacity ``room_for`` to one that shares its cores.
     """
     best = np.argsort(scores, kind="stable").tolist()
     if room_for is None or not view.shares_cores:

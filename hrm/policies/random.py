@@ -1,7 +1,7 @@
-"""At random: every unit with room is as likely; where none has room, every unit that lets wait.
+"""At random: uniform over immediately feasible units; if there are none, over queueable ones.
 
-The baseline that every other policy has to beat. It is also what parallel schedulers do best to
-stay out of each other's way without a word: two of them seldom draw the same unit.
+The baseline that every other policy has to beat. It is also how parallel schedulers best avoid
+conflicts without communication: two of them seldom draw the same unit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Round robin: one container to each unit in turn, first to those with room, then to wait.
+"""Round robin: one container to each unit in turn, first where it starts at once, then to wait.
 
-The simplest policy that spreads. It looks at bounds, never at how long a wait would be, so it shows
-what the estimate of ``min-wait`` is worth: the two differ only when no unit has room.
+The simplest policy that spreads. It considers bounds, never the length of a wait, so it shows the
+value of the estimate of ``min-wait``: the two differ only when no unit is immediately feasible.
 """
 
 from __future__ import annotations

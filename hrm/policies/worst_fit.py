@@ -1,7 +1,7 @@
-"""Worst fit: the emptiest unit with room, so that load is level and containers disturb least.
+"""Worst fit: the emptiest feasible unit, so that load is level and containers interfere least.
 
-How full a unit is: the mean part in use of its vcores, memory, device memory and slots. Where none
-has room, containers wait at the unit with the fewest waiters.
+How full a unit is: the mean part in use of its vcores, memory, device memory and slots. If none is
+immediately feasible, containers wait at the unit with the fewest waiters.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def test_policies_of_nodes_stand_by_their_node(hrm: Run, policies: FakePolicies)
     assert lines[0].startswith("iawp (node n1) is shadow, with model m; else pats decides")
     assert "iawp (node n2) is shadow" in "\n".join(lines)
     told = hrm("policy", "set", "iawp", "on").stdout
-    assert "iawp (node) is told to be 'on' on 2 nodes: n1, n2" in told
+    assert "iawp (node) is ordered to mode 'on' on 2 nodes: n1, n2" in told
     assert "hrm policy show iawp" in told
     assert "nodes report counters alone" in hrm("policy", "shadow", "iawp").stderr
     policies.nodes = [f"n{number}" for number in range(20)]

@@ -69,8 +69,8 @@ class PipelineLink(MasterStream[pb.NodePipelineMessage, pb.MasterPipelineMessage
                     raise
                 problem = HrmError("this side failed to say something and gave the stream up")
             except Exception as error:
-                # A bug on this side. A node that falls silent would be given up; one that comes
-                # back is told everything anew.
+                # A bug on this side. The master would give up a silent node; one that reconnects
+                # gets the full state again.
                 _log.exception("the stream for pipelines failed")
                 problem = HrmError(f"this side failed: {error!r}")
             if self._closing.is_set():

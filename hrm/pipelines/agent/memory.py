@@ -2,7 +2,7 @@
 
 The estimates are kept in ``pipeline-estimates.npz`` in the work directory: at most once a minute
 while they change, and when the agent ends. A killed agent has lost a minute of measurements, never
-the file. One that is damaged, or of other metrics, is a warning: the node learns anew.
+the file. One that is damaged, or of other metrics, is a warning: the node starts from scratch.
 """
 
 from __future__ import annotations

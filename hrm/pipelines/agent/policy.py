@@ -1,10 +1,10 @@
 """How far this node's learned policy is trusted, over restarts of the agent.
 
-People say so to the master (``hrm policy set``), which passes it on as an order with a number. An
-order is followed once: a policy that fell back to its shadow stays there, whatever restarts or
-connects anew, until somebody says so again. What stands is kept in ``pipeline-policy.json`` in the
-work directory; a damaged file lets the policy begin in its shadow, and stay there whatever was
-ordered before: it may have fallen back since.
+Operators set the mode at the master (``hrm policy set``), which passes it on as a numbered order.
+An order is followed once: a policy that fell back to shadow mode stays there over restarts and
+reconnects, until an operator sets a mode again. The current mode is kept in
+``pipeline-policy.json`` in the work directory; with a damaged file the policy starts in shadow mode
+and stays there whatever was ordered before: it may have fallen back since.
 """
 
 from __future__ import annotations

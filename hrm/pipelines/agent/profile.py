@@ -1,13 +1,13 @@
 """What a subtask's process uses while it runs, measured from outside: cores, memory, its GPU.
 
 Cores and host memory come from procfs, over the process and all below it. A GPU's figures come from
-NVML, by process where the driver tells them by process: memory, and how busy the process keeps the
+NVML, by process where the driver reports them so: memory, and how busy the process keeps the
 multiprocessors and the memory. NVML's memory utilisation is the share of time in which device
 memory was read or written, which stands for bandwidth as well as anything that NVML has.
 
 Caches and load and store throughput are counted by CUPTI only, which must be loaded into the
 process itself and asks for rights that agents do not have; no figure of them is made up here. What
-a source does not tell is absent from the figures and named in ``missing``, with the reason.
+a source does not report is absent from the figures and named in ``missing``, with the reason.
 
 Source: LDWP + IAWP, table 2.
 """
@@ -105,7 +105,7 @@ class Profiler:
         return []
 
     def _base_s(self, process: psutil.Process, spent_s: float) -> float:
-        """Who was there at the first look starts from there; who came later, from nothing."""
+        """Processes present at the first sample are counted from there, later ones from zero."""
         return spent_s if not self._memory_mib else 0.0
 
 
@@ -161,8 +161,8 @@ class _GpuSource:
         return figures, missing
 
     def _silent(self) -> str:
-        told = self._why if "NVML" in self._why else "the driver told nothing of this process"
-        return told if told.startswith("not available") else f"not available: {told}"
+        why = self._why if "NVML" in self._why else "the driver reported nothing of this process"
+        return why if why.startswith("not available") else f"not available: {why}"
 
     def close(self) -> None:
         if self._open:

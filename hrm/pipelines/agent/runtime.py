@@ -3,8 +3,8 @@
 A task's data stay on its node, in a directory of its own (``hrm.pipelines.agent.work_places``): the
 input, and what each subtask returned, until the master has acknowledged the end. Where ``run_as``
 is active, workers and data are the submitter's, and a task of a user whom its rules refuse fails.
-What the agent is told (orders, ends, the clock, samples) becomes events; what the core wants done
-is done here.
+What the agent receives (orders, ends, the clock, samples) becomes events; the core's commands are
+executed here.
 
 A crash of the agent ends its workers, and the next agent begins with none of the tasks: the master
 places them again.
@@ -216,7 +216,7 @@ class PipelineRuntime:
                     self._answer_claim(command.holder, refusal(command.why))
 
     async def _give_up(self) -> None:
-        """The books may be half changed: fall silent, so that others get the tasks."""
+        """The core's state may be inconsistent: fall silent, so that other nodes get the tasks."""
         for claim in self._claims.values():
             if not claim.done():
                 claim.set_exception(_broken())
@@ -283,7 +283,7 @@ class PipelineRuntime:
         return start.device is Device.GPU and self.share.gpus[start.number].declared
 
     async def _profile(self, start: m.StartSubtask, pid: int) -> None:
-        """Look at a run's first seconds; of a shorter one the estimates hear at its end."""
+        """Profile a run's first seconds; a shorter one updates the estimates when it ends."""
         real_gpu = start.device is Device.GPU and not self._is_declared(start)
         profiler = Profiler(pid, start.number if real_gpu else None)
         try:
@@ -370,7 +370,7 @@ class PipelineRuntime:
         )
 
     def _forget_unplaced(self) -> None:
-        """Inputs of which the order did not come before the stream broke: it comes anew, or not."""
+        """Drop inputs whose order did not arrive before the stream broke: the master may resend."""
         for attempt in [one for one, placed in self._placed.items() if placed.spec is None]:
             if attempt not in self._unacknowledged:
                 self._forget(attempt)
@@ -458,7 +458,7 @@ class PipelineRuntime:
         """Wait for a share of a GPU; its number. ``release`` it in any case.
 
         Raises:
-            Unsatisfiable: no GPU here can ever have the room.
+            Unsatisfiable: no GPU of this node could ever hold the share.
             LimitReached: too many wait.
             Unavailable: pipelines have ended here.
         """
@@ -470,7 +470,7 @@ class PipelineRuntime:
         return await granted
 
     def _answer_claim(self, holder: str, answer: int | HrmError) -> None:
-        """Nobody waits any more if the holder hangs up at this very moment; ``release`` follows."""
+        """No call waits any more if the holder just disconnected; ``release`` follows."""
         claim = self._claims.get(holder)
         if claim is None or claim.done():
             return

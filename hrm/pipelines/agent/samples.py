@@ -1,6 +1,6 @@
 """Telemetry for pipelines: how busy the machine, its network and its GPUs are.
 
-A GPU that NVML does not tell of counts as busy as its runs were predicted to make it.
+A GPU that NVML does not report is assumed to be as busy as predicted for its runs.
 """
 
 from __future__ import annotations

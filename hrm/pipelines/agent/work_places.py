@@ -1,6 +1,6 @@
 """The files of pipeline tasks on a node, and to whom they belong.
 
-Below ``<work_dir>/pipelines``, all of which is made anew at the start of an agent::
+Below ``<work_dir>/pipelines``, all of which is recreated when an agent starts::
 
     tasks/<task>.<attempt>/    the input, and what each subtask returned
     code/[<uid>-]<digest>/     modules that were sent along
@@ -133,7 +133,7 @@ class Places:
         self._removing: set[asyncio.Task[None]] = set()
 
     def prepare(self) -> None:
-        """Remove what a former agent left, and begin anew."""
+        """Remove what a former agent left, and create empty directories."""
         remove_tree(self.root)
         for path in (self.root, *(self.root / name for name in ("tasks", "code", "scratch"))):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def _end_with_the_agent() -> None:
-    """An agent that is killed takes its workers along: nobody else would stop a function."""
+    """A killed agent takes its workers along: nothing else would stop a running function."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

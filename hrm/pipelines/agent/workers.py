@@ -7,9 +7,9 @@ To stop a run is to kill its worker's process group and all below it. A worker d
 what functions have detached from it carries its mark, and is killed when the agent ends, or by the
 next one.
 
-With an ``account`` a worker is that user's, by the rules of containers (``hrm.agent.run_as``), and
-serves nobody else: users share no process, no environment of the agent's, no directory and no log.
-What it answers is checked: the function that it runs may have written it.
+With an ``account`` a worker runs as that user, by the rules of containers (``hrm.agent.run_as``),
+and serves no other: users share no process, no environment of the agent's, no directory and no log.
+Its replies are validated: the function that it runs may have written them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Place = tuple[Device, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """How a run ended. Memory peaks in MiB, 0 where nobody measured. ``kind``, ``proof``: of what
+    """How a run ended. Memory peaks in MiB, 0 if not measured. ``kind``, ``proof``: of what
     the last subtask of a task returned."""
 
     outcome: RunOutcome
@@ -123,7 +123,7 @@ class Workers:
         """Run one subtask to its end, as ``account`` (None: as the agent). ``code``: a directory of
         modules that were sent along.
 
-        ``started`` hears the worker's pid.
+        ``started`` is called with the worker's pid.
         """
         self._busy[run] = None
         worker: _Worker | None = None
@@ -169,7 +169,7 @@ class Workers:
             worker.kill()
 
     def end_idle(self) -> None:
-        """End workers that have had nothing to do for long; begin logs anew that are too long."""
+        """End workers that have been idle for too long; truncate logs that are too large."""
         for path in self._directory.glob("worker-*.log"):
             if path.stat().st_size > _LOG_BYTES_MAX:
                 os.truncate(path, 0)

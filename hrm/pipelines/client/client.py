@@ -8,10 +8,10 @@
         for result in client.map(counting, clips):    # in the order of clips, with a progress bar
             print(result.value, result.node, result.runs)
 
-One asyncio loop in a thread of its own does the talking. Each task has an id of this client's
-making, so that a call that broke off can be repeated: the master takes one id once. While the
-master is away, or has no room, calls are tried again for ``patience_s``; a master that came back
-without its tasks gets them again. So a task runs at least once, and its result arrives once.
+One asyncio loop in a thread of its own does all RPCs. The client generates the id of each task, so
+that a broken call can be repeated: the master accepts an id once. While the master is unreachable
+or full, calls are retried for ``patience_s``; a master that restarted without its tasks gets them
+again. So a task runs at least once, and its result arrives once.
 
 No result is read before a worker has proved that it was given the task
 (``hrm.pipelines.client.results``).
@@ -58,25 +58,24 @@ IN_FLIGHT = 64
 """Tasks of one ``map`` that the master has at a time."""
 RETRY_S = 0.5
 WORKED_S = 5.0
-"""A call that lasted so long before it broke off has found its master."""
+"""Seconds after which a call that breaks counts as having reached its master."""
 WATCHED_A_CONNECTION = 32
 CONNECTIONS_MAX = 64
-"""Connections on which tasks are watched; with more tasks than these hold, ends are heard late."""
+"""Connections on which tasks are watched; beyond their capacity, ends are noticed late."""
 LIVES_MAX = 10
-"""How often a task is submitted again to a master that has begun anew."""
+"""How often a task is submitted again to a master that lost it in a restart."""
 CALL_TIMEOUT_S = 60.0
 KEY_BYTES = 32
 GIVE_UP_S = 5.0
+"""Longest wait, seconds, for abandoned tasks to end and for a master to be notified of them."""
 PAGES_MAX = 10_000
-"""Most that is waited for tasks to end that were given up, and for a master that is away to hear
-of it."""
 _AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 T = TypeVar("T")
 
 
 class _GivenUp(Exception):
-    """Nobody wants the task any more, and the master does not have it."""
+    """The task was abandoned, and the master does not have it."""
 
 
 class TaskFailed(errors.HrmError):
@@ -141,7 +140,7 @@ class Task:
         future: futures.Future[TaskResult],
         given_up: threading.Event | None = None,
     ) -> None:
-        """Who sets ``given_up`` keeps it from being submitted (again)."""
+        """Setting ``given_up`` keeps the task from being submitted (again)."""
         self._client = client
         self._request = request
         self._future = future
@@ -149,7 +148,7 @@ class Task:
 
     @property
     def task_id(self) -> str:
-        """Its id at the master; another one after the master has begun anew without it."""
+        """Its id at the master; it changes when the master restarts without the task."""
         return self._request.task_id
 
     def done(self) -> bool:
@@ -332,7 +331,7 @@ class Client:
         self._call(ask())
 
     async def _cancel(self, task_id: str, reason: str) -> None:
-        """What the master does not know, or cannot be told, is let pass."""
+        """Cancel at the master; an unknown task or an unreachable master is ignored."""
         request = pb.CancelPipelineTaskRequest(task_id=task_id, reason=reason)
         call = partial(self._stub.Cancel, request, timeout=self._call_timeout_s)
         with contextlib.suppress(errors.HrmError):
@@ -451,7 +450,7 @@ class Client:
                     return _result(request.task_id, end, None)
                 data = await self._again(lambda: self._fetch(request.task_id))
             except errors.NotFound:
-                # The master began anew. Nodes may still have the task under its old id.
+                # The master restarted. Nodes may still have the task under its old id.
                 request.task_id = f"{first}-{life}"
                 request.result_key = secrets.token_bytes(KEY_BYTES)
                 continue

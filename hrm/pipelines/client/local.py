@@ -3,7 +3,7 @@
 The agent admits them under the rules that hold for its own subtasks (memory after admission,
 utilisation, co-runners), so GPU operators of batch and of streams and tasks of pipelines share a
 card without overfilling it. The agent's socket is named by ``HRM_AGENT_SOCKET``, which it sets for
-every container; whoever may open the socket may ask.
+every container; access to the socket is the only permission needed.
 
 Source: HRM paper, section 3.2 (GPU operations of several tasks closely packed on one device).
 """
@@ -28,7 +28,7 @@ __all__ = ["SOCKET_VARIABLE", "GpuShare", "LocalGpus"]
 
 SOCKET_VARIABLE = "HRM_AGENT_SOCKET"
 ANSWER_LIMIT_S = 10.0
-"""How long after the wait itself an agent may take to say that there was no room."""
+"""Seconds after the wait itself within which an agent reports that no share was free."""
 _NO_WAIT_S = 1e-3
 
 
@@ -65,7 +65,7 @@ class LocalGpus:
         """Hold a share for the length of a ``with``; wait for it ``wait_s`` at the most.
 
         Raises:
-            Unavailable: no agent here, or no room within ``wait_s``.
+            Unavailable: no agent here, or no share free within ``wait_s``.
             Unsatisfiable: no GPU of this node could ever take it.
         """
         if self._channel is None:

@@ -1,8 +1,8 @@
 """How a task's result travels: as data where that loses nothing, and never without a proof.
 
-To read a pickle is to run what its writer wants. A result comes from a node, through the master;
-either may be somebody's who only holds the cluster's token. So two things stand between a result
-and its client:
+Reading a pickle executes code of its writer's choice. A result comes from a node, through the
+master; either may be run by a mere holder of the cluster's token. So two mechanisms protect the
+client:
 
 **The proof.** A client makes a random key for each task. It goes with the order, through the
 master, to the worker of the one node that runs the task, and to nothing else: no list, event, log

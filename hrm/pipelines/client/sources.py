@@ -1,8 +1,8 @@
 """What travels with a task so that nodes can import its pipeline: a reference, and source files.
 
 A pipeline is found on a node as "module:attribute". Modules of installed packages are there already
-(or the task fails and says so); what the user wrote beside a script or in a package of his own is
-sent: the one file, or the package's Python files. Data files are not.
+(or the task fails with that reason); what the user wrote in a script or in a package of their own
+is sent: the one file, or the package's Python files. Data files are not.
 """
 
 from __future__ import annotations

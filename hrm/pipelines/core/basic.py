@@ -41,8 +41,8 @@ class LeastLoaded:
 
 
 class FirstFit:
-    """A ``NodePolicy``: in the order of readiness, each on the device that runs it fastest and has
-    room, on ties a GPU; who finds none does not hold up the others."""
+    """A ``NodePolicy``: in the order of readiness, each on the fastest device where it fits, on
+    ties a GPU; a subtask that fits nowhere does not block the others."""
 
     name = "first-fit"
 

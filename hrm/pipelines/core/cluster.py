@@ -10,11 +10,11 @@ Nothing is lost and nothing happens twice:
 
 - a placement has a number, the attempt; ends of any other attempt are ignored;
 - tasks of a lost node go to the front of the queue, up to ``attempts_limit`` placements;
-- what a node gives back was not begun and counts as no attempt; the node gets nothing more until
-  it has reported, or it would be asked again at once, up to the limit;
-- a node that comes back keeps the tasks that are still its own and is told to drop the rest.
+- a task that a node returns was not started and counts as no attempt; the node gets nothing more
+  until it has reported, or it would be asked again at once, up to the limit;
+- a node that reconnects keeps the tasks that are still its own and is ordered to drop the rest.
 
-The queue lives as long as the master does: who submits holds the inputs until the result is there.
+The queue lives as long as the master does: a client keeps the inputs until the result has arrived.
 
 Source: LDWP + IAWP, section 3.2 (masks) and algorithm 1 (the place of the policy).
 """
@@ -83,7 +83,7 @@ class TaskRecord:
         self.why = "it is in the queue"
         self.placed_by = ""
         self.fallback = ""
-        """Who chose its node, and why not the learned policy, as in ``Choice``."""
+        """The policy that chose its node, and why not the learned one, as in ``Choice``."""
         self.before = ""
         """Why its latest placement came to nothing."""
         self.timings: list[SubtaskTiming] = []
@@ -159,11 +159,12 @@ class PipelineCluster:
     # --- what others ask ----------------------------------------------------------------------
 
     def places(self) -> dict[TaskId, int]:
-        """How many stand before each task in the queue: for ``explain`` of many."""
+        """How many tasks are ahead of each in the queue: for ``explain`` of many."""
         return {task_id: ahead for ahead, task_id in enumerate(self.queue)}
 
     def chosen(self, task_id: TaskId) -> list[str]:
-        """Who chose the task's node and its steps' devices, and why not the learned policy; lines.
+        """Lines: the policies that chose the task's node and its steps' devices, and why not the
+        learned ones.
 
         Raises:
             KeyError: no such task.
@@ -390,7 +391,7 @@ class PipelineCluster:
             self._again(self.tasks[task_id], now, f"node {name} was lost: {why}")
 
     def _notice_sleep(self, event: m.ClusterEvent) -> None:
-        """This process slept, and has not heard what nodes have said since."""
+        """This process slept, and has not received the nodes' reports since."""
         if self._awake is None:
             late_s = min(self.bounds.tick_late_s, self.bounds.node_timeout_s / 4)
             self._awake = Wakefulness(late_s, event.now)
@@ -418,7 +419,7 @@ class PipelineCluster:
     # --- placing ------------------------------------------------------------------------------
 
     def _place(self, now: float) -> None:
-        """Place the head of the queue, as long as somebody may take it and the policy agrees."""
+        """Place the head of the queue, as long as some node may take it and the policy agrees."""
         # Thousands that wait for one node are mostly alike: each kind is looked at once.
         nowhere: dict[tuple[PipelineSpec, int], str] = {}
         while self.queue:

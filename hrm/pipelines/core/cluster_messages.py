@@ -1,4 +1,4 @@
-"""What the cluster's core of pipelines hears (past tense, with ``now``) and wants done."""
+"""Events (past tense, with ``now``) and commands (imperative) of the cluster's pipeline core."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSubmitted:
-    """Somebody wants the task run. Refused by an exception, or ended by one ``FinishTask``."""
+    """A client submits the task. Refused by an exception, or ended by one ``FinishTask``."""
 
     now: float
     task: TaskSpec
@@ -87,7 +87,7 @@ class SubtaskReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEnded:
-    """A placement is over: the node's ``EndTask``, as the master hears it."""
+    """A placement is over: the node's ``EndTask``, as the master receives it."""
 
     now: float
     name: NodeName
@@ -130,7 +130,7 @@ class PlaceTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelTask:
-    """Tell the node that nobody wants this placement of the task."""
+    """Order the node to drop this placement of the task."""
 
     node: NodeName
     task_id: TaskId
@@ -140,7 +140,7 @@ class CancelTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportPlacement:
-    """Tell who watches the task that it was placed, or why it is back in the queue."""
+    """Notify the task's watchers that it was placed, or why it is back in the queue."""
 
     task_id: TaskId
     node: NodeName | None
@@ -150,7 +150,7 @@ class ReportPlacement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportTiming:
-    """Tell who watches the task of one run that is over."""
+    """Notify the task's watchers of one run that is over."""
 
     task_id: TaskId
     node: NodeName

@@ -1,16 +1,16 @@
-"""What starts next on a node: who goes before the policy, the policy, the check of what it says.
+"""What starts next on a node: subtasks ahead of the policy, the policy, the check of its starts.
 
-Before the policy is asked, two go first:
+Two kinds of subtasks go before the policy is asked:
 
 - a row of which fewer than two metrics were measured, one at a time on each device, so that the
   estimates learn of it (section 3.1; the run itself is the profile, so no work is lost);
-- who has waited 5 times its predicted run time (section 3.4), and at least ``starvation_floor_s``:
-  under a long backlog everybody waits, and first come first served is then no cure. What such a
-  subtask needs and cannot have yet is kept free for it.
+- one that has waited 5 times its predicted run time (section 3.4), and at least
+  ``starvation_floor_s``: under a long backlog all wait, and first come first served is then no
+  cure. What such a subtask needs and cannot have yet is held for it.
 
-A policy that fails is replaced for this one time by ``FirstFit``; what it may not is refused. Both
-are counted. Where nothing runs and it starts nothing, the core starts what has waited longest: a
-policy may wait for an end, but nothing would end.
+A policy that fails is replaced for this one call by ``FirstFit``; infeasible starts are refused.
+Both are counted. If nothing runs and the policy starts nothing, the core starts what has waited
+longest: a policy may wait for an end, but nothing would end.
 
 Source: LDWP + IAWP, sections 3.1 and 3.4.
 """
@@ -54,10 +54,9 @@ class NodeBounds:
 
 
 class Dispatcher:
-    """``ready`` is the core's own list: whoever is started leaves it at once.
+    """``ready`` is the core's own list: a started subtask leaves it at once.
 
-    ``refused`` and ``faults`` count what the policy did wrong; ``refusals`` holds the latest, in
-    words.
+    ``refused`` and ``faults`` count errors of the policy; ``refusals`` holds the latest as text.
     """
 
     def __init__(
@@ -187,7 +186,7 @@ class Dispatcher:
         return waited_s > bounds.starvation_factor * run_s
 
     def _start_starved(self, now: float) -> tuple[frozenset[int], bool]:
-        """Start who has waited too long; for the first who cannot, keep a GPU or the memory."""
+        """Start starved subtasks; for the first that does not fit, hold a GPU or the memory."""
         starved = [ready for ready in self._ready.values() if self._starving(ready, now)]
         starved.sort(key=lambda ready: ready.since)
         for ready in starved:

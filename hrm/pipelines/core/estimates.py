@@ -1,8 +1,8 @@
-"""The plainest estimates that learn: running means of what was measured, row by row.
+"""The simplest estimates that learn: running means of measurements, row by row.
 
 A row that was never measured has the mean of its kind's other rows, and failing that one second
-and what its author declared. Runs that had a GPU to themselves count alone once there are any;
-those that shared it tell of interference, not of the row.
+and what its author declared. Once there are runs with exclusive use of a GPU, only these count:
+shared ones measure interference, not the row.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def gpu_need_mib(subtask: ReadySubtask, estimates: Estimates) -> float:
 def refusal(
     view: NodeView, subtask: ReadySubtask, device: Device, number: int, caps: Caps = CAPS
 ) -> str:
-    """Why the subtask may not start there now, in words; "" if it may."""
+    """The reason why the subtask may not start there now; "" if it may."""
     if device not in subtask.devices:
         return f"it has no {device.value} version to start"
     need_mib = host_need_mib(subtask, view.estimates)

@@ -1,7 +1,7 @@
 """What must hold after every event, recounted from the records: for tests and simulations.
 
-No core is used twice, memory is never promised beyond what there is, every run belongs to one
-subtask that is RUNNING and the other way round, every live task is in exactly one place.
+No core is used twice, memory is never overcommitted, every run belongs to one RUNNING subtask and
+vice versa, every live task is in exactly one place.
 """
 
 from __future__ import annotations

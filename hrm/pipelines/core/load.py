@@ -1,4 +1,4 @@
-"""How busy a node is, as the master hears it: utilisations, counts, and the expected wait."""
+"""The load that a node reports to the master: utilisations, counts, and the expected wait."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def shared_out_s(work: Iterable[Work], cores: int, gpus: float) -> float:
 
 
 def node_load(room: Room, tasks: Iterable[PlacedTask], now: float) -> NodeLoad:
-    """The record of the node at ``now``. What no sample tells is taken from the books."""
+    """The node's load at ``now``. What no sample covers is taken from the node's state."""
     tasks = list(tasks)
     capacity, sample, estimates = room.capacity, room.sample, room.estimates
     cards = [card.view(now, estimates) for card in room.cards.values()]

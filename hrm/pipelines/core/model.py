@@ -49,7 +49,7 @@ SIZE_BUCKETS_MB = (20.0, 60.0, 120.0, 200.0, 400.0)
 """Upper bounds of the buckets of input size; what is larger has the last bucket, number 5."""
 
 CO_RUN_FEATURES = ("sm", "l1", "l2", "tex", "dram", "load", "store", "size")
-"""What describes a subtask on a GPU beside others, in this order, each 0..1 (table 2)."""
+"""What describes a subtask on a shared GPU, in this order, each 0..1 (table 2)."""
 
 
 class Device(enum.Enum):
@@ -100,9 +100,9 @@ class PipelineSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """One input for a pipeline. Its bytes travel beside it; here is what schedulers may know.
+    """One input for a pipeline: what schedulers may know. Its bytes travel separately.
 
-    ``user``: whose it is, a claim of its client.
+    ``user``: its owner, as claimed by the client.
     """
 
     task_id: TaskId
@@ -138,15 +138,15 @@ def size_bucket(size_mb: float) -> int:
 
 
 def row_of(subtask: SubtaskSpec, size_mb: float, gpu_model: str) -> Row:
-    """The row that a subtask with an input of ``size_mb`` has beside GPUs of ``gpu_model``."""
+    """The row of a subtask with an input of ``size_mb`` on a node with GPUs of ``gpu_model``."""
     return Row(subtask.kind, size_bucket(size_mb), gpu_model)
 
 
 class Estimates(Protocol):
     """What a node believes about its subtasks: measured where it was measured, else predicted.
 
-    Every policy gets the same one. A number is never NaN; what nobody can know yet has a default
-    that the implementation documents.
+    Every policy gets the same one. A number is never NaN; what is not known yet has a default that
+    the implementation documents.
     """
 
     def run_s(self, row: Row, device: Device) -> float:
@@ -166,10 +166,10 @@ class Estimates(Protocol):
 
 
 class LearningEstimates(Estimates, Protocol):
-    """Estimates that hear of what was measured. Both cores keep one and tell it everything."""
+    """Estimates that measurements update. Each core keeps one and passes all measurements to it."""
 
     def declare(self, row: Row, subtask: SubtaskSpec) -> None:
-        """The row exists; what its author says of it. Told before any question about the row."""
+        """Register a row and what its author declared. Called before any query about the row."""
 
     def measured_cells(self, row: Row) -> int:
         """How many metrics of the row were measured; with fewer than two it is to be profiled."""
@@ -183,7 +183,7 @@ class LearningEstimates(Estimates, Protocol):
         gpu_memory_mib: float,
         co_runners: tuple[Row, ...],
     ) -> None:
-        """A run has ended well. Memory is its peak, MiB, 0 where nobody measured it;
+        """A run succeeded. Memory is its peak, MiB, 0 if it was not measured;
         ``co_runners`` shared its GPU for at least half of its time."""
 
     def observe_cells(self, row: Row, cells: Mapping[str, float]) -> None:
@@ -236,8 +236,8 @@ class NodeView:
 class Start(NamedTuple):
     """Start this subtask's version for ``device`` on core or GPU ``number``.
 
-    ``placed_by``: who decided, "" for the policy that was asked; ``fallback``: why somebody else
-    than the learned policy did, "" if it did or was not to.
+    ``placed_by``: the decider, "" for the policy that was asked; ``fallback``: why the learned
+    policy did not decide, "" if it did or was not meant to.
     """
 
     key: SubtaskKey
@@ -318,8 +318,8 @@ class Choice:
 class ClusterPolicy(Protocol):
     """Stage 1. ``fits`` (nodes,) marks those that may take the task; at least one does.
 
-    ``ended`` tells of a task that was placed by this policy and has ended or was given back, so
-    that policies can learn and watch themselves; ``ok`` is false for a failure or a lost node.
+    ``ended`` reports a task that this policy placed and that has ended or was returned, so that
+    policies can learn and monitor themselves; ``ok`` is false for a failure or a lost node.
     """
 
     name: str

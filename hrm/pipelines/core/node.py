@@ -1,14 +1,14 @@
 """The node's core for pipeline tasks: which subtask runs where, and when. Sans-IO.
 
-Tasks arrive whole. Their subtasks become ready as what they come after ends; a ``NodePolicy`` says
-which of the ready ones start on which core or GPU (``dispatch``), and whatever it says is held
-against ``feasibility.refusal`` before anything starts.
+Tasks arrive whole. Their subtasks become ready when their predecessors end; a ``NodePolicy``
+chooses which of the ready ones start on which core or GPU (``dispatch``), and every choice is
+checked against ``feasibility.refusal`` before anything starts.
 
-The core never knows how long a run will take: it hears of ends (``SubtaskEnded``) and of the clock
-(``ClockTicked``), and tells an interpreter what to start and stop. The agent and the simulator are
-its two interpreters.
+The core never knows how long a run will take: it gets ends (``SubtaskEnded``) and the clock
+(``ClockTicked``) as events, and commands an interpreter what to start and stop. The agent and the
+simulator are its two interpreters.
 
-GPUs asked for from outside (``GpuAsked``) stand in the same queue, under the same rules.
+Claims of GPUs from outside (``GpuAsked``) wait in the same queue, under the same rules.
 
 Source: LDWP + IAWP, sections 2.1, 3.4 and algorithm 2.
 """
@@ -203,9 +203,7 @@ class PipelineNode:
     def _withdraw(self, event: m.TaskWithdrawn) -> None:
         task = self.tasks.get(event.task_id)
         if task is not None and task.attempt == event.attempt:
-            self._end(
-                task, TaskOutcome.CANCELLED, event.why or "nobody wants it any more", event.now
-            )
+            self._end(task, TaskOutcome.CANCELLED, event.why or "it was withdrawn", event.now)
 
     def _drain(self, event: m.DrainAsked) -> None:
         self.draining = event.draining

@@ -1,7 +1,7 @@
-"""What the node's core hears (past tense, with ``now``) and wants done (imperative).
+"""Events (past tense, with ``now``) and commands (imperative) of the node's pipeline core.
 
 Times are seconds since the epoch, durations seconds, memory MiB. A *run* is one attempt at a
-subtask; its number is the node's own and never used twice. A *claim* is a GPU asked for by somebody
+subtask; its number is the node's own and never used twice. A *claim* is a request for a GPU from
 outside of pipelines, such as an operator in a Spark executor.
 """
 
@@ -54,7 +54,7 @@ class GpuCard:
 class NodeCapacity:
     """What a node has for pipelines. Speeds are relative to the reference platform, 1.0.
 
-    All rows of a node stand beside the model of its first GPU.
+    All rows of a node are keyed by the model of its first GPU.
     """
 
     name: NodeName
@@ -122,7 +122,7 @@ class TaskOutcome(enum.Enum):
 class SubtaskTiming:
     """One run: where, how long it had waited since it was ready, how long it ran, what it took.
 
-    ``placed_by``, ``fallback``: who chose the device, as in ``Start``.
+    ``placed_by``, ``fallback``: the policy that chose the device, as in ``Start``.
     """
 
     key: SubtaskKey
@@ -157,7 +157,7 @@ class TaskPlaced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskWithdrawn:
-    """Nobody wants the task (of this placement) any more."""
+    """The task (of this placement) is no longer wanted."""
 
     now: float
     task_id: TaskId
@@ -167,7 +167,7 @@ class TaskWithdrawn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskEnded:
-    """A run is over and holds nothing any more. Peaks in MiB, 0 where nobody measured.
+    """A run is over and holds nothing any more. Peaks in MiB, 0 if not measured.
 
     ``ran_s`` is the time in the function alone where the interpreter knows it; None: the time
     between start and end.
@@ -185,7 +185,7 @@ class SubtaskEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskProfiled:
-    """The first seconds of a run told something of its row: shares 0..1 by name."""
+    """The first seconds of a run measured metrics of its row: shares 0..1 by name."""
 
     now: float
     key: SubtaskKey
@@ -197,7 +197,7 @@ class SubtaskProfiled:
 class LoadSampled:
     """Telemetry: shares 0..1 of the node, and of each GPU in the order of its cards.
 
-    ``gpu_memory_used_mib`` counts all processes on the card. Empty tuples: the machine cannot tell.
+    ``gpu_memory_used_mib`` counts all processes on the card. Empty tuples: not available.
     """
 
     now: float
@@ -230,7 +230,7 @@ class DrainAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuAsked:
-    """Somebody outside of pipelines asks for a share of a GPU, under the same rules."""
+    """A process outside of pipelines requests a share of a GPU, under the same rules."""
 
     now: float
     holder: str
@@ -293,7 +293,7 @@ class StopSubtask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSubtask:
-    """Tell the master of a run that is over."""
+    """Report a run that is over to the master."""
 
     task_id: TaskId
     attempt: int
@@ -302,7 +302,7 @@ class ReportSubtask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTask:
-    """The task is over on this node: tell the master, then remove its data."""
+    """The task is over on this node: report it to the master, then remove its data."""
 
     task_id: TaskId
     attempt: int

@@ -1,7 +1,7 @@
-"""What a node has and who holds it: cores, GPUs, memory. The node's core is the only one to book.
+"""A node's capacity and its use: cores, GPUs, memory. Only the node's core allocates.
 
 Utilisation of a GPU is the last sample, corrected by prediction for what has started and ended
-since: telemetry lags behind decisions by up to a second, in which a card can be filled twice over.
+since: telemetry lags behind decisions by up to a second, in which a card can be overfilled twice.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Card:
         return sum(run.gpu_memory_mib for run in self.runs.values())
 
     def view(self, now: float, estimates: Estimates, *, held: bool = False) -> GpuView:
-        """``held``: kept for somebody who has waited too long; it shows as fully busy."""
+        """``held``: kept for a subtask that has waited too long; it shows as fully busy."""
         utilisation = 1.0 if held else self.predicted() + self.correction
         remaining_s = max((run.remaining_s(now) for run in self.runs.values()), default=0.0)
         return GpuView(
@@ -117,7 +117,7 @@ class Room:
         held: frozenset[int] = frozenset(),
         memory_held: bool = False,
     ) -> NodeView:
-        """``held`` cards and memory are kept for who has waited too long."""
+        """``held`` cards and memory are reserved for subtasks that have waited too long."""
         return NodeView(
             now=now,
             ready=ready,

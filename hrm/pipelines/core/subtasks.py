@@ -103,8 +103,8 @@ class PlacedTask:
 @dataclass(slots=True, eq=False, kw_only=True)
 class Run:
     """An attempt that holds a core or a part of a GPU. ``stop``: how its end counts once it has
-    been told to stop; ``excused``: its deadline was moved, because this process slept through it;
-    ``beside``: the seconds for which it shared its GPU with each row."""
+    been ordered to stop; ``excused``: its deadline was moved, because this process slept through
+    it; ``beside``: the seconds for which it shared its GPU with each row."""
 
     run: int
     key: SubtaskKey

@@ -149,7 +149,7 @@ class NodeTable:
                 self.estimates.declare(row_of(one, size_mb, model), one)
 
     def fits(self, task: TaskSpec, tasks_limit: int) -> tuple[Mask, str]:
-        """Nodes that may take it now, and in words what keeps it from the rest where none may."""
+        """Shape (nodes,): which may take the task now; if none may, the reason as text."""
         could = self.could_ever(task)
         if not could.any():
             return could, "no node here could ever run all of its subtasks"

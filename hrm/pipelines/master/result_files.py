@@ -3,14 +3,13 @@
 One file each under ``state_dir/pipelines``. They live as long as the master does: its queue is in
 memory, so what a former master left is removed at the start.
 
-Where there is no room, results that nobody has fetched make some, the oldest first, but none that
-is younger than a minute: whoever waits for it is about to fetch it.
+At the bound, the oldest results that have not been fetched are evicted, but none younger than a
+minute: its client is about to fetch it.
 
-No call waits for the disk on the event loop. The books are changed at once, before the disk is: who
-comes next finds room that is promised taken, and a task that was dropped gone. The disk follows in
-a few threads, one task's files in the order of the calls, so that it cannot read what is not
-written yet, nor write what is removed already. What has begun is done to its end, also when who
-asked for it has gone away.
+No call waits for the disk on the event loop. The accounting changes at once, before the disk does:
+the next call sees reserved capacity as taken, and a dropped task as gone. The disk follows in a few
+threads, one task's files in the order of the calls, so that a read never precedes its write, nor a
+write follows a removal. A started operation runs to completion even if its caller is gone.
 """
 
 from __future__ import annotations
@@ -87,18 +86,18 @@ class PipelineFiles:
             )
 
     async def put_input(self, task_id: TaskId, data: bytes) -> None:
-        """Keep an input.
+        """Store an input.
 
         Raises:
-            LimitReached: no room for it.
+            LimitReached: it would exceed the bound.
         """
         await self._add(task_id, "in", 0, data)
 
     async def add(self, task_id: TaskId, attempt: int, offset: int, data: bytes) -> None:
-        """A piece of a result that is on its way; offset 0 begins anew.
+        """Store a piece of a result that is being received; offset 0 starts over.
 
         Raises:
-            LimitReached: no room for it.
+            LimitReached: it would exceed the bound.
         """
         await self._add(task_id, f"{attempt}.part", offset, data)
 
@@ -134,7 +133,7 @@ class PipelineFiles:
         return True
 
     def drop(self, task_id: TaskId, *, result: bool = True) -> None:
-        """Forget the input, the pieces, and ``result``, too, unless told not to."""
+        """Remove the input, the pieces and, if ``result``, the result."""
         gone = [w for w in self._sizes.get(task_id, ()) if w != "out" or result]
         for what in gone:
             self._forget(task_id, what)

@@ -1,13 +1,13 @@
 """The live interpreter of ``PipelineCluster``: its events come from streams, its commands go there.
 
 Everything runs on the master's loop, so events reach the core one at a time. Watchers and nodes
-have bounded queues; one that overflows is cut off, comes back, and is told everything anew.
+have bounded queues; one that overflows is disconnected, reconnects, and gets the full state again.
 
-Inputs go to a node piece by piece before the order to run them, results come back the same way
-before the end is told: a large one does not hold up what the stream carries besides for long.
+Inputs go to a node piece by piece before the order to run them, and results come back the same way
+before their end is reported: a large one does not block the rest of the stream for long.
 
-On the wire the number of an attempt has the master's epoch in it. A node that still has a task of a
-former master, under an id that somebody has given twice, does not take one for the other.
+On the wire, the number of an attempt contains the master's epoch. So a node that still has a task
+of a former master, under an id that a client has reused, does not confuse the two.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ _ATTEMPTS_MAX = 1 << 10
 """Of one task; more than both limits on losses allow."""
 _PROOF_BYTES_MAX = 64
 _EPOCHS = 1 << 20
-"""Then they begin anew, so that an attempt of an epoch has 30 bits."""
+"""Epochs wrap around here, so that an attempt within an epoch has 30 bits."""
 _MEMORY_MIB = 65_536.0
-"""Of a node, as a scale for what estimates say of memory."""
+"""Of a node, as the scale of memory in estimates."""
 log = structlog.get_logger("master.pipelines")
 
 
@@ -87,7 +87,7 @@ def pipeline_policy(settings: MasterSettings, hosts: Hosts, *, seed: int) -> Clu
 
 @dataclass(slots=True, eq=False)
 class Watcher:
-    """Who watches ``open`` tasks. ``overflowed``: it was too slow and misses updates."""
+    """A client that watches ``open`` tasks. ``overflowed``: it was too slow and misses updates."""
 
     open: set[TaskId]
     updates: deque[pb.PipelineTaskUpdate] = field(default_factory=deque)
@@ -134,9 +134,9 @@ class NodeStream:
         self.queue: asyncio.Queue[m.PlaceTask | pb.MasterPipelineMessage | None] = asyncio.Queue()
         self.closed = False
         self.cut = asyncio.Event()
-        """Set with ``closed``: whoever serves the stream ends it, whatever it waits for."""
+        """Set with ``closed``: the handler of the stream ends it, whatever it waits for."""
         self.draining: bool | None = None
-        """What the node was told; None: nothing yet, and it may remember something else."""
+        """What was last sent; None: nothing yet, and the node may remember otherwise."""
 
     def put(self, what: m.PlaceTask | pb.MasterPipelineMessage) -> None:
         if self.closed:
@@ -155,7 +155,7 @@ class NodeStream:
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class _Code:
-    """What travels with a task beside its input. Tasks of the same code share one."""
+    """What travels with a task besides its input. Tasks of the same code share one."""
 
     raw: bool
     files: dict[str, bytes]
@@ -175,7 +175,7 @@ class PipelineTasks:
         stop: Callable[[HrmError], None],
         epoch: int = 0,
     ) -> None:
-        """``stop`` ends the master: after a bug in the core its books may be half changed.
+        """``stop`` ends the master: after a bug in the core its state may be inconsistent.
 
         Raises:
             InvalidConfig: the modes of node policies that were kept are damaged.
@@ -204,9 +204,9 @@ class PipelineTasks:
         """Of each task that is known: the digest of its client's ownership key."""
         self._code: dict[TaskId, _Code] = {}
         self._keys: dict[TaskId, bytes] = {}
-        """Of tasks that have not ended; for the node that runs each, and for nobody else."""
+        """Of tasks that have not ended; each is sent only to the node that runs the task."""
         self._proofs: dict[TaskId, _Proof] = {}
-        """Of results that have arrived and whose ends are about to be told."""
+        """Of results that have arrived and whose ends are about to be reported."""
         self._arriving: set[TaskId] = set()
         """Tasks that the core does not know yet: their inputs are being written."""
         self._shared: WeakValueDictionary[bytes, _Code] = WeakValueDictionary()
@@ -253,13 +253,13 @@ class PipelineTasks:
                 self._set_draining(name, row, draining(name), now)
 
     def _cut_off_lost(self) -> None:
-        """A node that was silent for too long has to register again, or nobody would hear it."""
+        """Close the streams of nodes that timed out: they must register again to be heard."""
         for name in [one for one in self.nodes if one not in self.core.table.nodes]:
             self.nodes.pop(name).close()
             self.policies.left(name)
 
     def _set_draining(self, name: NodeName, row: NodeRow, wanted: bool, now: float) -> None:
-        """A node whose stream is down takes nothing new either, but is not told to drain."""
+        """A node whose stream is down gets no new tasks either, but is not ordered to drain."""
         stream = self.nodes.get(name)
         if stream is not None and stream.draining != wanted:
             stream.draining = wanted
@@ -269,7 +269,7 @@ class PipelineTasks:
             self.handle(m.NodeDraining(now=now, name=name, draining=closed))
 
     def _send(self, node: NodeName, what: m.PlaceTask | pb.MasterPipelineMessage) -> None:
-        """To a node whose stream is down nothing is sent: it is told when it comes back."""
+        """Nothing is sent to a node whose stream is down: it is updated when it reconnects."""
         stream = self.nodes.get(node)
         if stream is not None:
             stream.put(what)
@@ -306,7 +306,7 @@ class PipelineTasks:
             self._code[task_id] = self._code_of(raw, files)
             self._keys[task_id] = key
             self.handle(m.TaskSubmitted(now=clock.now(), task=task))
-        except BaseException:  # who submits it may also have gone away
+        except BaseException:  # the client may also have disconnected
             self.files.drop(task_id)
             self._code.pop(task_id, None)
             self._keys.pop(task_id, None)

@@ -1,7 +1,7 @@
 """What the schedulers of a simulated cluster know when a run begins.
 
 Estimates start from a few finished runs of each row and from profiled loads, both with the error
-that table 3 gives for profiles of 4 s. From then on they hear of every run that ends.
+that table 3 gives for profiles of 4 s. From then on every ended run updates them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The simulated cluster as a world to learn in: it stops at every decision of the cluster policy.
+"""The simulated cluster as a training environment: it stops at every decision of its policy.
 
-``environment(...)`` is what ``hrm.learn.ldwp`` names. ``reset(seed)`` draws a run and answers with
-its first decision, ``step(node)`` places that task and goes on to the next; with -1 the task stays
-in the queue and is asked about again when something has happened. The same seed is the same
-cluster, arrivals, sizes and failures, whatever is decided.
+``environment(...)`` is the factory that ``hrm.learn.ldwp`` names. ``reset(seed)`` draws a run and
+returns its first decision, ``step(node)`` places that task and advances to the next; with -1 the
+task stays in the queue and comes up again after the next event. One seed gives the same cluster,
+arrivals, sizes and failures, whatever is decided.
 
 Two kinds. ``nodes=11`` is the paper's cluster with rates of 30 to 70 a minute, for a network with
 one output a node. ``nodes=random`` draws, for a network that has to serve any cluster, 3 to 64
@@ -12,7 +12,7 @@ world of interference, and in half of the runs nodes that join, leave or fail. S
 many tasks for each node as the other kind, so that it is about as long: in a short one a large
 cluster is never full.
 
-Nothing is shared with tests but the code: which seeds are for what is ``hrm.learn.environment``'s.
+Only the code is shared with tests: ``hrm.learn.environment`` defines the use of each seed.
 
 Source: LDWP + IAWP, section 7.
 """
@@ -54,7 +54,7 @@ FIXED_RATES_PER_MIN = (30.0, 70.0)
 
 
 class _Asked:
-    """A ``ClusterPolicy`` that waits until somebody has answered for it."""
+    """A ``ClusterPolicy`` whose decisions come from the environment's caller."""
 
     name = "asked"
 
@@ -66,9 +66,9 @@ class _Asked:
     def choose(self, task: TaskSpec, view: ClusterView, fits: Mask) -> Choice:
         if self.answer is not None and self.answer[0] == task.task_id:
             node, self.answer = self.answer[1], None
-            return Choice(node=node, why="told")
+            return Choice(node=node, why="decided by the caller")
         self.question = Decision(task, view, fits)
-        return Choice(node=-1, why="nobody has decided yet")
+        return Choice(node=-1, why="no decision yet")
 
     def ended(self, task_id: TaskId, *, now: float, response_s: float, ok: bool) -> None:
         self.ends.append(Ended(task_id, now, response_s, ok))

@@ -1,8 +1,8 @@
 """A simulated node's hardware: cores that never disturb each other, GPUs that are shared.
 
-A GPU gives each of its runs the speed that the world says for exactly the set that is on it now
-(processor sharing): whenever a run starts or ends there, all others have advanced by what they did
-so far and go on at new speeds. Cores run one subtask each, at full speed. Times are virtual
+A GPU gives each of its runs the speed that the world defines for exactly the set that is on it now
+(processor sharing): whenever a run starts or ends there, the progress of all others is accounted
+and they continue at new speeds. Cores run one subtask each, at full speed. Times are virtual
 seconds; work is seconds alone.
 
 Integrals (``Totals``) grow with every change, so a mean over any span is a difference of two.

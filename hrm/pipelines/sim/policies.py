@@ -2,7 +2,7 @@
 
 All of one run share one kind of estimates, one feasibility rule and one set of caps. Learned
 cluster policies decide under their host, whose clock stands still here: a decision over its budget
-would make a run depend on the machine. Decision times are measured beside (``run``).
+would make a run depend on the machine. Decision times are measured separately (``run``).
 
 A node policy may carry a co-run score: ``iawp:cosine``, ``iawp:overload``, ``iawp:learned`` or
 ``iawp:oracle``; the oracle knows the slow-downs of the world and is no policy that one could have.
@@ -43,7 +43,7 @@ def policies(
 
     Args:
         policy: instead of the one called ``cluster``.
-        weights: a directory of models beside those that ship.
+        weights: a directory of models in addition to those that ship.
         known: estimates begin with some history.
 
     Raises:

@@ -52,7 +52,7 @@ VARIATION_MAX = 0.3
 """Greatest; more in a table of milliseconds is the clock's."""
 
 _TIMEOUT_S = 86_400.0
-"""Of simulated subtasks: nobody hangs, and a slow device is no failure."""
+"""Of simulated subtasks: none hangs, and a slow device is no failure."""
 
 _FIELDS = ("sm", "l1", "l2", "tex", "dram", "load", "store")
 _HERE = Path(__file__).resolve()

@@ -11,8 +11,8 @@ over the last second, reported every 4 s), and what costs time around the work:
 - a run that is also a profile takes 4 s longer for each of the two metrics (table 3).
 
 What policies know comes from estimates. They begin with a few finished runs of each row and with
-profiled loads, both with the error that table 3 gives for profiles of 4 s (``warm``), or knowing
-nothing; from then on they hear of every run that ends. They never see the truth.
+profiled loads, both with the error that table 3 gives for profiles of 4 s (``warm``), or empty;
+from then on every ended run updates them. They never see the truth.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Simulation:
         return self.queue.step()
 
     def tell(self, event: cm.ClusterEvent) -> None:
-        """The manager hears of it, and what it wants is done."""
+        """Pass the event to the manager, and execute its commands."""
         for command in self.cluster.handle(event):
             if isinstance(command, cm.PlaceTask):
                 self._place(command)

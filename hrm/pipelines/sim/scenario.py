@@ -87,7 +87,7 @@ class Worker:
 
 
 def workers(count: int = len(WORKERS), types: Sequence[str] = WORKERS) -> tuple[Worker, ...]:
-    """The first ``count``; beyond the list it begins anew."""
+    """The first ``count``; beyond its end the list repeats."""
     return tuple(
         Worker(NodeName(f"worker-{place + 1}"), NODE_TYPES[types[place % len(types)]])
         for place in range(count)

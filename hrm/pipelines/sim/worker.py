@@ -1,8 +1,8 @@
 """A worker of the simulated cluster: the production core of a node, and its machine.
 
-This is the interpreter between them, as the agent is on a real node: it starts and stops what the
-core says, reports ends, telemetry (means over the last second) and what a profile measured. What a
-run takes is the truth of the scenario; the core never sees it but in ends.
+This is the interpreter between them, as the agent is on a real node: it executes the core's starts
+and stops, reports ends, telemetry (means over the last second) and what a profile measured. The
+duration of a run is the truth of the scenario; the core learns it only from ends.
 """
 
 from __future__ import annotations

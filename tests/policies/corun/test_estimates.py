@@ -243,7 +243,7 @@ def test_a_damaged_file_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     save_estimates(path, grown())
     path.write_bytes(path.read_bytes()[:-200])
     estimates = stdm()
-    with pytest.raises(InvalidRequest, match=r"(?s)stdm\.npz.*learned anew"):
+    with pytest.raises(InvalidRequest, match=r"(?s)stdm\.npz.*learned from scratch"):
         load_estimates(path, estimates)
     broken = grown()
     broken.entries[Row("kind1", 1, "P4")].values[2] = -1.0

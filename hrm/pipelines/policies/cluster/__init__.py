@@ -34,7 +34,7 @@ __all__ = ["HEURISTIC", "HEURISTICS", "LEARNED", "load"]
 HEURISTICS = ("random", "least-loaded", "min-wait", "demand", "ect", "min-min")
 LEARNED = ("ldwp", "ldwp-set")
 HEURISTIC = "min-wait"
-"""Beside a learned one; with ``corun.HEURISTIC`` the best pair on validation seeds
+"""Of each learned policy; with ``corun.HEURISTIC`` the best pair on validation seeds
 (benchmarks/results/paper-ldwp.md)."""
 
 

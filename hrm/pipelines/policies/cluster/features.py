@@ -7,7 +7,7 @@ utilisations of every node. Utilisations say nothing of what waits once a node i
 never by what is in the view: without that the paper's learning rate of 0.1 ends in NaN after a few
 updates.
 
-A number that is NaN in the view stays NaN here, so that whoever decides notices.
+A number that is NaN in the view stays NaN here, so that the caller notices.
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ NODE_FIELDS = (
     "free_gpu_memory", "gpus", "cpu_speed", "completion",
 )  # fmt: skip
 """Of a node. ``completion`` is the expected wait plus the time that this task takes there: the
-speed of the node's devices for this type of task, in the unit of the wait beside which it
-counts."""
+speed of the node's devices for this type of task, in the unit of the wait that it is added to."""
 TASK_FIELDS = (
     "type_0", "type_1", "type_2", "type_3", "size", "cores", "memory", "gpu_memory", "stream",
     "arrival_rate", "queue", "nodes",
@@ -87,7 +86,7 @@ def size_feature(size_mb: float) -> float:
 
 
 def completion_s(view: ClusterView) -> Vector:
-    """Shape (nodes,): when the task would be done, seconds from now; inf where nobody can know."""
+    """Shape (nodes,): when the task would be done, seconds from now; inf where unknown."""
     total = view.expected_wait_s + view.task_s
     return np.where(np.isnan(total), np.float32(np.inf), total)
 
@@ -246,7 +245,7 @@ class FlatEncoder:
             self._past = [*self._past, (*self._now, action)][-(self.layout.history - 1) :]
 
     def renamed(self, names: Sequence[NodeName]) -> FlatEncoder:
-        """The same history seen with other nodes: who is gone is left out, who is new has zeros."""
+        """The same history for other nodes: removed ones are dropped, new ones get zeros."""
         other = FlatEncoder(self.layout, names)
         where = np.array([self._index.get(name, -1) for name in names], dtype=np.intp)
         for task, nodes, action in self._past:

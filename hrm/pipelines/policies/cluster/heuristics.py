@@ -100,10 +100,9 @@ class MinWait(_Heuristic):
 
 
 class Demand(_Heuristic):
-    """Who is idle pulls the head of the queue; of several idle nodes the one that pulled longest
-    ago.
+    """An idle node pulls the head of the queue; of several, the one that pulled longest ago.
 
-    Idle is a node with a free core on which no task waits. While nobody is, the head of the queue
+    A node is idle if it has a free core and no waiting task. While none is, the head of the queue
     waits, and the queue with it.
     """
 

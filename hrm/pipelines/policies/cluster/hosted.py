@@ -1,10 +1,10 @@
 """A learned cluster policy under ``hrm.policies.guard``: what may be doubted about a placement.
 
-The rules, in the order in which they are asked. Before the network: its features are those of this
-HRM (else it is never asked), the type of task is one it knows, there are about as many nodes as
-when it learned (half of the fewest to four times the most), and the nodes' reports are fresh. After
+The rules, in the order in which they are checked. Before the network: its features are those of
+this HRM (else it is never asked), the type of task is one it knows, there are about as many nodes
+as in training (half of the fewest to four times the most), and the nodes' reports are fresh. After
 it: every value is finite and none is ten times greater than any in training, at most a tenth of its
-inputs lies outside of the ranges of training, and the node it names may take the task and has
+inputs lies outside of the ranges of training, and the chosen node may take the task and has
 reported lately.
 """
 
@@ -39,7 +39,7 @@ class HostedPolicy:
     """A ``ClusterPolicy``: ``learned`` as far as ``mode`` trusts it, else ``heuristic``.
 
     ``learned`` is None where the features of ``model`` are not those of this HRM; the heuristic
-    then decides everything, and the reason is told.
+    then decides everything, and the reason is reported.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class HostedPolicy:
         )
 
     def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
-        """See ``ClusterPolicy.choose``; ``why`` tells of a fallback and its reason."""
+        """See ``ClusterPolicy.choose``; ``why`` includes a fallback and its reason."""
         self._proposed = False
         decided = self.host.decide(task.task_id, _Question(task, view, fits), view.now)
         if self._proposed and self._learned is not None and decided.decision >= 0:

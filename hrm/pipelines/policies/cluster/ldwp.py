@@ -88,7 +88,7 @@ class Learned(Protocol):
     def propose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Proposal: ...
 
     def placed(self, row: int, view: ClusterView) -> None:
-        """The task of the last proposal went to ``row``, whoever decided it."""
+        """The task of the last proposal went to ``row``, whichever policy decided."""
 
 
 class _Greedy(abc.ABC):
@@ -119,7 +119,7 @@ class _Greedy(abc.ABC):
 
 
 def told(policy: Learned | _Greedy, proposal: Proposal, view: ClusterView) -> str:
-    """One line for people: why this node."""
+    """One readable line: why this node."""
     best = float(proposal.q[proposal.rows == proposal.row][0])
     return f"{view.names[proposal.row]}: Q {best:.3f}, best of {len(proposal.q)} ({policy.model})"
 

@@ -1,7 +1,7 @@
-"""Stage 2 of pipeline scheduling: which device of a node, and beside whom.
+"""Stage 2 of pipeline scheduling: which device of a node, shared with which subtasks.
 
-``load`` makes a ``NodePolicy`` by its name, ``load_hosted`` the same as an agent wants it: a
-learned one beside its heuristic, as far as its mode trusts it (``hosted``). ``Stdm``
+``load`` makes a ``NodePolicy`` by its name, ``load_hosted`` the same for an agent: a learned one
+with its heuristic, trusted as far as its mode allows (``hosted``). ``Stdm``
 (``estimates``) is what all of them believe about subtasks; ``predictors`` fill in what was not
 measured.
 
@@ -74,7 +74,7 @@ def load(name: str, *, rng: np.random.Generator, **options: Any) -> NodePolicy:
 
     Options of all: ``caps`` (``Caps``). Of ``min-min``: ``window``. Of ``iawp``: ``score``
     (``cosine``, ``overload``, ``learned``, ``oracle`` or a ``CoRunScore``), ``truth`` (for
-    ``oracle``: a function of a row and the rows beside it), ``slowdowns`` (for ``learned``; without
+    ``oracle``: a function of a row and its co-runners), ``slowdowns`` (for ``learned``; without
     it those of the estimates), ``queue_length``, ``patience``, ``tail_guard``, ``steal``.
 
     Raises:

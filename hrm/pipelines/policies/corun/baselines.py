@@ -4,11 +4,11 @@
 ``mct``      minimum completion time: in order of arrival, each to the device that is through with
              it first, ties to the GPU, for good; devices take their own queue's in order
 ``min-min``  the same for all that wait at once: the one that ends first goes first; plans are made
-             anew every time, and of each plan only what can start now does
+             again at each call, and of each plan only what can start now does
 ``pats``     a list sorted by speed-up: an idle core takes the smallest, a GPU the largest
 
 Sources: Ali et al. (2000) for the second and third, Teodoro et al. (2012, 2013) for the last; LDWP
-+ IAWP, section 4. All fill a GPU up to the same limits; no one looks at who runs there.
++ IAWP, section 4. All fill a GPU up to the same limits; none considers what runs there.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Random:
 
 
 class Mct:
-    """Each arrival is given a queue once. A restart gives those that wait one anew."""
+    """Each arrival is assigned to a queue once. A restart assigns the waiting ones again."""
 
     name = "mct"
 

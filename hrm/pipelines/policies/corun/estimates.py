@@ -1,15 +1,15 @@
 """What a node knows of its subtasks: measured cells, running means, and predictions for the rest.
 
 The table has a row for each (kind, bucket of input size, model of GPU) and a column for each metric
-(``metrics``). A cell that was measured is never replaced by a prediction. What is unknown is looked
-for in this order:
+(``metrics``). A cell that was measured is never replaced by a prediction. The sources of an unknown
+cell, in this order:
 
 1. rows of the same kind with inputs of other sizes, interpolated over the size;
 2. the predictor (``predictors``), from the cells that are known by now;
-3. ``metrics.DEFAULTS``, as long as nobody has measured this column of any row.
+3. ``metrics.DEFAULTS``, as long as this column was not measured for any row.
 
-Which rows are profiled is not asked here: the node's core makes a profile of the next run of a row
-with fewer than two known figures (``hrm.pipelines.core.dispatch``), and tells what came of it.
+Which rows are profiled is not decided here: the node's core profiles the next run of a row with
+fewer than two known metrics (``hrm.pipelines.core.dispatch``), and passes the result in.
 
 Durations are not predicted from other kinds' metrics where there is a better way: the same kind's
 at other sizes, else the other device's over the speed-up that the most similar rows have, else a
@@ -68,7 +68,7 @@ _GPU_MEMORY_MIB = 8192.0
 class Entry:
     """One row. ``values`` (metrics,), NaN where not measured; ``runs``: mean time alone, count.
 
-    A time that was only seen beside others is kept as a guess, with a count of 0.
+    A time that was only seen with co-runners is kept as a guess, with a count of 0.
     """
 
     values: Floats = field(default_factory=lambda: np.full(len(METRICS), np.nan))
@@ -116,7 +116,7 @@ class Stdm:
     # -- what is learned ---------------------------------------------------------------------
 
     def declare(self, subtasks: Iterable[SubtaskSpec]) -> None:
-        """Tell which versions there are. A kind that nobody declared is taken to have both."""
+        """Register which versions exist. A kind that was not declared is taken to have both."""
         for spec in subtasks:
             if spec.kind not in self.devices and len(self.devices) >= ROWS_MAX:
                 oldest = next(iter(self.devices))
@@ -168,9 +168,9 @@ class Stdm:
         memory_mib: float | None = None,
         gpu_memory_mib: float | None = None,
     ) -> None:
-        """A run has ended well. ``beside``: who ran on the same GPU, for what share of its time.
+        """A run succeeded. ``beside``: the rows on the same GPU, each with its share of the time.
 
-        Beside others it teaches slow-downs, alone the time alone.
+        A shared run updates slow-downs, an exclusive one the time alone.
 
         Raises:
             InvalidRequest: a time or memory that is no number above 0.
@@ -284,8 +284,8 @@ class Stdm:
         """How far ``rows`` are from what was measured here when the predictor was last fitted: the
         share of their metrics, 0..1, that lie outside of the 0.1 and 99.9 percentiles.
 
-        Metrics that nobody has measured of any row are the same for all and do not count. 1: no row
-        was measured yet.
+        Metrics that were measured of no row are the same for all and do not count. 1: no row was
+        measured yet.
         """
         self._refit()
         if self._ranges is None:
@@ -420,7 +420,7 @@ class Stdm:
         self._forget_everything()
 
     def _measured_s(self, row: Row, device: Device) -> float | None:
-        """Mean time of this very row; on a core the model of GPU beside it does not matter."""
+        """Mean time, seconds, of exactly this row; on a core its GPU model does not matter."""
         entry = self.entries.get(row)
         if entry is not None and device in entry.runs:
             return entry.runs[device][0]

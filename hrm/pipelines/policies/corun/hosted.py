@@ -1,17 +1,17 @@
 """A learned node policy under ``hrm.policies.guard``: what may be doubted about a dispatch.
 
-One question is one call: what of all that is ready starts where. The rules, in the order in which
-they are asked. Before the policy: it fits this HRM (else it is never asked), the node was sampled
-lately, every estimate of what is ready is a number, and at most a tenth of them lies outside of
-what was measured on this node. After it: every start has room, all of them together.
+One call decides which of all ready subtasks start where. The rules, in the order in which they are
+checked. Before the policy: its model fits this HRM (else it is never asked), the node was sampled
+lately, every estimate of a ready subtask is a number, and at most a tenth of them lies outside of
+what was measured on this node. After it: every start fits, all of them together.
 
-A canary needs a key to draw by. Both policies share one set of cores and GPUs, so giving each its
-own part of the tasks would let neither see the whole; here they take turns in time. The key is the
-node's name and the number of the slice of ``SLICE_S``, so other nodes try at other times.
+A canary needs a key to draw by. Both policies share one set of cores and GPUs, so splitting the
+tasks between them would let neither see the whole; here they take turns in time. The key is the
+node's name and the number of the slice of ``SLICE_S``, so nodes switch at different times.
 
-What ended is compared subtask by subtask: the time since it was ready over what the heuristic's
-estimates had said when it became ready, all that was before it included. What the core started on
-its own (profiles, long waits) is nobody's.
+Ended runs are compared subtask by subtask: the time since it was ready over the heuristic's
+estimate when it became ready, including everything ahead of it. Starts of the core itself
+(profiles, long waits) count for neither policy.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ BUDGET_S = 0.010
 BOUNDS = HostBounds(budget_s=BUDGET_S, pending_max=10_000)
 SLICE_S = 30.0
 START_S = 0.1
-"""What a start may cost beside the function: without it the ratios of short ones are noise."""
+"""Overhead of a start besides the function: without it the ratios of short ones are noise."""
 OUTSIDE_MAX = 0.1
 SAMPLES_MISSED_MAX = 3
 SCHEMA = hashlib.sha256(repr((METRICS, CO_RUN_FEATURES)).encode()).hexdigest()[:16]
@@ -73,7 +73,11 @@ class FiniteScore:
         self._score = score
 
     def score(self, row: Row, beside: Sequence[Row], estimates: Estimates) -> float:
-        """See ``CoRunScore``."""
+        """See ``CoRunScore``.
+
+        Raises:
+            Doubt: the score is not finite.
+        """
         value = self._score.score(row, beside, estimates)
         if not math.isfinite(value):
             raise Doubt(Reason.NOT_FINITE, f"the co-run score of {row.kind} is {value}")
@@ -84,8 +88,8 @@ class HostedPolicy:
     """A ``NodePolicy``: ``learned`` as far as its mode trusts it, else ``heuristic``.
 
     Args:
-        schema: of the model that ``learned`` goes by; if it is not this HRM's, ``learned`` is never
-            asked, and the reason is told.
+        schema: of the model that ``learned`` uses; if it is not this HRM's, ``learned`` is never
+            asked, and the reason is reported.
         outside: the share of the estimates of these rows, 0..1, that lies outside of what was
             measured.
         sampled_at: when the node was last sampled; None: not yet.
@@ -131,7 +135,8 @@ class HostedPolicy:
         )
 
     def dispatch(self, view: NodeView) -> list[Start]:
-        """See ``NodePolicy``; each start tells who chose it. Nobody is asked while all is full."""
+        """See ``NodePolicy``; each start names the policy that chose it. None is asked while the
+        node is full."""
         self._expect(view)
         if not self._has_room(view):
             return []
@@ -146,8 +151,8 @@ class HostedPolicy:
         return starts
 
     def ended(self, timing: SubtaskTiming, now: float) -> None:
-        """A run is over. What its own function did wrong says nothing of who chose its device, and
-        a start that the node refused is nobody's once the node itself has made another."""
+        """A run is over. A fault of its own function does not count against the policy that chose
+        its device, and a refused start counts for none once the node has made another itself."""
         key = _name(timing.key)
         if timing.placed_by not in (self.name, self._heuristic.name):
             self.host.forget(key)
@@ -188,7 +193,7 @@ class HostedPolicy:
         for start in starts:
             one = ready.get(start.key)
             if one is None or not room.fits(one, start.device, start.number):
-                raise Doubt(Reason.INFEASIBLE, f"there is no room for {_told(start)}")
+                raise Doubt(Reason.INFEASIBLE, f"no capacity left for {_told(start)}")
             room.take(one, start.device, start.number)
         return _answer(starts)
 
@@ -197,7 +202,7 @@ class HostedPolicy:
             raise Doubt(
                 Reason.SCHEMA,
                 f"{self.host.model} was trained on metrics {self.host.schema}, which this HRM does "
-                f"not have; train one anew",
+                f"not have; train a new one",
             )
         sampled_at = self._sampled_at()
         age_s = 0.0 if sampled_at is None else view.now - sampled_at

@@ -1,6 +1,6 @@
-"""Interference-aware dispatch: which subtask a core takes, and which one joins whom on a GPU.
+"""Interference-aware dispatch: which subtask a core takes, and which ones share a GPU.
 
-Two steps, again and again until neither finds anything more to do:
+Two steps, repeated until neither changes anything:
 
 *fill*: an idle core takes the ready subtask that a GPU would speed up least; the one that it would
 speed up most moves into the GPU queue, while that is shorter than ``queue_length`` for each GPU.
@@ -9,8 +9,8 @@ speed up most moves into the GPU queue, while that is shorter than ``queue_lengt
 starts; ties go to the larger speed-up, then to the older, then to the lower GPU. What it is
 expected to use counts at once, before telemetry shows it.
 
-Who has waited in the queue for ``patience`` times its own run time goes first, and if it fits
-nowhere, the GPU that is free for it soonest takes nobody else until it does.
+A subtask that has waited in the queue for ``patience`` times its own run time goes first; if it
+fits nowhere, the GPU that is free for it soonest is held for it.
 
 Two options that the paper does not have. ``tail_guard``: a core refuses what a GPU would end
 sooner, waiting included; the speed-up order alone may put a long subtask on a core at the very end.

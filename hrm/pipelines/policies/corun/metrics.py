@@ -1,6 +1,6 @@
 """What is measured of a subtask, and how each metric becomes a number in 0..1.
 
-Networks and similarities need like scales: with sizes in MB beside shares every two subtasks look
+Networks and similarities need like scales: with sizes in MB next to shares, any two subtasks look
 the same. The metrics of table 2, with device memory as two columns, because what admission must
 know (how much is taken) is not what interferes (how much is moved).
 

@@ -1,8 +1,8 @@
-"""Filling a table of measurements: what do the cells of a row hold that nobody has measured?
+"""Filling a table of measurements: estimates for the cells of a row that were never measured.
 
 A table has a row for each kind of work and a column for each metric, all in 0..1, NaN where nothing
-is known. New work is measured in two columns only; rows of other work, measured in more, tell how
-metrics go together. Two ways:
+is known. New work is measured in two columns only; rows of other work, measured in more, show how
+metrics correlate. Two ways:
 
 ``neighbours``  mean of the rows that are closest in the cells that both have
 ``gaussian``    rows are draws of one normal distribution: the conditional mean, in closed form

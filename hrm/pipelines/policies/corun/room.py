@@ -54,7 +54,7 @@ class Room:
         return self._needs(subtask)[1] <= self._caps.gpu_memory_share * gpu.memory_mib
 
     def wait_s(self, subtask: ReadySubtask, gpu: GpuView) -> float:
-        """Until it may start on ``gpu`` if nobody is before it, seconds."""
+        """Seconds until it may start on ``gpu`` if nothing is ahead of it."""
         return 0.0 if fits_gpu(gpu, self._needs(subtask)[1], self._caps) else gpu.remaining_s
 
     def work_s(self, row: Row, gpu: GpuView) -> float:

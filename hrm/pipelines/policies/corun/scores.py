@@ -78,7 +78,7 @@ class Overload:
 
 
 class Learned:
-    """What the newcomer loses beside the others, and what each of them loses by it.
+    """What the new subtask loses by its co-runners, and what each of them loses by it.
 
     ``slowdowns``: None takes those of the estimates, where they have some.
     """
@@ -112,7 +112,7 @@ def joint_excess(model: Slowdowns, loads: Floats) -> float:
 
 
 class Oracle:
-    """``function(row, beside)`` is the truth, or as good as somebody knows it."""
+    """``function(row, beside)`` is the true score, or the best that is known of it."""
 
     name = "oracle"
 

@@ -1,4 +1,4 @@
-"""How much slower does it run beside those? A regression on what the manager has seen itself.
+"""The slow-down of a subtask with given co-runners: a regression on the manager's own observations.
 
 The excess of a subtask over its time alone is taken to be linear in what the others load (they use
 what it would), in the product of both loads, and in the overload, what both want beyond all that
@@ -6,7 +6,7 @@ the device has. The weights start at a belief (a device that is wanted 1.5 times
 long, and caches suffer a little from any partner) and move with every co-run that ends: ridge
 regression towards the belief, exact after each observation, with forgetting.
 
-Limits: linear, symmetric in who came first, and no better than the loads that it is told.
+Limits: linear, independent of the order of arrival, and no better than the loads that it is given.
 
 Source: LDWP + IAWP, section 3.4, the co-run score ``learned``; ridge after
 Hoerl and Kennard (1970).
@@ -52,22 +52,25 @@ class Slowdowns:
         self.observed = 0
 
     def excess(self, own: Floats, beside: Floats) -> Floats:
-        """(slow-down - 1) of loads ``own`` beside the summed loads ``beside``, both (cases, loads).
+        """(slow-down - 1) of loads ``own`` with co-runners' sums ``beside``, both (cases, loads).
 
-        Not bounded: meant for comparing. Without anybody beside there is no such question.
+        Not bounded: meant for comparisons. Undefined without co-runners.
         """
         values: Floats = _terms(own, beside) @ self._fitted()
         return values
 
     def slowdown(self, own: Floats, beside: Floats) -> float:
-        """Time of ``own`` (loads,) beside ``beside`` (others, loads) over its time alone, >= 1."""
+        """Time of ``own`` (loads,) with ``beside`` (others, loads) over its time alone, >= 1."""
         if not len(beside):
             return 1.0
         excess = float(self.excess(own[None, :], beside.sum(axis=0)[None, :])[0])
         return 1.0 + min(_MOST, max(0.0, excess))
 
     def observe(self, own: Floats, beside: Floats, slowdown: float) -> None:
-        """A run of loads ``own`` beside the sum ``beside``, both (loads,), took so much longer."""
+        """Learn that a run of ``own`` with co-runners' sum ``beside``, both (loads,), was slower.
+
+        ``slowdown`` is its time over its time alone.
+        """
         terms = _terms(own[None, :], beside[None, :])[0]
         # One that hung for a minute must not outweigh a hundred that did not.
         excess = min(_MOST, max(-0.5, slowdown - 1.0))

@@ -1,8 +1,8 @@
-"""Estimates in a file: what was learned can outlive who has learned it; nothing in it is code.
+"""Estimates in a file: what was learned outlives the process; the file contains no code.
 
 One ``.npz`` without pickles: arrays, and a line of JSON with a version, the names of the metrics,
 the scales of memory and the rows. A file of other metrics is refused; memory that was measured
-against other scales is converted; the predictor is fitted anew from the cells.
+against other scales is converted; the predictor is refitted from the cells.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def load_estimates(path: Path, estimates: Stdm) -> None:
     except Exception as error:
         raise InvalidRequest(
             f"{path} holds no estimates of subtasks: {type(error).__name__}: {error}; remove it, "
-            f"and they are learned anew"
+            f"and they are learned from scratch"
         ) from error
     estimates.adopt(entries, devices, declared)
 

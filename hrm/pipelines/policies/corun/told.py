@@ -1,4 +1,4 @@
-"""``Stdm`` as the two cores tell it of runs and profiles: a ``LearningEstimates``."""
+"""``Stdm`` fed by the two cores with runs and profiles: a ``LearningEstimates``."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class ToldStdm:
         self.outside = stdm.outside
 
     def declare(self, row: Row, subtask: SubtaskSpec) -> None:
-        """See ``LearningEstimates``. Who shares a kind may have other versions: all of them count,
-        or a run of one would contradict what another has declared."""
+        """See ``LearningEstimates``. Subtasks of one kind may declare different versions: all of
+        them count, or a run of one would contradict what another has declared."""
         known = self.stdm.devices.get(row.kind, frozenset())
         devices = known | subtask.devices
         if devices != known or subtask.gpu_memory_mib:
@@ -50,7 +50,7 @@ class ToldStdm:
         gpu_memory_mib: float,
         co_runners: tuple[Row, ...],
     ) -> None:
-        """See ``LearningEstimates``. Who shared the GPU for half of the time counts in full."""
+        """See ``LearningEstimates``. A co-runner for half of the time counts in full."""
         self.stdm.observe_run(
             row,
             device,
