@@ -19,7 +19,7 @@ from hrm.cli.configdoc import SPARK_SETTINGS
 from hrm.core.appmaster.application_master import AppMasterLimits
 from hrm.core.messages.submissions import SubmissionBounds
 from hrm.core.vocabulary.bounds import BOUNDS, SCHEDULERS, AutoBindingRules, Bounds
-from hrm.core.vocabulary.partitioning import Binding, BindingMode
+from hrm.core.vocabulary.partitioning import BindingMode, Partitioning
 from hrm.pipelines.core.cluster import ClusterBounds
 from hrm.pipelines.policies import cluster, corun
 from hrm.spark import appmaster
@@ -37,7 +37,7 @@ OF_THE_CORE: list[tuple[Any, Any, dict[str, str]]] = [
     ),
     (
         config.AgentSettings,
-        Binding,
+        Partitioning,
         {"gpu_bound_cores": "bound_cores", "cpu_reserve_cores": "reserve_cores"},
     ),
 ]
@@ -221,5 +221,5 @@ def test_bounds_of_pipelines_are_their_cores() -> None:
 def test_policies_of_pipelines_are_their_heuristics() -> None:
     assert config.MasterSettings.model_fields["pipeline_policy"].default == cluster.HEURISTIC
     assert config.AgentSettings.model_fields["pipeline_policy"].default == corun.HEURISTIC
-    assert config.AgentSettings.model_fields["binding_mode"].default == Binding().mode.value
-    assert Binding().mode is BindingMode.SHARED
+    assert config.AgentSettings.model_fields["binding_mode"].default == Partitioning().mode.value
+    assert Partitioning().mode is BindingMode.SHARED

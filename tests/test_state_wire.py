@@ -9,7 +9,7 @@ import pytest
 
 from hrm.core.messages.state_changes import StateChanged
 from hrm.core.vocabulary.model import ContainerEnd, EndCause, Gpu, NodeName, WorkloadClass
-from hrm.core.vocabulary.partitioning import Binding, BindingMode, Core, Hardware
+from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partitioning
 from hrm.testing.remote import VirtualScheduler
 from hrm.testing.virtual import SMALL, VirtualCluster
 from hrm.v1 import scheduler_pb2 as pb
@@ -39,7 +39,7 @@ class OverTheWire(VirtualScheduler):
 @pytest.mark.parametrize("mode", BindingMode)
 def test_changes_survive_the_wire(mode: BindingMode) -> None:
     cluster = VirtualCluster(schedulers=1)
-    cluster.add_hardware("g1", MACHINE, Binding(mode=mode, bound_cores=1, reserve_cores=1))
+    cluster.add_hardware("g1", MACHINE, Partitioning(mode=mode, bound_cores=1, reserve_cores=1))
     outside = OverTheWire(cluster, "outside")
     on_gpu = replace(SMALL, gpu_memory_mib=600)
     apps = [

@@ -43,7 +43,7 @@ from hrm.core.vocabulary.model import (
     Gpu,
     NodeName,
 )
-from hrm.core.vocabulary.partitioning import Binding, Core, Hardware, cut
+from hrm.core.vocabulary.partitioning import Core, Hardware, Partitioning, partition
 from hrm.errors import LimitReached
 from hrm.runtime.clock import Clock
 from hrm.runtime.direct import DirectMaster, DirectNode
@@ -396,4 +396,4 @@ def _core(node: TraceNode, gpu_memory_mib: int) -> NodeCore:
         memory_mib=node.memory_mib,
         gpus=tuple(Gpu(index=x, memory_mib=gpu_memory_mib) for x in range(node.gpus)),
     )
-    return NodeCore(NodeName(node.name), cut(NodeName(node.name), hardware, Binding()))
+    return NodeCore(NodeName(node.name), partition(NodeName(node.name), hardware, Partitioning()))

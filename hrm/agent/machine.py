@@ -48,7 +48,7 @@ from hrm.core.vocabulary.model import (
     ResourceUnit,
     is_driver,
 )
-from hrm.core.vocabulary.partitioning import Binding, BindingMode, Hardware, cut
+from hrm.core.vocabulary.partitioning import BindingMode, Hardware, Partitioning, partition
 from hrm.durable import write_durably
 from hrm.errors import InvalidConfig, InvalidRequest
 from hrm.pipelines.agent.share import PipelineShare, set_aside
@@ -85,7 +85,7 @@ class Machine:
     ownership_key: str = field(repr=False)
     incarnation: str
     hardware: Hardware
-    binding: Binding
+    binding: Partitioning
     units: tuple[ResourceUnit, ...]
     isolation: Detection
     run_as: RunAs
@@ -142,7 +142,7 @@ class Machine:
             hardware = replace(hardware, pins=isolation.driver.pins_cpus)
             binding = load_binding(settings)
             try:
-                units = cut(name, hardware, binding)
+                units = partition(name, hardware, binding)
             except InvalidRequest as error:
                 raise InvalidConfig(f"this node cannot be bound as set: {error}") from error
             _say_binding(hardware, binding, units)
@@ -254,8 +254,8 @@ def _ownership_key(work_dir: Path) -> str:
     return key
 
 
-def _wanted(settings: AgentSettings) -> Binding:
-    return Binding(
+def _wanted(settings: AgentSettings) -> Partitioning:
+    return Partitioning(
         mode=BindingMode(settings.binding_mode),
         bound_cores=settings.gpu_bound_cores,
         reserve_cores=settings.cpu_reserve_cores,
@@ -264,7 +264,7 @@ def _wanted(settings: AgentSettings) -> Binding:
     )
 
 
-def load_binding(settings: AgentSettings) -> Binding:
+def load_binding(settings: AgentSettings) -> Partitioning:
     """The binding that ``keep_binding`` wrote; the settings' own if they have changed since."""
     wanted = _wanted(settings)
     path = settings.work_dir / BINDING_FILE
@@ -273,7 +273,7 @@ def load_binding(settings: AgentSettings) -> Binding:
             raise ValueError(f"{path.name} is no regular file")
         kept = json.loads(path.read_text())
         if kept["settings"] == _plain(wanted):
-            return Binding(**{**kept["binding"], "mode": BindingMode(kept["binding"]["mode"])})
+            return Partitioning(**{**kept["binding"], "mode": BindingMode(kept["binding"]["mode"])})
     except FileNotFoundError:
         pass
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -295,17 +295,19 @@ def auto_binding(settings: AgentSettings) -> AutoBindingRules | None:
     )
 
 
-def keep_binding(settings: AgentSettings, binding: Binding) -> None:
+def keep_binding(settings: AgentSettings, binding: Partitioning) -> None:
     """Write down a binding that replaced the settings' one, for the next start of this agent."""
     document = {"settings": _plain(_wanted(settings)), "binding": _plain(binding)}
     shim.write_json(settings.work_dir / BINDING_FILE, document)
 
 
-def _plain(binding: Binding) -> dict[str, Any]:
+def _plain(binding: Partitioning) -> dict[str, Any]:
     return {**asdict(binding), "mode": binding.mode.value}
 
 
-def _say_binding(hardware: Hardware, binding: Binding, units: tuple[ResourceUnit, ...]) -> None:
+def _say_binding(
+    hardware: Hardware, binding: Partitioning, units: tuple[ResourceUnit, ...]
+) -> None:
     for gpu in hardware.gpus:
         _log.info("GPU", what=str(gpu), numa=gpu.numa)
     bound = hardware.gpus and binding.mode is not BindingMode.SHARED

@@ -29,11 +29,11 @@ from hrm.config.sources import (
     token_file,
 )
 from hrm.core.vocabulary.bounds import BOUNDS, PREEMPTION_GRACE_S, AutoBindingRules
-from hrm.core.vocabulary.partitioning import Binding
+from hrm.core.vocabulary.partitioning import Partitioning
 
 __all__ = ["ROOT_LIKE_GROUPS", "AgentSettings", "DeclaredGpu"]
 
-_BINDING, _RULES = Binding(), AutoBindingRules()
+_BINDING, _RULES = Partitioning(), AutoBindingRules()
 
 ROOT_LIKE_GROUPS = (
     *("root", "sudo", "wheel", "admin"),  # may become root

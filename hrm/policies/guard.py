@@ -44,8 +44,8 @@ __all__ = [
     "Answer",
     "Decided",
     "Doubt",
-    "HostBounds",
-    "HostStatus",
+    "GuardBounds",
+    "GuardStatus",
     "Hosts",
     "Mode",
     "PolicyGuard",
@@ -110,7 +110,7 @@ class Doubt(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostBounds:
+class GuardBounds:
     """The limits of trust, by name."""
 
     budget_s: float = 0.001
@@ -168,7 +168,7 @@ class ShadowRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostStatus:
+class GuardStatus:
     """What people and programs may know of a guard; times are of the caller's ``now``."""
 
     policy: str
@@ -200,7 +200,7 @@ class HostStatus:
 class Watchdog:
     """Compares how long things took with what the heuristic expected, for both deciders."""
 
-    def __init__(self, bounds: HostBounds) -> None:
+    def __init__(self, bounds: GuardBounds) -> None:
         self._bounds = bounds
         self._learned: deque[tuple[float, float]] = deque(maxlen=bounds.samples_max)
         self._reference: deque[float] = deque(maxlen=bounds.samples_max)
@@ -275,14 +275,14 @@ class PolicyGuard(Generic[V, D]):
         fallback: Callable[[V], Answer[D]],
         clock_s: Callable[[], float],
         mode: Mode = Mode.SHADOW,
-        bounds: HostBounds | None = None,
+        bounds: GuardBounds | None = None,
     ) -> None:
         self.policy = policy
         self.kind = kind
         self.heuristic = heuristic
         self.model = model
         self.schema = schema
-        self.bounds = HostBounds() if bounds is None else bounds
+        self.bounds = GuardBounds() if bounds is None else bounds
         self._learned = learned
         self._fallback = fallback
         self._clock_s = clock_s
@@ -366,13 +366,13 @@ class PolicyGuard(Generic[V, D]):
         if self._watchdog.observed(now, ratio, learned=learned) and self._mode.share > 0.0:
             self._roll_back(now)
 
-    def status(self, now: float) -> HostStatus:
+    def status(self, now: float) -> GuardStatus:
         """The state of affairs; ``records`` are oldest first."""
         counters = self._counters
         p50, p99 = np.percentile(self._seconds, (50, 99)) if self._seconds else (math.nan, math.nan)
         ratio_p95, reference_p95 = self._watchdog.p95(now)
         is_open = self._breaker_until is not None and now < self._breaker_until
-        return HostStatus(
+        return GuardStatus(
             policy=self.policy,
             kind=self.kind,
             heuristic=self.heuristic,
@@ -508,7 +508,7 @@ class Hosts:
         if self._keep is not None:
             self._keep(self.modes)
 
-    def statuses(self, now: float) -> list[HostStatus]:
+    def statuses(self, now: float) -> list[GuardStatus]:
         """Of all hosts, by name."""
         return [self._hosts[name].status(now) for name in sorted(self._hosts)]
 

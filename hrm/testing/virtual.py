@@ -34,7 +34,7 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
     container_id_of,
 )
-from hrm.core.vocabulary.partitioning import Binding, Hardware, cut
+from hrm.core.vocabulary.partitioning import Hardware, Partitioning, partition
 from hrm.policies.min_wait import MinWait
 from hrm.runtime.clock import Clock
 from hrm.runtime.direct import DirectMaster, DirectNode
@@ -174,9 +174,9 @@ class VirtualCluster:
         name = NodeName(units[0].unit_id.partition("/")[0])
         return self.add_core(NodeCore(name, units, preemption_grace_s=self.preemption_grace_s))
 
-    def add_hardware(self, name: str, hardware: Hardware, binding: Binding) -> VirtualNode:
+    def add_hardware(self, name: str, hardware: Hardware, binding: Partitioning) -> VirtualNode:
         """A node that is partitioned by ``binding``, and may be partitioned again."""
-        units = cut(NodeName(name), hardware, binding)
+        units = partition(NodeName(name), hardware, binding)
         core = NodeCore(
             NodeName(name),
             units,

@@ -1,4 +1,4 @@
-"""The report of a learned policy's guard: ``HostStatus`` to ``LearnedPolicy``.
+"""The report of a learned policy's guard: ``GuardStatus`` to ``LearnedPolicy``.
 
 The master sends its own to users; agents send theirs to the master, which only passes them on,
 bounded (``to_report``).
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from hrm.errors import InvalidRequest
-from hrm.policies.guard import HostStatus, mode_of
+from hrm.policies.guard import GuardStatus, mode_of
 from hrm.v1 import policy_pb2 as pb
 from hrm.wire import codec
 
@@ -21,7 +21,7 @@ _TEXT_MAX = 500
 _NUMBERS = ("seconds_p50", "seconds_p99", "ratio_p95", "reference_p95")
 
 
-def from_status(status: HostStatus, now: float, *, records: bool = False) -> pb.LearnedPolicy:
+def from_status(status: GuardStatus, now: float, *, records: bool = False) -> pb.LearnedPolicy:
     """``records``: with what it would have done in its shadow."""
     held = pb.LearnedPolicy(
         policy=status.policy,

@@ -13,7 +13,7 @@ from hrm.agent.hardware import cores, find_gpus, numa_distances
 from hrm.agent.machine import Machine, keep_binding, load_binding
 from hrm.config import AgentSettings, DeclaredGpu, load
 from hrm.core.vocabulary.model import Gpu, Resources
-from hrm.core.vocabulary.partitioning import Binding, BindingMode, Core
+from hrm.core.vocabulary.partitioning import BindingMode, Core, Partitioning
 from hrm.errors import InvalidConfig, InvalidRequest
 
 MIB = 1024 * 1024
@@ -142,11 +142,11 @@ def test_more_gpus_than_exist_end_the_agent_with_the_reason(tmp_path: Path) -> N
 
 def test_a_binding_outlives_the_agent_until_its_settings_change(tmp_path: Path) -> None:
     settings = settings_in(tmp_path)
-    assert load_binding(settings) == Binding()
-    even = Binding(mode=BindingMode.EVEN, gpu_limit=1)
+    assert load_binding(settings) == Partitioning()
+    even = Partitioning(mode=BindingMode.EVEN, gpu_limit=1)
     keep_binding(settings, even)
     assert load_binding(settings) == even
     changed = settings_in(tmp_path, binding_mode="partial")
     assert load_binding(changed).mode is BindingMode.PARTIAL
     (tmp_path / "binding.json").write_text("[1")
-    assert load_binding(settings) == Binding()
+    assert load_binding(settings) == Partitioning()

@@ -41,7 +41,7 @@ from hrm.core.vocabulary.model import (
     ResourceUnitId,
     WorkloadClass,
 )
-from hrm.core.vocabulary.partitioning import Binding, BindingMode, Core, Hardware, cut
+from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partitioning, partition
 from hrm.testing.virtual import VirtualCluster, VirtualNode
 
 NAME = NodeName("n1")
@@ -53,7 +53,7 @@ MACHINE = Hardware(
 )
 ON_GPU, CPU_ONLY = Resources(1, 100, 100), Resources(1, 100)
 RULES = AutoBindingRules(window=3, pause_s=100.0, drain_s=20.0)
-PARTIAL = Binding(mode=BindingMode.PARTIAL, bound_cores=2, reserve_cores=2)
+PARTIAL = Partitioning(mode=BindingMode.PARTIAL, bound_cores=2, reserve_cores=2)
 
 
 def look(gpu0: float = 0.0, gpu1: float = 0.0, **more: Any) -> UtilizationSample:
@@ -63,14 +63,14 @@ def look(gpu0: float = 0.0, gpu1: float = 0.0, **more: Any) -> UtilizationSample
     return UtilizationSample(cores=8, used={GPU0: gpu0, GPU1: gpu1}, **more)
 
 
-def cut_by(binding: Binding) -> tuple[ResourceUnit, ...]:
-    return cut(NAME, MACHINE, binding)
+def cut_by(binding: Partitioning) -> tuple[ResourceUnit, ...]:
+    return partition(NAME, MACHINE, binding)
 
 
 class Script:
     """Measurements a second, and a node that does at once what is decided."""
 
-    def __init__(self, binding: Binding = PARTIAL, rules: AutoBindingRules = RULES) -> None:
+    def __init__(self, binding: Partitioning = PARTIAL, rules: AutoBindingRules = RULES) -> None:
         self.auto, self.binding, self.now = AutoBinding(rules, cut_by), binding, 0.0
         self.whys: list[str] = []
 
@@ -180,7 +180,7 @@ def test_a_steady_load_moves_the_border_one_way_at_most(
 ) -> None:
     """``used`` repeats with every window; containers use no more than the cores they have."""
     rules = replace(RULES, window=len(used), pause_s=1.0)
-    binding = Binding(
+    binding = Partitioning(
         mode=BindingMode.PARTIAL, bound_cores=bound_cores, reserve_cores=reserve_cores
     )
     script = Script(binding, rules)
@@ -250,7 +250,7 @@ def test_a_persons_wish_is_never_given_up() -> None:
 
 def test_a_look_tells_who_waits_for_cores_alone() -> None:
     binding = replace(PARTIAL, bound_cores=1)
-    queues = queues_of(cut(NAME, MACHINE, binding))
+    queues = queues_of(partition(NAME, MACHINE, binding))
 
     def put(name: str, unit_id: ResourceUnitId, resources: Resources) -> None:
         demand = demand_vector(resources)
@@ -288,7 +288,7 @@ class Cluster(VirtualCluster):
         self.whys: list[str] = []
         settings = replace(PARTIAL, **binding)  # type: ignore[arg-type]
         core = NodeCore(
-            NAME, cut(NAME, MACHINE, settings), hardware=MACHINE, binding=settings,
+            NAME, partition(NAME, MACHINE, settings), hardware=MACHINE, binding=settings,
             auto_binding=rules,
         )  # fmt: skip
         self.node = self.add_core(core)
@@ -423,7 +423,11 @@ def test_whatever_happens_nothing_is_lost_and_the_reserve_stays(steps: list[Any]
     """Conservation, reserve, and no container without the room it was given, at every step."""
     rules = AutoBindingRules(window=2, pause_s=2.0, drain_s=4.0)
     core = NodeCore(
-        NAME, cut(NAME, MACHINE, PARTIAL), hardware=MACHINE, binding=PARTIAL, auto_binding=rules
+        NAME,
+        partition(NAME, MACHINE, PARTIAL),
+        hardware=MACHINE,
+        binding=PARTIAL,
+        auto_binding=rules,
     )
     core.handle(e.MasterConnected(now=0.0, epoch=1))
     now = 0.0
@@ -518,7 +522,7 @@ def test_such_traffic_does_move_the_border() -> None:
     """The property above would hold as well for a node that never changes anything."""
     core = NodeCore(
         NAME,
-        cut(NAME, MACHINE, PARTIAL),
+        partition(NAME, MACHINE, PARTIAL),
         hardware=MACHINE,
         binding=PARTIAL,
         auto_binding=AutoBindingRules(window=2, pause_s=2.0, drain_s=4.0),

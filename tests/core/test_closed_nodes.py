@@ -22,7 +22,7 @@ from hrm.core.vocabulary.model import (
     ResourceUnitId,
     WorkloadClass,
 )
-from hrm.core.vocabulary.partitioning import Binding, BindingMode, Core, Hardware, cut
+from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partitioning, partition
 from hrm.testing.virtual import VirtualCluster, unit
 
 N1 = NodeName("n1")
@@ -84,8 +84,8 @@ def test_a_node_may_be_cut_anew_while_it_is_closed() -> None:
         memory_mib=8192,
         gpus=(Gpu(index=0, memory_mib=1000),),
     )
-    binding = Binding(mode=BindingMode.PARTIAL, bound_cores=2, reserve_cores=2)
-    core = NodeCore(N1, cut(N1, hardware, binding), hardware=hardware, binding=binding)
+    binding = Partitioning(mode=BindingMode.PARTIAL, bound_cores=2, reserve_cores=2)
+    core = NodeCore(N1, partition(N1, hardware, binding), hardware=hardware, binding=binding)
     core.handle(e.NodeClosed(now=1.0, why=FULL))
     asked = e.RebindReceived(now=2.0, epoch=1, request_id=1, bound_cores=4)
     assert "RegisterAgain" in told(core.handle(asked))

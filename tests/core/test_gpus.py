@@ -29,7 +29,7 @@ from hrm.core.vocabulary.model import (
     Resources,
     WorkloadClass,
 )
-from hrm.core.vocabulary.partitioning import Binding, BindingMode, Core, Hardware, cut
+from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partitioning, partition
 from hrm.testing.virtual import VirtualCluster
 
 MACHINE = Hardware(
@@ -48,7 +48,7 @@ def cluster_of(
     mode: BindingMode, *, preemption_grace_s: float | None = 15.0, **binding: int
 ) -> VirtualCluster:
     cluster = VirtualCluster(preemption_grace_s=preemption_grace_s)
-    cluster.add_hardware("n1", MACHINE, Binding(mode=mode, **binding))
+    cluster.add_hardware("n1", MACHINE, Partitioning(mode=mode, **binding))
     cluster.settle()
     return cluster
 
@@ -143,7 +143,7 @@ def test_requests_for_gpus_that_cannot_be_are_refused_naming_what_there_is() -> 
     )
     without = VirtualCluster()
     assert "no node is alive" in refusal_of(without, CPU_ONLY)
-    without.add_hardware("n1", replace(MACHINE, gpus=()), Binding())
+    without.add_hardware("n1", replace(MACHINE, gpus=()), Partitioning())
     without.settle()
     for resources in (CPU_ONLY, ON_GPU):
         said = refusal_of(without, resources)
@@ -293,7 +293,7 @@ steps = st.lists(
 def test_no_mode_over_commits_whatever_happens(
     mode: BindingMode, steps: list[tuple[str, int, int, Resources, WorkloadClass]]
 ) -> None:
-    units = cut(NodeName("n1"), MACHINE, Binding(mode=mode))
+    units = partition(NodeName("n1"), MACHINE, Partitioning(mode=mode))
     queues = list(queues_of(units).values())
     state = SharedState()
     for unit, queue in zip(units, queues, strict=True):
@@ -341,7 +341,7 @@ def test_the_estimate_counts_what_siblings_give_back(
     running: list[tuple[int, int, int]], vcores: int
 ) -> None:
     """With nobody waiting, the estimate for shared cores is the very time at which it starts."""
-    queues = list(queues_of(cut(NodeName("n1"), MACHINE, Binding())).values())
+    queues = list(queues_of(partition(NodeName("n1"), MACHINE, Partitioning())).values())
     for number, (index, cores, duration_s) in enumerate(running):
         demand = demand_vector(Resources(cores, 1, 1 if index else 0))
         entry = Entry(ContainerId(f"c{number}"), WorkloadClass.BATCH, demand, float(duration_s))
@@ -415,7 +415,7 @@ def test_cores_that_units_share_count_once_in_a_view() -> None:
 
 def test_a_lease_locks_whole_pools_and_no_gpus_of_others() -> None:
     cluster = cluster_of(BindingMode.PARTIAL, bound_cores=1, reserve_cores=2)
-    cluster.add_hardware("n2", MACHINE, Binding(mode=BindingMode.SHARED))
+    cluster.add_hardware("n2", MACHINE, Partitioning(mode=BindingMode.SHARED))
     cluster.settle()
     view = cluster.master.master_state.state.view()
     shared = {"n2/cpu", "n2/gpu0", "n2/gpu1"}

@@ -25,7 +25,7 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
     container_id_of,
 )
-from hrm.core.vocabulary.partitioning import Binding, BindingMode, Core, Hardware, cut
+from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partitioning, partition
 from hrm.testing.virtual import VirtualCluster, VirtualNode, unit
 
 BATCH, STREAM = WorkloadClass.BATCH, WorkloadClass.STREAM
@@ -56,8 +56,8 @@ class Node:
 
     def __init__(self, mode: BindingMode, cores: int = 8) -> None:
         hardware = replace(MACHINE, cores=MACHINE.cores[:cores])
-        binding = Binding(mode=mode, bound_cores=2, reserve_cores=2)
-        units = cut(NodeName("n1"), hardware, binding)
+        binding = Partitioning(mode=mode, bound_cores=2, reserve_cores=2)
+        units = partition(NodeName("n1"), hardware, binding)
         self.core = NodeCore(NodeName("n1"), units, hardware=hardware, binding=binding)
         self.now = 0.0
         self.started: list[str] = []

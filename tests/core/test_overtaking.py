@@ -19,7 +19,7 @@ from hrm.core.queue.resource_unit import UnitQueue, end_s, queues_of
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.feasibility import Vector, fits, minus, pooled_part
 from hrm.core.vocabulary.model import ContainerId, ContainerSpec, Gpu, NodeName, WorkloadClass
-from hrm.core.vocabulary.partitioning import Binding, BindingMode, Core, Hardware, cut
+from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partitioning, partition
 from hrm.testing.virtual import unit
 from tests.core.test_making_way import Node, spec
 
@@ -191,13 +191,13 @@ def test_no_promise_is_broken_where_run_times_are_known(
 
 
 def machine_queues(mode: BindingMode) -> list[UnitQueue]:
-    binding = Binding(mode=mode, bound_cores=2, reserve_cores=1)
+    binding = Partitioning(mode=mode, bound_cores=2, reserve_cores=1)
     hardware = Hardware(
         cores=tuple(Core(number) for number in range(5)),
         memory_mib=8192,
         gpus=(Gpu(index=0, memory_mib=3), Gpu(index=1, memory_mib=3)),
     )
-    return list(queues_of(cut(NodeName("n1"), hardware, binding)).values())
+    return list(queues_of(partition(NodeName("n1"), hardware, binding)).values())
 
 
 steps = st.lists(

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hrm.core.vocabulary.model import NOTHING, Gpu, NodeName, Resources
-from hrm.core.vocabulary.partitioning import Binding, BindingMode, Core, Hardware, concerned, cut
+from hrm.core.vocabulary.partitioning import (
+    BindingMode,
+    Core,
+    Hardware,
+    Partitioning,
+    concerned,
+    partition,
+)
 from hrm.errors import InvalidRequest
 
 NAME = NodeName("n1")
@@ -23,7 +30,7 @@ TWO_SOCKETS = Hardware(
 
 
 def test_shared_cores_are_one_pool_for_all() -> None:
-    cpu, gpu0, gpu1 = cut(NAME, TWO_SOCKETS, Binding(mode=BindingMode.SHARED))
+    cpu, gpu0, gpu1 = partition(NAME, TWO_SOCKETS, Partitioning(mode=BindingMode.SHARED))
     assert (cpu.unit_id, gpu0.unit_id, gpu1.unit_id) == ("n1/cpu", "n1/gpu0", "n1/gpu1")
     assert cpu.capacity == Resources(8, 8000)
     assert gpu1.capacity == Resources(8, 8000, 200), "at most; nothing is kept for it"
@@ -33,8 +40,8 @@ def test_shared_cores_are_one_pool_for_all() -> None:
 
 
 def test_partial_binding_takes_the_nearest_cores_and_leaves_the_rest() -> None:
-    binding = Binding(mode=BindingMode.PARTIAL, bound_cores=2)
-    cpu, gpu0, gpu1 = cut(NAME, TWO_SOCKETS, binding)
+    binding = Partitioning(mode=BindingMode.PARTIAL, bound_cores=2)
+    cpu, gpu0, gpu1 = partition(NAME, TWO_SOCKETS, binding)
     assert gpu0.cpus == (4, 5), "GPU 0 is on NUMA node 1"
     assert gpu1.cpus == (0, 1)
     assert cpu.cpus == (2, 3, 6, 7)
@@ -43,7 +50,7 @@ def test_partial_binding_takes_the_nearest_cores_and_leaves_the_rest() -> None:
 
 
 def test_an_even_split_has_no_unit_without_a_gpu() -> None:
-    gpu0, gpu1 = cut(NAME, TWO_SOCKETS, Binding(mode=BindingMode.EVEN))
+    gpu0, gpu1 = partition(NAME, TWO_SOCKETS, Partitioning(mode=BindingMode.EVEN))
     assert gpu0.cpus == (4, 5, 6, 7)
     assert gpu1.cpus == (0, 1, 2, 3)
     assert not gpu0.gpu_only, "there is no other unit for containers without need of a GPU"
@@ -53,7 +60,7 @@ def test_gpus_of_one_socket_share_its_cores_fairly() -> None:
     hardware = replace(
         TWO_SOCKETS, gpus=(Gpu(index=0, memory_mib=1, numa=0), Gpu(index=1, memory_mib=1, numa=0))
     )
-    _, gpu0, gpu1 = cut(NAME, hardware, Binding(mode=BindingMode.PARTIAL, bound_cores=3))
+    _, gpu0, gpu1 = partition(NAME, hardware, Partitioning(mode=BindingMode.PARTIAL, bound_cores=3))
     near = [len([c for c in unit.cpus if c < 4]) for unit in (gpu0, gpu1)]
     assert near == [2, 2]
 
@@ -65,81 +72,89 @@ def test_the_firmwares_distances_decide_where_it_tells_them() -> None:
         gpus=(Gpu(index=0, memory_mib=1, numa=0),),
         distances=((0, 1, 30), (0, 2, 11)),
     )
-    _, gpu = cut(NAME, hardware, Binding(mode=BindingMode.PARTIAL))
+    _, gpu = partition(NAME, hardware, Partitioning(mode=BindingMode.PARTIAL))
     assert gpu.cpus == (1,)
 
 
 def test_memory_beside_a_gpu_can_be_a_number() -> None:
-    binding = Binding(mode=BindingMode.PARTIAL, gpu_host_memory_mib=500)
-    assert [u.capacity.memory_mib for u in cut(NAME, TWO_SOCKETS, binding)] == [7000, 500, 500]
+    binding = Partitioning(mode=BindingMode.PARTIAL, gpu_host_memory_mib=500)
+    assert [u.capacity.memory_mib for u in partition(NAME, TWO_SOCKETS, binding)] == [
+        7000,
+        500,
+        500,
+    ]
 
 
 def test_cores_that_the_machine_does_not_have_are_not_pinned() -> None:
     hardware = replace(TWO_SOCKETS, cores=tuple(Core(None) for _ in range(8)))
-    for unit in cut(NAME, hardware, Binding(mode=BindingMode.EVEN)):
+    for unit in partition(NAME, hardware, Partitioning(mode=BindingMode.EVEN)):
         assert unit.cpus == ()
 
 
 @pytest.mark.parametrize("mode", BindingMode)
 def test_a_node_without_gpus_is_one_unit_in_every_mode(mode: BindingMode) -> None:
     hardware = replace(TWO_SOCKETS, gpus=())
-    (unit,) = cut(NAME, hardware, Binding(mode=mode))
+    (unit,) = partition(NAME, hardware, Partitioning(mode=mode))
     assert unit.capacity == Resources(8, 8000)
 
 
 IMPOSSIBLE = {
-    "more GPUs than exist": (Binding(gpu_limit=3), TWO_SOCKETS, "gpu_limit is 3, but the node has"),
+    "more GPUs than exist": (
+        Partitioning(gpu_limit=3),
+        TWO_SOCKETS,
+        "gpu_limit is 3, but the node has",
+    ),
     "more cores than exist": (
-        Binding(mode=BindingMode.PARTIAL, bound_cores=5),
+        Partitioning(mode=BindingMode.PARTIAL, bound_cores=5),
         TWO_SOCKETS,
         "5 cores for each of 2 GPUs are 10, but the node offers 8",
     ),
     "a reserve larger than the rest": (
-        Binding(mode=BindingMode.PARTIAL, bound_cores=3, reserve_cores=3),
+        Partitioning(mode=BindingMode.PARTIAL, bound_cores=3, reserve_cores=3),
         TWO_SOCKETS,
         "leave 2 of 8, fewer than the 3 kept",
     ),
     "fewer cores than GPUs": (
-        Binding(mode=BindingMode.EVEN),
+        Partitioning(mode=BindingMode.EVEN),
         replace(TWO_SOCKETS, cores=(Core(0),)),
         "1 cores cannot be split over 2 GPUs",
     ),
     "more memory than there is": (
-        Binding(mode=BindingMode.EVEN, gpu_host_memory_mib=5000),
+        Partitioning(mode=BindingMode.EVEN, gpu_host_memory_mib=5000),
         TWO_SOCKETS,
         "leave -2000 of 8000 MiB",
     ),
     "too little memory": (
-        Binding(mode=BindingMode.EVEN),
+        Partitioning(mode=BindingMode.EVEN),
         replace(TWO_SOCKETS, memory_mib=1),
         "1 MiB are too few for 2 units",
     ),
     "a negative number": (
-        Binding(mode=BindingMode.PARTIAL, reserve_cores=-1),
+        Partitioning(mode=BindingMode.PARTIAL, reserve_cores=-1),
         TWO_SOCKETS,
         "reserve_cores is -1",
     ),
     "no number": (
-        Binding(mode=BindingMode.PARTIAL, bound_cores=math.nan),  # type: ignore[arg-type]
+        Partitioning(mode=BindingMode.PARTIAL, bound_cores=math.nan),  # type: ignore[arg-type]
         TWO_SOCKETS,
         "bound_cores is nan",
     ),
     "one core twice": (
-        Binding(),
+        Partitioning(),
         replace(TWO_SOCKETS, cores=(Core(1), Core(1))),
         "names one core twice",
     ),
     "one GPU twice": (
-        Binding(),
+        Partitioning(),
         replace(TWO_SOCKETS, gpus=(TWO_SOCKETS.gpus[0],) * 2),
         "names one GPU twice",
     ),
     "a GPU without memory": (
-        Binding(),
+        Partitioning(),
         replace(TWO_SOCKETS, gpus=(Gpu(index=0, memory_mib=0),)),
         "at least one MiB of device memory",
     ),
-    "nothing at all": (Binding(), replace(TWO_SOCKETS, cores=()), "at least one core"),
+    "nothing at all": (Partitioning(), replace(TWO_SOCKETS, cores=()), "at least one core"),
 }
 
 
@@ -147,7 +162,7 @@ IMPOSSIBLE = {
 def test_an_impossible_binding_is_refused_with_the_reason(case: str) -> None:
     binding, hardware, reason = IMPOSSIBLE[case]
     with pytest.raises(InvalidRequest, match=reason):
-        cut(NAME, hardware, binding)
+        partition(NAME, hardware, binding)
 
 
 hardwares = st.builds(
@@ -165,7 +180,7 @@ hardwares = st.builds(
     st.integers(0, 8),
 )
 bindings = st.builds(
-    lambda mode, bound, reserve, memory, limit: Binding(
+    lambda mode, bound, reserve, memory, limit: Partitioning(
         mode=mode,
         bound_cores=bound,
         reserve_cores=reserve,
@@ -182,10 +197,10 @@ bindings = st.builds(
 
 @given(hardwares, bindings)
 def test_every_cut_conserves_cores_memory_and_device_memory(
-    hardware: Hardware, binding: Binding
+    hardware: Hardware, binding: Partitioning
 ) -> None:
     try:
-        units = cut(NAME, hardware, binding)
+        units = partition(NAME, hardware, binding)
     except InvalidRequest:
         return
     gpus = hardware.gpus[: binding.gpu_limit]
@@ -209,13 +224,13 @@ def test_every_cut_conserves_cores_memory_and_device_memory(
 
 @given(hardwares, bindings)
 def test_a_cut_concerns_nobody_when_it_changes_nothing(
-    hardware: Hardware, binding: Binding
+    hardware: Hardware, binding: Partitioning
 ) -> None:
     try:
-        units = cut(NAME, hardware, binding)
+        units = partition(NAME, hardware, binding)
     except InvalidRequest:
         return
-    assert concerned(units, cut(NAME, hardware, binding)) == ()
+    assert concerned(units, partition(NAME, hardware, binding)) == ()
     draining = [replace(unit, draining=True) for unit in units]
     assert concerned(draining, units) == ()
     assert concerned(units, ()) == tuple(unit.unit_id for unit in units)

@@ -27,7 +27,7 @@ from hrm.core.vocabulary.model import (
     Resources,
     WorkloadClass,
 )
-from hrm.core.vocabulary.partitioning import Binding, BindingMode, Core, Hardware, cut
+from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partitioning, partition
 from hrm.testing.virtual import VirtualCluster, unit
 
 BATCH, STREAM = WorkloadClass.BATCH, WorkloadClass.STREAM
@@ -96,7 +96,7 @@ def test_containers_of_siblings_make_way_for_a_stream_that_lacks_the_cores_they_
         memory_mib=8192,
         gpus=(Gpu(index=0, memory_mib=1000), Gpu(index=1, memory_mib=1000)),
     )
-    queues = queues_of(cut(NodeName("n1"), hardware, Binding(mode=BindingMode.SHARED)))
+    queues = queues_of(partition(NodeName("n1"), hardware, Partitioning(mode=BindingMode.SHARED)))
     cpu, gpu0, gpu1 = (queues[x] for x in queues)
     cpu.run(entry("cores", BATCH, 2), 10.0)
     gpu1.run(Entry(ContainerId("other-gpu"), BATCH, (2, 512, 900, 1), 60.0), 90.0)

@@ -26,7 +26,7 @@ from hrm.core.vocabulary.model import (
     ResourceUnitId,
     WorkloadClass,
 )
-from hrm.core.vocabulary.partitioning import Binding, BindingMode, Core, Hardware
+from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partitioning
 from hrm.errors import AlreadyExists, InvalidRequest, NotFound
 from hrm.testing.remote import VirtualScheduler
 from hrm.testing.virtual import SMALL, VirtualCluster, unit
@@ -305,7 +305,7 @@ ON_GPU = replace(SMALL, gpu_memory_mib=500)
 def test_a_remote_scheduler_sees_that_units_share_their_cores() -> None:
     """One container of four cores for each of two GPUs, on four cores: the second waits."""
     cluster = VirtualCluster(schedulers=1, bounds=Bounds(waiting_limit=0))
-    cluster.add_hardware("g1", MACHINE, Binding(mode=BindingMode.SHARED))
+    cluster.add_hardware("g1", MACHINE, Partitioning(mode=BindingMode.SHARED))
     outside = VirtualScheduler(cluster, "outside")
     app = submit_to(cluster, "outside", 2, resources=replace(ON_GPU, vcores=4))
     cluster.settle()
@@ -326,7 +326,7 @@ def test_units_that_share_cores_are_never_sent_apart(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(remote, "UNITS_PER_MESSAGE", 2)
     cluster = VirtualCluster(schedulers=1)
     for number in range(3):
-        cluster.add_hardware(f"g{number}", MACHINE, Binding(mode=BindingMode.SHARED))
+        cluster.add_hardware(f"g{number}", MACHINE, Partitioning(mode=BindingMode.SHARED))
     outside = VirtualScheduler(cluster, "outside")
     apps = [submit_to(cluster, "outside", 4, resources=ON_GPU) for _ in range(3)]
     cluster.settle()
@@ -344,7 +344,7 @@ def test_snapshot_and_deltas_are_the_state(
 ) -> None:
     """Whenever all messages have arrived, every copy is the state; and nothing is ever lost."""
     cluster = cluster_of(3, bounds=Bounds(lease_scope=scope))
-    cluster.add_hardware("g1", MACHINE, Binding(mode=BindingMode.SHARED))
+    cluster.add_hardware("g1", MACHINE, Partitioning(mode=BindingMode.SHARED))
     outside = {0: VirtualScheduler(cluster, "outside-0")}
     apps: dict[ApplicationId, int] = {}
     for what, number, count, workload_class in steps:

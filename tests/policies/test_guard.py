@@ -17,7 +17,7 @@ from hrm.pipelines.core.model import Device, NodeView, Start, SubtaskKey, TaskId
 from hrm.policies.guard import (
     Answer,
     Doubt,
-    HostBounds,
+    GuardBounds,
     Hosts,
     Mode,
     PolicyGuard,
@@ -53,7 +53,7 @@ def made(
         fallback=lambda view: Answer(0, "computed", 10.0),
         clock_s=clock or Clock(),
         mode=mode,
-        bounds=HostBounds(**bounds),
+        bounds=GuardBounds(**bounds),
     )
 
 

@@ -20,7 +20,7 @@ from hrm.core.master.epochs import Epochs
 from hrm.core.master.nodes import Nodes
 from hrm.core.master.placement import PlacementCoordinator
 from hrm.core.master.reconciliation import NodeReconciler
-from hrm.core.master.repartitioning import Rebinding
+from hrm.core.master.repartitioning import Repartitioning
 from hrm.core.master.state import Application, Container, MasterState, Node
 from hrm.core.master.subscriptions import Subscriptions
 from hrm.core.master.wake_timers import WakeTimers
@@ -56,7 +56,7 @@ from hrm.core.vocabulary.model import (
     ResourceUnit,
     WorkloadClass,
 )
-from hrm.core.vocabulary.partitioning import Binding, Hardware, cut
+from hrm.core.vocabulary.partitioning import Hardware, Partitioning, partition
 from hrm.core.vocabulary.wakefulness import Wakefulness
 from hrm.policies.min_wait import MinWait
 from hrm.runtime.master import MasterRuntime
@@ -244,9 +244,9 @@ def device_memory_from_nowhere(patch: pytest.MonkeyPatch) -> None:
     """A GPU has twice its device memory after the node has been cut anew."""
 
     def cut_too_much(
-        name: NodeName, hardware: Hardware, binding: Binding
+        name: NodeName, hardware: Hardware, binding: Partitioning
     ) -> tuple[ResourceUnit, ...]:
-        units = cut(name, hardware, binding)
+        units = partition(name, hardware, binding)
         return tuple(
             replace(x, capacity=replace(x.capacity, gpu_memory_mib=2 * x.capacity.gpu_memory_mib))
             for x in units
@@ -288,19 +288,19 @@ def draining_unit_granted(patch: pytest.MonkeyPatch) -> None:
 
 def rebinding_answered_twice(patch: pytest.MonkeyPatch) -> None:
     """Who is answered is not forgotten."""
-    answered = Rebinding.answered
+    answered = Repartitioning.answered
 
-    def again(self: Rebinding, event: e.RebindAnswered) -> None:
+    def again(self: Repartitioning, event: e.RebindAnswered) -> None:
         kept = dict(self.pending)
         answered(self, event)
         self.pending = kept
 
-    patch.setattr(Rebinding, "answered", again)
+    patch.setattr(Repartitioning, "answered", again)
 
 
 def rebinding_never_answered(patch: pytest.MonkeyPatch) -> None:
     """Whose node does not answer waits for ever."""
-    patch.setattr(Rebinding, "tick", lambda *_: None)
+    patch.setattr(Repartitioning, "tick", lambda *_: None)
 
 
 def delta_missed(patch: pytest.MonkeyPatch) -> None:

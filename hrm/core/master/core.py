@@ -14,7 +14,7 @@ from hrm.core.master.applications import Applications
 from hrm.core.master.epochs import Epochs
 from hrm.core.master.nodes import Nodes
 from hrm.core.master.placement import PlacementCoordinator
-from hrm.core.master.repartitioning import Rebinding
+from hrm.core.master.repartitioning import Repartitioning
 from hrm.core.master.state import MasterState
 from hrm.core.master.subscriptions import Subscriptions
 from hrm.core.messages import commands as c
@@ -72,7 +72,7 @@ class MasterCore:
         self.placement = PlacementCoordinator(self.master_state, self.negotiator, schedulers)
         self.subscriptions = Subscriptions(self.master_state, self.placement, self.negotiator)
         self.nodes = Nodes(self.master_state, self.placement, known_nodes, drained_nodes)
-        self.rebinding = Rebinding(self.master_state)
+        self.rebinding = Repartitioning(self.master_state)
         self.epochs = Epochs(self.master_state, now)
         self.master_state.epoch_id = epoch_id
         self.applications = Applications(self.master_state, self.placement, self.nodes)

@@ -13,10 +13,10 @@ from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import NodeName, NodeState
 from hrm.errors import InvalidRequest, NotFound, Unavailable
 
-__all__ = ["Rebinding"]
+__all__ = ["Repartitioning"]
 
 
-class Rebinding:
+class Repartitioning:
     """``pending``: callers that wait for a node's reply, with the time when they stop waiting."""
 
     def __init__(self, master_state: MasterState) -> None:

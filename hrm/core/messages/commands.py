@@ -18,7 +18,7 @@ from hrm.core.vocabulary.model import (
     ResourceUnitId,
     WorkloadClass,
 )
-from hrm.core.vocabulary.partitioning import Binding, BindingMode
+from hrm.core.vocabulary.partitioning import BindingMode, Partitioning
 from hrm.core.vocabulary.quick import quick
 from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.run_times import RunTime, RunTimeKey
@@ -428,7 +428,7 @@ class RegisterAgain:
     be kept for the next start; None while the node still waits for units to become free, or no
     longer does. ``why`` is for the log where the node chose by itself, and empty elsewhere."""
 
-    binding: Binding | None
+    binding: Partitioning | None
     why: str = ""
 
 

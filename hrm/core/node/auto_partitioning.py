@@ -52,7 +52,7 @@ from hrm.core.vocabulary.model import (
     ResourceUnitId,
     WorkloadClass,
 )
-from hrm.core.vocabulary.partitioning import Binding, Hardware, cut
+from hrm.core.vocabulary.partitioning import Hardware, Partitioning, partition
 from hrm.errors import InvalidRequest
 
 __all__ = [
@@ -95,7 +95,7 @@ class UtilizationSample:
 class BindAnew:
     """Change to this binding; units in use may be drained."""
 
-    binding: Binding
+    binding: Partitioning
     why: str
 
 
@@ -115,14 +115,14 @@ class AutoBinding:
     """
 
     def __init__(
-        self, rules: AutoBindingRules, cut_by: Callable[[Binding], Sequence[ResourceUnit]]
+        self, rules: AutoBindingRules, cut_by: Callable[[Partitioning], Sequence[ResourceUnit]]
     ) -> None:
         """``cut_by``: the node's units under a binding; raises InvalidRequest if it cannot be."""
         self.rules = rules
         self._cut_by = cut_by
-        self.target: Binding | None = None
+        self.target: Partitioning | None = None
         self._target_at_s = 0.0
-        self._seen: Binding | None = None
+        self._seen: Partitioning | None = None
         self._window: deque[UtilizationSample] = deque(maxlen=rules.window)
         self._rest_until_s = -math.inf
         self._pause_s = rules.pause_s
@@ -130,7 +130,7 @@ class AutoBinding:
         self._cpu_largest = (0, 0)
         self._wanted = 0
 
-    def owns(self, target: Binding | None) -> bool:
+    def owns(self, target: Partitioning | None) -> bool:
         """Is ``target`` a decision of this object, and not an operator's?"""
         return target is not None and target is self.target
 
@@ -142,8 +142,8 @@ class AutoBinding:
     def measured(
         self,
         now: float,
-        binding: Binding,
-        target: Binding | None,
+        binding: Partitioning,
+        target: Partitioning | None,
         sample: UtilizationSample,
         *,
         may_begin: bool,
@@ -173,7 +173,7 @@ class AutoBinding:
         self.target, self._target_at_s = decision.binding, now
         return decision
 
-    def _changed(self, now: float, binding: Binding) -> None:
+    def _changed(self, now: float, binding: Partitioning) -> None:
         """Another binding is in force, chosen by this object or by an operator."""
         if self._seen is not None:
             self._rest_until_s = now + self.rules.pause_s
@@ -194,7 +194,7 @@ class AutoBinding:
         self._pause_s = min(2 * self._pause_s, PAUSE_GROWTH_MAX * self.rules.pause_s)
         return StayBound(why=why)
 
-    def _more(self, binding: Binding) -> BindAnew | None:
+    def _more(self, binding: Partitioning) -> BindAnew | None:
         last = self._window[-1]
         most = (last.cores - max(1, binding.reserve_cores)) // len(last.used)
         if all(sample.needed for sample in self._window) and last.needed <= most:
@@ -208,7 +208,7 @@ class AutoBinding:
         why = f"containers at {unit_id} used {used:.1f} of its {binding.bound_cores} cores"
         return _bind(binding, binding.bound_cores + 1, why)
 
-    def _fewer(self, binding: Binding) -> BindAnew | None:
+    def _fewer(self, binding: Partitioning) -> BindAnew | None:
         fewer = binding.bound_cores - 1
         empty = not any(sample.gpu_largest[0] for sample in self._window)
         if empty:
@@ -226,7 +226,7 @@ class AutoBinding:
             what = f"containers at {unit_id} used {used:.1f} of its {binding.bound_cores} cores"
         return _bind(binding, fewer, f"{what}, while others waited for cores")
 
-    def _serves_all(self, binding: Binding) -> bool:
+    def _serves_all(self, binding: Partitioning) -> bool:
         """Could each unit hold the largest container that one of its kind has held?"""
         try:
             units = self._cut_by(binding)
@@ -250,7 +250,7 @@ class AutoBinding:
 def sample_utilization(
     name: NodeName,
     hardware: Hardware,
-    binding: Binding,
+    binding: Partitioning,
     units: Iterable[UnitQueue],
     cpu_percent: Mapping[ContainerId, float],
 ) -> UtilizationSample:
@@ -279,7 +279,7 @@ def sample_utilization(
     )
 
 
-def _bind(binding: Binding, bound_cores: int, why: str) -> BindAnew:
+def _bind(binding: Partitioning, bound_cores: int, why: str) -> BindAnew:
     return BindAnew(binding=replace(binding, bound_cores=bound_cores), why=why)
 
 
@@ -305,7 +305,7 @@ def _lack(queue: UnitQueue, entry: Entry) -> int:
 
 
 def _needed(
-    name: NodeName, hardware: Hardware, binding: Binding, at_gpus: Iterable[UnitQueue]
+    name: NodeName, hardware: Hardware, binding: Partitioning, at_gpus: Iterable[UnitQueue]
 ) -> tuple[int, str]:
     """The fewest bound cores with which a waiter at a GPU starts that now lacks cores, and where.
 
@@ -317,7 +317,7 @@ def _needed(
             continue
         bound_cores = binding.bound_cores + lack
         try:
-            units = cut(name, hardware, replace(binding, bound_cores=bound_cores))
+            units = partition(name, hardware, replace(binding, bound_cores=bound_cores))
         except InvalidRequest:
             break  # the others lack more
         new = next(unit for unit in units if unit.unit_id == queue.unit.unit_id)

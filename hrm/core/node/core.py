@@ -48,7 +48,13 @@ from hrm.core.vocabulary.model import (
     ResourceUnit,
     ResourceUnitId,
 )
-from hrm.core.vocabulary.partitioning import Binding, BindingMode, Hardware, concerned, cut
+from hrm.core.vocabulary.partitioning import (
+    BindingMode,
+    Hardware,
+    Partitioning,
+    concerned,
+    partition,
+)
 from hrm.core.vocabulary.transitions import CONTAINER, Lifecycle
 from hrm.errors import InvalidRequest
 
@@ -88,7 +94,7 @@ class NodeCore:
         default_duration_s: float = BOUNDS.default_duration_s,
         *,
         hardware: Hardware | None = None,
-        binding: Binding | None = None,
+        binding: Partitioning | None = None,
         auto_binding: AutoBindingRules | None = None,
         preemption_grace_s: float | None = PREEMPTION_GRACE_S,
     ) -> None:
@@ -99,11 +105,11 @@ class NodeCore:
         """
         self.name = name
         self.hardware = hardware
-        self.binding = binding or Binding()
-        self.target: Binding | None = None
+        self.binding = binding or Partitioning()
+        self.target: Partitioning | None = None
         self._auto: AutoBinding | None = None
         if auto_binding is not None and hardware is not None:
-            self._auto = AutoBinding(auto_binding, lambda b: cut(name, hardware, b))
+            self._auto = AutoBinding(auto_binding, lambda b: partition(name, hardware, b))
         self.closed = ""
         self._why = ""
         self._recut = False
@@ -371,7 +377,7 @@ class NodeCore:
                 raise InvalidRequest(
                     f"{self.name} does not know its hardware, and cannot be partitioned"
                 )
-            units = cut(self.name, self.hardware, binding)
+            units = partition(self.name, self.hardware, binding)
         except InvalidRequest as error:
             self._answer(event, False, f"{self.name} cannot be bound so: {error.message}")
             return
@@ -412,13 +418,13 @@ class NodeCore:
             why = f"stays bound ({self.binding}): {decision.why}"
             self._out.append(c.RegisterAgain(binding=None, why=why))
             return
-        units = cut(self.name, self.hardware, decision.binding)
+        units = partition(self.name, self.hardware, decision.binding)
         why = f"({decision.binding}): {decision.why}"
         if not self._aim_at(decision.binding, units, event.now, f"rebound {why}"):
             self._out.append(c.RegisterAgain(binding=None, why=f"drains, to be bound {why}"))
 
     def _aim_at(
-        self, binding: Binding, units: tuple[ResourceUnit, ...], now: float, why: str = ""
+        self, binding: Partitioning, units: tuple[ResourceUnit, ...], now: float, why: str = ""
     ) -> bool:
         """Partition into ``units`` as soon as those concerned are free; True if it is done now."""
         changed = set(concerned([queue.unit for queue in self.units.values()], units))
@@ -450,7 +456,7 @@ class NodeCore:
             return False
         assert self.hardware is not None
         old, self.units = self.units, {}
-        for unit in cut(self.name, self.hardware, self.target):
+        for unit in partition(self.name, self.hardware, self.target):
             kept = old.get(unit.unit_id)
             queue = kept if kept is not None and kept.unit == unit else UnitQueue(unit)
             self.units[unit.unit_id] = queue

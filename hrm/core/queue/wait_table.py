@@ -194,7 +194,7 @@ class _Play:
         self.batch: Bools = kinds == _BATCH
         self.passes: Ints = PASSES_MAX - passed
         self.room = room
-        self.promised: Bools = self.batch & _fit_each(wanted, room)
+        self.reserved: Bools = self.batch & _fit_each(wanted, room)
         self.next_place: Ints = np.full(units, len(ends), np.int64)
         self.at: Floats = np.full(units, now)
         self.index: Ints = np.arange(units)
@@ -205,10 +205,10 @@ class _Play:
         starts_s: Floats = np.full(len(self.at), np.inf)
         at_once: Bools = np.zeros(len(self.at), np.bool_)
         for step in range(len(self.ends) + 1):
-            stream_left, begun, promises = self._start()
+            stream_left, begun, reservations = self._start()
             fitting = self.open & ~stream_left & _fit(demand, self.free)
             parts = np.broadcast_to(demand, self.free.shape)
-            promises.hold_up(fitting, parts, np.full(len(self.at), np.inf))
+            reservations.hold_up(fitting, parts, np.full(len(self.at), np.inf))
             starts_s[self.index[fitting]] = self.at[fitting]
             if step == 0:
                 at_once = begun | fitting
@@ -231,14 +231,14 @@ class _Play:
         and the reservations of those that are left."""
         stream_left: Bools = np.zeros(len(self.at), np.bool_)
         begun: Bools = np.zeros(len(self.at), np.bool_)
-        promises = _Reservations(self)
+        reservations = _Reservations(self)
         for place in np.flatnonzero(self.waiting.any(axis=1)).tolist():
             here, stream, wanted = self.waiting[place], self.stream[place], self.wanted[place]
             fitting = here & _fit(wanted, self.free)
             starts = fitting & (stream | ~stream_left)
             stream_left |= here & stream & ~starts
-            promises.hold_up(starts, wanted, self.durations[place])
-            promises.to(here & ~fitting & self.promised[place], place)
+            reservations.hold_up(starts, wanted, self.durations[place])
+            reservations.to(here & ~fitting & self.reserved[place], place)
             units = np.flatnonzero(starts)
             if not len(units):
                 continue
@@ -252,13 +252,13 @@ class _Play:
             if stream[units].any():
                 self._leave_less(units[stream[units]], place)
             begun |= starts
-        return stream_left, begun, promises
+        return stream_left, begun, reservations
 
     def _leave_less(self, units: Ints, place: int) -> None:
         """The streams that have started at ``place`` leave less to batch."""
         self.room[:, units] -= self.wanted[place][:, units]
         could = _fit_each(self.wanted[:, :, units], self.room[:, units])
-        self.promised[:, units] = self.batch[:, units] & could
+        self.reserved[:, units] = self.batch[:, units] & could
 
     def _narrow(self) -> None:
         """Go on without the units that are done, once they are half of all."""
@@ -269,7 +269,7 @@ class _Play:
         self.free, self.durations = self.free[:, left], self.durations[:, left]
         self.wanted, self.stream = self.wanted[:, :, left], self.stream[:, left]
         self.waiting, self.next_place = self.waiting[:, left], self.next_place[left]
-        self.batch, self.promised = self.batch[:, left], self.promised[:, left]
+        self.batch, self.reserved = self.batch[:, left], self.reserved[:, left]
         self.passes, self.room = self.passes[:, left], self.room[:, left]
         self.at, self.index, self.open = self.at[left], self.index[left], self.open[left]
 

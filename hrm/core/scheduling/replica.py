@@ -46,7 +46,7 @@ class Replica:
             for entry in (*image.stream_waiting, *image.batch_waiting):
                 queue.enqueue(entry)
         known = [x for x in images if x.unit.unit_id in self.state.rows]
-        if all(self._is_cut_as(image) for image in known):
+        if all(self._is_partitioned_as(image) for image in known):
             for image in known:
                 self.state.exchange(queues[image.unit.unit_id])
             for image in known:
@@ -62,7 +62,7 @@ class Replica:
             if image.unit.unit_id not in here:
                 self._add(image, queues)
 
-    def _is_cut_as(self, image: UnitState) -> bool:
+    def _is_partitioned_as(self, image: UnitState) -> bool:
         queue = self.state.find(image.unit.unit_id)
         return queue is not None and queue.unit == image.unit
 

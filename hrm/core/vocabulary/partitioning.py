@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 from hrm.core.vocabulary.model import Gpu, NodeName, Resources, ResourceUnit, ResourceUnitId
 from hrm.errors import InvalidRequest
 
-__all__ = ["Binding", "BindingMode", "Core", "Hardware", "concerned", "cut"]
+__all__ = ["BindingMode", "Core", "Hardware", "Partitioning", "concerned", "partition"]
 
 _NEAR, _FAR, _UNKNOWN = 10, 20, 15
 
@@ -70,7 +70,7 @@ class Hardware:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Binding:
+class Partitioning:
     """How to partition. ``bound_cores`` and ``reserve_cores`` are of the partial mode alone.
 
     ``gpu_limit``: how many of its GPUs the node offers; None: all.
@@ -88,7 +88,9 @@ class Binding:
         return f"partial, {self.bound_cores} cores a GPU, at least {self.reserve_cores} kept"
 
 
-def cut(name: NodeName, hardware: Hardware, binding: Binding) -> tuple[ResourceUnit, ...]:
+def partition(
+    name: NodeName, hardware: Hardware, binding: Partitioning
+) -> tuple[ResourceUnit, ...]:
     """The units of a node; the one without a GPU first, where there is one.
 
     Raises:
@@ -121,7 +123,7 @@ def concerned(
     )
 
 
-def _check(hardware: Hardware, binding: Binding) -> None:
+def _check(hardware: Hardware, binding: Partitioning) -> None:
     numbers = {
         "bound_cores": (binding.bound_cores, 1),
         "reserve_cores": (binding.reserve_cores, 0),
@@ -146,7 +148,7 @@ def _check(hardware: Hardware, binding: Binding) -> None:
         )
 
 
-def _bound_counts(cores: int, gpus: int, binding: Binding) -> list[int]:
+def _bound_counts(cores: int, gpus: int, binding: Partitioning) -> list[int]:
     """How many cores each GPU gets."""
     if binding.mode is BindingMode.EVEN:
         if cores < gpus:
@@ -191,7 +193,7 @@ def _nearest(
     return parts, left
 
 
-def _memory_shares(total_mib: int, cores: Sequence[int], binding: Binding) -> list[int]:
+def _memory_shares(total_mib: int, cores: Sequence[int], binding: Partitioning) -> list[int]:
     """Memory of each GPU's unit, and at the end of the CPU unit (0 where it has no cores)."""
     gpus, rest = len(cores) - 1, cores[-1]
     if binding.gpu_host_memory_mib:

@@ -26,7 +26,7 @@ from hrm.core.vocabulary.model import (
     NodeName,
     is_driver,
 )
-from hrm.core.vocabulary.partitioning import cut
+from hrm.core.vocabulary.partitioning import partition
 from hrm.runtime.node import NodeRuntime, NodeSays, order
 from hrm.sim import event_format
 from hrm.sim.actors.runner import Runner
@@ -211,7 +211,7 @@ class Machine:
         hardware, binding = self.plan.hardware, self._binding
         units = self.units
         if hardware is not None and binding is not None:
-            units = cut(self.name, hardware, binding)
+            units = partition(self.name, hardware, binding)
         return NodeCore(
             self.name,
             units,

@@ -20,7 +20,7 @@ from hrm.core.messages.submissions import SubmissionBounds
 from hrm.core.node.auto_partitioning import AutoBindingRules
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import Resources, ResourceUnit, WorkloadClass
-from hrm.core.vocabulary.partitioning import Binding, Hardware
+from hrm.core.vocabulary.partitioning import Hardware, Partitioning
 
 __all__ = [
     "KINDS",
@@ -134,7 +134,7 @@ class NodePlan:
     clock_rate: float
     heartbeat_interval_s: float
     hardware: Hardware | None = None
-    binding: Binding | None = None
+    binding: Partitioning | None = None
     preemption_grace_s: float | None = None
     auto_binding: AutoBindingRules | None = None
 

@@ -22,7 +22,7 @@ from hrm.core.vocabulary.model import (
     ResourceUnitId,
     WorkloadClass,
 )
-from hrm.core.vocabulary.partitioning import Binding, BindingMode, Core, Hardware, cut
+from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partitioning, partition
 from hrm.sim.actors.policies import POLICIES
 from hrm.sim.faults.plan import (
     MESSAGE_KINDS,
@@ -121,7 +121,7 @@ def _with_rules(seed: int, number: int, node: NodePlan) -> NodePlan:
     most = (len(node.hardware.cores) - 1) // len(node.hardware.gpus)
     bound = chance.randint(1, max(1, most - 1))
     binding = replace(node.binding, mode=BindingMode.PARTIAL, bound_cores=bound)
-    units = cut(NodeName(node.name), node.hardware, binding)
+    units = partition(NodeName(node.name), node.hardware, binding)
     return replace(node, units=units, binding=binding, auto_binding=rules)
 
 
@@ -217,13 +217,13 @@ def _with_hardware(seed: int, number: int, node: NodePlan) -> NodePlan:
         ),
         run_limit=chance.choice((0, 0, 0, 3)),
     )
-    binding = Binding(
+    binding = Partitioning(
         mode=chance.choice(list(BindingMode)),
         bound_cores=chance.randint(1, (cores - 1) // max(1, count)),
         reserve_cores=1,
         gpu_host_memory_mib=chance.choice((0, 0, 1536)),
     )
-    units = cut(NodeName(node.name), hardware, binding)
+    units = partition(NodeName(node.name), hardware, binding)
     return replace(node, units=units, hardware=hardware, binding=binding)
 
 

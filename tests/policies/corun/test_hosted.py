@@ -20,7 +20,7 @@ from hrm.pipelines.policies.corun import HEURISTIC, HostedPolicy, Stdm, load, lo
 from hrm.pipelines.policies.corun.hosted import SLICE_S, FiniteScore
 from hrm.pipelines.policies.corun.room import Room
 from hrm.pipelines.policies.corun.scores import Oracle
-from hrm.policies.guard import HostBounds, Mode
+from hrm.policies.guard import GuardBounds, Mode
 from tests.policies.corun.worlds import Known, gpu, node_view, subtask, views
 
 TIMES = Known({"edges": 8.0, "faces": 9.0}, {"edges": 1.0, "faces": 3.0})
@@ -60,7 +60,7 @@ def made(
         "model": "m",
         "outside": lambda _rows: 0.0,
         "sampled_at": lambda: None,
-        "bounds": HostBounds(budget_s=0.01, blind_share=1.0),
+        "bounds": GuardBounds(budget_s=0.01, blind_share=1.0),
     }
     rng = np.random.default_rng(0)
     return HostedPolicy(
@@ -235,7 +235,7 @@ def test_a_failure_counts_where_its_place_may_be_why(outcome: RunOutcome, counts
 
 @pytest.mark.parametrize(("by", "counts"), [("backwards", True), (FOR_WAITING, False)])
 def test_what_the_node_started_itself_after_all_is_nobodys(by: str, counts: bool) -> None:
-    policy = made(bounds=HostBounds(samples_min=1, blind_share=1.0))
+    policy = made(bounds=GuardBounds(samples_min=1, blind_share=1.0))
     start = _placed(policy, 0, 100.0)
     policy.ended(timing(start._replace(placed_by=by), 60.0), 160.0)
     assert math.isfinite(policy.host.status(160.0).ratio_p95) is counts
@@ -243,7 +243,7 @@ def test_what_the_node_started_itself_after_all_is_nobodys(by: str, counts: bool
 
 def test_what_was_waited_for_counts_from_when_it_was_ready() -> None:
     """One that becomes ready with nine others is expected to take as long as all of them."""
-    policy = made(mode=Mode.OFF, bounds=HostBounds(samples_min=1))
+    policy = made(mode=Mode.OFF, bounds=GuardBounds(samples_min=1))
     many = [subtask("track", task=f"t{number}") for number in range(10)]
     ready = [replace(one, since=100.0) for one in many]
     (start,) = policy.dispatch(node_view(ready, Known({"track": 4.0}), now=100.0, idle=[0]))

@@ -26,7 +26,7 @@ from hrm.pipelines.policies.cluster.heuristics import (
 from hrm.pipelines.policies.cluster.hosted import HostedPolicy
 from hrm.pipelines.policies.cluster.ldwp import Ldwp, LdwpSet, schema_wanted
 from hrm.policies import models
-from hrm.policies.guard import HostBounds, Mode
+from hrm.policies.guard import GuardBounds, Mode
 from hrm.policies.models import Model
 
 __all__ = ["HEURISTIC", "HEURISTICS", "LEARNED", "load"]
@@ -48,7 +48,7 @@ def load(
     mode: Mode = Mode.SHADOW,
     heartbeat_s: float = 1.0,
     clock_s: Callable[[], float] = time.thread_time,
-    bounds: HostBounds | None = None,
+    bounds: GuardBounds | None = None,
 ) -> ClusterPolicy:
     """The cluster policy ``name``.
 

@@ -18,7 +18,7 @@ import numpy as np
 from hrm.pipelines.core.model import Choice, ClusterPolicy, ClusterView, TaskId, TaskSpec
 from hrm.pipelines.policies.cluster.features import Bools, completion_s, usable
 from hrm.pipelines.policies.cluster.ldwp import Learned, told
-from hrm.policies.guard import Answer, Doubt, HostBounds, Mode, PolicyGuard, Reason
+from hrm.policies.guard import Answer, Doubt, GuardBounds, Mode, PolicyGuard, Reason
 from hrm.policies.models import Model
 
 __all__ = ["HostedPolicy"]
@@ -51,7 +51,7 @@ class HostedPolicy:
         clock_s: Callable[[], float],
         heartbeat_s: float = 1.0,
         mode: Mode = Mode.SHADOW,
-        bounds: HostBounds | None = None,
+        bounds: GuardBounds | None = None,
     ) -> None:
         self.name = model.kind
         self._learned = learned

@@ -40,13 +40,13 @@ from hrm.pipelines.core.node_messages import RunOutcome, SubtaskTiming
 from hrm.pipelines.policies.corun.metrics import METRICS
 from hrm.pipelines.policies.corun.room import Room
 from hrm.pipelines.policies.corun.scores import CoRunScore
-from hrm.policies.guard import Answer, Doubt, HostBounds, Mode, PolicyGuard, Reason
+from hrm.policies.guard import Answer, Doubt, GuardBounds, Mode, PolicyGuard, Reason
 
 __all__ = ["BUDGET_S", "SCHEMA", "SLICE_S", "FiniteScore", "HostedPolicy"]
 
 BUDGET_S = 0.010
 """Of one call: it decides on all that is ready, as a burst of tasks does for the master."""
-BOUNDS = HostBounds(budget_s=BUDGET_S, pending_max=10_000)
+BOUNDS = GuardBounds(budget_s=BUDGET_S, pending_max=10_000)
 SLICE_S = 30.0
 START_S = 0.1
 """Overhead of a start besides the function: without it the ratios of short ones are noise."""
@@ -108,7 +108,7 @@ class HostedPolicy:
         sample_period_s: float = 1.0,
         schema: str = SCHEMA,
         mode: Mode = Mode.SHADOW,
-        bounds: HostBounds | None = None,
+        bounds: GuardBounds | None = None,
         caps: Caps = CAPS,
     ) -> None:
         self.name = learned.name
