@@ -28,7 +28,10 @@ PATIENCE = float(os.environ.get("HRM_TEST_PATIENCE", "1"))
 stays as it is."""
 
 
-PAPERS = ("benchmarks/pipelines", "benchmarks/test_paper_", "sim/experiments", "sim/traces")
+PAPERS = (
+    *("benchmarks/pipelines", "benchmarks/simulation", "benchmarks/traces"),
+    *("benchmarks/test_paper_", "benchmarks/test_filter_", "benchmarks/test_neural_"),
+)
 """Where the tests of papers' figures and of traces begin, in this folder."""
 
 POLL_S, POLL_SHARE, POLL_MAX_S = 0.02, 0.05, 0.25

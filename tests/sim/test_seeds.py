@@ -25,7 +25,7 @@ def fresh() -> int:
     """The first seed of this change, drawn from the code that the simulator runs: a change of it
     meets other faults than the last one, and one tree meets the same wherever it is tested."""
     digest = hashlib.sha256()
-    for folder in ("hrm/core", "hrm/policies", "hrm/sim"):
+    for folder in ("hrm/core", "hrm/policies", "hrm/runtime", "hrm/sim"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             digest.update(path.relative_to(ROOT).as_posix().encode())
             digest.update(path.read_bytes())
