@@ -80,8 +80,10 @@ test-spark: $(READY) ## tests that run a real Spark, all those on a real cluster
 	$(BIN)/python -m pytest -ra -m "spark and not extra" -n $(WORKERS) --dist loadfile --durations=5
 	@echo "not run here: make test-extra (no cluster: the benchmarks' applications; the plugin alone)"
 
+# Each process computes with one thread, for there are as many processes as cores.
+test-unit test-papers: export OMP_NUM_THREADS ?= 1
 test-papers: $(READY) ## not in `make test`: figures of papers, and traces (CI: where their code has changed)
-	$(BIN)/python -m pytest -ra -m "papers and not spark" -n $(WORKERS) --dist worksteal --durations=5
+	$(BIN)/python -m pytest -ra -m "papers and not spark" -n $(WORKERS) --dist worksteal --timeout 300 --durations=5
 
 test-full: test test-papers test-extra test-hostile test-campaign ## everything on this Spark (an hour)
 
