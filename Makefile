@@ -68,7 +68,7 @@ proto-check: $(READY) ## hrm/v1 is what proto/ generates
 	$(BIN)/python -m pytest -q -ra tests/test_generated.py
 
 UNIT := not spark and not hostile and not papers
-test-unit: $(READY) ## tests that need no Spark (some five minutes)
+test-unit: $(READY) ## tests that need no Spark (some ten minutes)
 	$(BIN)/python -m pytest -ra -m "$(UNIT)" -n $(WORKERS) --dist worksteal --durations=5
 	@echo "not run here: make test-papers (papers' figures, traces), make test-hostile (long attacks)," \
 	  "make test-campaign (thousands of fault seeds)"
@@ -76,7 +76,7 @@ test-unit: $(READY) ## tests that need no Spark (some five minutes)
 # A module stays with one process, for it may have a cluster of its own. Clusters share the cores, so
 # limits of time are wider by as much.
 test-spark: export HRM_TEST_PATIENCE ?= $(WORKERS)
-test-spark: $(READY) ## tests that run a real Spark, all those on a real cluster among them (a quarter of an hour)
+test-spark: $(READY) ## tests that run a real Spark, all those on a real cluster among them (half an hour)
 	$(BIN)/python -m pytest -ra -m "spark and not extra" -n $(WORKERS) --dist loadfile --durations=5
 	@echo "not run here: make test-extra (no cluster: the benchmarks' applications; the plugin alone)"
 

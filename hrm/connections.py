@@ -14,7 +14,7 @@ kernel lists. A connection is ended by shutting its socket down through a duplic
 that no other connection can have replaced the checked one; gRPC sees the peer disconnect.
 
 Limits: between two checks an address can open as many connections as the server's bound allows,
-which then turns all others away for that quarter of a second; clients retry. A known connection is
+which then turns all others away until the next one; clients retry. A known connection is
 identified by address and port, until it is seen to be gone.
 """
 
