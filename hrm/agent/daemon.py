@@ -3,11 +3,10 @@
 Everything that happens (a message, an end, a sample, the clock) becomes an event of the core, and
 these modules carry out its commands:
 
-    orders      the master's messages, as events       containers  commands, processes, their
+    link        the stream to and from the master      containers  commands, processes, their
     reports     what is reported to the master                     starts and stops, logs
-    link        the stream of both
     tracker     samples of usage, breached limits      server      log pages, GPUs of pipelines
-                    parts   what is particular to an agent of Spark
+    parts       what is particular to an agent of Spark
 
 While the master is unreachable the core goes on: executors run, waiting ones start, and the next
 registration reports all of it.
