@@ -28,7 +28,7 @@ from hrm.core.messages.appmaster import (
     TargetsChanged,
     Ticked,
 )
-from hrm.core.vocabulary.transitions import EventTable, Ignored
+from hrm.core.vocabulary.event_table import EventTable, Ignored
 
 __all__ = ["APPMASTER", "APPMASTER_CONTAINER", "AppMasterState", "Happening"]
 
