@@ -225,7 +225,7 @@ NODE: EventTable[N, NodeHappening] = {
         NodeHappening.REGISTERED: to(N.ALIVE, N.DRAINING),
         NodeHappening.HEARD_AGAIN: to(N.ALIVE, N.DRAINING),
         NodeHappening.DRAIN_ORDERED: Refused("nothing runs on it"),
-        NodeHappening.DRAIN_UNDONE: Ignored("it is alive when it registers again"),
+        NodeHappening.DRAIN_UNDONE: Ignored("it is alive when it comes back"),
         NodeHappening.FALLEN_SILENT: Ignored("it is lost already"),
     },
 }
