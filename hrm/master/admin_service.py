@@ -15,7 +15,6 @@ from hrm import __version__, rpc_server, text, tls
 from hrm.core.master.explain import explain, explain_past
 from hrm.core.master.state import Application, MasterState
 from hrm.core.messages import commands as c
-from hrm.core.messages import events as e
 from hrm.core.vocabulary.history import StateEvent
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -32,7 +31,6 @@ from hrm.v1 import admin_pb2 as pb
 from hrm.v1 import admin_pb2_grpc, common_pb2, node_pb2, node_pb2_grpc
 from hrm.wire import admin as admin_wire
 from hrm.wire import codec
-from hrm.wire import nodes as node_wire
 
 __all__ = ["AdminService"]
 
@@ -42,7 +40,6 @@ CONTAINERS_BYTES_MAX = 32 * 1024 * 1024
 """Per application and response: some 100,000 containers; the latest, where there are more."""
 CONTAINERS_AT_ONCE = 500
 """Of a response with containers, between which the loop runs: a millisecond or two."""
-MOVE_WITHIN_MAX_S = 3600.0
 LOG_IDLE_TIMEOUT_S = 60.0
 LOG_FOLLOW_TIMEOUT_S = 24 * 3600.0
 
@@ -150,12 +147,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         app = await self._find(request.application_id, context)
         try:
             await self._master.call(
-                lambda call_id: e.KillRequested(
-                    now=self._master.now(),
-                    call_id=call_id,
-                    application_id=app.application_id,
-                    reason=codec.to_text(request.reason, "reason"),
-                )
+                lambda call_id: admin_wire.to_kill(request, call_id, self._master.now())
             )
         except HrmError as error:
             await rpc_server.abort(context, error)
@@ -164,40 +156,20 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def DrainNodes(  # noqa: N802
         self, request: pb.DrainNodesRequest, context: Any
     ) -> pb.ListNodesResponse:
-        names = tuple(NodeName(name) for name in request.names)
         try:
-            if not names:
-                raise InvalidRequest("name at least one node; hrm nodes lists them")
-            move_within_s = request.move_within_s
-            if not 0 <= move_within_s <= MOVE_WITHIN_MAX_S:
-                raise InvalidRequest(
-                    f"move_within_s is {move_within_s}; it must be from 0 to {MOVE_WITHIN_MAX_S:g}"
-                )
-            if request.undo and move_within_s:
-                raise InvalidRequest("undo and move_within_s exclude each other")
             await self._master.call(
-                lambda call_id: e.DrainRequested(
-                    now=self._master.now(),
-                    call_id=call_id,
-                    nodes=names,
-                    undo=request.undo,
-                    move_within_s=move_within_s,
-                )
+                lambda call_id: admin_wire.to_drain(request, call_id, self._master.now())
             )
         except HrmError as error:
             await rpc_server.abort(context, error)
-        return self._nodes(names)
+        return self._nodes(request.names)
 
     async def BindNode(  # noqa: N802
         self, request: pb.BindNodeRequest, context: Any
     ) -> pb.BindNodeResponse:
         try:
-            node = NodeName(codec.to_name(request.name, "name"))
-            wish = node_wire.to_binding(request)
             answer = await self._master.call(
-                lambda call_id: e.RebindRequested(
-                    now=self._master.now(), call_id=call_id, node=node, **wish
-                )
+                lambda call_id: admin_wire.to_rebinding(request, call_id, self._master.now())
             )
         except HrmError as error:
             await rpc_server.abort(context, error)

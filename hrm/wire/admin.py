@@ -1,4 +1,4 @@
-"""What operators see of a master: its cluster, nodes and applications as messages.
+"""What operators ask of a master, as events, and what they see: cluster, nodes, applications.
 
 ``hrm.master.admin_service`` chooses and pages them; the CLI renders them.
 """
@@ -10,14 +10,81 @@ from typing import Any
 
 from hrm.core.master.core import MasterCore
 from hrm.core.master.state import Application, MasterState, Node
+from hrm.core.messages import events as e
 from hrm.core.scheduling.scheduler import Scheduler
-from hrm.core.vocabulary.model import NOTHING, ContainerState, NodeState, Resources
+from hrm.core.vocabulary.model import (
+    NOTHING,
+    ApplicationId,
+    ContainerState,
+    NodeName,
+    NodeState,
+    Resources,
+)
+from hrm.errors import InvalidRequest
 from hrm.v1 import admin_pb2 as pb
 from hrm.wire import codec, nodes
 
-__all__ = ["from_application", "from_cluster", "from_node", "from_run_times"]
+__all__ = [
+    "from_application",
+    "from_cluster",
+    "from_node",
+    "from_run_times",
+    "to_drain",
+    "to_kill",
+    "to_rebinding",
+]
+
+MOVE_WITHIN_MAX_S = 3600.0
 
 _WAITING = (ContainerState.ASSIGNED, ContainerState.WAITING)
+
+
+def to_kill(request: pb.KillApplicationRequest, call_id: int, now: float) -> e.KillRequested:
+    """A call of ``KillApplication``.
+
+    Raises:
+        InvalidRequest: a field is malformed.
+    """
+    return e.KillRequested(
+        now=now,
+        call_id=call_id,
+        application_id=ApplicationId(request.application_id),
+        reason=codec.to_text(request.reason, "reason"),
+    )
+
+
+def to_drain(request: pb.DrainNodesRequest, call_id: int, now: float) -> e.DrainRequested:
+    """A call of ``DrainNodes``.
+
+    Raises:
+        InvalidRequest: a field is malformed, or it contradicts another.
+    """
+    move_within_s = request.move_within_s
+    if not request.names:
+        raise InvalidRequest("name at least one node; hrm nodes lists them")
+    if not 0 <= move_within_s <= MOVE_WITHIN_MAX_S:
+        raise InvalidRequest(
+            f"move_within_s is {move_within_s}; it must be from 0 to {MOVE_WITHIN_MAX_S:g}"
+        )
+    if request.undo and move_within_s:
+        raise InvalidRequest("undo and move_within_s exclude each other")
+    return e.DrainRequested(
+        now=now,
+        call_id=call_id,
+        nodes=tuple(NodeName(name) for name in request.names),
+        undo=request.undo,
+        move_within_s=move_within_s,
+    )
+
+
+def to_rebinding(request: pb.BindNodeRequest, call_id: int, now: float) -> e.RebindRequested:
+    """A call of ``BindNode``.
+
+    Raises:
+        InvalidRequest: a field is malformed or out of range.
+    """
+    node = NodeName(codec.to_name(request.name, "name"))
+    return e.RebindRequested(now=now, call_id=call_id, node=node, **nodes.to_binding(request))
 
 
 def from_cluster(core: MasterCore, now: float, **said: Any) -> pb.Cluster:
