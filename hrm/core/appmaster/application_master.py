@@ -425,8 +425,7 @@ class AppMasterCore:
     def _refused(self, event: RequestsRefused) -> None:
         for executor_id in event.executor_ids:
             container = self.containers.get(executor_id)
-            if container is not None and container.life.takes(Happening.REFUSED):
-                container.life.follow(Happening.REFUSED, Phase.ENDED, event.now)
+            if container is not None and container.life.take(Happening.REFUSED, event.now):
                 del self.containers[executor_id]
                 self.given_up.add(executor_id)
         profile = self.profiles.get(event.profile)
