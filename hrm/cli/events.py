@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -179,12 +180,12 @@ class _Shown:
 def _gap() -> events_pb2.StateEvent:
     """In place of events that are missing, for programs: the journal's own change, without an
     id."""
-    from hrm.v1.events_pb2 import StateEvent
+    from hrm.core.vocabulary.history import StateEvent
+    from hrm.wire.events import from_event
 
-    return StateEvent(
-        kind="journal", to_state="gap", reason=_WHY_GAP, actor="master", at_s=time.time(),
-        exit_code=-1,
-    )  # fmt: skip
+    at_s = time.time()
+    gap = StateEvent(event_id=0, at_s=at_s, kind="journal", to_state="gap", reason=_WHY_GAP)
+    return from_event(replace(gap, actor="master"))
 
 
 def line_of(event: events_pb2.StateEvent) -> str:

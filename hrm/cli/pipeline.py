@@ -20,7 +20,8 @@ from hrm.cli.signals import sigterm_as_interrupt
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hrm.pipelines.client.client import Client, Task, TaskResult
+    from hrm.pipelines.client.client import Client, Task
+    from hrm.pipelines.client.outcome import TaskResult
     from hrm.v1 import pipeline_pb2
 
 __all__ = ["app"]
@@ -189,7 +190,7 @@ def _size_mb(text: str, kind: Kind) -> float:
 
 
 def _here(pipeline: Any, value: Any) -> TaskResult:
-    from hrm.pipelines.client.client import TaskResult
+    from hrm.pipelines.client.outcome import TaskResult
 
     try:
         return TaskResult(task_id="here", value=pipeline.run_here(value), node="here")

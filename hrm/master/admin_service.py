@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import statistics
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -14,18 +13,12 @@ import grpc.aio
 
 from hrm import __version__, rpc_server, text, tls
 from hrm.core.master.explain import explain, explain_past
-from hrm.core.master.state import Application, MasterState, Node
+from hrm.core.master.state import Application, MasterState
 from hrm.core.messages import commands as c
-from hrm.core.messages import events as e
-from hrm.core.scheduling.scheduler import Scheduler
 from hrm.core.vocabulary.history import StateEvent
 from hrm.core.vocabulary.model import (
-    NOTHING,
     ApplicationId,
-    ContainerState,
     NodeName,
-    NodeState,
-    Resources,
 )
 from hrm.errors import HrmError, InvalidRequest, NotFound, Unavailable
 from hrm.master import log_links
@@ -36,6 +29,7 @@ from hrm.pipelines.core.cluster import PipelineCluster
 from hrm.pipelines.core.model import TaskId
 from hrm.v1 import admin_pb2 as pb
 from hrm.v1 import admin_pb2_grpc, common_pb2, node_pb2, node_pb2_grpc
+from hrm.wire import admin as admin_wire
 from hrm.wire import codec
 
 __all__ = ["AdminService"]
@@ -46,11 +40,8 @@ CONTAINERS_BYTES_MAX = 32 * 1024 * 1024
 """Per application and response: some 100,000 containers; the latest, where there are more."""
 CONTAINERS_AT_ONCE = 500
 """Of a response with containers, between which the loop runs: a millisecond or two."""
-MOVE_WITHIN_MAX_S = 3600.0
 LOG_IDLE_TIMEOUT_S = 60.0
 LOG_FOLLOW_TIMEOUT_S = 24 * 3600.0
-
-_WAITING = (ContainerState.ASSIGNED, ContainerState.WAITING)
 
 
 class AdminService(admin_pb2_grpc.AdminServiceServicer):
@@ -76,38 +67,12 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         return self._master.core.master_state
 
     async def GetCluster(self, request: Any, context: Any) -> pb.Cluster:  # noqa: N802
-        now = self._master.now()
-        core = self._master.core
-        master_state = self._master_state
-        states = [node.state for node in master_state.nodes.values()]
-        capacity, free = _totals(master_state)
-        live = master_state.live_applications()
-        lease = core.negotiator.lease
-        held = lease.holder is not None and now < lease.expires_at_s
-        return pb.Cluster(
+        return admin_wire.from_cluster(
+            self._master.core,
+            self._master.now(),
             version=__version__,
-            epoch=core.epoch,
             started_at_s=self._started_at_s,
             address=self._address,
-            nodes_alive=states.count(NodeState.ALIVE),
-            nodes_draining=states.count(NodeState.DRAINING),
-            nodes_lost=states.count(NodeState.LOST),
-            capacity=codec.from_resources(capacity),
-            free=codec.from_resources(free),
-            applications_live=len(live),
-            applications_ended=len(master_state.applications) - len(live),
-            containers_running=_count(master_state, ContainerState.RUNNING),
-            containers_waiting=_count(master_state, *_WAITING),
-            containers_pending=_count(master_state, ContainerState.PENDING),
-            schedulers=[_scheduler(x) for x in core.placement.schedulers.values()],
-            lease=pb.Lease(
-                holder=lease.holder or "" if held else "",
-                expires_in_s=lease.expires_at_s - now if held else 0.0,
-                token=lease.token,
-            ),
-            claims_committed=core.negotiator.committed,
-            claims_queued=core.negotiator.queued,
-            claims_aborted=core.negotiator.aborted,
             paused="" if self._master.full is None else self._master.full.message,
         )
 
@@ -123,7 +88,10 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             listed = list(nodes.values())
         try:
             messages, token = page(
-                listed, lambda x: (x.name,), lambda x: _node(self._master_state, x, now), request
+                listed,
+                lambda x: (x.name,),
+                lambda x: admin_wire.from_node(self._master_state, x, now),
+                request,
             )
         except HrmError as error:
             await rpc_server.abort(context, error)
@@ -179,12 +147,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         app = await self._find(request.application_id, context)
         try:
             await self._master.call(
-                lambda call_id: e.KillRequested(
-                    now=self._master.now(),
-                    call_id=call_id,
-                    application_id=app.application_id,
-                    reason=codec.to_text(request.reason, "reason"),
-                )
+                lambda call_id: admin_wire.to_kill(request, call_id, self._master.now())
             )
         except HrmError as error:
             await rpc_server.abort(context, error)
@@ -193,40 +156,20 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def DrainNodes(  # noqa: N802
         self, request: pb.DrainNodesRequest, context: Any
     ) -> pb.ListNodesResponse:
-        names = tuple(NodeName(name) for name in request.names)
         try:
-            if not names:
-                raise InvalidRequest("name at least one node; hrm nodes lists them")
-            move_within_s = request.move_within_s
-            if not 0 <= move_within_s <= MOVE_WITHIN_MAX_S:
-                raise InvalidRequest(
-                    f"move_within_s is {move_within_s}; it must be from 0 to {MOVE_WITHIN_MAX_S:g}"
-                )
-            if request.undo and move_within_s:
-                raise InvalidRequest("undo and move_within_s exclude each other")
             await self._master.call(
-                lambda call_id: e.DrainRequested(
-                    now=self._master.now(),
-                    call_id=call_id,
-                    nodes=names,
-                    undo=request.undo,
-                    move_within_s=move_within_s,
-                )
+                lambda call_id: admin_wire.to_drain(request, call_id, self._master.now())
             )
         except HrmError as error:
             await rpc_server.abort(context, error)
-        return self._nodes(names)
+        return self._nodes(request.names)
 
     async def BindNode(  # noqa: N802
         self, request: pb.BindNodeRequest, context: Any
     ) -> pb.BindNodeResponse:
         try:
-            node = NodeName(codec.to_name(request.name, "name"))
-            wish = codec.to_binding(request)
             answer = await self._master.call(
-                lambda call_id: e.RebindRequested(
-                    now=self._master.now(), call_id=call_id, node=node, **wish
-                )
+                lambda call_id: admin_wire.to_rebinding(request, call_id, self._master.now())
             )
         except HrmError as error:
             await rpc_server.abort(context, error)
@@ -296,12 +239,12 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         known = [
             self._master_state.nodes[name] for name in names if name in self._master_state.nodes
         ]
-        nodes = [_node(self._master_state, node, now) for node in known]
+        nodes = [admin_wire.from_node(self._master_state, node, now) for node in known]
         return pb.ListNodesResponse(nodes=nodes)
 
     def _listed(self, app: Application) -> pb.Application:
         """For a list: long user-supplied text is truncated, what only ``show`` prints left out."""
-        message = self._application(app)
+        message = admin_wire.from_application(app)
         for field in ("name", "user", "tenant"):
             setattr(message, field, text.shortened(getattr(message, field), NAME_LISTED))
         message.message = text.shortened(message.message, MESSAGE_LISTED)
@@ -312,8 +255,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         """With its containers, of which there may be 100,000: one such response is built at a time,
         in parts, so that other calls are served in between."""
         async with self._making:
-            message = self._application(app)
-            message.run_times.extend(_run_times(self._master_state, app))
+            message = admin_wire.from_application(app)
+            message.run_times.extend(admin_wire.from_run_times(self._master_state, app))
             containers = (*app.ended, *app.containers.values())
             statuses: list[common_pb2.ContainerStatus] = []
             for first in range(0, len(containers), CONTAINERS_AT_ONCE):
@@ -323,40 +266,6 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             statuses.sort(key=lambda x: x.requested_at_s)
             message.containers.extend(_latest(statuses))
             return message
-
-    def _application(self, app: Application) -> pb.Application:
-        record = app.record
-        message = pb.Application(
-            application_id=app.application_id,
-            name=record.name,
-            user=record.user,
-            tenant=record.tenant,
-            state=codec.APPLICATION_STATE[app.life.state],
-            workload_class=codec.WORKLOAD_CLASS[record.workload_class],
-            class_evidence=record.class_evidence,
-            spark_version=record.spark_version,
-            driver_host=record.driver_host,
-            web_url=record.web_url,
-            submitted_at_s=record.submitted_at_s,
-            first_running_at_s=record.first_running_at_s,
-            ended_at_s=record.ended_at_s,
-            message=record.message,
-            scheduler=app.scheduler,
-            containers_running=len(app.in_state(ContainerState.RUNNING)),
-            containers_waiting=len(app.in_state(*_WAITING)),
-            containers_pending=len(app.in_state(ContainerState.PENDING)),
-            mean_wait_s=app.waited_s / app.waits if app.waits else 0.0,
-            gang_min=record.gang_min,
-            submission_id=record.submission_id,
-            submission_attempt=record.submission_attempt,
-        )
-        if app.progress is not None:
-            message.progress.CopyFrom(codec.from_progress(app.progress))
-        elif record.tasks_total:  # it had ended before this master
-            message.progress.tasks_total = record.tasks_total
-            message.progress.tasks_completed = record.tasks_completed
-            message.progress.tasks_failed = record.tasks_failed
-        return message
 
 
 def _latest(statuses: list[common_pb2.ContainerStatus]) -> list[common_pb2.ContainerStatus]:
@@ -368,91 +277,7 @@ def _latest(statuses: list[common_pb2.ContainerStatus]) -> list[common_pb2.Conta
     return statuses[first:]
 
 
-def _run_times(master_state: MasterState, app: Application) -> list[pb.RunTime]:
-    """For each profile its containers have, the run times known from earlier applications."""
-    containers = (*app.ended, *app.containers.values())
-    profiles = sorted({0} | {x.request.resource_profile_id for x in containers})
-    keys = [(app.record.name, app.record.user, profile) for profile in profiles]
-    rows = [master_state.run_times.rows[key] for key in keys if key in master_state.run_times.rows]
-    return [
-        pb.RunTime(
-            resource_profile_id=row.resource_profile_id,
-            mean_s=row.mean_s,
-            containers=row.containers,
-        )
-        for row in rows
-    ]
-
-
 def _no_log(node: str, why: str) -> tuple[grpc.StatusCode, str]:
     """The error of a log that cannot be fetched: a failure of the node, not of the master."""
     message = f"the agent of {node} does not give the log: {why}; see hrm nodes"
     return grpc.StatusCode.FAILED_PRECONDITION, text.detail(message)
-
-
-def _count(master_state: MasterState, *states: ContainerState) -> int:
-    apps = master_state.applications.values()
-    return sum(x.state in states for app in apps for x in app.containers.values())
-
-
-def _totals(master_state: MasterState) -> tuple[Resources, Resources]:
-    """What the cluster has and what of it is free, shared cores counted once."""
-    state = master_state.state
-    total, free = NOTHING, NOTHING
-    for row in state.rows.values():
-        unit = state.queue(row).unit
-        total += unit.own_capacity
-        free += unit.own(_resources(state.free[row]))
-    return total, free
-
-
-def _resources(vector: Any) -> Resources:
-    return Resources(int(vector[0]), int(vector[1]), int(vector[2]))
-
-
-def _scheduler(scheduler: Scheduler) -> pb.Scheduler:
-    delays = sorted(scheduler.delays_s)
-    p99 = delays[min(len(delays) - 1, int(0.99 * len(delays)))] if delays else 0.0
-    return pb.Scheduler(
-        name=scheduler.name,
-        queued_jobs=len(scheduler.jobs),
-        rounds=scheduler.rounds,
-        placed=scheduler.placed,
-        retries=scheduler.retries,
-        delay_p50_s=statistics.median(delays) if delays else 0.0,
-        delay_p99_s=p99,
-    )
-
-
-def _node(master_state: MasterState, node: Node, now: float) -> pb.Node:
-    message = pb.Node(
-        name=node.name,
-        host=node.host,
-        endpoint=node.endpoint,
-        state=codec.NODE_STATE[node.state],
-        isolation=node.isolation,
-        spark_versions=node.spark_versions,
-        registered_at_s=node.registered_at_s,
-        last_heard_s_ago=max(0.0, now - node.last_heard_s),
-        platform=node.platform,
-        shortcuts=[codec.from_shortcut(shortcut) for shortcut in node.shortcuts],
-        remarks=node.remarks,
-    )
-    book = master_state.exclusions
-    for exclusion in book.of_all(now):
-        if exclusion.node == node.name:
-            message.excluded_for_s = exclusion.until_s - now
-            message.exclusion = exclusion.why
-    message.excluded_applications = book.applications_without(node.name, now, master_state.live)
-    if node.usage is not None:
-        message.usage.CopyFrom(codec.from_usage(node.usage))
-    for unit in node.units:
-        status = message.resource_units.add(unit=codec.from_unit(unit))
-        queue = master_state.state.find(unit.unit_id)
-        if queue is not None:
-            free = Resources(queue.free[0], queue.free[1], queue.free[2])
-            status.free.CopyFrom(codec.from_resources(free))
-            status.running = len(queue.running)
-            status.waiting_stream = len(queue.stream_waiting)
-            status.waiting_batch = len(queue.batch_waiting)
-    return message

@@ -38,6 +38,7 @@ import structlog
 from hrm.core.master.state import Container
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.vocabulary.event_table import Move, Watch
 from hrm.core.vocabulary.history import Refused, Service, StateEvent
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -46,7 +47,6 @@ from hrm.core.vocabulary.model import (
     container_id_of,
     is_driver,
 )
-from hrm.core.vocabulary.transitions import Move, Watch
 from hrm.errors import Unavailable
 from hrm.master.journal_file import JournalFile
 

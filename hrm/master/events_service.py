@@ -7,17 +7,17 @@ the next one, and misses nothing that is still kept.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 from hrm import rpc_server
-from hrm.core.vocabulary.history import StateEvent
 from hrm.errors import HrmError, InvalidRequest, LimitReached
 from hrm.master.events import Journal, Wish
 from hrm.peer_limits import address_of
 from hrm.v1 import events_pb2 as pb
 from hrm.v1 import events_pb2_grpc
 from hrm.wire import codec
+from hrm.wire import events as event_wire
 
 __all__ = ["EventService"]
 
@@ -90,26 +90,26 @@ class EventService(events_pb2_grpc.EventServiceServicer):
             newest = journal.newest()
             found = await journal.latest(wish, limit)
             for first in range(0, len(found), PAGE_EVENTS):
-                yield _page(found[first : first + PAGE_EVENTS])
+                yield event_wire.from_events(found[first : first + PAGE_EVENTS])
             at = max(newest, found[-1].event_id if found else 0)
-            yield pb.EventPage(resume=str(at))
+            yield event_wire.reached(at)
         while True:
             newest = journal.newest()
             found, gone = await journal.page(at, wish, PAGE_EVENTS)
             if gone:  # the reader came late, or is slower than events expire
                 at = gone
-                yield pb.EventPage(resume=str(at), gap=True)
+                yield event_wire.reached(at, gap=True)
             if found:
                 at = found[-1].event_id
-                yield _page(found)
+                yield event_wire.from_events(found)
                 continue
             if newest > at:
                 at = newest  # the filter matched none of those
-                yield pb.EventPage(resume=str(at))
+                yield event_wire.reached(at)
             if not follow:
                 return
             if not await journal.grown(at, IDLE_S):
-                yield pb.EventPage(resume=str(at))
+                yield event_wire.reached(at)
 
 
 def _wish(request: pb.WatchEventsRequest) -> Wish:
@@ -129,26 +129,3 @@ def _token(text: str) -> int | None:
     if not (text.isascii() and text.isdecimal() and len(text) <= 18):
         raise InvalidRequest("resume is no token; take it from a page, or leave it empty")
     return int(text)
-
-
-def _page(events: Sequence[StateEvent]) -> pb.EventPage:
-    return pb.EventPage(
-        events=[
-            pb.StateEvent(
-                event_id=event.event_id,
-                at_s=event.at_s,
-                kind=event.kind,
-                application_id=event.application_id,
-                container_id=event.container_id,
-                node=event.node,
-                from_state=event.from_state,
-                to_state=event.to_state,
-                reason=event.reason,
-                actor=event.actor,
-                cause=event.cause,
-                exit_code=event.exit_code,
-            )
-            for event in events
-        ],
-        resume=str(events[-1].event_id),
-    )

@@ -67,7 +67,7 @@ class NodePolicies:
         """Keep the order and send it; returns the nodes that use ``policy``."""
         before = self.orders[policy].order if policy in self.orders else 0
         number = max(before + 1, int(1e3 * time.time()))
-        order = pb.PolicyOrder(policy=policy, mode=mode.value, order=number)
+        order = policy_wire.order(policy, mode, number)
         self._keep(self.orders | {policy: order})
         self.orders[policy] = order
         self._tell(order)
@@ -77,9 +77,7 @@ class NodePolicies:
         try:
             held = json.loads(self._path.read_text())
             return {
-                str(name): pb.PolicyOrder(
-                    policy=str(name), mode=Mode(one["mode"]).value, order=int(one["order"])
-                )
+                str(name): policy_wire.order(str(name), Mode(one["mode"]), int(one["order"]))
                 for name, one in held.items()
             }
         except FileNotFoundError:

@@ -140,7 +140,7 @@ class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
                 *(policy_wire.from_status(one, now, records=request.records) for one in statuses),
                 *reports,
             ],
-            models=[pb.ModelFile(kind=f.kind, version=f.version, path=str(f.path)) for f in files],
+            models=[policy_wire.from_file(file) for file in files],
         )
 
     async def SetPolicyMode(  # noqa: N802
@@ -172,12 +172,4 @@ class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
                 f"pipeline tasks, and which one their steps, is set in hrm.toml: pipeline_policy "
                 f"of the master and of the agents"
             )
-        return pb.LearnedPolicy(
-            policy=policy,
-            kind="node",
-            heuristic=one.heuristic,
-            model=one.model,
-            schema=one.schema,
-            mode=mode.value,
-            nodes=self._nodes.set_mode(policy, mode),
-        )
+        return policy_wire.report_of(one, mode, self._nodes.set_mode(policy, mode))

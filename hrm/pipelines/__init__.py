@@ -29,8 +29,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hrm.pipelines.client.client import Client, SubtaskRun, Task, TaskFailed, TaskResult
+    from hrm.pipelines.client.client import Client, Task
     from hrm.pipelines.client.definition import Pipeline, Step
+    from hrm.pipelines.client.outcome import SubtaskRun, TaskFailed, TaskResult
     from hrm.pipelines.client.spark import map_in_pandas
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
 ]
 
 _HOME = {"Pipeline": "definition", "Step": "definition", "map_in_pandas": "spark"}
+_HOME |= dict.fromkeys(("SubtaskRun", "TaskFailed", "TaskResult"), "outcome")
 
 
 def __getattr__(name: str) -> Any:

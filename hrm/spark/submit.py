@@ -20,7 +20,7 @@ import re
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
@@ -169,6 +169,10 @@ def driver_spec(options: Options) -> tuple[pb.DriverSpec, dict[str, LocalFile]]:
     return spec, files
 
 
+def _finding(files: Iterable[LocalFile]) -> pb.FindFilesRequest:
+    return pb.FindFilesRequest(files=[file.message() for file in files])
+
+
 def _expanded(named: str) -> list[str]:
     path, _, fragment = named.partition("#")
     if _SCHEME.match(path) or not glob.has_magic(path) or Path(path).exists():
@@ -242,12 +246,11 @@ class Client:
         """
         local = list(files.values())
         # By size alone, before anything is read.
-        sizes = [pb.FileDigest(size_bytes=x.size, name=str(x.path)) for x in local]
-        self.call("FindFiles", pb.FindFilesRequest(files=sizes))
+        self.call("FindFiles", _finding(local))
         for file in local:
             file.read_digest()
-        request = pb.FindFilesRequest(files=[file.message() for file in local])
-        for file, offset in zip(local, self.call("FindFiles", request).offsets, strict=True):
+        offsets = self.call("FindFiles", _finding(local)).offsets
+        for file, offset in zip(local, offsets, strict=True):
             self._send(file, offset)
         for resource in spec.resources:
             if resource.name in files and not resource.uri:
@@ -266,8 +269,7 @@ class Client:
             while True:
                 try:
                     if broken:
-                        request = pb.FindFilesRequest(files=[file.message()])
-                        (offset,) = self._once("FindFiles", request).offsets
+                        (offset,) = self._once("FindFiles", _finding([file])).offsets
                         broken = False
                     for _ in self._send_from(source, file, offset):
                         gained_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""Protobuf to core types and back, in one place, with every field checked on the way in.
+"""What several protocols share (``common.proto``) to core types and back, every field checked.
 
 ``to_*`` makes core values from messages and raises ``InvalidRequest`` naming the field; ``from_*``
 makes messages from core values and never fails.
@@ -9,11 +9,10 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hrm import request_bounds
-from hrm.core.messages.commands import RebindUnits
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
@@ -24,24 +23,18 @@ from hrm.core.vocabulary.model import (
     ContainerStatus,
     EndCause,
     Followed,
-    Gpu,
     LaunchContext,
     NodeName,
     Progress,
     Resources,
-    ResourceUnit,
     ResourceUnitId,
-    Shortcut,
     StageProgress,
     Usage,
     WorkloadClass,
 )
-from hrm.core.vocabulary.partitioning import BindingMode
 from hrm.errors import InvalidRequest
 from hrm.text import shortened
-from hrm.v1 import admin_pb2 as admin
 from hrm.v1 import common_pb2 as common
-from hrm.v1 import node_pb2 as node
 from hrm.wire.enums import (
     APPLICATION_STATE,
     CONTAINER_STATE,
@@ -52,45 +45,37 @@ from hrm.wire.enums import (
     TO_END_CAUSE,
     TO_WORKLOAD_CLASS,
     WORKLOAD_CLASS,
-    numbers_of,
 )
 
 __all__ = [
     "APPLICATION_STATE",
-    "BINDING_MODE",
     "CONTAINER_STATE",
     "END_CAUSE",
     "NODE_STATE",
     "WORKLOAD_CLASS",
-    "from_binding",
     "from_launch",
     "from_progress",
     "from_resources",
-    "from_shortcut",
     "from_spec",
     "from_status",
-    "from_unit",
-    "from_usage",
-    "to_binding",
+    "to_amount",
     "to_class",
     "to_document",
     "to_followed",
     "to_gang_min",
     "to_launch",
+    "to_mib",
     "to_name",
     "to_progress",
     "to_request",
     "to_resources",
-    "to_shortcuts",
     "to_spec",
     "to_status",
-    "to_unit",
-    "to_usage",
+    "to_whole",
 ]
 
 VCORES_MAX = 1_000_000
 MEMORY_MIB_MAX = 1 << 40
-RUN_LIMIT_MAX = 1_000_000
 GANG_MAX = 100_000
 GPU_INDEX_MAX = 1023
 HOSTS_MAX = 32
@@ -104,9 +89,6 @@ _SIZES_KEPT = 1_024
 _TASK_COUNTS = ("tasks_total", "tasks_running", "tasks_completed", "tasks_failed")
 _TIMES = ("requested_at_s", "assigned_at_s", "started_at_s", "ended_at_s", "expected_duration_s")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
-
-BINDING_MODE = numbers_of("BINDING_MODE", BindingMode, node.BindingMode)
-_TO_BINDING_MODE = {number: member for member, number in BINDING_MODE.items()}
 
 
 def to_name(value: str, field: str) -> str:
@@ -160,20 +142,39 @@ def to_document(value: str, field: str) -> str:
     return value
 
 
-def _whole(value: int, field: str, least: int, most: int) -> int:
+def to_whole(value: int, field: str, least: int, most: int) -> int:
+    """A whole number from ``least`` to ``most``.
+
+    Raises:
+        InvalidRequest: it is not.
+    """
     if not least <= value <= most:
         raise InvalidRequest(f"{field} is {value}; it must be from {least} to {most}")
     return value
 
 
-def _amount(value: float, field: str) -> float:
+def to_amount(value: float, field: str) -> float:
+    """A finite number from 0 on.
+
+    Raises:
+        InvalidRequest: it is not.
+    """
     if not 0.0 <= value < math.inf:
         raise InvalidRequest(f"{field} is {value}; it must be finite and not negative")
     return value
 
 
+def to_mib(value: int, field: str) -> int:
+    """A size in MiB.
+
+    Raises:
+        InvalidRequest: it is negative, or more than any machine has.
+    """
+    return to_whole(value, field, 0, MEMORY_MIB_MAX)
+
+
 def _profile(value: int) -> int:
-    return _whole(value, "resource_profile_id", 0, INT32_MAX)
+    return to_whole(value, "resource_profile_id", 0, INT32_MAX)
 
 
 def to_resources(message: common.Resources, field: str, least_vcores: int = 1) -> Resources:
@@ -188,9 +189,9 @@ def _resources(
     vcores: int, memory_mib: int, gpu_memory_mib: int, field: str, least: int
 ) -> Resources:
     return Resources(
-        _whole(vcores, f"{field}.vcores", least, VCORES_MAX),
-        _whole(memory_mib, f"{field}.memory_mib", least, MEMORY_MIB_MAX),
-        _whole(gpu_memory_mib, f"{field}.gpu_memory_mib", 0, MEMORY_MIB_MAX),
+        to_whole(vcores, f"{field}.vcores", least, VCORES_MAX),
+        to_whole(memory_mib, f"{field}.memory_mib", least, MEMORY_MIB_MAX),
+        to_mib(gpu_memory_mib, f"{field}.gpu_memory_mib"),
     )
 
 
@@ -226,7 +227,7 @@ def to_application_state(number: int, field: str) -> ApplicationState:
 
 def to_gang_min(value: int) -> int:
     """How many containers start together (``spark.hrm.gang.min``)."""
-    return _whole(value, "gang_min", 0, GANG_MAX)
+    return to_whole(value, "gang_min", 0, GANG_MAX)
 
 
 def to_launch(message: common.SparkLaunch) -> LaunchContext:
@@ -274,11 +275,11 @@ def to_request(
         executor_id=to_name(executor_id, "executor_id"),
         resource_profile_id=_profile(resource_profile_id),
         resources=to_resources(resources, "resources"),
-        heap_mib=_whole(heap_mib, "heap_mib", 0, MEMORY_MIB_MAX),
-        expected_duration_s=_amount(expected_duration_s, "expected_duration_s"),
-        gpus=_whole(gpus, "gpus", 0, GPU_INDEX_MAX),
+        heap_mib=to_mib(heap_mib, "heap_mib"),
+        expected_duration_s=to_amount(expected_duration_s, "expected_duration_s"),
+        gpus=to_whole(gpus, "gpus", 0, GPU_INDEX_MAX),
         hosts=tuple(to_text(host, "hosts") for host in hosts),
-        locality_wait_s=_amount(locality_wait_s, "locality_wait_s"),
+        locality_wait_s=to_amount(locality_wait_s, "locality_wait_s"),
     )
     if request.heap_mib > request.resources.memory_mib:
         raise InvalidRequest(
@@ -298,8 +299,8 @@ def to_spec(message: common.ContainerSpec) -> ContainerSpec:
         workload_class=workload_class or WorkloadClass.BATCH,
         resources=to_resources(message.resources, "resources"),
         unit_id=ResourceUnitId(to_text(message.resource_unit_id, "resource_unit_id")),
-        heap_mib=_whole(message.heap_mib, "heap_mib", 0, MEMORY_MIB_MAX),
-        expected_duration_s=_amount(message.expected_duration_s, "expected_duration_s"),
+        heap_mib=to_mib(message.heap_mib, "heap_mib"),
+        expected_duration_s=to_amount(message.expected_duration_s, "expected_duration_s"),
         launch=to_launch(message.launch),
         user=to_text(message.user, "user"),
     )
@@ -321,134 +322,13 @@ def from_spec(value: ContainerSpec) -> common.ContainerSpec:
     )
 
 
-def to_unit(message: node.ResourceUnit) -> ResourceUnit:
-    return ResourceUnit(
-        unit_id=ResourceUnitId(to_text(message.resource_unit_id, "resource_unit_id")),
-        capacity=to_resources(message.capacity, f"resource unit {message.resource_unit_id}"),
-        run_limit=_whole(message.run_limit, "run_limit", 1, RUN_LIMIT_MAX),
-        cpus=tuple(_whole(cpu, "cpus", 0, VCORES_MAX) for cpu in message.cpus),
-        gpu=_to_gpu(message.gpu) if message.HasField("gpu") else None,
-        pool=ResourceUnitId(to_text(message.pool, "pool")),
-        gpu_only=message.gpu_only,
-        draining=message.draining,
-    )
-
-
-def _to_gpu(message: node.Gpu) -> Gpu:
-    return Gpu(
-        index=_whole(message.index, "gpu.index", 0, GPU_INDEX_MAX),
-        memory_mib=_whole(message.memory_mib, "gpu.memory_mib", 1, MEMORY_MIB_MAX),
-        numa=message.numa_node,
-        uuid=to_text(message.uuid, "gpu.uuid"),
-        name=to_text(message.name, "gpu.name"),
-        declared=message.declared,
-    )
-
-
-def from_unit(value: ResourceUnit) -> node.ResourceUnit:
-    return node.ResourceUnit(
-        resource_unit_id=value.unit_id,
-        capacity=from_resources(value.capacity),
-        run_limit=value.run_limit,
-        cpus=value.cpus,
-        gpu=None
-        if value.gpu is None
-        else node.Gpu(
-            index=value.gpu.index,
-            memory_mib=value.gpu.memory_mib,
-            numa_node=value.gpu.numa,
-            uuid=value.gpu.uuid,
-            name=value.gpu.name,
-            declared=value.gpu.declared,
-        ),
-        pool=value.pool,
-        gpu_only=value.gpu_only,
-        draining=value.draining,
-    )
-
-
-def to_binding(message: node.RebindUnits | admin.BindNodeRequest) -> dict[str, Any]:
-    """The fields of ``RebindReceived`` and ``RebindRequested`` to change.
-
-    Raises:
-        InvalidRequest: the mode is unknown, or a number of cores is out of range.
-    """
-    if message.mode and message.mode not in _TO_BINDING_MODE:
-        raise InvalidRequest(f"mode is {message.mode}; it must be SHARED, PARTIAL or EVEN")
-    given = {
-        field: _whole(getattr(message, field), field, least, VCORES_MAX)
-        for field, least in (("bound_cores", 1), ("reserve_cores", 0))
-        if message.HasField(field)
-    }
-    return {"mode": _TO_BINDING_MODE.get(message.mode), **given}
-
-
-def from_binding(value: RebindUnits) -> node.RebindUnits:
-    mode = node.BINDING_MODE_UNSPECIFIED if value.mode is None else BINDING_MODE[value.mode]
-    return node.RebindUnits(
-        request_id=value.request_id,
-        mode=mode,
-        bound_cores=value.bound_cores,
-        reserve_cores=value.reserve_cores,
-    )
-
-
-def to_usage(message: node.NodeUsage) -> Usage:
-    return Usage(
-        cpu_percent=_amount(message.cpu_percent, "usage.cpu_percent"),
-        memory_mib=_whole(message.memory_used_mib, "usage.memory_used_mib", 0, MEMORY_MIB_MAX),
-        memory_total_mib=_whole(
-            message.memory_total_mib, "usage.memory_total_mib", 0, MEMORY_MIB_MAX
-        ),
-        load_1m=_amount(message.load_1m, "usage.load_1m"),
-        disk_mib=_whole(message.disk_used_mib, "usage.disk_used_mib", 0, MEMORY_MIB_MAX),
-        disk_free_mib=_whole(message.disk_free_mib, "usage.disk_free_mib", 0, MEMORY_MIB_MAX),
-    )
-
-
 def _to_container_usage(message: common.ContainerUsage) -> Usage:
     return Usage(
-        cpu_percent=_amount(message.cpu_percent, "usage.cpu_percent"),
-        memory_mib=_whole(message.memory_mib, "usage.memory_mib", 0, MEMORY_MIB_MAX),
-        processes=_whole(message.processes, "usage.processes", 0, INT32_MAX),
-        disk_mib=_whole(message.disk_mib, "usage.disk_mib", 0, MEMORY_MIB_MAX),
-        gpu_memory_mib=_whole(message.gpu_memory_mib, "usage.gpu_memory_mib", 0, MEMORY_MIB_MAX),
-    )
-
-
-def from_usage(value: Usage) -> node.NodeUsage:
-    return node.NodeUsage(
-        cpu_percent=value.cpu_percent,
-        memory_used_mib=value.memory_mib,
-        memory_total_mib=value.memory_total_mib,
-        load_1m=value.load_1m,
-        disk_used_mib=value.disk_mib,
-        disk_free_mib=value.disk_free_mib,
-    )
-
-
-def to_shortcuts(messages: Iterable[node.Shortcut]) -> tuple[Shortcut, ...]:
-    return tuple(
-        Shortcut(
-            name=to_name(message.name, "shortcuts.name"),
-            state=to_name(message.state, "shortcuts.state"),
-            note=to_text(message.note, "shortcuts.note"),
-            used=_whole(message.used, "shortcuts.used", 0, INT32_MAX),
-            missed=_whole(message.missed, "shortcuts.missed", 0, INT32_MAX),
-            why_missed=to_text(message.why_missed, "shortcuts.why_missed"),
-        )
-        for message in messages
-    )
-
-
-def from_shortcut(value: Shortcut) -> node.Shortcut:
-    return node.Shortcut(
-        name=value.name,
-        state=value.state,
-        note=shortened(value.note, TEXT_LENGTH_MAX),
-        used=value.used,
-        missed=value.missed,
-        why_missed=shortened(value.why_missed, TEXT_LENGTH_MAX),
+        cpu_percent=to_amount(message.cpu_percent, "usage.cpu_percent"),
+        memory_mib=to_mib(message.memory_mib, "usage.memory_mib"),
+        processes=to_whole(message.processes, "usage.processes", 0, INT32_MAX),
+        disk_mib=to_mib(message.disk_mib, "usage.disk_mib"),
+        gpu_memory_mib=to_mib(message.gpu_memory_mib, "usage.gpu_memory_mib"),
     )
 
 
@@ -521,7 +401,7 @@ def _refuse_times(message: common.ContainerStatus) -> None:
         InvalidRequest: one of them is invalid.
     """
     for field in _TIMES:
-        _amount(getattr(message, field), field)
+        to_amount(getattr(message, field), field)
 
 
 def from_status(value: ContainerStatus) -> common.ContainerStatus:
@@ -559,7 +439,7 @@ def from_status(value: ContainerStatus) -> common.ContainerStatus:
 def to_progress(message: common.Progress) -> Progress:
     return Progress(
         **_counts(message, "active_jobs", "active_stages", "completed_stages", *_TASK_COUNTS),
-        mean_task_s=_amount(message.mean_task_s, "mean_task_s"),
+        mean_task_s=to_amount(message.mean_task_s, "mean_task_s"),
         streaming_queries=tuple(message.streaming_queries),
         stages=tuple(
             StageProgress(
@@ -567,7 +447,7 @@ def to_progress(message: common.Progress) -> Progress:
                 attempt=stage.attempt,
                 name=stage.name,
                 **_counts(stage, *_TASK_COUNTS),
-                mean_task_s=_amount(stage.mean_task_s, "mean_task_s"),
+                mean_task_s=to_amount(stage.mean_task_s, "mean_task_s"),
             )
             for stage in message.stages
         ),
@@ -575,7 +455,7 @@ def to_progress(message: common.Progress) -> Progress:
 
 
 def _counts(message: common.Progress | common.StageProgress, *fields: str) -> dict[str, Any]:
-    return {x: _whole(getattr(message, x), x, 0, COUNT_MAX) for x in fields}
+    return {x: to_whole(getattr(message, x), x, 0, COUNT_MAX) for x in fields}
 
 
 def from_progress(value: Progress) -> common.Progress:

@@ -1,4 +1,4 @@
-"""Messages between a master and an agent: protobuf to events of either core, and back.
+"""Messages between a master and an agent, and what they hold: to events of either core, and back.
 
 The cores decide what is stale: an order of a past epoch changes nothing at a node, and a report of
 an ended stream changes nothing at the master.
@@ -15,30 +15,48 @@ from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import (
     ContainerId,
     ContainerStatus,
+    Gpu,
     NodeName,
     ResourceUnit,
+    ResourceUnitId,
     Shortcut,
     Usage,
 )
+from hrm.core.vocabulary.partitioning import BindingMode
 from hrm.errors import InvalidRequest
 from hrm.text import shortened
+from hrm.v1 import admin_pb2
 from hrm.v1 import node_pb2 as pb
 from hrm.wire import codec
+from hrm.wire.enums import numbers_of
 
 __all__ = [
+    "BINDING_MODE",
+    "from_binding",
     "from_container",
     "from_heartbeat",
     "from_order",
     "from_rebinding",
     "from_registration",
+    "from_shortcut",
+    "from_unit",
+    "from_usage",
     "registered",
     "registering",
+    "to_binding",
     "to_event",
     "to_registration",
     "to_report",
+    "to_shortcuts",
+    "to_unit",
+    "to_usage",
 ]
 
 _REMARKS_MAX = 20
+_RUN_LIMIT_MAX = 1_000_000
+
+BINDING_MODE = numbers_of("BINDING_MODE", BindingMode, pb.BindingMode)
+_TO_BINDING_MODE = {number: member for member, number in BINDING_MODE.items()}
 
 
 def from_registration(
@@ -46,7 +64,7 @@ def from_registration(
 ) -> pb.RegisterNode:
     """``said``: the other fields of the message."""
     return pb.RegisterNode(
-        resource_units=[codec.from_unit(unit) for unit in units],
+        resource_units=[from_unit(unit) for unit in units],
         containers=[codec.from_status(status) for status in containers],
         **said,
     )
@@ -62,9 +80,9 @@ def from_heartbeat(
     usage: Usage | None, containers: Iterable[ContainerStatus], shortcuts: Iterable[Shortcut]
 ) -> pb.NodeMessage:
     heartbeat = pb.NodeHeartbeat(
-        usage=None if usage is None else codec.from_usage(usage),
+        usage=None if usage is None else from_usage(usage),
         containers=[codec.from_status(status) for status in containers],
-        shortcuts=[codec.from_shortcut(shortcut) for shortcut in shortcuts],
+        shortcuts=[from_shortcut(shortcut) for shortcut in shortcuts],
     )
     return pb.NodeMessage(heartbeat=heartbeat)
 
@@ -128,8 +146,8 @@ def to_report(
                 incarnation=incarnation,
                 sequence=message.sequence,
                 containers=tuple(codec.to_status(x) for x in message.heartbeat.containers),
-                usage=codec.to_usage(message.heartbeat.usage),
-                shortcuts=codec.to_shortcuts(message.heartbeat.shortcuts),
+                usage=to_usage(message.heartbeat.usage),
+                shortcuts=to_shortcuts(message.heartbeat.shortcuts),
             )
         case "container":
             return e.ContainerReported(
@@ -153,7 +171,7 @@ def to_report(
 
 
 def _units(name: NodeName, messages: Any) -> tuple[ResourceUnit, ...]:
-    units = tuple(codec.to_unit(message) for message in messages)
+    units = tuple(to_unit(message) for message in messages)
     if not units:
         raise InvalidRequest("a node must offer at least one resource unit")
     if sum(len(unit.cpus) for unit in units) > request_bounds.CPUS:
@@ -218,7 +236,7 @@ def from_order(message: c.NodeMessage, epoch: int) -> pb.MasterMessage:
             drop = pb.DropShuffleFiles(application_id=message.application_id)
             return pb.MasterMessage(epoch=epoch, drop_shuffle_files=drop)
         case c.RebindUnits():
-            return pb.MasterMessage(epoch=epoch, rebind=codec.from_binding(message))
+            return pb.MasterMessage(epoch=epoch, rebind=from_binding(message))
 
 
 def to_event(message: pb.MasterMessage, now: float) -> e.NodeEvent | None:
@@ -249,7 +267,7 @@ def to_event(message: pb.MasterMessage, now: float) -> e.NodeEvent | None:
         case "rebind":
             rebind = message.rebind
             return e.RebindReceived(
-                now=now, epoch=epoch, request_id=rebind.request_id, **codec.to_binding(rebind)
+                now=now, epoch=epoch, request_id=rebind.request_id, **to_binding(rebind)
             )
         case "set_class":
             changed = message.set_class
@@ -263,3 +281,125 @@ def to_event(message: pb.MasterMessage, now: float) -> e.NodeEvent | None:
                 workload_class=workload_class,
             )
     return None
+
+
+# --- what the messages hold -----------------------------------------------------------------------
+
+
+def to_unit(message: pb.ResourceUnit) -> ResourceUnit:
+    return ResourceUnit(
+        unit_id=ResourceUnitId(codec.to_text(message.resource_unit_id, "resource_unit_id")),
+        capacity=codec.to_resources(message.capacity, f"resource unit {message.resource_unit_id}"),
+        run_limit=codec.to_whole(message.run_limit, "run_limit", 1, _RUN_LIMIT_MAX),
+        cpus=tuple(codec.to_whole(cpu, "cpus", 0, codec.VCORES_MAX) for cpu in message.cpus),
+        gpu=_to_gpu(message.gpu) if message.HasField("gpu") else None,
+        pool=ResourceUnitId(codec.to_text(message.pool, "pool")),
+        gpu_only=message.gpu_only,
+        draining=message.draining,
+    )
+
+
+def _to_gpu(message: pb.Gpu) -> Gpu:
+    return Gpu(
+        index=codec.to_whole(message.index, "gpu.index", 0, codec.GPU_INDEX_MAX),
+        memory_mib=codec.to_whole(message.memory_mib, "gpu.memory_mib", 1, codec.MEMORY_MIB_MAX),
+        numa=message.numa_node,
+        uuid=codec.to_text(message.uuid, "gpu.uuid"),
+        name=codec.to_text(message.name, "gpu.name"),
+        declared=message.declared,
+    )
+
+
+def from_unit(value: ResourceUnit) -> pb.ResourceUnit:
+    return pb.ResourceUnit(
+        resource_unit_id=value.unit_id,
+        capacity=codec.from_resources(value.capacity),
+        run_limit=value.run_limit,
+        cpus=value.cpus,
+        gpu=None
+        if value.gpu is None
+        else pb.Gpu(
+            index=value.gpu.index,
+            memory_mib=value.gpu.memory_mib,
+            numa_node=value.gpu.numa,
+            uuid=value.gpu.uuid,
+            name=value.gpu.name,
+            declared=value.gpu.declared,
+        ),
+        pool=value.pool,
+        gpu_only=value.gpu_only,
+        draining=value.draining,
+    )
+
+
+def to_binding(message: pb.RebindUnits | admin_pb2.BindNodeRequest) -> dict[str, Any]:
+    """The fields of ``RebindReceived`` and ``RebindRequested`` to change.
+
+    Raises:
+        InvalidRequest: the mode is unknown, or a number of cores is out of range.
+    """
+    if message.mode and message.mode not in _TO_BINDING_MODE:
+        raise InvalidRequest(f"mode is {message.mode}; it must be SHARED, PARTIAL or EVEN")
+    given = {
+        field: codec.to_whole(getattr(message, field), field, least, codec.VCORES_MAX)
+        for field, least in (("bound_cores", 1), ("reserve_cores", 0))
+        if message.HasField(field)
+    }
+    return {"mode": _TO_BINDING_MODE.get(message.mode), **given}
+
+
+def from_binding(value: c.RebindUnits) -> pb.RebindUnits:
+    mode = pb.BINDING_MODE_UNSPECIFIED if value.mode is None else BINDING_MODE[value.mode]
+    return pb.RebindUnits(
+        request_id=value.request_id,
+        mode=mode,
+        bound_cores=value.bound_cores,
+        reserve_cores=value.reserve_cores,
+    )
+
+
+def to_usage(message: pb.NodeUsage) -> Usage:
+    return Usage(
+        cpu_percent=codec.to_amount(message.cpu_percent, "usage.cpu_percent"),
+        memory_mib=codec.to_mib(message.memory_used_mib, "usage.memory_used_mib"),
+        memory_total_mib=codec.to_mib(message.memory_total_mib, "usage.memory_total_mib"),
+        load_1m=codec.to_amount(message.load_1m, "usage.load_1m"),
+        disk_mib=codec.to_mib(message.disk_used_mib, "usage.disk_used_mib"),
+        disk_free_mib=codec.to_mib(message.disk_free_mib, "usage.disk_free_mib"),
+    )
+
+
+def from_usage(value: Usage) -> pb.NodeUsage:
+    return pb.NodeUsage(
+        cpu_percent=value.cpu_percent,
+        memory_used_mib=value.memory_mib,
+        memory_total_mib=value.memory_total_mib,
+        load_1m=value.load_1m,
+        disk_used_mib=value.disk_mib,
+        disk_free_mib=value.disk_free_mib,
+    )
+
+
+def to_shortcuts(messages: Iterable[pb.Shortcut]) -> tuple[Shortcut, ...]:
+    return tuple(
+        Shortcut(
+            name=codec.to_name(message.name, "shortcuts.name"),
+            state=codec.to_name(message.state, "shortcuts.state"),
+            note=codec.to_text(message.note, "shortcuts.note"),
+            used=codec.to_whole(message.used, "shortcuts.used", 0, codec.INT32_MAX),
+            missed=codec.to_whole(message.missed, "shortcuts.missed", 0, codec.INT32_MAX),
+            why_missed=codec.to_text(message.why_missed, "shortcuts.why_missed"),
+        )
+        for message in messages
+    )
+
+
+def from_shortcut(value: Shortcut) -> pb.Shortcut:
+    return pb.Shortcut(
+        name=value.name,
+        state=value.state,
+        note=shortened(value.note, codec.TEXT_LENGTH_MAX),
+        used=value.used,
+        missed=value.missed,
+        why_missed=shortened(value.why_missed, codec.TEXT_LENGTH_MAX),
+    )

@@ -7,13 +7,15 @@ bounded (``to_report``).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from hrm.errors import InvalidRequest
-from hrm.policies.guard import GuardStatus, mode_of
+from hrm.policies.guard import GuardStatus, Mode, mode_of
+from hrm.policies.models import ModelFile
 from hrm.v1 import policy_pb2 as pb
 from hrm.wire import codec
 
-__all__ = ["from_status", "to_report"]
+__all__ = ["from_file", "from_status", "order", "report_of", "to_report"]
 
 _REASONS_MAX = 64
 _TEXT_MAX = 500
@@ -56,6 +58,25 @@ def from_status(status: GuardStatus, now: float, *, records: bool = False) -> pb
             seconds=record.seconds,
         )
     return held
+
+
+def from_file(file: ModelFile) -> pb.ModelFile:
+    return pb.ModelFile(kind=file.kind, version=file.version, path=str(file.path))
+
+
+def order(policy: str, mode: Mode, number: int) -> pb.PolicyOrder:
+    """To all nodes that use the policy; ``number``: greater than that of any order before."""
+    return pb.PolicyOrder(policy=policy, mode=mode.value, order=number)
+
+
+def report_of(report: pb.LearnedPolicy, mode: Mode, nodes: Iterable[str]) -> pb.LearnedPolicy:
+    """A policy of several nodes, after one's ``report``, in the mode that they were ordered."""
+    kept = pb.LearnedPolicy()
+    for field in ("policy", "heuristic", "model", "schema"):
+        setattr(kept, field, getattr(report, field))
+    kept.kind, kept.mode = "node", mode.value
+    kept.nodes.extend(nodes)
+    return kept
 
 
 def to_report(message: pb.LearnedPolicy, node: str) -> pb.LearnedPolicy:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ TOKEN = "the-token-of-the-tests"
 ENDED = common_pb2.CONTAINER_STATE_ENDED
 RUNNING = common_pb2.CONTAINER_STATE_RUNNING
 LIMIT_S = 20.0
+FOREVER = "echo set; exec sleep 600"
+TRAPPED = "trap 'echo bye; exit 0' TERM; echo set; while :; do sleep 0.05; done"
 
 
 class Master(node_pb2_grpc.NodeServiceServicer):
@@ -276,3 +279,22 @@ def _command_line(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:
         return ""
+
+
+async def until(condition: Callable[[], object], limit_s: float = 20.0) -> None:
+    async with asyncio.timeout(limit_s):
+        while not condition():  # noqa: ASYNC110 - another process makes it true
+            await asyncio.sleep(0.02)
+
+
+def fetched(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=10) as page:
+        content = page.read()
+    assert isinstance(content, bytes)
+    return content
+
+
+def groups_of(identity: str) -> list[str]:
+    """Names in the cgroup directories of an agent, in every hierarchy."""
+    found = Path("/sys/fs/cgroup").glob(f"*/hrm/{identity}/*")
+    return [path.name for path in found]

@@ -18,12 +18,10 @@ from hrm.core.appmaster.lifecycle import (
 )
 from hrm.core.messages import appmaster as am
 from hrm.core.vocabulary.ends import Blame
-from hrm.core.vocabulary.transitions import EventLifecycle, Ignored, moves
-from hrm.errors import InvalidTransition
+from hrm.core.vocabulary.event_table import Ignored, Impossible
 
 EVENTS: tuple[type[Any], ...] = get_args(am.Event)
 TARGET = am.ProfileTarget(profile=0, count=3, vcores=1, heap_mib=512, memory_mib=896)
-TABLES: list[Any] = [APPMASTER, APPMASTER_CONTAINER]
 CONFIRM_S = 4.0
 
 A, P = AppMasterState, am.Phase
@@ -93,17 +91,6 @@ def events_of(kind: type[Any]) -> list[am.Event]:
     return each[kind]
 
 
-@pytest.mark.parametrize("table", TABLES, ids=["appmaster", "container"])
-def test_every_state_knows_every_event(table: Any) -> None:
-    kind: Any = type(next(iter(table)))
-    states, expected = set(kind), set(EVENTS) if kind is AppMasterState else set(Happening)
-    assert set(table) == states
-    for row in table.values():
-        assert set(row) == expected
-        assert all(to if isinstance(to, frozenset) else to.reason for to in row.values())
-    assert set().union(*moves(table).values()) <= states
-
-
 @pytest.mark.parametrize(
     ("state", "kind"),
     list(itertools.product(A, EVENTS)),
@@ -113,6 +100,7 @@ def test_each_event_in_each_state_does_what_the_table_says(
     state: AppMasterState, kind: type[Any]
 ) -> None:
     to = APPMASTER[state][kind]
+    assert not isinstance(to, Impossible), "whatever Spark or a master sends may come at any time"
     reached = set()
     for event in events_of(kind):
         core = core_in(state)
@@ -186,6 +174,7 @@ def test_each_happening_in_each_phase_does_what_the_table_says(
         core.check()
     kept = core.containers.get(executor_id)
     to = APPMASTER_CONTAINER[phase][happening]
+    assert not isinstance(to, Impossible)
     expected: Iterable[am.Phase] = {phase} if isinstance(to, Ignored) else to
     assert (P.ENDED if kept is None else kept.phase) in expected
 
@@ -205,20 +194,3 @@ def test_what_has_ended_has_no_effect_but_to_be_adopted(happening: Happening) ->
         Happening.SEEN_STOPPING,
     )
     assert ("1" in core.containers) is listed
-
-
-@pytest.mark.parametrize("table", TABLES, ids=["appmaster", "container"])
-def test_what_the_table_lacks_raises_with_the_history(table: Any) -> None:
-    for state, row in table.items():
-        for event, to in row.items():
-            legal = frozenset() if isinstance(to, Ignored) else to
-            for other in set(table) - legal:
-                life = EventLifecycle("thing", "t", table, state)
-                with pytest.raises(InvalidTransition, match=f"from {state.value} to"):
-                    life.follow(event, other, 1.0)
-                assert life.state is state
-            for other in legal:
-                life = EventLifecycle("thing", "t", table, state)
-                assert life.takes(event)
-                assert life.follow(event, other, 1.0) is (other is not state)
-                assert life.state is other

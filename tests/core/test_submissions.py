@@ -31,7 +31,6 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.errors import (
     HrmError,
-    InvalidTransition,
     LimitReached,
     NotFound,
     StaleEpoch,
@@ -408,20 +407,6 @@ def test_ids_are_new() -> None:
     ids = {master.core.new_id(0.0) for _ in range(10)}
     assert len(ids) == 10
     assert all(name.startswith("driver-19700101000000-") for name in ids)
-
-
-def test_the_table_holds_for_every_pair_of_states() -> None:
-    for was, to in itertools.product(S, S):
-        core = SubmissionsCore(BOUNDS, [record(state=was)])
-        life = core.entries[ID].life
-        if to is was:
-            continue
-        if to in m.SUBMISSION[was]:
-            assert life.move(to, 0.0, "test")
-        else:
-            with pytest.raises(InvalidTransition):
-                life.move(to, 0.0, "test")
-    assert all(not m.SUBMISSION[state] for state in S if state.ended)
 
 
 class Runner:

@@ -1,59 +1,128 @@
-"""Every state against every state, for each table."""
+"""Every state against every event, for each table; and every state against every state."""
 
 from __future__ import annotations
 
-import enum
 import itertools
-from typing import Any
+from enum import Enum
+from typing import Any, get_args
 
 import pytest
 
-from hrm.core.vocabulary.model import ApplicationState, ContainerState
-from hrm.core.vocabulary.transitions import APPLICATION, CONTAINER, NODE, Lifecycle, Move
-from hrm.errors import InvalidTransition
-
-TABLES: list[dict[Any, frozenset[Any]]] = [APPLICATION, CONTAINER, NODE]
-
-
-@pytest.mark.parametrize(
-    ("table", "start", "to"),
-    [
-        pytest.param(table, start, to, id=f"{start}-{to}")
-        for table in TABLES
-        for start, to in itertools.product(list(table), repeat=2)
-    ],
+from hrm.core.appmaster.lifecycle import APPMASTER, APPMASTER_CONTAINER, AppMasterState, Happening
+from hrm.core.messages import appmaster as am
+from hrm.core.messages.submissions import SUBMISSION, SubmissionHappening, SubmissionState
+from hrm.core.node.container_life import CONTAINER_AT_NODE, ContainerOccurrence
+from hrm.core.vocabulary.event_table import (
+    EventTable,
+    Ignored,
+    Impossible,
+    Lifecycle,
+    Move,
+    event_name,
+    moves,
+    to,
 )
-def test_only_what_the_table_holds(
-    table: dict[enum.Enum, frozenset[enum.Enum]], start: enum.Enum, to: enum.Enum
-) -> None:
-    life = Lifecycle("thing", "t", table, start)
-    if to is start:
-        assert not life.move(to, 1.0, "again")
-    elif to in table[start]:
-        assert life.move(to, 1.0, "because")
-        assert life.state is to
-    else:
+from hrm.core.vocabulary.model import ApplicationState, ContainerState, NodeState
+from hrm.core.vocabulary.transitions import (
+    APPLICATION,
+    CONTAINER,
+    NODE,
+    ApplicationHappening,
+    ContainerHappening,
+    NodeHappening,
+)
+from hrm.errors import InvalidTransition
+from hrm.pipelines.core.subtasks import SUBTASK, SubtaskHappening, SubtaskState
+
+TABLES: dict[str, tuple[EventTable[Any, Any], type[Enum], set[Any]]] = {
+    "application": (APPLICATION, ApplicationState, set(ApplicationHappening)),
+    "container": (CONTAINER, ContainerState, set(ContainerHappening)),
+    "container-at-node": (CONTAINER_AT_NODE, ContainerState, set(ContainerOccurrence)),
+    "node": (NODE, NodeState, set(NodeHappening)),
+    "submission": (SUBMISSION, SubmissionState, set(SubmissionHappening)),
+    "subtask": (SUBTASK, SubtaskState, set(SubtaskHappening)),
+    "appmaster": (APPMASTER, AppMasterState, set(get_args(am.Event))),
+    "appmaster-container": (APPMASTER_CONTAINER, am.Phase, set(Happening)),
+}
+PAIRS = [
+    pytest.param(name, state, event, id=f"{name}-{state.value}-{event_name(event)}")
+    for name, (_, states, events) in TABLES.items()
+    for state, event in itertools.product(states, sorted(events, key=event_name))
+]
+FINAL = {
+    "application": {state for state in ApplicationState if state.ended},
+    "container": {ContainerState.ENDED},
+    "submission": {state for state in SubmissionState if state.ended},
+    "subtask": {SubtaskState.DONE, SubtaskState.FAILED, SubtaskState.DROPPED},
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_names_its_states_and_events_and_no_others(name: str) -> None:
+    table, states, events = TABLES[name]
+    assert set(table) == set(states)
+    assert all(set(row) == events for row in table.values())
+    assert set().union(*moves(table).values()) <= set(states)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_each_event_has_an_effect_somewhere(name: str) -> None:
+    table, _, events = TABLES[name]
+    for event in events:
+        assert any(isinstance(row[event], frozenset) for row in table.values()), event
+
+
+@pytest.mark.parametrize(("name", "state", "event"), PAIRS)
+def test_an_entity_moves_only_as_its_table_has_it(name: str, state: Any, event: Any) -> None:
+    table, states, _ = TABLES[name]
+    led = table[state][event]
+
+    def life() -> Lifecycle[Any, Any]:
+        return Lifecycle("thing", "t", table, state)
+
+    legal = led if isinstance(led, frozenset) else frozenset()
+    for other in states:
+        one = life()
+        if other in legal:
+            assert one.follow(event, other, 1.0) is (other is not state)
+            assert one.state is other
+            continue
         with pytest.raises(InvalidTransition, match="cannot go from"):
-            life.move(to, 1.0, "because")
-        assert life.state is start
+            one.follow(event, other, 1.0)
+        assert one.state is state
+    if isinstance(led, Impossible):
+        assert led.reason
+        for ask in (life().takes, lambda event: life().take(event, 1.0)):
+            with pytest.raises(InvalidTransition, match="cannot be"):
+                ask(event)
+    elif isinstance(led, Ignored):
+        assert led.reason
+        assert not life().takes(event)
+        assert not life().take(event, 1.0)
+    else:
+        assert led, "nowhere to go: say why"
+        assert life().takes(event)
+        one = life()
+        if len(led) == 1:
+            assert one.take(event, 1.0) is (led != {state})
+            assert {one.state} == led
+        else:
+            with pytest.raises(InvalidTransition, match="without a choice"):
+                one.take(event, 1.0)
 
 
-@pytest.mark.parametrize("table", TABLES, ids=["application", "container", "node"])
-def test_tables_are_closed(table: dict[enum.Enum, frozenset[enum.Enum]]) -> None:
-    assert set().union(*table.values()) <= set(table)
-
-
-def test_ends_are_final() -> None:
-    assert not CONTAINER[ContainerState.ENDED]
-    assert all(not APPLICATION[state] for state in ApplicationState if state.ended)
+@pytest.mark.parametrize("name", FINAL)
+def test_ends_are_final_and_all_others_are_not(name: str) -> None:
+    table = TABLES[name][0]
+    assert {state for state, led in moves(table).items() if not led} == FINAL[name]
 
 
 def test_an_illegal_move_tells_the_history() -> None:
     life = Lifecycle("container", "x", CONTAINER, ContainerState.PENDING)
-    life.move(ContainerState.ASSIGNED, 1.0, "room at once")
-    life.move(ContainerState.ENDED, 2.0, "node lost")
+    life.take(ContainerHappening.GRANTED, 1.0, "room at once")
+    life.take(ContainerHappening.NODE_LOST, 2.0, "node lost")
     with pytest.raises(InvalidTransition) as caught:
-        life.move(ContainerState.RUNNING, 3.0, "a late report")
+        life.follow(ContainerHappening.SEEN_RUNNING, ContainerState.RUNNING, 3.0, "a late report")
     assert [line.split(": ")[1] for line in caught.value.history] == ["room at once", "node lost"]
     assert "a late report" in str(caught.value)
 
@@ -63,11 +132,18 @@ def test_who_watches_hears_of_each_move_as_it_is_made_and_of_nothing_else() -> N
     life = Lifecycle("container", "x", CONTAINER, ContainerState.PENDING, told.append)
     life.owner = owner = object()
     life.begin(1.0, "asked for")
-    assert life.move(ContainerState.ASSIGNED, 2.0, "room")
-    assert not life.move(ContainerState.ASSIGNED, 3.0, "again")
+    assert life.take(ContainerHappening.GRANTED, 2.0, "room")
+    assert not life.follow(ContainerHappening.UNLISTED, ContainerState.ASSIGNED, 3.0, "again")
     with pytest.raises(InvalidTransition):
-        life.move(ContainerState.PENDING, 4.0, "back")
+        life.follow(ContainerHappening.UNLISTED, ContainerState.PENDING, 4.0, "back")
     assert told == [
         ("container", "x", owner, None, ContainerState.PENDING, 1.0, "asked for"),
         ("container", "x", owner, ContainerState.PENDING, ContainerState.ASSIGNED, 2.0, "room"),
     ]
+
+
+def test_a_move_without_a_reason_is_called_as_its_event() -> None:
+    life = Lifecycle("node", "n1", NODE, NodeState.ALIVE)
+    assert life.take(NodeHappening.FALLEN_SILENT, 1.0)
+    assert life.history == ("1.000 lost: fallen-silent",)
+    assert to(NodeState.LOST) == {NodeState.LOST}

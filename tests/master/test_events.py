@@ -16,8 +16,9 @@ import pytest
 from hrm.core.master.core import MasterCore
 from hrm.core.master.state import MasterState
 from hrm.core.messages import events as e
+from hrm.core.vocabulary.event_table import Lifecycle
 from hrm.core.vocabulary.model import ApplicationId, ApplicationState, NodeState
-from hrm.core.vocabulary.transitions import APPLICATION, NODE, Lifecycle
+from hrm.core.vocabulary.transitions import APPLICATION, NODE, ApplicationHappening, NodeHappening
 from hrm.errors import InvalidConfig
 from hrm.master import events, events_service, journal_file
 from hrm.master.events import EPOCH_BITS, Journal, Wish
@@ -55,11 +56,18 @@ def journals(tmp_path: Path) -> Iterator[Callable[..., Journal]]:
         journal.close()
 
 
+BY = {
+    NodeState.ALIVE: NodeHappening.REGISTERED,
+    NodeState.DRAINING: NodeHappening.DRAIN_ORDERED,
+    NodeState.LOST: NodeHappening.FALLEN_SILENT,
+}
+
+
 def say(journal: Journal, *states: NodeState, at_s: float | None = None, name: str = "n1") -> None:
     """A node goes through ``states``."""
     life = Lifecycle("node", name, NODE, NodeState.ALIVE, journal.watch)
     for state in states:
-        life.move(state, at_s if at_s is not None else time.time(), "said so")
+        life.follow(BY[state], state, at_s if at_s is not None else time.time(), "said so")
         journal.took(None)
 
 
@@ -126,7 +134,7 @@ async def test_what_finds_no_room_is_counted_and_said(
     journal = journals()
     life = Lifecycle("node", "n1", NODE, NodeState.ALIVE, journal.watch)
     for state in TO_AND_FRO * 6:
-        life.move(state, time.time(), "too many at once")
+        life.follow(BY[state], state, time.time(), "too many at once")
     journal.took(None)
     assert journal.dropped == 12
     say(journal, NodeState.DRAINING)
@@ -148,7 +156,7 @@ async def test_dropped_ones_are_told_behind_what_was_queued_before(
     say(journal, *TO_AND_FRO * 5)
     life = Lifecycle("node", "n1", NODE, NodeState.ALIVE, journal.watch)
     for state in TO_AND_FRO * 6:
-        life.move(state, time.time(), "too many at once")
+        life.follow(BY[state], state, time.time(), "too many at once")
     journal.took(None)
     async with asyncio.timeout(TIMEOUT_S):
         known = await journal.latest(EVERYTHING, 100)
@@ -194,7 +202,7 @@ async def test_wishes_choose(journals: Callable[..., Journal]) -> None:
     say(journal, NodeState.LOST, at_s=time.time() - 100.0, name="n1")
     say(journal, NodeState.LOST, name="n2")
     app = Lifecycle("application", "app-1", APPLICATION, ApplicationState.SUBMITTED, journal.watch)
-    app.move(ApplicationState.KILLED, time.time(), "why not")
+    app.take(ApplicationHappening.KILLED, time.time(), "why not")
     journal.took(e.KillRequested(now=0.0, call_id=1, application_id=ApplicationId("app-1")))
     await journal.flush()
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from hrm.core.vocabulary.event_table import Lifecycle
 from hrm.core.vocabulary.model import NodeState
-from hrm.core.vocabulary.transitions import NODE, Lifecycle
+from hrm.core.vocabulary.transitions import NODE, NodeHappening
 from hrm.master.events import EPOCH_BITS, Journal, Wish
 from hrm.master.journal_file import ASIDE_KEPT
 
@@ -44,8 +45,10 @@ def open_journal(path: Path) -> Iterator[Callable[..., Journal]]:
 def say(journal: Journal, count: int = 1) -> None:
     life = Lifecycle("node", "n1", NODE, NodeState.ALIVE, journal.watch)
     for number in range(count):
-        state = NodeState.ALIVE if number % 2 else NodeState.LOST
-        life.move(state, time.time(), f"said number {number}")
+        by, state = NodeHappening.FALLEN_SILENT, NodeState.LOST
+        if number % 2:
+            by, state = NodeHappening.REGISTERED, NodeState.ALIVE
+        life.follow(by, state, time.time(), f"said number {number}")
         journal.took(None)
 
 

@@ -17,7 +17,8 @@ from structlog.testing import capture_logs
 
 from hrm.errors import PermissionDenied
 from hrm.pipelines import Client
-from hrm.pipelines.client.client import Task, TaskResult
+from hrm.pipelines.client.client import Task
+from hrm.pipelines.client.outcome import TaskResult
 from hrm.pipelines.client.results import Seal, encode
 from hrm.pipelines.core.model import ResultFormat, TaskId
 from hrm.pipelines.master.tasks import PipelineTasks

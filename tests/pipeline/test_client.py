@@ -13,7 +13,8 @@ import pytest
 from pipeline_samples import sample_steps
 
 from hrm.errors import InvalidRequest, NotFound, Unavailable
-from hrm.pipelines.client.client import Client, Task, TaskResult
+from hrm.pipelines.client.client import Client, Task
+from hrm.pipelines.client.outcome import TaskResult
 from hrm.v1 import pipeline_pb2 as pb
 
 

@@ -100,7 +100,7 @@ def lost_release(patch: pytest.MonkeyPatch) -> None:
 
 def release_unheard(patch: pytest.MonkeyPatch) -> None:
     """The node takes an order to stop for done, and does nothing."""
-    patch.setattr(NodeCore, "_stop_running", lambda *_: None)
+    patch.setattr(NodeCore, "_stop_running", lambda *_, **__: None)
 
 
 def closed_with_who_waits(patch: pytest.MonkeyPatch) -> None:
@@ -439,9 +439,9 @@ def lost_driver_taken_for_dead(patch: pytest.MonkeyPatch) -> None:
 def lease_for_former_drivers(patch: pytest.MonkeyPatch) -> None:
     """The number of a driver, which is the fence, is not looked at."""
 
-    def any_attempt(self: SubmissionsCore, event: Any) -> Any:
+    def any_attempt(self: SubmissionsCore, event: Any, happening: m.SubmissionHappening) -> Any:
         entry = self.entries.get(event.submission_id)
-        return None if entry is None or entry.record.state.ended else entry
+        return entry if entry is not None and entry.life.takes(happening) else None
 
     patch.setattr(SubmissionsCore, "_current", any_attempt)
 

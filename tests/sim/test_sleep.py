@@ -29,11 +29,13 @@ def test_a_master_that_sleeps_costs_no_node_no_executor_and_no_application(
         lost.append(f"{node.name}: {why}")
         lose(self, node, now, why)
 
-    def ended(self: MasterState, container: Container, how: ContainerEnd, now: float) -> None:
+    def ended(
+        self: MasterState, container: Container, by: Any, how: ContainerEnd, now: float
+    ) -> None:
         is_loss = how.cause in (EndCause.LOST, EndCause.NODE_LOST)
         if is_loss and container.state is ContainerState.RUNNING:
             lost.append(f"{container.container_id}: {how.message}")
-        end(self, container, how, now)
+        end(self, container, by, how, now)
 
     monkeypatch.setattr(Nodes, "_lose", node_lost)
     monkeypatch.setattr(MasterState, "end_container", ended)

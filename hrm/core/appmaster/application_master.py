@@ -73,7 +73,7 @@ from hrm.core.messages.appmaster import (
     TargetsChanged,
     Ticked,
 )
-from hrm.core.vocabulary.transitions import EventLifecycle
+from hrm.core.vocabulary.event_table import Lifecycle
 from hrm.core.vocabulary.wakefulness import Wakefulness
 
 __all__ = ["AppMasterCore", "AppMasterLimits"]
@@ -129,10 +129,10 @@ class _Container:
     confirm_by_s: float | None = None
     released: bool = False
     local: bool = False
-    life: EventLifecycle[Phase, Happening] = field(init=False)
+    life: Lifecycle[Phase, Happening] = field(init=False)
 
     def __post_init__(self, begins: Phase) -> None:
-        self.life = EventLifecycle("executor", self.executor_id, APPMASTER_CONTAINER, begins)
+        self.life = Lifecycle("executor", self.executor_id, APPMASTER_CONTAINER, begins)
 
     @property
     def phase(self) -> Phase:
@@ -171,8 +171,8 @@ class AppMasterCore:
     profiles: dict[int, _Profile] = field(default_factory=dict)
     last_number: int = 0
     failures: deque[float] = field(default_factory=deque)
-    life: EventLifecycle[AppMasterState, type[Event]] = field(
-        default_factory=lambda: EventLifecycle(
+    life: Lifecycle[AppMasterState, type[Event]] = field(
+        default_factory=lambda: Lifecycle(
             "AppMaster", "of this driver", APPMASTER, AppMasterState.DETACHED
         )
     )
@@ -425,8 +425,7 @@ class AppMasterCore:
     def _refused(self, event: RequestsRefused) -> None:
         for executor_id in event.executor_ids:
             container = self.containers.get(executor_id)
-            if container is not None and container.life.takes(Happening.REFUSED):
-                container.life.follow(Happening.REFUSED, Phase.ENDED, event.now)
+            if container is not None and container.life.take(Happening.REFUSED, event.now):
                 del self.containers[executor_id]
                 self.given_up.add(executor_id)
         profile = self.profiles.get(event.profile)

@@ -33,6 +33,7 @@ from hrm.core.vocabulary.model import (
     is_driver,
 )
 from hrm.core.vocabulary.records import ApplicationRecord
+from hrm.core.vocabulary.transitions import ApplicationHappening, ContainerHappening
 from hrm.core.vocabulary.wakefulness import excused
 from hrm.errors import HrmError, LimitReached, NotFound, NotOwner, StaleEpoch
 
@@ -57,13 +58,12 @@ class Applications:
         app = self.master_state.new_application(record, self.placement.choose_scheduler())
         app.recovered = True
         app.doubtful_until_s = None
-        if record.state.ended:
+        if not app.life.takes(ApplicationHappening.RECOVERED):
             self.master_state.ended.append(record.application_id)
             self.master_state.holdings.ended(app)
             return
         app.detached_at_s = now
-        if record.state is not ApplicationState.DETACHED:
-            app.life.move(ApplicationState.DETACHED, now, "the master restarted")
+        app.life.take(ApplicationHappening.RECOVERED, now, "the master restarted")
 
     def registered(self, event: e.ApplicationRegistered) -> None:
         if event.application_id:
@@ -107,7 +107,7 @@ class Applications:
         if unknown or event.epoch != self.master_state.epoch:
             message = "the master has restarted since this AppMaster registered; register again"
             return StaleEpoch(message)
-        if app is None or app.life.state.ended:
+        if app is None or not app.life.takes(ApplicationHappening.ATTACHED):
             return _gone(event.application_id, app)
         return None
 
@@ -126,22 +126,25 @@ class Applications:
             was = ApplicationState.SUBMITTED
             if app.record.first_running_at_s or app.in_state(ContainerState.RUNNING):
                 was = ApplicationState.RUNNING
-            self.master_state.move_application(app, was, event.now, "its AppMaster is back")
+            self.master_state.move_application(
+                app, ApplicationHappening.ATTACHED, was, event.now, "its AppMaster is back"
+            )
         self._admit(event.call_id, app)
 
     def detached(self, event: e.ApplicationDetached) -> None:
         app = self.master_state.applications.get(event.application_id)
-        if app is None or app.session != event.session or app.life.state.ended:
+        by, to = ApplicationHappening.DETACHED, ApplicationState.DETACHED
+        if app is None or app.session != event.session or not app.life.takes(by):
             return
         app.session = None
         app.detached_at_s = event.now
         if app.doubtful_until_s:
             app.doubtful_until_s = None  # it has not said yet what it wants again
         why = "its AppMaster's session broke"
-        self.master_state.move_application(app, ApplicationState.DETACHED, event.now, why)
+        self.master_state.move_application(app, by, to, event.now, why)
 
     def requested(self, event: e.ContainersRequested) -> None:
-        app = self._live(event.application_id)
+        app = self._taking(ApplicationHappening.REPORTED, event.application_id)
         if app is None:
             return
         doubtful = app.is_doubtful(event.now) if event.again is None else event.again
@@ -177,12 +180,14 @@ class Applications:
             known = app.find(container_id_of(app.application_id, request.executor_id))
             if known is None:
                 container = self.master_state.new_container(app, request, event.now)
-                self.master_state.end_container(container, end, event.now)
+                self.master_state.end_container(
+                    container, ContainerHappening.GIVEN_UP, end, event.now
+                )
             else:
                 self.master_state.tell(known)
 
     def released(self, event: e.ContainersReleased) -> None:
-        app = self._live(event.application_id)
+        app = self._taking(ApplicationHappening.REPORTED, event.application_id)
         if app is None:
             return
         for executor_id in event.executor_ids:
@@ -192,12 +197,12 @@ class Applications:
         gangs.shrink(app)
 
     def progressed(self, event: e.ProgressReported) -> None:
-        app = self._live(event.application_id)
+        app = self._taking(ApplicationHappening.REPORTED, event.application_id)
         if app is not None:
             app.progress = event.progress
 
     def class_observed(self, event: e.WorkloadClassObserved) -> None:
-        app = self._live(event.application_id)
+        app = self._taking(ApplicationHappening.REPORTED, event.application_id)
         if app is None or app.record.declared_class is not None:
             return
         if (app.record.workload_class, app.record.class_evidence) == (
@@ -225,19 +230,21 @@ class Applications:
         self.placement.reclassify(app, event.now)
 
     def finished(self, event: e.ApplicationFinished) -> None:
-        app = self._live(event.application_id)
+        by = ApplicationHappening.FINISHED
+        app = self._taking(by, event.application_id)
         if app is not None:
-            self.end(app, event.state, event.message, event.now)
+            self.end(app, by, event.state, event.message, event.now)
 
     def kill(self, event: e.KillRequested) -> None:
-        app = self._live(event.application_id)
+        by = ApplicationHappening.KILLED
+        app = self._taking(by, event.application_id)
         if app is None:
             known = self.master_state.applications.get(event.application_id)
             error = _gone(event.application_id, known)
             self.master_state.out.append(c.Refuse(call_id=event.call_id, error=error))
             return
         message = event.reason or "killed by an administrator"
-        self.end(app, ApplicationState.KILLED, message, event.now)
+        self.end(app, by, ApplicationState.KILLED, message, event.now)
         self.master_state.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
 
     def woke(self, now: float, slept_s: float) -> None:
@@ -254,7 +261,8 @@ class Applications:
             away_since_s = app.away_since_s
             if away_since_s is not None and now - away_since_s > grace_s:
                 message = f"its AppMaster did not come back within {grace_s:.0f} s"
-                self.end(app, ApplicationState.FAILED, message, now)
+                by = ApplicationHappening.GIVEN_UP
+                self.end(app, by, ApplicationState.FAILED, message, now)
         self._forget_ended()
 
     def _forget_ended(self) -> None:
@@ -269,9 +277,16 @@ class Applications:
             holdings.forgotten(app)
             self.master_state.out.append(c.ForgetApplication(application_id=app.application_id))
 
-    def end(self, app: Application, state: ApplicationState, message: str, now: float) -> None:
+    def end(
+        self,
+        app: Application,
+        by: ApplicationHappening,
+        state: ApplicationState,
+        message: str,
+        now: float,
+    ) -> None:
         """End an application and stop all its containers."""
-        self.master_state.move_application(app, state, now, message)
+        self.master_state.move_application(app, by, state, now, message)
         self.master_state.ended.append(app.application_id)
         natural = state is ApplicationState.SUCCEEDED
         if natural:
@@ -329,7 +344,7 @@ class Applications:
         app = self.master_state.applications.get(event.application_id)
         if app is None and self._may_be_forgotten(event):
             app = self._take_back(event)
-        if app is None or app.life.state.ended:
+        if app is None or not app.life.takes(ApplicationHappening.REGISTERED_AGAIN):
             error: HrmError = _gone(event.application_id, app)
             self.master_state.out.append(c.Refuse(call_id=event.call_id, error=error))
             return
@@ -379,22 +394,24 @@ class Applications:
         self.master_state.out.append(c.Reply(call_id=call_id, answer=answer))
 
     def _stop(self, container: Container, cause: EndCause, reason: str, now: float) -> None:
-        state = container.state
-        if state is ContainerState.PENDING:
+        by = ContainerHappening.RELEASED
+        if container.state is ContainerState.PENDING:
             self.placement.withdraw(container)
-            self.master_state.end_container(
-                container, ContainerEnd(cause=cause, message=reason), now
-            )
+            end = ContainerEnd(cause=cause, message=reason)
+            self.master_state.end_container(container, by, end, now)
         else:
             # A stopping one may be preempted by a stream, with a grace period it no longer needs.
-            container.life.move(ContainerState.STOPPING, now, reason)
+            container.life.take(by, now, reason)
             assert container.node is not None
             node = self.master_state.nodes[container.node]
             self.master_state.send_stop(node, container, cause, reason, now)
 
-    def _live(self, application_id: ApplicationId) -> Application | None:
+    def _taking(
+        self, happening: ApplicationHappening, application_id: ApplicationId
+    ) -> Application | None:
+        """The application, if there is one and this has an effect on it."""
         app = self.master_state.applications.get(application_id)
-        return None if app is None or app.life.state.ended else app
+        return app if app is not None and app.life.takes(happening) else None
 
 
 class _Checks:

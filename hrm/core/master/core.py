@@ -22,10 +22,10 @@ from hrm.core.messages import events as e
 from hrm.core.scheduling.negotiator import Negotiator
 from hrm.core.scheduling.scheduler import PlacementPolicy, Scheduler
 from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.event_table import Watch
 from hrm.core.vocabulary.model import NodeName
 from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.run_times import RunTime
-from hrm.core.vocabulary.transitions import Watch
 from hrm.core.vocabulary.wakefulness import Wakefulness, excused
 
 __all__ = ["MasterCore"]

@@ -26,6 +26,7 @@ from hrm.core.vocabulary.model import (
     NodeState,
     is_driver,
 )
+from hrm.core.vocabulary.transitions import NodeHappening
 from hrm.errors import NotFound
 
 __all__ = ["Drains"]
@@ -54,7 +55,7 @@ class Drains:
             node = self.master_state.nodes.get(name)
             if event.undo and name in self.drained:
                 continue
-            if node is None or node.state is NodeState.LOST:
+            if node is None or not node.life.takes(NodeHappening.DRAIN_ORDERED):
                 what = "no such node" if node is None else "that node is lost"
                 error = NotFound(f"{what}: {name}; hrm nodes lists them")
                 self.master_state.out.append(c.Refuse(call_id=event.call_id, error=error))
@@ -83,7 +84,7 @@ class Drains:
         if node.name not in self.drained:
             self.drained[node.name] = None
             self.master_state.out.append(c.RememberDrain(node=node.name))
-        node.life.move(NodeState.DRAINING, now, "asked to drain")
+        node.life.take(NodeHappening.DRAIN_ORDERED, now, "asked to drain")
         self.set_open(node, False)
         self.evict_waiting(node, now)
 
@@ -113,8 +114,8 @@ class Drains:
             del self.drained[name]
             self.master_state.out.append(c.ForgetDrain(node=name))
         node = self.master_state.nodes.get(name)
-        if node is not None and node.state is NodeState.DRAINING:
-            node.life.move(NodeState.ALIVE, now, "taken back into service")
+        undone = NodeHappening.DRAIN_UNDONE
+        if node is not None and node.life.take(undone, now, "taken back into service"):
             self.set_open(node, True)
             self.placement.room_appeared(now)
 

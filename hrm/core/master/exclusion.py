@@ -39,9 +39,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.event_table import Watch
 from hrm.core.vocabulary.history import ExclusionState
 from hrm.core.vocabulary.model import ApplicationId, ContainerEnd, NodeName
-from hrm.core.vocabulary.transitions import Watch
 
 __all__ = ["CONFIRM_S", "Exclusion", "Exclusions"]
 

@@ -18,6 +18,7 @@ from hrm.core.messages import events as e
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.vocabulary.model import ContainerEnd, ContainerState, EndCause, NodeName, NodeState
 from hrm.core.vocabulary.ownership import denied, is_owner
+from hrm.core.vocabulary.transitions import ContainerHappening, NodeHappening
 from hrm.core.vocabulary.wakefulness import excused
 from hrm.errors import AlreadyExists, HrmError, LimitReached, NotOwner, Unavailable
 
@@ -236,9 +237,8 @@ class Nodes:
                     continue
                 container.held = False
                 if absent:
-                    self.reconciler.end(
-                        container, ContainerEnd(cause=EndCause.LOST, message=message), now
-                    )
+                    end = ContainerEnd(cause=EndCause.LOST, message=message)
+                    self.reconciler.end(container, ContainerHappening.GIVEN_UP, end, now)
                 else:
                     self.placement.hand_over(app, container, now)
 
@@ -273,16 +273,16 @@ class Nodes:
             self.master_state.bound_waiting(unit.unit_id)
         if old is None:
             node.life.begin(event.now, "registered")
-        self._into_service(node, event.now, "registered")
+        self._into_service(node, NodeHappening.REGISTERED, event.now, "registered")
         return node
 
-    def _into_service(self, node: Node, now: float, why: str) -> None:
+    def _into_service(self, node: Node, by: NodeHappening, now: float, why: str) -> None:
         """Its rows are in the table: they are open unless it is under drain."""
         if node.name in self.drains.drained:
-            node.life.move(NodeState.DRAINING, now, f"{why}, and under drain")
+            node.life.follow(by, NodeState.DRAINING, now, f"{why}, and under drain")
             self.drains.set_open(node, False)
         else:
-            node.life.move(NodeState.ALIVE, now, why)
+            node.life.follow(by, NodeState.ALIVE, now, why)
 
     def _listen(self, name: NodeName, incarnation: str, sequence: int, now: float) -> Node | None:
         """The node, if this report of it is news."""
@@ -317,24 +317,24 @@ class Nodes:
         if event.sequence <= node.sequence:
             return
         node.connected = True
-        if node.state is NodeState.LOST:
+        back = NodeHappening.HEARD_AGAIN
+        if node.life.takes(back):
             self._remember(node.name, node.owner)
             self.lost_s.pop(node.name, None)
             for unit in node.units:
                 self.master_state.state.add(node.name, UnitQueue(unit))
-            self._into_service(node, event.now, "heard of again")
+            self._into_service(node, back, event.now, "heard of again")
             self.placement.room_appeared(event.now)
 
     def _lose(self, node: Node, now: float, why: str) -> None:
-        if node.state is NodeState.LOST:
+        if not node.life.take(NodeHappening.FALLEN_SILENT, now, why):
             return
-        node.life.move(NodeState.LOST, now, why)
         self._look_at_s = 0.0  # there may be too many lost ones now
         node.connected = False
         message = f"{node.name} is lost: {why}"
         for container in list(node.containers.values()):
             end = ContainerEnd(cause=EndCause.NODE_LOST, message=message)
-            self.master_state.end_container(container, end, now)
+            self.master_state.end_container(container, ContainerHappening.NODE_LOST, end, now)
         self._close_rows(node)
         for unit in node.units:
             self.master_state.finish_times.forget(unit.unit_id)

@@ -24,12 +24,12 @@ from hrm.core.vocabulary.feasibility import demand_vector
 from hrm.core.vocabulary.model import (
     ContainerEnd,
     ContainerRequest,
-    ContainerState,
     EndCause,
     ResourceUnitId,
     WorkloadClass,
     is_driver,
 )
+from hrm.core.vocabulary.transitions import ContainerHappening
 from hrm.errors import NotFound, Unavailable
 
 __all__ = ["PlacementCoordinator"]
@@ -77,7 +77,7 @@ class PlacementCoordinator:
                 # Requested while nodes were still coming back; the next request is refused.
                 message = "no GPU came back to this master"
                 end = ContainerEnd(cause=EndCause.PREEMPTED, message=message)
-                self.master_state.end_container(container, end, now)
+                self.master_state.end_container(container, ContainerHappening.GIVEN_UP, end, now)
                 return
         if container.request.hosts:
             container.request = locality.resolve(self.master_state, container.request)
@@ -277,7 +277,7 @@ class PlacementCoordinator:
             container.node = node.name
             container.assigned_at_s = container.sent_at_s = now
             how = "starts at once" if decision is Decision.RUN else "queued at the unit"
-            container.life.move(ContainerState.ASSIGNED, now, how)
+            container.life.take(ContainerHappening.GRANTED, now, how)
             node.containers[entry.container_id] = container
             # Its node notifies the application: it knows whether the container runs or waits.
             master_state.send(node, c.AssignContainer(spec=master_state.spec(container, app)))
@@ -311,7 +311,7 @@ class PlacementCoordinator:
                     c.NotifyApplication(application_id=app.application_id, notice=notice)
                 )
                 end = ContainerEnd(cause=EndCause.KILLED, message=why)
-                self.master_state.end_container(container, end, now)
+                self.master_state.end_container(container, ContainerHappening.GIVEN_UP, end, now)
 
     def lease_free(self, now: float) -> None:
         """First the batch commits that waited, then the next stream."""

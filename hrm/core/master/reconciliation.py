@@ -34,8 +34,16 @@ from hrm.core.vocabulary.model import (
     NodeState,
     is_driver,
 )
+from hrm.core.vocabulary.transitions import ApplicationHappening, ContainerHappening
 
 __all__ = ["NodeReconciler"]
+
+_RUNNING = (ContainerHappening.SEEN_RUNNING, "started by its node")
+# By the state that a node reports; one that only a master knows counts as RUNNING.
+_SEEN = {
+    ContainerState.WAITING: (ContainerHappening.SEEN_WAITING, "in the unit's queue"),
+    ContainerState.STOPPING: (ContainerHappening.SEEN_STOPPING, "the node stops it"),
+}
 
 
 class NodeReconciler:
@@ -67,7 +75,9 @@ class NodeReconciler:
                 self.apply(node, status, now)
             elif status.state is not ContainerState.ENDED:
                 end = ContainerEnd(cause=EndCause.NODE_LOST, message=f"{name} is lost")
-                self.master_state.end_container(self._adopt(app, status, now), end, now)
+                container = self._adopt(app, status, now)
+                by = ContainerHappening.NODE_LOST
+                self.master_state.end_container(container, by, end, now)
 
     def reconcile(
         self, node: Node, statuses: tuple[ContainerStatus, ...], now: float, *, registration: bool
@@ -106,9 +116,10 @@ class NodeReconciler:
 
     def _given_up(self, node: Node, container: Container, now: float) -> bool:
         """End a container that its node does not know, unless it may be on its way there."""
+        by = ContainerHappening.UNLISTED
         if container.state is not ContainerState.ASSIGNED:
             message = f"{node.name} no longer knows it"
-            self.end(container, ContainerEnd(cause=EndCause.LOST, message=message), now)
+            self.end(container, by, ContainerEnd(cause=EndCause.LOST, message=message), now)
             return True
         if node.state is NodeState.DRAINING:
             message = f"{node.name} was drained before it arrived there"
@@ -116,7 +127,7 @@ class NodeReconciler:
             # have a lease by then, and the next one waits for its end.
             is_lost = is_driver(container.application_id)
             cause = EndCause.LOST if is_lost else EndCause.PREEMPTED
-            self.end(container, ContainerEnd(cause=cause, message=message), now)
+            self.end(container, by, ContainerEnd(cause=cause, message=message), now)
             return True
         return False
 
@@ -164,7 +175,7 @@ class NodeReconciler:
                 self.placement.withdraw(container)
             end = status.end or ContainerEnd(cause=EndCause.LOST)
             is_excluded = self._failed_quickly(node, container, end, now)
-            self.end(container, end, now)
+            self.end(container, ContainerHappening.SEEN_ENDED, end, now)
             if is_excluded:
                 self.drains.evict_waiting(node, now, container.application_id)
         self.master_state.send(node, c.AcknowledgeEnded(container_ids=(status.container_id,)))
@@ -212,22 +223,19 @@ class NodeReconciler:
         container.usage = status.usage
         running = status.state is not ContainerState.WAITING
         self._mirror(node, container, now, running=running)
-        if container.state is ContainerState.STOPPING:
+        happening, why = _SEEN.get(status.state, _RUNNING)
+        moved = container.life.take(happening, now, why)
+        if container.state is ContainerState.STOPPING and not moved:
             self._stop_again(node, container, status, now)
             return
-        before = container.state
-        if status.state is ContainerState.STOPPING:
-            container.life.move(ContainerState.STOPPING, now, "the node stops it")
-        elif running:
+        if moved and container.state is ContainerState.RUNNING:
             self._started(app, container, status, now)
-        else:
-            container.life.move(ContainerState.WAITING, now, "in the unit's queue")
         if status.workload_class is not app.record.workload_class:
             message = c.SetContainerClass(
                 container_id=container.container_id, workload_class=app.record.workload_class
             )
             self.master_state.send(node, message)
-        if container.state is not before:
+        if moved:
             self.master_state.tell(container)
         overdue = now - container.sent_at_s >= self.master_state.bounds.resend_delay_s
         if (
@@ -240,17 +248,15 @@ class NodeReconciler:
     def _started(
         self, app: Application, container: Container, status: ContainerStatus, now: float
     ) -> None:
-        if not container.life.move(ContainerState.RUNNING, now, "started by its node"):
-            return
         first = container.started_at_s == 0.0
         container.started_at_s = min(now, status.started_at_s or now)
         if first:
             app.waits += 1
             app.waited_s += max(0.0, container.started_at_s - container.requested_at_s)
-        if app.life.state is ApplicationState.SUBMITTED:
-            self.master_state.move_application(
-                app, ApplicationState.RUNNING, now, "its first container runs"
-            )
+        by = ApplicationHappening.CONTAINER_STARTED
+        if app.life.takes(by):
+            why = "its first container runs"
+            self.master_state.move_application(app, by, ApplicationState.RUNNING, now, why)
 
     def _stop_again(
         self, node: Node, container: Container, status: ContainerStatus, now: float
@@ -313,6 +319,8 @@ class NodeReconciler:
         demand = demand_vector(container.request.resources)
         return Entry(container.container_id, app.record.workload_class, demand, duration_s)
 
-    def end(self, container: Container, end: ContainerEnd, now: float) -> None:
-        self.master_state.end_container(container, end, now)
+    def end(
+        self, container: Container, by: ContainerHappening, end: ContainerEnd, now: float
+    ) -> None:
+        self.master_state.end_container(container, by, end, now)
         self.placement.room_appeared(now)

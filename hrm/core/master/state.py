@@ -15,6 +15,7 @@ from hrm.core.messages import commands as c
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.ends import end_rule
+from hrm.core.vocabulary.event_table import Lifecycle, Watch
 from hrm.core.vocabulary.model import (
     NO_LAUNCH,
     ApplicationId,
@@ -39,7 +40,14 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.run_times import FinishTimes, RunTimes, length_bound
-from hrm.core.vocabulary.transitions import APPLICATION, CONTAINER, NODE, Lifecycle, Watch
+from hrm.core.vocabulary.transitions import (
+    APPLICATION,
+    CONTAINER,
+    NODE,
+    ApplicationHappening,
+    ContainerHappening,
+    NodeHappening,
+)
 
 __all__ = ["Application", "Container", "MasterState", "Node"]
 
@@ -55,7 +63,7 @@ class Container:
     container_id: ContainerId
     application_id: ApplicationId
     request: ContainerRequest
-    life: Lifecycle[ContainerState]
+    life: Lifecycle[ContainerState, ContainerHappening]
     requested_at_s: float
     node: NodeName | None = None
     unit_id: ResourceUnitId = NO_UNIT
@@ -92,7 +100,7 @@ class Application:
     """
 
     record: ApplicationRecord
-    life: Lifecycle[ApplicationState]
+    life: Lifecycle[ApplicationState, ApplicationHappening]
     scheduler: str
     launch: LaunchContext = NO_LAUNCH
     session: int | None = None
@@ -143,7 +151,7 @@ class Node:
     """
 
     name: NodeName
-    life: Lifecycle[NodeState]
+    life: Lifecycle[NodeState, NodeHappening]
     identity: str
     incarnation: str
     host: str
@@ -256,14 +264,19 @@ class MasterState:
             self._by_key[_key(record)] = record.application_id
         return app
 
-    def new_node_life(self, name: NodeName) -> Lifecycle[NodeState]:
+    def new_node_life(self, name: NodeName) -> Lifecycle[NodeState, NodeHappening]:
         return Lifecycle("node", name, NODE, NodeState.ALIVE, self.watch)
 
     def move_application(
-        self, app: Application, to: ApplicationState, now: float, why: str
+        self,
+        app: Application,
+        by: ApplicationHappening,
+        to: ApplicationState,
+        now: float,
+        why: str,
     ) -> None:
         """Change an application's state and write it down."""
-        if not app.life.move(to, now, why):
+        if not app.life.follow(by, to, now, why):
             return
         changes: dict[str, object] = {"state": to}
         if to is ApplicationState.RUNNING and not app.record.first_running_at_s:
@@ -283,9 +296,11 @@ class MasterState:
         app.record = replace(record, **changes)  # type: ignore[arg-type]
         self.out.append(c.PersistApplication(record=app.record))
 
-    def end_container(self, container: Container, end: ContainerEnd, now: float) -> None:
+    def end_container(
+        self, container: Container, by: ContainerHappening, end: ContainerEnd, now: float
+    ) -> None:
         """Remove a container from every table and notify its application."""
-        container.life.move(ContainerState.ENDED, now, end.message or end.cause.value)
+        container.life.follow(by, ContainerState.ENDED, now, end.message or end.cause.value)
         container.life.owner = None
         container.end = end
         container.ended_at_s = now

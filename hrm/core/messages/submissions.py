@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from hrm.core.vocabulary.bounds import BOUNDS
+from hrm.core.vocabulary.event_table import EventTable, Ignored, Impossible, Refused, to
 from hrm.core.vocabulary.model import Resources
 from hrm.errors import HrmError
 
@@ -36,6 +37,7 @@ __all__ = [
     "ReleaseDriver",
     "RequestDriver",
     "SubmissionBounds",
+    "SubmissionHappening",
     "SubmissionRecord",
     "SubmissionState",
     "Submitted",
@@ -63,17 +65,121 @@ class SubmissionState(enum.Enum):
 S = SubmissionState
 _ENDED = frozenset({S.FINISHED, S.FAILED, S.KILLED})
 
-SUBMISSION: dict[S, frozenset[S]] = {
-    S.SUBMITTED: frozenset(
-        {S.LAUNCHING, S.RUNNING, S.WAITING_TO_RESTART, S.KILLING, S.FAILED, S.KILLED}
-    ),
-    S.LAUNCHING: frozenset({S.RUNNING, S.WAITING_TO_RESTART, S.KILLING, S.FAILED, S.KILLED}),
-    S.RUNNING: frozenset({S.WAITING_TO_RESTART, S.KILLING, S.FINISHED, S.FAILED, S.KILLED}),
-    S.WAITING_TO_RESTART: frozenset({S.SUBMITTED, S.FAILED, S.KILLED}),
-    S.KILLING: frozenset({S.KILLED}),
-    S.FINISHED: frozenset(),
-    S.FAILED: frozenset(),
-    S.KILLED: frozenset(),
+
+class SubmissionHappening(enum.Enum):
+    """What happens to a submission. Of drivers only that of the current attempt counts."""
+
+    __hash__ = object.__hash__
+
+    LAUNCHED = "launched"
+    """Its driver's container runs."""
+    LEASE_ASKED = "lease-asked"
+    """A runner is about to start the driver, or runs it."""
+    GONE = "gone"
+    """Its runner reports that the driver is dead for certain."""
+    LINKED = "linked"
+    """The driver has registered an application."""
+    DRIVER_ENDED = "driver-ended"
+    """All processes of its container were seen to end."""
+    DRIVER_LOST = "driver-lost"
+    REFUSED = "refused"
+    """No node could ever run the driver."""
+    KILL_ASKED = "kill-asked"
+    HOLDER_ENDED = "holder-ended"
+    """The application that holds the driver's container was ended from outside."""
+    UNCONFIRMED = "unconfirmed"
+    """A master that has restarted got no report of the driver in time."""
+    RESTART_DUE = "restart-due"
+
+
+_H = SubmissionHappening
+_HAS_A_NODE = Ignored("a node has taken its driver, or it is not to run")
+_GIVEN_UP = Refused("this driver was given up, and the next may start")
+_OVER = Ignored("it is over")
+_ENDED_ROW: dict[SubmissionHappening, Ignored | Impossible] = {
+    _H.LAUNCHED: _OVER,
+    _H.LEASE_ASKED: _GIVEN_UP,
+    _H.GONE: _OVER,
+    _H.LINKED: _OVER,
+    _H.DRIVER_ENDED: _OVER,
+    _H.DRIVER_LOST: _OVER,
+    _H.REFUSED: _OVER,
+    _H.KILL_ASKED: Refused("it has ended, and the error names how"),
+    _H.HOLDER_ENDED: _OVER,
+    _H.UNCONFIRMED: Impossible("only live submissions are awaited"),
+    _H.RESTART_DUE: Impossible("it has no time for a restart"),
+}
+_NOT_DUE = Impossible("only what waits to restart has a time for it")
+
+SUBMISSION: EventTable[S, SubmissionHappening] = {
+    S.SUBMITTED: {
+        _H.LAUNCHED: to(S.LAUNCHING),
+        _H.LEASE_ASKED: to(S.RUNNING),
+        _H.GONE: to(S.SUBMITTED),
+        _H.LINKED: to(S.SUBMITTED),
+        _H.DRIVER_ENDED: to(S.WAITING_TO_RESTART, S.FAILED, S.KILLED),
+        _H.DRIVER_LOST: to(S.WAITING_TO_RESTART, S.FAILED, S.KILLED),
+        _H.REFUSED: to(S.FAILED),
+        _H.KILL_ASKED: to(S.KILLING),
+        _H.HOLDER_ENDED: to(S.KILLED),
+        _H.UNCONFIRMED: to(S.WAITING_TO_RESTART),
+        _H.RESTART_DUE: _NOT_DUE,
+    },
+    S.LAUNCHING: {
+        _H.LAUNCHED: to(S.LAUNCHING),
+        _H.LEASE_ASKED: to(S.RUNNING),
+        _H.GONE: to(S.LAUNCHING),
+        _H.LINKED: to(S.LAUNCHING),
+        _H.DRIVER_ENDED: to(S.WAITING_TO_RESTART, S.FAILED, S.KILLED),
+        _H.DRIVER_LOST: to(S.WAITING_TO_RESTART, S.FAILED, S.KILLED),
+        _H.REFUSED: _HAS_A_NODE,
+        _H.KILL_ASKED: to(S.KILLING),
+        _H.HOLDER_ENDED: to(S.KILLED),
+        _H.UNCONFIRMED: to(S.WAITING_TO_RESTART),
+        _H.RESTART_DUE: _NOT_DUE,
+    },
+    S.RUNNING: {
+        _H.LAUNCHED: to(S.RUNNING),
+        _H.LEASE_ASKED: to(S.RUNNING),
+        _H.GONE: to(S.RUNNING),
+        _H.LINKED: to(S.RUNNING),
+        _H.DRIVER_ENDED: to(S.FINISHED, S.WAITING_TO_RESTART, S.FAILED, S.KILLED),
+        _H.DRIVER_LOST: to(S.WAITING_TO_RESTART, S.FAILED, S.KILLED),
+        _H.REFUSED: _HAS_A_NODE,
+        _H.KILL_ASKED: to(S.KILLING),
+        _H.HOLDER_ENDED: to(S.KILLED),
+        _H.UNCONFIRMED: to(S.WAITING_TO_RESTART, S.FAILED),
+        _H.RESTART_DUE: _NOT_DUE,
+    },
+    S.WAITING_TO_RESTART: {
+        _H.LAUNCHED: to(S.WAITING_TO_RESTART),
+        _H.LEASE_ASKED: _GIVEN_UP,
+        _H.GONE: to(S.WAITING_TO_RESTART),
+        _H.LINKED: to(S.WAITING_TO_RESTART),
+        _H.DRIVER_ENDED: to(S.WAITING_TO_RESTART),
+        _H.DRIVER_LOST: Ignored("what is lost may live: its lease decides when the next starts"),
+        _H.REFUSED: _HAS_A_NODE,
+        _H.KILL_ASKED: to(S.KILLED),
+        _H.HOLDER_ENDED: to(S.KILLED),
+        _H.UNCONFIRMED: Impossible("its driver was given up, and no report of it is awaited"),
+        _H.RESTART_DUE: to(S.SUBMITTED),
+    },
+    S.KILLING: {
+        _H.LAUNCHED: to(S.KILLING),
+        _H.LEASE_ASKED: _GIVEN_UP,
+        _H.GONE: to(S.KILLING),
+        _H.LINKED: to(S.KILLING),
+        _H.DRIVER_ENDED: to(S.KILLED),
+        _H.DRIVER_LOST: to(S.KILLED),
+        _H.REFUSED: _HAS_A_NODE,
+        _H.KILL_ASKED: to(S.KILLING),
+        _H.HOLDER_ENDED: to(S.KILLED),
+        _H.UNCONFIRMED: to(S.KILLED),
+        _H.RESTART_DUE: _NOT_DUE,
+    },
+    S.FINISHED: _ENDED_ROW,
+    S.FAILED: _ENDED_ROW,
+    S.KILLED: _ENDED_ROW,
 }
 
 

@@ -22,6 +22,7 @@ Source: HRM paper, sections 2.1 (queue system, resource tracker) and 3.3 (queue 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Set
 from dataclasses import dataclass, replace
 
 from hrm.core.messages import commands as c
@@ -33,9 +34,11 @@ from hrm.core.node.auto_partitioning import (
     StayBound,
     sample_utilization,
 )
+from hrm.core.node.container_life import CONTAINER_AT_NODE, ContainerOccurrence
 from hrm.core.node.preemption import evictions
 from hrm.core.queue.resource_unit import UnitQueue, queues_of
 from hrm.core.vocabulary.bounds import BOUNDS, PREEMPTION_GRACE_S
+from hrm.core.vocabulary.event_table import Lifecycle
 from hrm.core.vocabulary.feasibility import could_hold, demand_vector, fits
 from hrm.core.vocabulary.model import (
     ContainerEnd,
@@ -55,7 +58,6 @@ from hrm.core.vocabulary.partitioning import (
     concerned,
     partition,
 )
-from hrm.core.vocabulary.transitions import CONTAINER, Lifecycle
 from hrm.errors import InvalidRequest
 
 __all__ = ["NodeCore"]
@@ -66,7 +68,7 @@ TOMBSTONES = 10_000
 @dataclass(slots=True)
 class _Container:
     spec: ContainerSpec
-    life: Lifecycle[ContainerState]
+    life: Lifecycle[ContainerState, ContainerOccurrence]
     assigned_at_s: float
     started_at_s: float = 0.0
     ended_at_s: float = 0.0
@@ -182,29 +184,30 @@ class NodeCore:
         return True
 
     def _assign(self, event: e.AssignReceived) -> None:
-        spec = event.spec
+        spec, by = event.spec, ContainerOccurrence.ORDERED
         known = self.containers.get(spec.container_id)
-        if known is not None:
+        if known is not None and not known.life.takes(by):
             self._report(known)
             return
         container = _Container(spec, _life(spec.container_id), event.now)
         self.containers[spec.container_id] = container
         if spec.container_id in self._tombstones:
             message = f"it has ended on {self.name} before"
-            self._end(container, ContainerEnd(cause=EndCause.LOST, message=message), event.now)
+            end = ContainerEnd(cause=EndCause.LOST, message=message)
+            self._end(container, by, end, event.now)
             return
         unit = self.units.get(spec.unit_id)
         if self.closed or (unit is not None and unit.unit.draining):
-            self._end(container, self._preempted(spec.unit_id), event.now)
+            self._end(container, by, self._preempted(spec.unit_id), event.now)
             return
         if unit is None or not could_hold(demand_vector(spec.resources), unit.unit):
             what = "has no such resource unit" if unit is None else "is too small for it"
             message = f"{self.name} {what}: {spec.unit_id}"
             # After repartitioning this is no failure: the grant was made on the old units.
             cause = EndCause.PREEMPTED if self._recut else EndCause.LAUNCH_FAILED
-            self._end(container, ContainerEnd(cause=cause, message=message), event.now)
+            self._end(container, by, ContainerEnd(cause=cause, message=message), event.now)
             return
-        container.life.move(ContainerState.WAITING, event.now, "assigned")
+        container.life.follow(by, ContainerState.WAITING, event.now, "assigned")
         unit.enqueue(self._entry(spec))
         if spec.container_id not in self._start_all(unit, event.now):
             self._report(container)
@@ -213,16 +216,22 @@ class NodeCore:
         container = self.containers.get(event.container_id)
         if container is None:
             return
-        state = container.life.state
-        if state is ContainerState.WAITING:
+        by = ContainerOccurrence.STOPPED
+        if event.only_if_waiting:
+            by = ContainerOccurrence.WITHDRAWN
+        elif event.decommission:
+            by = ContainerOccurrence.DECOMMISSIONED
+        if not container.life.takes(by):
+            self._report(container)
+        elif container.life.state is ContainerState.WAITING:
             end = ContainerEnd(cause=event.cause, message=event.reason)
-            self._end(container, end, event.now)
-        elif state is ContainerState.RUNNING and not event.only_if_waiting:
+            self._end(container, by, end, event.now)
+        elif container.life.take(by, event.now, event.reason):
             self._stop_running(
-                *(container, event.cause, event.reason, event.grace_s, event.now),
+                *(container, event.cause, event.reason, event.grace_s),
                 decommission=event.decommission,
             )
-        elif container.decommissioning and not (event.only_if_waiting or event.decommission):
+        elif container.decommissioning:
             self._hurry(container, event.cause, event.reason, event.grace_s)
         else:
             self._report(container)
@@ -233,11 +242,10 @@ class NodeCore:
         cause: EndCause,
         reason: str,
         grace_s: float,
-        now: float,
         *,
         decommission: bool = False,
     ) -> None:
-        container.life.move(ContainerState.STOPPING, now, reason)
+        """It ran until now."""
         container.decommissioning = decommission
         self._out.append(
             c.StopProcess(
@@ -272,40 +280,32 @@ class NodeCore:
         for eviction in evictions(queue, ending, owners, now):
             container = self.containers[eviction.victim]
             reason = f"it is preempted for the stream container {eviction.waiter}"
-            container.life.move(stopping, now, reason)
-            container.decommissioning = True
-            self._out.append(
-                c.StopProcess(
-                    container_id=eviction.victim,
-                    cause=EndCause.PREEMPTED,
-                    reason=reason,
-                    grace_s=self._preemption_grace_s,
-                    decommission=True,
-                )
+            container.life.take(ContainerOccurrence.PREEMPTED, now, reason)
+            self._stop_running(
+                *(container, EndCause.PREEMPTED, reason, self._preemption_grace_s),
+                decommission=True,
             )
-            self._report(container)
 
     def _over_limit(self, event: e.ContainerOverLimit) -> None:
         container = self.containers.get(event.container_id)
+        by = ContainerOccurrence.OVER_LIMIT
         if container is None:
             return
-        if container.life.state is ContainerState.RUNNING:
-            self._stop_running(container, event.cause, event.message, 0.0, event.now)
+        if container.life.take(by, event.now, event.message):
+            self._stop_running(container, event.cause, event.message, 0.0)
         elif container.decommissioning:
             self._hurry(container, event.cause, event.message, 0.0)
 
     def _close(self, event: e.NodeClosed) -> None:
         news, self.closed = not self.closed, event.why
-        for container in list(self.containers.values()):
-            if container.life.state is ContainerState.WAITING:
-                self._end(container, self._preempted(container.spec.unit_id), event.now)
+        self._end_waiting(self.units.keys(), event.now)
         if news:
             self._out.append(c.RegisterAgain(binding=None))
 
     def _forget(self, event: e.EndsAcknowledged) -> None:
         for container_id in event.container_ids:
             container = self.containers.get(container_id)
-            if container is not None and container.life.state is ContainerState.ENDED:
+            if container is not None and container.life.takes(ContainerOccurrence.ACKNOWLEDGED):
                 del self.containers[container_id]
                 self._tombstones[container_id] = None
         while len(self._tombstones) > TOMBSTONES:
@@ -313,7 +313,7 @@ class NodeCore:
 
     def _set_class(self, event: e.ContainerClassSet) -> None:
         container = self.containers.get(event.container_id)
-        if container is None or container.life.state is ContainerState.ENDED:
+        if container is None or not container.life.takes(ContainerOccurrence.CLASS_SET):
             return
         container.spec = replace(container.spec, workload_class=event.workload_class)
         unit = self.units[container.spec.unit_id]
@@ -322,12 +322,14 @@ class NodeCore:
 
     def _process_ended(self, event: e.ProcessEnded) -> None:
         container = self.containers.get(event.container_id)
-        if container is not None and container.life.state is not ContainerState.ENDED:
-            self._end(container, event.end, event.now)
+        by = ContainerOccurrence.PROCESS_ENDED
+        if container is not None and container.life.takes(by):
+            self._end(container, by, event.end, event.now)
 
     def _adopt(self, event: e.ContainerAdopted) -> None:
-        spec = event.spec
-        if spec.container_id in self.containers:
+        spec, by = event.spec, ContainerOccurrence.ADOPTED
+        known = self.containers.get(spec.container_id)
+        if known is not None and not known.life.takes(by):
             return
         container = _Container(spec, _life(spec.container_id), event.started_at_s)
         self.containers[spec.container_id] = container
@@ -342,18 +344,20 @@ class NodeCore:
                     grace_s=0.0,
                 )
             )
-            self._end(container, ContainerEnd(cause=EndCause.KILLED, message=message), event.now)
+            end = ContainerEnd(cause=EndCause.KILLED, message=message)
+            self._end(container, by, end, event.now)
             return
-        container.life.move(ContainerState.RUNNING, event.started_at_s, "adopted")
+        state = ContainerState.STOPPING if event.stopping else ContainerState.RUNNING
+        container.life.follow(by, state, event.now, event.stopping or "adopted")
         container.started_at_s = event.started_at_s
         unit.run(self._entry(spec), event.started_at_s)
-        if event.stopping:
-            container.life.move(ContainerState.STOPPING, event.now, event.stopping)
-            container.decommissioning = event.decommissioning
+        container.decommissioning = bool(event.stopping) and event.decommissioning
         self._report(container)
 
-    def _end(self, container: _Container, end: ContainerEnd, now: float) -> None:
-        container.life.move(ContainerState.ENDED, now, end.message or end.cause.value)
+    def _end(
+        self, container: _Container, by: ContainerOccurrence, end: ContainerEnd, now: float
+    ) -> None:
+        container.life.follow(by, ContainerState.ENDED, now, end.message or end.cause.value)
         container.ended_at_s = now
         container.end = end
         self._report(container)
@@ -431,12 +435,17 @@ class NodeCore:
         for unit_id, queue in self.units.items():
             queue.unit = replace(queue.unit, draining=unit_id in changed)
         self.target, self._why = binding, why
-        for container in list(self.containers.values()):
-            waits = container.life.state is ContainerState.WAITING
-            if waits and container.spec.unit_id in changed:
-                self._end(container, self._preempted(container.spec.unit_id), now)
+        self._end_waiting(changed, now)
         self._cut_if_free()
         return self.target is None
+
+    def _end_waiting(self, closed: Set[ResourceUnitId], now: float) -> None:
+        """These units take no containers any more."""
+        by = ContainerOccurrence.UNIT_CLOSED
+        for container in list(self.containers.values()):
+            unit_id = container.spec.unit_id
+            if unit_id in closed and container.life.takes(by):
+                self._end(container, by, self._preempted(unit_id), now)
 
     def _answer(self, event: e.RebindReceived, accepted: bool, message: str) -> None:
         self._out.append(
@@ -472,7 +481,7 @@ class NodeCore:
         started = [entry.container_id for entry in unit.start_all(now)]
         for container_id in started:
             container = self.containers[container_id]
-            container.life.move(ContainerState.RUNNING, now, "its unit has capacity")
+            container.life.take(ContainerOccurrence.STARTED, now, "its unit has capacity")
             container.started_at_s = now
             self._out.append(c.StartProcess(spec=container.spec))
             self._report(container)
@@ -507,5 +516,5 @@ class NodeCore:
         )
 
 
-def _life(container_id: ContainerId) -> Lifecycle[ContainerState]:
-    return Lifecycle("container", container_id, CONTAINER, ContainerState.ASSIGNED)
+def _life(container_id: ContainerId) -> Lifecycle[ContainerState, ContainerOccurrence]:
+    return Lifecycle("container", container_id, CONTAINER_AT_NODE, ContainerState.ASSIGNED)

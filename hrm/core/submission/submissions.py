@@ -40,10 +40,11 @@ from typing import Any
 
 from hrm.core.messages import submissions as m
 from hrm.core.messages.submissions import SUBMISSION, SubmissionRecord
+from hrm.core.messages.submissions import SubmissionHappening as H
 from hrm.core.messages.submissions import SubmissionState as S
+from hrm.core.vocabulary.event_table import Lifecycle
 from hrm.core.vocabulary.model import DRIVER_PREFIX
 from hrm.core.vocabulary.ownership import denied, is_owner
-from hrm.core.vocabulary.transitions import Lifecycle
 from hrm.core.vocabulary.wakefulness import Wakefulness
 from hrm.errors import HrmError, LimitReached, NotFound, NotOwner, StaleEpoch
 
@@ -62,7 +63,7 @@ class Entry:
     """
 
     record: SubmissionRecord
-    life: Lifecycle[S]
+    life: Lifecycle[S, H]
     node: str = ""
     granted_at_s: float | None = None
     confirm_by_s: float | None = None
@@ -200,18 +201,18 @@ class SubmissionsCore:
         self._out.append(m.Committed(call_id=event.call_id, submission_id=record.submission_id))
 
     def _launched(self, event: m.DriverLaunched) -> None:
-        entry = self._current(event)
+        entry = self._current(event, H.LAUNCHED)
         if entry is None:
             return
         entry.confirm_by_s = None
         entry.node = event.node
         if entry.record.state is S.SUBMITTED:
-            self._move(entry, S.LAUNCHING, event.now, f"its container runs on {event.node}")
+            why = f"its container runs on {event.node}"
+            self._move(entry, H.LAUNCHED, S.LAUNCHING, event.now, why)
         else:
             self._out.append(m.Changed(submission_id=event.submission_id))
 
     def _lease_asked(self, event: m.LeaseAsked) -> None:
-        entry = self._current(event)
         try:
             self.check_owner(event.submission_id, event.ownership_key)
         except NotOwner as error:
@@ -220,7 +221,8 @@ class SubmissionsCore:
         if event.gone:
             self._gone(event)
             return
-        if entry is None or not _may_run(entry.record):
+        entry = self._current(event, H.LEASE_ASKED)
+        if entry is None or _is_gone(entry.record):
             stale = StaleEpoch(
                 f"driver {event.attempt} of {event.submission_id} may not run: "
                 f"{self._why_not(event.submission_id)}"
@@ -233,15 +235,15 @@ class SubmissionsCore:
             entry.confirm_by_s = self._fence_ends_at_s(entry)
         if entry.record.state is not S.RUNNING:
             changes = {"may_live": True, "started_at_s": event.now, "launches": 0, "message": ""}
-            self._move(entry, S.RUNNING, event.now, "its driver runs", **changes)
+            self._move(entry, H.LEASE_ASKED, S.RUNNING, event.now, "its driver runs", **changes)
         lease_s = self.bounds.driver_lease_s if entry.record.supervise else 0.0
         renew_s = self.bounds.renew_s
         self._out.append(m.GrantLease(call_id=event.call_id, lease_s=lease_s, renew_s=renew_s))
 
     def _gone(self, event: m.LeaseAsked) -> None:
         """The driver is dead: what only waits for that need not wait any longer."""
-        entry = self.entries.get(event.submission_id)
-        if entry is not None and entry.record.attempt == event.attempt and entry.record.may_live:
+        entry = self._current(event, H.GONE)
+        if entry is not None and entry.record.may_live:
             entry.granted_at_s = None
             changes: dict[str, Any] = {"may_live": False}
             if entry.record.state is S.WAITING_TO_RESTART:
@@ -252,14 +254,18 @@ class SubmissionsCore:
         self._out.append(done)
 
     def _driver_ended(self, event: m.DriverEnded) -> None:
-        entry = self._current(event)
+        by = H.DRIVER_LOST if event.lost else H.DRIVER_ENDED
+        entry = self._current(event, by)
         if entry is None:
             return
-        record, state = entry.record, entry.record.state
-        if state is S.WAITING_TO_RESTART:
-            if not event.lost:  # its node is back, and has seen its end
-                self._confirmed(entry, event.now)
+        if entry.record.state is S.WAITING_TO_RESTART:  # its node is back, and has seen its end
+            self._confirmed(entry, event.now)
             return
+        self._driver_over(entry, by, event)
+
+    def _driver_over(self, entry: Entry, by: H, event: m.DriverEnded) -> None:
+        """The driver of a submission that has not given it up runs no more, as far as is known."""
+        record, state = entry.record, entry.record.state
         entry.confirm_by_s = None
         entry.node = entry.node if event.launched else ""
         if not event.lost:
@@ -267,32 +273,32 @@ class SubmissionsCore:
             entry.record = record = replace(record, may_live=False)
         exit_code = {"exit_code": event.exit_code}
         if state is S.KILLING:
-            self._end(entry, S.KILLED, event.now, record.message, **exit_code)
+            self._end(entry, by, S.KILLED, event.now, record.message, **exit_code)
         elif event.killed:
-            self._end(entry, S.KILLED, event.now, "its application was killed", **exit_code)
+            self._end(entry, by, S.KILLED, event.now, "its application was killed", **exit_code)
         elif state is S.RUNNING:
             if event.exit_code == 0 and not event.lost:
-                self._end(entry, S.FINISHED, event.now, "", **exit_code)
+                self._end(entry, by, S.FINISHED, event.now, "", **exit_code)
             else:
-                self._failed(entry, event)
+                self._failed(entry, by, event)
         elif event.waited and state is S.SUBMITTED:
-            self._wait(entry, event.now, event.message)
+            self._wait(entry, by, event.now, event.message)
         elif event.lost or not event.launched:
-            self._launch_failed(entry, event)
+            self._launch_failed(entry, by, event)
         else:
-            self._failed(entry, event)
+            self._failed(entry, by, event)
 
     def _linked(self, event: m.DriverLinked) -> None:
-        entry = self._current(event)
+        entry = self._current(event, H.LINKED)
         if entry is None or event.application_id in entry.record.application_ids:
             return
         ids = (*entry.record.application_ids, event.application_id)
         self._update(entry, application_ids=ids[-APPLICATIONS_KEPT:])
 
     def _refused(self, event: m.RefusedDriver) -> None:
-        entry = self._current(event)
-        if entry is not None and entry.record.state is S.SUBMITTED:
-            self._end(entry, S.FAILED, event.now, event.message)
+        entry = self._current(event, H.REFUSED)
+        if entry is not None:
+            self._end(entry, H.REFUSED, S.FAILED, event.now, event.message)
 
     def _kill_asked(self, event: m.KillAsked) -> None:
         entry = self.entries.get(event.submission_id)
@@ -301,7 +307,7 @@ class SubmissionsCore:
             error = NotFound(
                 f"no such submission: {event.submission_id}; hrm submissions --all lists them"
             )
-        elif entry.record.state.ended:
+        elif not entry.life.takes(H.KILL_ASKED):
             error = NotFound(f"{event.submission_id} has ended already: {entry.record.state.value}")
         if error is not None or entry is None:
             assert error is not None
@@ -309,9 +315,9 @@ class SubmissionsCore:
             return
         message = event.reason or "killed on request"
         if entry.record.state is S.WAITING_TO_RESTART:
-            self._end(entry, S.KILLED, event.now, message)
+            self._end(entry, H.KILL_ASKED, S.KILLED, event.now, message)
         elif entry.record.state is not S.KILLING:
-            self._move(entry, S.KILLING, event.now, message, message=message)
+            self._move(entry, H.KILL_ASKED, S.KILLING, event.now, message, message=message)
             self._end_linked(entry, S.KILLED, message)
             self._release(entry, message)
         done = m.Committed(call_id=event.call_id, submission_id=event.submission_id)
@@ -319,8 +325,8 @@ class SubmissionsCore:
 
     def _holder_ended(self, event: m.HolderEnded) -> None:
         entry = self.entries.get(event.submission_id)
-        if entry is not None and not entry.record.state.ended:
-            self._end(entry, S.KILLED, event.now, event.message)
+        if entry is not None and entry.life.takes(H.HOLDER_ENDED):
+            self._end(entry, H.HOLDER_ENDED, S.KILLED, event.now, event.message)
 
     def _woke(self, slept_s: float) -> None:
         """The master slept for this long, and drivers have more time to report. What waits for the
@@ -350,7 +356,7 @@ class SubmissionsCore:
         record = entry.record
         if record.state in (S.SUBMITTED, S.LAUNCHING):
             # It waited for a place, or was about to start; that is no fault of its own.
-            self._wait(entry, now, "the master has restarted")
+            self._wait(entry, H.UNCONFIRMED, now, "the master has restarted")
             return
         event = m.DriverEnded(
             now=now,
@@ -360,7 +366,7 @@ class SubmissionsCore:
             message="the master has restarted, and its driver was not heard of any more",
             lost=True,
         )
-        self._driver_ended(event)
+        self._driver_over(entry, H.UNCONFIRMED, event)
 
     def _confirmed(self, entry: Entry, now: float) -> None:
         entry.granted_at_s = None
@@ -369,12 +375,12 @@ class SubmissionsCore:
             restart_at_s = min(entry.record.restart_at_s, delayed)
             self._update(entry, may_live=False, restart_at_s=restart_at_s)
 
-    def _failed(self, entry: Entry, event: m.DriverEnded) -> None:
+    def _failed(self, entry: Entry, by: H, event: m.DriverEnded) -> None:
         """A driver that ran, or should have, has ended badly."""
         record, now = entry.record, event.now
         exit_code = {"exit_code": event.exit_code}
         if not record.supervise:
-            self._end(entry, S.FAILED, now, event.message, **exit_code)
+            self._end(entry, by, S.FAILED, now, event.message, **exit_code)
             return
         window_s, most = self.bounds.driver_restart_window_s, self.bounds.driver_restarts_max
         if len(self._recent(entry, now)) >= most:
@@ -382,11 +388,11 @@ class SubmissionsCore:
                 f"its driver has failed {most + 1} times within {window_s:.0f} s "
                 f"(driver_restarts_max, driver_restart_window_s); at last: {event.message}"
             )
-            self._end(entry, S.FAILED, now, message, **exit_code)
+            self._end(entry, by, S.FAILED, now, message, **exit_code)
             return
-        self._wait(entry, now, event.message, **exit_code)
+        self._wait(entry, by, now, event.message, **exit_code)
 
-    def _launch_failed(self, entry: Entry, event: m.DriverEnded) -> None:
+    def _launch_failed(self, entry: Entry, by: H, event: m.DriverEnded) -> None:
         """A container is gone that was begun, and in which no driver has ever run."""
         launches, most = entry.record.launches + 1, self.bounds.driver_launches_max
         if launches >= most:
@@ -394,17 +400,17 @@ class SubmissionsCore:
                 f"{launches} containers for its driver came to nothing (driver_launches_max); "
                 f"the last: {event.message}"
             )
-            self._end(entry, S.FAILED, event.now, message, exit_code=event.exit_code)
+            self._end(entry, by, S.FAILED, event.now, message, exit_code=event.exit_code)
             return
-        self._wait(entry, event.now, event.message, launches=launches)
+        self._wait(entry, by, event.now, event.message, launches=launches)
 
-    def _wait(self, entry: Entry, now: float, message: str, **changes: Any) -> None:
+    def _wait(self, entry: Entry, by: H, now: float, message: str, **changes: Any) -> None:
         delayed = now + self._delay_s(entry, now)
         restart_at_s = max(delayed, self._fence_ends_at_s(entry))
         self._end_linked(entry, S.FAILED, message)
         self._release(entry, message)
         changes |= {"restart_at_s": restart_at_s, "message": message}
-        self._move(entry, S.WAITING_TO_RESTART, now, message, **changes)
+        self._move(entry, by, S.WAITING_TO_RESTART, now, message, **changes)
 
     def _restart(self, entry: Entry, now: float) -> None:
         record = entry.record
@@ -414,8 +420,9 @@ class SubmissionsCore:
         restarts = self._recent(entry, now)
         if record.started_at_s:
             restarts = (*restarts, now)
-        changes = {"attempt": record.attempt + 1, "restarts": restarts, "restart_at_s": 0.0}
-        self._move(entry, S.SUBMITTED, now, "it is started again", may_live=False, **changes)
+        changes: dict[str, Any] = {"attempt": record.attempt + 1, "restarts": restarts}
+        changes |= {"restart_at_s": 0.0, "may_live": False}
+        self._move(entry, H.RESTART_DUE, S.SUBMITTED, now, "it is started again", **changes)
         self._request(entry.record)
 
     def _recent(self, entry: Entry, now: float) -> tuple[float, ...]:
@@ -455,18 +462,18 @@ class SubmissionsCore:
             )
             self._out.append(end)
 
-    def _end(self, entry: Entry, state: S, now: float, message: str, **changes: Any) -> None:
+    def _end(self, entry: Entry, by: H, state: S, now: float, message: str, **changes: Any) -> None:
         changes |= {"message": message, "ended_at_s": now, "may_live": False, "restart_at_s": 0.0}
         changes |= {"driver": "", "files": ()}  # nothing is started of it any more
-        self._move(entry, state, now, message or state.value, **changes)
+        self._move(entry, by, state, now, message or state.value, **changes)
         self._end_linked(entry, state, message)
         submission_id = entry.record.submission_id
         self._ended.append(submission_id)
         end = m.EndHolder(submission_id=submission_id, state=state, message=message)
         self._out.append(end)
 
-    def _move(self, entry: Entry, to: S, now: float, why: str, **changes: Any) -> None:
-        entry.life.move(to, now, why)
+    def _move(self, entry: Entry, by: H, to: S, now: float, why: str, **changes: Any) -> None:
+        entry.life.follow(by, to, now, why)
         self._update(entry, state=to, **changes)
 
     def _update(self, entry: Entry, **changes: Any) -> None:
@@ -474,12 +481,12 @@ class SubmissionsCore:
         self._out.append(m.PersistSubmission(record=entry.record))
         self._out.append(m.Changed(submission_id=entry.record.submission_id))
 
-    def _current(self, event: Any) -> Entry | None:
-        """The live submission whose current attempt this is about."""
+    def _current(self, event: Any, happening: H) -> Entry | None:
+        """The submission whose current attempt this is about, if it has an effect."""
         entry = self.entries.get(event.submission_id)
-        if entry is None or entry.record.state.ended or entry.record.attempt != event.attempt:
+        if entry is None or entry.record.attempt != event.attempt:
             return None
-        return entry
+        return entry if entry.life.takes(happening) else None
 
     def _why_not(self, submission_id: str) -> str:
         entry = self.entries.get(submission_id)
@@ -494,12 +501,10 @@ class SubmissionsCore:
         return f"driver {entry.record.attempt} has taken its place"
 
 
-def _may_run(record: SubmissionRecord) -> bool:
-    """May the driver of the current attempt have a lease? Not one that its runner has reported as
-    gone: a late request must not delay the next attempt."""
-    return record.state in (S.SUBMITTED, S.LAUNCHING) or (
-        record.state is S.RUNNING and record.may_live
-    )
+def _is_gone(record: SubmissionRecord) -> bool:
+    """Has its runner reported the driver as gone? A late request of it must not delay the next
+    attempt."""
+    return record.state is S.RUNNING and not record.may_live
 
 
 def _who_hears_last(command: m.Command) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,13 +12,11 @@ import grpc
 import grpc.aio
 
 from hrm import rpc_server
-from hrm.core.vocabulary.model import WorkloadClass
-from hrm.errors import HrmError, InvalidRequest
+from hrm.errors import HrmError
 from hrm.pipelines.agent.runtime import PipelineRuntime
-from hrm.pipelines.core.node_messages import GpuAsked
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import pipeline_pb2_grpc
-from hrm.wire import codec
+from hrm.wire import pipelines as pipeline_wire
 
 __all__ = ["GpuService"]
 
@@ -36,8 +33,7 @@ class GpuService(pipeline_pb2_grpc.GpuServiceServicer):
     ) -> AsyncIterator[pb.GpuGrant]:
         holder = f"{next(self._numbers)} ({context.peer()})"
         try:
-            asked = _asked(request, holder)
-            wait_s = _wait_s(request.wait_s)
+            asked, wait_s = pipeline_wire.to_claim(request, holder, time.time())
             try:
                 number = await asyncio.wait_for(self._runtime.acquire(asked), wait_s)
             except TimeoutError:
@@ -52,24 +48,3 @@ class GpuService(pipeline_pb2_grpc.GpuServiceServicer):
             await rpc_server.abort(context, error)
         finally:
             self._runtime.release(holder)
-
-
-def _wait_s(wait_s: float) -> float | None:
-    if not math.isfinite(wait_s) or wait_s < 0:
-        raise InvalidRequest("wait_s must be 0 or more")
-    return wait_s or None
-
-
-def _asked(request: pb.AcquireGpuRequest, holder: str) -> GpuAsked:
-    size_mb = request.size_mb
-    if request.gpu_memory_mib < 0 or not math.isfinite(size_mb) or size_mb < 0:
-        raise InvalidRequest("gpu_memory_mib and size_mb must be 0 or more")
-    workload = codec.to_class(request.workload_class, "workload_class")
-    return GpuAsked(
-        now=time.time(),
-        holder=holder,
-        kind=codec.to_text(request.kind, "kind") or "gpu",
-        gpu_memory_mib=request.gpu_memory_mib,
-        size_mb=size_mb,
-        workload=workload or WorkloadClass.BATCH,
-    )

@@ -17,6 +17,7 @@ from hrm.agent.stream import MasterStream
 from hrm.errors import HrmError, Unavailable
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import pipeline_pb2_grpc
+from hrm.wire import pipeline_stream
 
 __all__ = ["PipelineLink"]
 
@@ -87,7 +88,7 @@ class PipelineLink(MasterStream[pb.NodePipelineMessage, pb.MasterPipelineMessage
         return pipeline_pb2_grpc.PipelineServiceStub(channel).Connect(said)
 
     def _registration(self) -> pb.NodePipelineMessage:
-        return pb.NodePipelineMessage(register=self._register())
+        return pipeline_stream.registering(self._register())
 
     def _registered(self, message: pb.MasterPipelineMessage) -> float:
         self._up = True
@@ -101,4 +102,4 @@ class PipelineLink(MasterStream[pb.NodePipelineMessage, pb.MasterPipelineMessage
             _log.warning("refused a message of the master", why=error.message)
 
     def _beat(self) -> None:
-        self.send(pb.NodePipelineMessage(load=self._load()))
+        self.send(pipeline_stream.beat(self._load()))

@@ -41,7 +41,7 @@ from hrm.pipelines.policies.corun.estimates import Stdm
 from hrm.pipelines.policies.corun.told import ToldStdm
 from hrm.text import shortened
 from hrm.v1 import pipeline_pb2 as pb
-from hrm.wire import codec
+from hrm.wire import codec, pipeline_stream
 from hrm.wire import pipelines as pw
 
 __all__ = ["PipelineRuntime"]
@@ -118,9 +118,7 @@ class PipelineRuntime:
 
     def _load(self) -> pb.PipelineLoad:
         now = time.time()
-        load = pw.from_load(self.core.load(now))
-        load.policies.extend(self._policies.changed(now))
-        return load
+        return pipeline_stream.from_load(self.core.load(now), self._policies.changed(now))
 
     async def start(self) -> None:
         """Forget what a former agent left, and be there for the master."""
@@ -301,11 +299,8 @@ class PipelineRuntime:
 
     def _report(self, command: m.ReportSubtask) -> None:
         self._policies.ended(command.timing, time.time())
-        run = pb.PipelineRun(
-            attempt=pw.attempt_of(command.task_id, command.attempt),
-            timing=pw.from_timing(command.timing),
-        )
-        self._link.send(pb.NodePipelineMessage(run=run))
+        attempt = pw.attempt_of(command.task_id, command.attempt)
+        self._link.send(pipeline_stream.run_ended(attempt, command.timing))
 
     def _ended(self, command: m.EndTask) -> None:
         self._unacknowledged[command.task_id, command.attempt] = command
@@ -324,11 +319,8 @@ class PipelineRuntime:
         if (command.task_id, command.attempt) not in self._unacknowledged:
             return
         attempt = pw.attempt_of(command.task_id, command.attempt)
-        end = pb.PipelineTaskEnd(
-            outcome=pw.from_outcome(command.outcome),
-            message=shortened(command.message, codec.TEXT_LENGTH_MAX),
-            timings=[pw.from_timing(one) for one in command.timings],
-        )
+        message = shortened(command.message, codec.TEXT_LENGTH_MAX)
+        end = pipeline_stream.from_end(command.outcome, message, command.timings)
         placed = self._placed.get((command.task_id, command.attempt))
         if command.outcome is TaskOutcome.DONE and placed is not None:
             end.result_format = pw.from_result_format(placed.kind)
@@ -336,36 +328,29 @@ class PipelineRuntime:
             try:
                 with placed.open_result() as file:
                     while data := file.read(pw.CHUNK_BYTES):
-                        piece = pb.PipelineData(attempt=attempt, offset=end.result_bytes, data=data)
+                        yield pipeline_stream.result_piece(attempt, end.result_bytes, data)
                         end.result_bytes += len(data)
-                        yield pb.NodePipelineMessage(data=piece)
             except OSError as error:
                 end.outcome = pw.from_outcome(TaskOutcome.FAILED)
                 end.message = (
                     f"node {self.share.capacity.name}: what {placed.last!r} returned cannot be "
                     f"read: {error}"
                 )
-        yield pb.NodePipelineMessage(ended=pb.PipelineAttemptEnd(attempt=attempt, end=end))
+        yield pipeline_stream.attempt_ended(attempt, end)
 
     # --- the master ---------------------------------------------------------------------------
 
     def _registration(self) -> pb.RegisterPipelineNode:
         self._forget_unplaced()
-        here = [
-            pw.attempt_of(task_id, task.attempt)
-            for task_id, task in self.core.tasks.items()
-            if not task.claim
-        ]
-        ended = [pw.attempt_of(*attempt) for attempt in self._unacknowledged]
+        tasks = self.core.tasks.items()
+        here = [(task_id, task.attempt) for task_id, task in tasks if not task.claim]
         now = time.time()
-        load = pw.from_load(self.core.load(now))
-        load.policies.extend(self._policies.report(now))
-        return pb.RegisterPipelineNode(
-            capacity=pw.from_capacity(self.share.capacity),
+        return pipeline_stream.from_node(
+            self.share.capacity,
+            pipeline_stream.from_load(self.core.load(now), self._policies.report(now)),
+            (*here, *self._unacknowledged),
             identity=self._identity,
             ownership_key=self._ownership_key,
-            tasks=[*here, *ended],
-            load=load,
             runs_as=runs_as(self._run_as),
         )
 

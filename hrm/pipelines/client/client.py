@@ -44,15 +44,16 @@ from hrm import errors, ownership, rpc, tls
 from hrm.address import default_master, token_file
 from hrm.core.vocabulary.model import WorkloadClass
 from hrm.pipelines.client.definition import Pipeline, to_format
+from hrm.pipelines.client.outcome import TaskFailed, TaskResult, is_done, result_of
 from hrm.pipelines.client.results import check_proof, decode, need_arrow
 from hrm.pipelines.client.sources import Sources, sources_of
-from hrm.pipelines.core.model import Device, ResultFormat
+from hrm.pipelines.core.model import PipelineSpec, ResultFormat, TaskId, TaskSpec
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1.pipeline_pb2_grpc import PipelineServiceStub
-from hrm.wire import codec
+from hrm.wire import pipeline_stream
 from hrm.wire import pipelines as pipeline_wire
 
-__all__ = ["Client", "SubtaskRun", "Task", "TaskFailed", "TaskResult", "progress_bar"]
+__all__ = ["Client", "Task", "progress_bar"]
 
 IN_FLIGHT = 64
 """Tasks of one ``map`` that the master has at a time."""
@@ -76,58 +77,6 @@ T = TypeVar("T")
 
 class _GivenUp(Exception):
     """The task was abandoned, and the master does not have it."""
-
-
-class TaskFailed(errors.HrmError):
-    """A task ended without a result; the message names the subtask, the node and the cause."""
-
-    def __init__(self, message: str, result: TaskResult) -> None:
-        super().__init__(message)
-        self.result = result
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubtaskRun:
-    """One run of one subtask. ``outcome``: "done", or what went wrong; ``message`` says more.
-
-    ``placed_by``: the policy that chose the device; ``fallback``: why not the learned one.
-    """
-
-    subtask: str
-    device: Device
-    number: int
-    node: str
-    waited_s: float
-    ran_s: float
-    outcome: str
-    message: str = ""
-    placed_by: str = ""
-    fallback: str = ""
-
-    @property
-    def ok(self) -> bool:
-        return self.outcome == "done"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskResult:
-    """How one task ended. ``value`` is None where ``error`` says what went wrong.
-
-    ``runs``: every run of every subtask, in the order in which they ended. ``response_s``: from
-    submission to end, as the master saw it.
-    """
-
-    task_id: str
-    value: Any
-    error: str = ""
-    node: str = ""
-    attempt: int = 0
-    response_s: float = 0.0
-    runs: tuple[SubtaskRun, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        return not self.error
 
 
 class Task:
@@ -230,7 +179,7 @@ class Client:
         self._running: dict[asyncio.Task[Any], pb.SubmitPipelineTaskRequest] = {}
         self._closed = False
         self._ownership_key = ownership.new_key()
-        self._sources: dict[int, tuple[Pipeline, Sources, pb.PipelineSpec]] = {}
+        self._sources: dict[int, tuple[Pipeline, Sources, PipelineSpec, pb.PipelineSpec]] = {}
         self._channel: grpc.aio.Channel = self._call(self._connect())
         self._stub = PipelineServiceStub(self._channel)
         self._watched_here = 0
@@ -405,9 +354,10 @@ class Client:
         known = self._sources.get(id(pipeline))
         if known is None:
             sources = sources_of(pipeline)
-            spec = pipeline_wire.from_pipeline(pipeline.spec(sources.reference))
-            known = self._sources[id(pipeline)] = (pipeline, sources, spec)
-        _pipeline, sources, spec = known
+            spec = pipeline.spec(sources.reference)
+            message = pipeline_wire.from_pipeline(spec)
+            known = self._sources[id(pipeline)] = (pipeline, sources, spec, message)
+        _pipeline, sources, spec, message = known
         try:
             payload = pickle.dumps(value, protocol=5)
         except Exception as error:
@@ -415,15 +365,17 @@ class Client:
                 f"the input of pipeline {pipeline.name!r} cannot be pickled "
                 f"({type(error).__name__}: {error}); give the path of a file, or plain data"
             ) from error
-        return pb.SubmitPipelineTaskRequest(
-            task_id=f"{pipeline.name[:40]}-{uuid.uuid4().hex[:16]}",
+        task = TaskSpec(
+            task_id=TaskId(f"{pipeline.name[:40]}-{uuid.uuid4().hex[:16]}"),
             pipeline=spec,
-            payload=payload,
             size_mb=size_mb or len(payload) / 1e6,
-            workload_class=codec.WORKLOAD_CLASS[workload],
-            files=[pb.SourceFile(path=path, content=content) for path, content in sources.files],
+            workload=workload,
             user=self.user,
-            result_format=pipeline_wire.from_result_format(kind),
+            result_format=kind,
+        )
+        return pipeline_stream.submission(
+            *(message, task, sources.files),
+            payload=payload,
             result_key=secrets.token_bytes(KEY_BYTES),
             ownership_key=self._ownership_key,
         )
@@ -446,15 +398,15 @@ class Client:
                 return TaskResult(task_id=request.task_id, value=None, error=why)
             try:
                 end = await self._again(lambda: self._watch(request.task_id))
-                if end.outcome != pb.PIPELINE_TASK_OUTCOME_DONE:
-                    return _result(request.task_id, end, None)
+                if not is_done(end):
+                    return result_of(request.task_id, end, None)
                 data = await self._again(lambda: self._fetch(request.task_id))
             except errors.NotFound:
                 # The master restarted. Nodes may still have the task under its old id.
                 request.task_id = f"{first}-{life}"
                 request.result_key = secrets.token_bytes(KEY_BYTES)
                 continue
-            return _result(request.task_id, end, _value(request, end, data))
+            return result_of(request.task_id, end, _value(request, end, data))
         raise errors.Unavailable(
             f"the master at {self.target} has lost task {first} {LIVES_MAX} times; look at its log"
         )
@@ -578,36 +530,6 @@ def _value(request: pb.SubmitPipelineTaskRequest, end: pb.PipelineTaskEnd, data:
     )
     wanted = pipeline_wire.to_result_format(request.result_format)
     return decode(data, kind, wanted=wanted, task_id=request.task_id)
-
-
-def _result(task_id: str, end: pb.PipelineTaskEnd, value: Any) -> TaskResult:
-    done = end.outcome == pb.PIPELINE_TASK_OUTCOME_DONE
-    return TaskResult(
-        task_id=task_id,
-        value=value,
-        error="" if done else end.message or "it was cancelled",
-        node=end.node,
-        attempt=end.attempt,
-        response_s=end.response_s,
-        runs=tuple(_run(one) for one in end.timings),
-    )
-
-
-def _run(timing: pb.SubtaskTiming) -> SubtaskRun:
-    on_gpu = timing.device == pb.SUBTASK_DEVICE_GPU
-    outcome = pb.SubtaskOutcome.Name(timing.outcome).removeprefix("SUBTASK_OUTCOME_")
-    return SubtaskRun(
-        subtask=timing.subtask,
-        device=Device.GPU if on_gpu else Device.CPU,
-        number=timing.number,
-        node=timing.node,
-        waited_s=timing.waited_s,
-        ran_s=timing.ran_s,
-        outcome=outcome.lower().replace("_", "-"),
-        message=timing.message,
-        placed_by=timing.placed_by,
-        fallback=timing.fallback,
-    )
 
 
 @contextlib.contextmanager

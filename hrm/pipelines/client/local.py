@@ -20,9 +20,8 @@ import grpc
 
 from hrm import errors
 from hrm.core.vocabulary.model import WorkloadClass
-from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1.pipeline_pb2_grpc import GpuServiceStub
-from hrm.wire import codec
+from hrm.wire import pipelines as pipeline_wire
 
 __all__ = ["SOCKET_VARIABLE", "GpuShare", "LocalGpus"]
 
@@ -73,13 +72,8 @@ class LocalGpus:
                 f"no agent of HRM on this machine ({SOCKET_VARIABLE} is not set), so no GPU can "
                 f"be asked for; run this on a cluster of HRM, or give the step a CPU version"
             )
-        request = pb.AcquireGpuRequest(
-            kind=kind,
-            gpu_memory_mib=gpu_memory_mib,
-            size_mb=size_mb,
-            workload_class=codec.WORKLOAD_CLASS[workload],
-            wait_s=max(wait_s, _NO_WAIT_S),  # 0 would be for ever
-        )
+        limit_s = max(wait_s, _NO_WAIT_S)  # 0 would be for ever
+        request = pipeline_wire.from_claim(kind, gpu_memory_mib, size_mb, workload, limit_s)
         call = GpuServiceStub(self._channel).Acquire(request)
         # A deadline of the call would end the share, too; the agent counts the wait, if it is well.
         limit = threading.Timer(wait_s + ANSWER_LIMIT_S, call.cancel)

@@ -40,7 +40,13 @@ from hrm.pipelines.core.model import (
 )
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
 from hrm.pipelines.core.room import Room
-from hrm.pipelines.core.subtasks import PlacedSubtask, PlacedTask, Run, SubtaskState
+from hrm.pipelines.core.subtasks import (
+    PlacedSubtask,
+    PlacedTask,
+    Run,
+    SubtaskHappening,
+    SubtaskState,
+)
 
 __all__ = ["NodeBounds", "PipelineNode"]
 
@@ -170,10 +176,14 @@ class PipelineNode:
         """What has all its inputs is ready."""
         done = {n for n, one in task.subtasks.items() if one.state is SubtaskState.DONE}
         for one in task.subtasks.values():
-            if one.state is SubtaskState.PENDING and done.issuperset(one.spec.after):
-                self._make_ready(task, one, now, "its inputs are there")
+            if done.issuperset(one.spec.after) and one.life.takes(SubtaskHappening.INPUTS_DONE):
+                self._make_ready(
+                    task, one, SubtaskHappening.INPUTS_DONE, now, "its inputs are there"
+                )
 
-    def _make_ready(self, task: PlacedTask, one: PlacedSubtask, now: float, why: str) -> None:
+    def _make_ready(
+        self, task: PlacedTask, one: PlacedSubtask, by: SubtaskHappening, now: float, why: str
+    ) -> None:
         """It may start now. What it is charged is settled here: an estimate that is more than there
         is may be wrong, and keeps it from no empty node; a need that is known to be more does."""
         capacity, estimates = self.capacity, self.estimates
@@ -184,9 +194,10 @@ class PipelineNode:
             one.devices = one.devices & {Device.CPU}
         if not capacity.cores:
             one.devices = one.devices & {Device.GPU}
-        one.life.move(SubtaskState.READY, now, why)
+        one.life.follow(by, SubtaskState.READY, now, why)
         if not one.devices:
-            self._fail(task, one, now, f"no device of the node suffices ({why})")
+            by, why = SubtaskHappening.NO_DEVICE, f"no device of the node suffices ({why})"
+            self._fail(task, one, by, now, why)
             return
         gpu_mib = max(known_mib, min(room_mib, estimates.gpu_memory_mib(one.row)))
         host_mib = min(capacity.memory_mib, estimates.memory_mib(one.row))
@@ -214,8 +225,10 @@ class PipelineNode:
             if not task.claim and (event.begun or not task.begun):
                 self._end(task, TaskOutcome.GIVEN_BACK, why, event.now)
 
-    def _fail(self, task: PlacedTask, one: PlacedSubtask, now: float, why: str) -> None:
-        one.life.move(SubtaskState.FAILED, now, why)
+    def _fail(
+        self, task: PlacedTask, one: PlacedSubtask, by: SubtaskHappening, now: float, why: str
+    ) -> None:
+        one.life.follow(by, SubtaskState.FAILED, now, why)
         message = f"subtask {one.spec.name!r} failed on node {self.capacity.name}: {why}"
         self._end(task, TaskOutcome.FAILED, message, now)
 
@@ -224,9 +237,8 @@ class PipelineNode:
         if task.ending is None:
             task.ending, task.message = outcome, message
             for one in task.subtasks.values():
-                if one.state in (SubtaskState.PENDING, SubtaskState.READY):
+                if one.life.take(SubtaskHappening.TASK_ENDED, now, message):
                     self._unready(one)
-                    one.life.move(SubtaskState.DROPPED, now, message)
             for run in task.running:
                 self._stop(run, RunOutcome.STOPPED, message)
         self._settle(task)
@@ -285,7 +297,8 @@ class PipelineNode:
         self._unready(one)
         one.run = run
         one.runs += 1
-        one.life.move(SubtaskState.RUNNING, now, f"on {start.device.value} {start.number}")
+        why = f"on {start.device.value} {start.number}"
+        one.life.take(SubtaskHappening.STARTED, now, why)
         if task.claim:
             self._commands.append(m.GrantGpu(holder=task.claim, number=start.number))
             return
@@ -398,24 +411,27 @@ class PipelineNode:
         message: str,
         now: float,
     ) -> None:
+        failed, done = SubtaskHappening.RUN_FAILED, outcome is RunOutcome.DONE
+        if done:
+            one.life.take(SubtaskHappening.RETURNED, now, "it returned")
+        elif task.ending is not None:
+            one.life.take(SubtaskHappening.RUN_STOPPED, now, message)
         if task.ending is not None:
-            done = outcome is RunOutcome.DONE
-            one.life.move(SubtaskState.DONE if done else SubtaskState.DROPPED, now, message)
             self._settle(task)
-        elif outcome is RunOutcome.DONE:
-            one.life.move(SubtaskState.DONE, now, "it returned")
+        elif done:
             self._release_followers(task, now)
             if all(other.state is SubtaskState.DONE for other in task.subtasks.values()):
                 self._end(task, TaskOutcome.DONE, "", now)
         elif outcome is RunOutcome.OUT_OF_GPU_MEMORY and run.device is Device.GPU:
             self._retry_with_memory(task, one, run, message, now)
         elif outcome is RunOutcome.NOT_IMPORTABLE:
-            self._fail(task, one, now, f"it cannot be imported: {message}")
+            self._fail(task, one, failed, now, f"it cannot be imported: {message}")
         elif one.runs < one.spec.attempts:
-            self._make_ready(task, one, now, f"run {one.runs} of it: {outcome.value}")
+            self._make_ready(task, one, failed, now, f"run {one.runs} of it: {outcome.value}")
         else:
             times = f" ({one.runs} times)" if one.runs > 1 else ""
-            self._fail(task, one, now, f"{outcome.value}{times}: {message}".rstrip(": "))
+            why = f"{outcome.value}{times}: {message}".rstrip(": ")
+            self._fail(task, one, failed, now, why)
 
     def _retry_with_memory(
         self, task: PlacedTask, one: PlacedSubtask, run: Run, message: str, now: float
@@ -426,7 +442,8 @@ class PipelineNode:
             one.gpu_need_mib = run.gpu_memory_mib * _OUT_OF_MEMORY_FACTOR
         else:
             one.devices = one.devices & {Device.CPU}
-        self._make_ready(task, one, now, f"out of device memory: {message}".rstrip(": "))
+        why = f"out of device memory: {message}".rstrip(": ")
+        self._make_ready(task, one, SubtaskHappening.RUN_FAILED, now, why)
 
     def _is_claim(self, key: SubtaskKey) -> bool:
         return bool(self.tasks[key.task_id].claim)

@@ -1,4 +1,4 @@
-"""One task on its node: the legal life of a subtask, and the small records that the core moves.
+"""One task on its node: the life of a subtask, and the small records that the core moves.
 
 A subtask is PENDING until all that it comes after are DONE, READY until a policy finds it a core or
 a GPU, RUNNING there. A run that fails makes it READY again while attempts are left, else FAILED,
@@ -10,16 +10,16 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from hrm.core.vocabulary.event_table import EventTable, Ignored, Impossible, Lifecycle, to
 from hrm.core.vocabulary.model import WorkloadClass
-from hrm.core.vocabulary.transitions import Lifecycle
 from hrm.pipelines.core.model import Device, ReadySubtask, Row, SubtaskKey, SubtaskSpec, TaskSpec
 from hrm.pipelines.core.node_messages import RunOutcome, SubtaskTiming, TaskOutcome
 
-__all__ = ["SUBTASK", "PlacedSubtask", "PlacedTask", "Run", "SubtaskState"]
+__all__ = ["SUBTASK", "PlacedSubtask", "PlacedTask", "Run", "SubtaskHappening", "SubtaskState"]
 
 
 class SubtaskState(enum.Enum):
-    """``SUBTASK`` holds the legal moves."""
+    """``SUBTASK`` is their table."""
 
     __hash__ = object.__hash__
 
@@ -31,16 +31,72 @@ class SubtaskState(enum.Enum):
     DROPPED = "dropped"
 
 
-_S = SubtaskState
+class SubtaskHappening(enum.Enum):
+    """What happens to a subtask."""
 
-SUBTASK: dict[SubtaskState, frozenset[SubtaskState]] = {
-    _S.PENDING: frozenset({_S.READY, _S.DROPPED}),
-    _S.READY: frozenset({_S.RUNNING, _S.FAILED, _S.DROPPED}),
-    _S.RUNNING: frozenset({_S.READY, _S.DONE, _S.FAILED, _S.DROPPED}),
-    _S.DONE: frozenset(),
-    _S.FAILED: frozenset(),
-    _S.DROPPED: frozenset(),
+    __hash__ = object.__hash__
+
+    INPUTS_DONE = "inputs-done"
+    """All that it comes after is DONE."""
+    STARTED = "started"
+    """A policy has found it a device."""
+    NO_DEVICE = "no-device"
+    """No device of the node is left that could run it."""
+    RETURNED = "returned"
+    RUN_FAILED = "run-failed"
+    RUN_STOPPED = "run-stopped"
+    """Its run has ended otherwise than by returning, and so has its task."""
+    TASK_ENDED = "task-ended"
+
+
+_S, _H = SubtaskState, SubtaskHappening
+_RELEASED = Ignored("it was ready before")
+_NOT_READY = Impossible("only what is ready is started")
+_NO_RUN = Impossible("it has no run")
+_OVER = Ignored("it is over")
+_OVER_ROW: dict[SubtaskHappening, Ignored | Impossible] = {
+    _H.INPUTS_DONE: _OVER,
+    _H.STARTED: _NOT_READY,
+    _H.NO_DEVICE: _NOT_READY,
+    _H.RETURNED: _NO_RUN,
+    _H.RUN_FAILED: _NO_RUN,
+    _H.RUN_STOPPED: _NO_RUN,
+    _H.TASK_ENDED: _OVER,
 }
+
+SUBTASK: EventTable[SubtaskState, SubtaskHappening] = {
+    _S.PENDING: {
+        _H.INPUTS_DONE: to(_S.READY),
+        _H.STARTED: _NOT_READY,
+        _H.NO_DEVICE: _NOT_READY,
+        _H.RETURNED: _NO_RUN,
+        _H.RUN_FAILED: _NO_RUN,
+        _H.RUN_STOPPED: _NO_RUN,
+        _H.TASK_ENDED: to(_S.DROPPED),
+    },
+    _S.READY: {
+        _H.INPUTS_DONE: _RELEASED,
+        _H.STARTED: to(_S.RUNNING),
+        _H.NO_DEVICE: to(_S.FAILED),
+        _H.RETURNED: _NO_RUN,
+        _H.RUN_FAILED: _NO_RUN,
+        _H.RUN_STOPPED: _NO_RUN,
+        _H.TASK_ENDED: to(_S.DROPPED),
+    },
+    _S.RUNNING: {
+        _H.INPUTS_DONE: _RELEASED,
+        _H.STARTED: _NOT_READY,
+        _H.NO_DEVICE: _NOT_READY,
+        _H.RETURNED: to(_S.DONE),
+        _H.RUN_FAILED: to(_S.READY, _S.FAILED),
+        _H.RUN_STOPPED: to(_S.DROPPED),
+        _H.TASK_ENDED: Ignored("its run is stopped first, and moves it when it ends"),
+    },
+    _S.DONE: _OVER_ROW,
+    _S.FAILED: _OVER_ROW,
+    _S.DROPPED: _OVER_ROW,
+}
+_FINAL = frozenset({_S.DONE, _S.FAILED, _S.DROPPED})
 
 
 class PlacedSubtask:
@@ -69,7 +125,7 @@ class PlacedSubtask:
 
     @property
     def over(self) -> bool:
-        return not SUBTASK[self.life.state]
+        return self.life.state in _FINAL
 
 
 class PlacedTask:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeAlias
 
@@ -19,11 +18,11 @@ from hrm.core.vocabulary.ownership import is_owner
 from hrm.errors import AlreadyExists, HrmError, InvalidRequest, LimitReached, Unavailable
 from hrm.master.paging import check_limit, page
 from hrm.pipelines.core import cluster_messages as m
-from hrm.pipelines.core.cluster import TaskRecord
 from hrm.pipelines.core.model import TaskId
 from hrm.pipelines.master.tasks import NodeStream, PipelineTasks, Watcher
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import pipeline_pb2_grpc
+from hrm.wire import pipeline_stream
 from hrm.wire import pipelines as pw
 
 __all__ = ["PipelineService"]
@@ -134,7 +133,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
             tasks, token = page(
                 records,
                 lambda x: (x.spec.submitted_at, x.spec.task_id),
-                lambda x: self._info(x, places),
+                lambda x: pipeline_stream.from_record(x, core.explain(x.spec.task_id, places)),
                 request,
                 limit=limit,
             )
@@ -144,38 +143,12 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         return pb.ListPipelineTasksResponse(
             tasks=tasks,
             nodes=[
-                pb.PipelineNodeInfo(
-                    capacity=pw.from_capacity(row.capacity),
-                    load=pw.from_load(row.load) if row.load else None,
-                    tasks=len(row.placed),
-                    draining=row.draining,
-                    runs_as=self._tasks.runs_as(row.capacity.name),
-                )
+                pipeline_stream.from_row(row, self._tasks.runs_as(row.capacity.name))
                 for row in rows
             ],
             policy=core.policy.name,
             policy_faults=core.policy_faults,
             next_page_token=token,
-        )
-
-    def _info(self, record: TaskRecord, places: dict[TaskId, int]) -> pb.PipelineTaskInfo:
-        spec = record.spec
-        outcome = pw.from_outcome(record.outcome) if record.outcome else None
-        fallbacks = [timing.fallback for timing in record.timings if timing.fallback]
-        return pb.PipelineTaskInfo(
-            task_id=spec.task_id,
-            pipeline=spec.pipeline.name,
-            size_mb=spec.size_mb,
-            submitted_at_s=spec.submitted_at,
-            node=record.node or "",
-            attempt=record.attempt,
-            state=self._tasks.core.explain(spec.task_id, places),
-            outcome=outcome,
-            placed_by=record.placed_by,
-            fallback=record.fallback,
-            runs_placed_by=Counter(timing.placed_by for timing in record.timings),
-            run_fallback=fallbacks[-1] if fallbacks else "",
-            user=spec.user,
         )
 
     # --- nodes --------------------------------------------------------------------------------
@@ -233,8 +206,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
             await self._tasks.heard(name, message)
 
     async def _write(self, stream: NodeStream, context: _Context) -> None:
-        registered = pb.PipelineNodeRegistered(heartbeat_interval_s=self._heartbeat_interval_s)
-        await context.write(pb.MasterPipelineMessage(registered=registered))
+        await context.write(pipeline_stream.registered(self._heartbeat_interval_s))
         while (item := await stream.queue.get()) is not None:
             if isinstance(item, pb.MasterPipelineMessage):
                 await context.write(item)
@@ -251,12 +223,11 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
             async for data in chunks:
                 if self._tasks.placing(command) is None:
                     return
-                piece = pb.PipelineData(attempt=order.attempt, offset=offset, data=data)
-                await context.write(pb.MasterPipelineMessage(data=piece))
+                await context.write(pipeline_stream.input_piece(order.attempt, offset, data))
                 offset += len(data)
         if self._tasks.placing(command) is None:
             return
-        await context.write(pb.MasterPipelineMessage(place=order))
+        await context.write(pipeline_stream.sending(order))
 
 
 async def _updates(watcher: Watcher) -> AsyncIterator[pb.PipelineTaskUpdate]:

@@ -47,7 +47,7 @@ from hrm.pipelines.policies.corun.told import ToldStdm
 from hrm.policies.guard import Hosts
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import policy_pb2
-from hrm.wire import codec
+from hrm.wire import codec, pipeline_stream
 from hrm.wire import pipelines as pw
 
 __all__ = ["NodeStream", "PipelineTasks", "Watcher", "pipeline_policy"]
@@ -232,13 +232,12 @@ class PipelineTasks:
                     self._send(command.node, command)
                 case m.CancelTask():
                     attempt = self._attempt_of(command.task_id, command.attempt)
-                    order = pb.WithdrawPipelineTask(attempt=attempt, reason=command.why)
-                    self._send(command.node, pb.MasterPipelineMessage(withdraw=order))
+                    self._send(command.node, pipeline_stream.withdrawal(attempt, command.why))
                 case m.ReportPlacement():
-                    self._placement(command)
+                    self._tell(command.task_id, pipeline_stream.placement(command), last=True)
                 case m.ReportTiming():
-                    timing = pw.from_timing(command.timing, command.node)
-                    self._tell(command.task_id, pb.PipelineTaskUpdate(subtask=timing))
+                    update = pipeline_stream.timing_reported(command.timing, command.node)
+                    self._tell(command.task_id, update)
                 case m.FinishTask():
                     self._finished(command)
 
@@ -263,7 +262,7 @@ class PipelineTasks:
         stream = self.nodes.get(name)
         if stream is not None and stream.draining != wanted:
             stream.draining = wanted
-            stream.put(pb.MasterPipelineMessage(drain=wanted))
+            stream.put(pipeline_stream.drain_order(wanted))
         closed = wanted or stream is None
         if row.draining != closed:
             self.handle(m.NodeDraining(now=now, name=name, draining=closed))
@@ -276,7 +275,7 @@ class PipelineTasks:
 
     def _order_all(self, order: policy_pb2.PolicyOrder) -> None:
         for stream in self.nodes.values():
-            stream.put(pb.MasterPipelineMessage(policy=order))
+            stream.put(pipeline_stream.policy_order(order))
 
     # --- tasks --------------------------------------------------------------------------------
 
@@ -331,16 +330,6 @@ class PipelineTasks:
             digest.update(f"{path}\0{len(content)}\0".encode() + content)
         return self._shared.setdefault(digest.digest(), _Code(raw, files))
 
-    def _placement(self, command: m.ReportPlacement) -> None:
-        if command.node is None:
-            update = pb.PipelineTaskUpdate(queued=command.message)
-        else:
-            placed = pb.PipelinePlacement(
-                node=command.node, attempt=command.attempt, why=command.message
-            )
-            update = pb.PipelineTaskUpdate(placed=placed)
-        self._tell(command.task_id, update, last=True)
-
     def _finished(self, command: m.FinishTask) -> None:
         task_id = command.task_id
         done = command.outcome is TaskOutcome.DONE
@@ -348,19 +337,16 @@ class PipelineTasks:
         self._code.pop(task_id, None)
         self._keys.pop(task_id, None)
         proof = self._proofs.pop(task_id, _NO_PROOF)
-        end = pb.PipelineTaskEnd(
-            outcome=pw.from_outcome(command.outcome),
-            message=command.message,
-            node=command.node or "",
+        end = pipeline_stream.from_end(
+            *(command.outcome, command.message, command.timings, command.node or ""),
             attempt=command.attempt,
-            timings=[pw.from_timing(one, command.node or "") for one in command.timings],
             response_s=command.response_s,
             result_bytes=self.files.size(task_id, "out"),
             result_format=pw.from_result_format(proof.kind) if done else None,
             proof=proof.proof if done else b"",
             placement=proof.placement if done else 0,
         )
-        self._tell(task_id, pb.PipelineTaskUpdate(ended=end), last=True)
+        self._tell(task_id, pipeline_stream.task_ended(end), last=True)
         for watcher in self._watchers.pop(task_id, ()):
             watcher.open.discard(task_id)
         log.info("task ended", task=task_id, outcome=command.outcome.value, why=command.message)
@@ -395,7 +381,8 @@ class PipelineTasks:
             why = self.core.explain(task_id, places)
             last = self._last.get(task_id)
             if last is None:
-                last = pb.PipelineTaskUpdate(task_id=task_id, at_s=clock.now(), queued=why)
+                last = pipeline_stream.queued(why)
+                last.task_id, last.at_s = task_id, clock.now()
             watcher.put(last)
         for task_id in watcher.open:
             self._watchers.setdefault(task_id, []).append(watcher)
@@ -426,7 +413,7 @@ class PipelineTasks:
         owner = ownership.owner_of(register.ownership_key)
         stream = NodeStream(register.identity, owner, runs_as)
         for order in self.policies.orders.values():
-            stream.put(pb.MasterPipelineMessage(policy=order))
+            stream.put(pipeline_stream.policy_order(order))
         before = self.nodes.get(capacity.name)
         self.nodes[capacity.name] = stream
         if before is not None:
@@ -521,7 +508,7 @@ class PipelineTasks:
                 timings=tuple(pw.to_timing(one, task_id) for one in end.timings),
             )
         )
-        self._send(name, pb.MasterPipelineMessage(acknowledge=attempt))
+        self._send(name, pipeline_stream.acknowledgement(attempt))
 
     def placing(self, command: m.PlaceTask) -> pb.PlacePipelineTask | None:
         """The order to run a task; None: it has ended, or been placed elsewhere, meanwhile."""
@@ -530,16 +517,9 @@ class PipelineTasks:
         code = self._code.get(task.task_id)
         if code is None or not self._is_current(command.node, attempt):
             return None
-        return pb.PlacePipelineTask(
-            attempt=attempt,
-            pipeline=pw.from_pipeline(task.pipeline),
-            size_mb=task.size_mb,
-            workload_class=codec.WORKLOAD_CLASS[task.workload],
-            submitted_at_s=task.submitted_at,
+        return pipeline_stream.order(
+            *(attempt, task, code.files),
             raw=code.raw,
             payload_bytes=self.files.size(task.task_id, "in"),
-            files=[pb.SourceFile(path=k, content=v) for k, v in code.files.items()],
-            user=task.user,
-            result_format=pw.from_result_format(task.result_format),
             result_key=self._keys.get(task.task_id, b""),
         )

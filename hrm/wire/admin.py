@@ -1,0 +1,240 @@
+"""What operators ask of a master, as events, and what they see: cluster, nodes, applications.
+
+``hrm.master.admin_service`` chooses and pages them; the CLI renders them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from hrm.core.master.core import MasterCore
+from hrm.core.master.state import Application, MasterState, Node
+from hrm.core.messages import events as e
+from hrm.core.scheduling.scheduler import Scheduler
+from hrm.core.vocabulary.model import (
+    NOTHING,
+    ApplicationId,
+    ContainerState,
+    NodeName,
+    NodeState,
+    Resources,
+)
+from hrm.errors import InvalidRequest
+from hrm.v1 import admin_pb2 as pb
+from hrm.wire import codec, nodes
+
+__all__ = [
+    "from_application",
+    "from_cluster",
+    "from_node",
+    "from_run_times",
+    "to_drain",
+    "to_kill",
+    "to_rebinding",
+]
+
+MOVE_WITHIN_MAX_S = 3600.0
+
+_WAITING = (ContainerState.ASSIGNED, ContainerState.WAITING)
+
+
+def to_kill(request: pb.KillApplicationRequest, call_id: int, now: float) -> e.KillRequested:
+    """A call of ``KillApplication``.
+
+    Raises:
+        InvalidRequest: a field is malformed.
+    """
+    return e.KillRequested(
+        now=now,
+        call_id=call_id,
+        application_id=ApplicationId(request.application_id),
+        reason=codec.to_text(request.reason, "reason"),
+    )
+
+
+def to_drain(request: pb.DrainNodesRequest, call_id: int, now: float) -> e.DrainRequested:
+    """A call of ``DrainNodes``.
+
+    Raises:
+        InvalidRequest: a field is malformed, or it contradicts another.
+    """
+    move_within_s = request.move_within_s
+    if not request.names:
+        raise InvalidRequest("name at least one node; hrm nodes lists them")
+    if not 0 <= move_within_s <= MOVE_WITHIN_MAX_S:
+        raise InvalidRequest(
+            f"move_within_s is {move_within_s}; it must be from 0 to {MOVE_WITHIN_MAX_S:g}"
+        )
+    if request.undo and move_within_s:
+        raise InvalidRequest("undo and move_within_s exclude each other")
+    return e.DrainRequested(
+        now=now,
+        call_id=call_id,
+        nodes=tuple(NodeName(name) for name in request.names),
+        undo=request.undo,
+        move_within_s=move_within_s,
+    )
+
+
+def to_rebinding(request: pb.BindNodeRequest, call_id: int, now: float) -> e.RebindRequested:
+    """A call of ``BindNode``.
+
+    Raises:
+        InvalidRequest: a field is malformed or out of range.
+    """
+    node = NodeName(codec.to_name(request.name, "name"))
+    return e.RebindRequested(now=now, call_id=call_id, node=node, **nodes.to_binding(request))
+
+
+def from_cluster(core: MasterCore, now: float, **said: Any) -> pb.Cluster:
+    """``said``: what the core does not know, the other fields of the message."""
+    master_state = core.master_state
+    states = [node.state for node in master_state.nodes.values()]
+    capacity, free = _totals(master_state)
+    live = master_state.live_applications()
+    lease = core.negotiator.lease
+    held = lease.holder is not None and now < lease.expires_at_s
+    return pb.Cluster(
+        epoch=core.epoch,
+        nodes_alive=states.count(NodeState.ALIVE),
+        nodes_draining=states.count(NodeState.DRAINING),
+        nodes_lost=states.count(NodeState.LOST),
+        capacity=codec.from_resources(capacity),
+        free=codec.from_resources(free),
+        applications_live=len(live),
+        applications_ended=len(master_state.applications) - len(live),
+        containers_running=_count(master_state, ContainerState.RUNNING),
+        containers_waiting=_count(master_state, *_WAITING),
+        containers_pending=_count(master_state, ContainerState.PENDING),
+        schedulers=[_from_scheduler(x) for x in core.placement.schedulers.values()],
+        lease=pb.Lease(
+            holder=lease.holder or "" if held else "",
+            expires_in_s=lease.expires_at_s - now if held else 0.0,
+            token=lease.token,
+        ),
+        claims_committed=core.negotiator.committed,
+        claims_queued=core.negotiator.queued,
+        claims_aborted=core.negotiator.aborted,
+        **said,
+    )
+
+
+def from_application(app: Application) -> pb.Application:
+    """An application, without its containers."""
+    record = app.record
+    message = pb.Application(
+        application_id=app.application_id,
+        name=record.name,
+        user=record.user,
+        tenant=record.tenant,
+        state=codec.APPLICATION_STATE[app.life.state],
+        workload_class=codec.WORKLOAD_CLASS[record.workload_class],
+        class_evidence=record.class_evidence,
+        spark_version=record.spark_version,
+        driver_host=record.driver_host,
+        web_url=record.web_url,
+        submitted_at_s=record.submitted_at_s,
+        first_running_at_s=record.first_running_at_s,
+        ended_at_s=record.ended_at_s,
+        message=record.message,
+        scheduler=app.scheduler,
+        containers_running=len(app.in_state(ContainerState.RUNNING)),
+        containers_waiting=len(app.in_state(*_WAITING)),
+        containers_pending=len(app.in_state(ContainerState.PENDING)),
+        mean_wait_s=app.waited_s / app.waits if app.waits else 0.0,
+        gang_min=record.gang_min,
+        submission_id=record.submission_id,
+        submission_attempt=record.submission_attempt,
+    )
+    if app.progress is not None:
+        message.progress.CopyFrom(codec.from_progress(app.progress))
+    elif record.tasks_total:  # it had ended before this master
+        message.progress.tasks_total = record.tasks_total
+        message.progress.tasks_completed = record.tasks_completed
+        message.progress.tasks_failed = record.tasks_failed
+    return message
+
+
+def from_run_times(master_state: MasterState, app: Application) -> list[pb.RunTime]:
+    """For each profile its containers have, the run times known from earlier applications."""
+    containers = (*app.ended, *app.containers.values())
+    profiles = sorted({0} | {x.request.resource_profile_id for x in containers})
+    keys = [(app.record.name, app.record.user, profile) for profile in profiles]
+    rows = [master_state.run_times.rows[key] for key in keys if key in master_state.run_times.rows]
+    return [
+        pb.RunTime(
+            resource_profile_id=row.resource_profile_id,
+            mean_s=row.mean_s,
+            containers=row.containers,
+        )
+        for row in rows
+    ]
+
+
+def _count(master_state: MasterState, *states: ContainerState) -> int:
+    apps = master_state.applications.values()
+    return sum(x.state in states for app in apps for x in app.containers.values())
+
+
+def _totals(master_state: MasterState) -> tuple[Resources, Resources]:
+    """What the cluster has and what of it is free, shared cores counted once."""
+    state = master_state.state
+    total, free = NOTHING, NOTHING
+    for row in state.rows.values():
+        unit = state.queue(row).unit
+        total += unit.own_capacity
+        free += unit.own(_resources(state.free[row]))
+    return total, free
+
+
+def _resources(vector: Any) -> Resources:
+    return Resources(int(vector[0]), int(vector[1]), int(vector[2]))
+
+
+def _from_scheduler(scheduler: Scheduler) -> pb.Scheduler:
+    delays = sorted(scheduler.delays_s)
+    p99 = delays[min(len(delays) - 1, int(0.99 * len(delays)))] if delays else 0.0
+    return pb.Scheduler(
+        name=scheduler.name,
+        queued_jobs=len(scheduler.jobs),
+        rounds=scheduler.rounds,
+        placed=scheduler.placed,
+        retries=scheduler.retries,
+        delay_p50_s=statistics.median(delays) if delays else 0.0,
+        delay_p99_s=p99,
+    )
+
+
+def from_node(master_state: MasterState, node: Node, now: float) -> pb.Node:
+    message = pb.Node(
+        name=node.name,
+        host=node.host,
+        endpoint=node.endpoint,
+        state=codec.NODE_STATE[node.state],
+        isolation=node.isolation,
+        spark_versions=node.spark_versions,
+        registered_at_s=node.registered_at_s,
+        last_heard_s_ago=max(0.0, now - node.last_heard_s),
+        platform=node.platform,
+        shortcuts=[nodes.from_shortcut(shortcut) for shortcut in node.shortcuts],
+        remarks=node.remarks,
+    )
+    book = master_state.exclusions
+    for exclusion in book.of_all(now):
+        if exclusion.node == node.name:
+            message.excluded_for_s = exclusion.until_s - now
+            message.exclusion = exclusion.why
+    message.excluded_applications = book.applications_without(node.name, now, master_state.live)
+    if node.usage is not None:
+        message.usage.CopyFrom(nodes.from_usage(node.usage))
+    for unit in node.units:
+        status = message.resource_units.add(unit=nodes.from_unit(unit))
+        queue = master_state.state.find(unit.unit_id)
+        if queue is not None:
+            free = Resources(queue.free[0], queue.free[1], queue.free[2])
+            status.free.CopyFrom(codec.from_resources(free))
+            status.running = len(queue.running)
+            status.waiting_stream = len(queue.stream_waiting)
+            status.waiting_batch = len(queue.batch_waiting)
+    return message

@@ -1,0 +1,249 @@
+"""What a master, its nodes and their clients send each other about pipeline tasks.
+
+Each message is built here, in one function. The records that they carry are converted by
+``hrm.wire.pipelines``, and what comes in is checked there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hrm.pipelines.core.model import TaskId, TaskSpec
+from hrm.pipelines.core.node_messages import NodeCapacity, NodeLoad, SubtaskTiming, TaskOutcome
+from hrm.v1 import pipeline_pb2 as pb
+from hrm.v1 import policy_pb2
+from hrm.wire import codec
+from hrm.wire import pipelines as pw
+
+if TYPE_CHECKING:  # neither an agent nor a client loads what places tasks
+    from hrm.pipelines.core.cluster import TaskRecord
+    from hrm.pipelines.core.cluster_messages import ReportPlacement
+    from hrm.pipelines.core.table import NodeRow
+
+__all__ = [
+    "acknowledgement",
+    "attempt_ended",
+    "beat",
+    "drain_order",
+    "from_end",
+    "from_load",
+    "from_node",
+    "from_record",
+    "from_row",
+    "input_piece",
+    "order",
+    "placement",
+    "policy_order",
+    "queued",
+    "registered",
+    "registering",
+    "result_piece",
+    "run_ended",
+    "sending",
+    "source_files",
+    "submission",
+    "task_ended",
+    "timing_reported",
+    "withdrawal",
+]
+
+
+def source_files(files: Iterable[tuple[str, bytes]]) -> list[pb.SourceFile]:
+    """Modules with their relative paths."""
+    return [pb.SourceFile(path=path, content=content) for path, content in files]
+
+
+def from_end(
+    outcome: TaskOutcome,
+    message: str,
+    timings: Iterable[SubtaskTiming],
+    node: str = "",
+    **said: Any,
+) -> pb.PipelineTaskEnd:
+    """How a task has ended. ``said``: the other fields of the message."""
+    return pb.PipelineTaskEnd(
+        outcome=pw.from_outcome(outcome),
+        message=message,
+        node=node,
+        timings=[pw.from_timing(one, node) for one in timings],
+        **said,
+    )
+
+
+def _piece(attempt: pb.PipelineAttempt, offset: int, data: bytes) -> pb.PipelineData:
+    return pb.PipelineData(attempt=attempt, offset=offset, data=data)
+
+
+# --- from a client --------------------------------------------------------------------------------
+
+
+def submission(
+    pipeline: pb.PipelineSpec, task: TaskSpec, files: Iterable[tuple[str, bytes]], **said: Any
+) -> pb.SubmitPipelineTaskRequest:
+    """``pipeline``: the task's, converted once for all its tasks. ``said``: the other fields."""
+    return pb.SubmitPipelineTaskRequest(
+        task_id=task.task_id,
+        pipeline=pipeline,
+        size_mb=task.size_mb,
+        workload_class=codec.WORKLOAD_CLASS[task.workload],
+        files=source_files(files),
+        user=task.user,
+        result_format=pw.from_result_format(task.result_format),
+        **said,
+    )
+
+
+# --- from a node ----------------------------------------------------------------------------------
+
+
+def from_load(load: NodeLoad, policies: Iterable[policy_pb2.LearnedPolicy]) -> pb.PipelineLoad:
+    """With what the node reports of its learned policies."""
+    message = pw.from_load(load)
+    message.policies.extend(policies)
+    return message
+
+
+def registering(register: pb.RegisterPipelineNode) -> pb.NodePipelineMessage:
+    """The first message of a stream."""
+    return pb.NodePipelineMessage(register=register)
+
+
+def from_node(
+    capacity: NodeCapacity,
+    load: pb.PipelineLoad,
+    attempts: Iterable[tuple[TaskId, int]],
+    **said: Any,
+) -> pb.RegisterPipelineNode:
+    """``attempts``: tasks that are here, or whose ends are not acknowledged; ``said``: the other
+    fields of the message."""
+    return pb.RegisterPipelineNode(
+        capacity=pw.from_capacity(capacity),
+        load=load,
+        tasks=[pw.attempt_of(*attempt) for attempt in attempts],
+        **said,
+    )
+
+
+def beat(load: pb.PipelineLoad) -> pb.NodePipelineMessage:
+    return pb.NodePipelineMessage(load=load)
+
+
+def run_ended(attempt: pb.PipelineAttempt, timing: SubtaskTiming) -> pb.NodePipelineMessage:
+    run = pb.PipelineRun(attempt=attempt, timing=pw.from_timing(timing))
+    return pb.NodePipelineMessage(run=run)
+
+
+def result_piece(attempt: pb.PipelineAttempt, offset: int, data: bytes) -> pb.NodePipelineMessage:
+    return pb.NodePipelineMessage(data=_piece(attempt, offset, data))
+
+
+def attempt_ended(attempt: pb.PipelineAttempt, end: pb.PipelineTaskEnd) -> pb.NodePipelineMessage:
+    return pb.NodePipelineMessage(ended=pb.PipelineAttemptEnd(attempt=attempt, end=end))
+
+
+# --- from the master to a node --------------------------------------------------------------------
+
+
+def registered(heartbeat_interval_s: float) -> pb.MasterPipelineMessage:
+    """The first message of a master on a stream."""
+    hello = pb.PipelineNodeRegistered(heartbeat_interval_s=heartbeat_interval_s)
+    return pb.MasterPipelineMessage(registered=hello)
+
+
+def sending(order: pb.PlacePipelineTask) -> pb.MasterPipelineMessage:
+    """The order itself, after the pieces of the task's input."""
+    return pb.MasterPipelineMessage(place=order)
+
+
+def order(
+    attempt: pb.PipelineAttempt, task: TaskSpec, files: Mapping[str, bytes], **said: Any
+) -> pb.PlacePipelineTask:
+    """The order to run a task. ``said``: the other fields of the message."""
+    return pb.PlacePipelineTask(
+        attempt=attempt,
+        pipeline=pw.from_pipeline(task.pipeline),
+        size_mb=task.size_mb,
+        workload_class=codec.WORKLOAD_CLASS[task.workload],
+        submitted_at_s=task.submitted_at,
+        files=source_files(files.items()),
+        user=task.user,
+        result_format=pw.from_result_format(task.result_format),
+        **said,
+    )
+
+
+def input_piece(attempt: pb.PipelineAttempt, offset: int, data: bytes) -> pb.MasterPipelineMessage:
+    return pb.MasterPipelineMessage(data=_piece(attempt, offset, data))
+
+
+def withdrawal(attempt: pb.PipelineAttempt, why: str) -> pb.MasterPipelineMessage:
+    return pb.MasterPipelineMessage(withdraw=pb.WithdrawPipelineTask(attempt=attempt, reason=why))
+
+
+def acknowledgement(attempt: pb.PipelineAttempt) -> pb.MasterPipelineMessage:
+    return pb.MasterPipelineMessage(acknowledge=attempt)
+
+
+def drain_order(draining: bool) -> pb.MasterPipelineMessage:
+    return pb.MasterPipelineMessage(drain=draining)
+
+
+def policy_order(order: policy_pb2.PolicyOrder) -> pb.MasterPipelineMessage:
+    return pb.MasterPipelineMessage(policy=order)
+
+
+# --- from the master to a client ------------------------------------------------------------------
+
+
+def queued(why: str) -> pb.PipelineTaskUpdate:
+    return pb.PipelineTaskUpdate(queued=why)
+
+
+def placement(report: ReportPlacement) -> pb.PipelineTaskUpdate:
+    """Where a task is, or why it waits."""
+    if report.node is None:
+        return queued(report.message)
+    placed = pb.PipelinePlacement(node=report.node, attempt=report.attempt, why=report.message)
+    return pb.PipelineTaskUpdate(placed=placed)
+
+
+def timing_reported(timing: SubtaskTiming, node: str) -> pb.PipelineTaskUpdate:
+    return pb.PipelineTaskUpdate(subtask=pw.from_timing(timing, node))
+
+
+def task_ended(end: pb.PipelineTaskEnd) -> pb.PipelineTaskUpdate:
+    return pb.PipelineTaskUpdate(ended=end)
+
+
+def from_record(record: TaskRecord, state: str) -> pb.PipelineTaskInfo:
+    """A task in a list. ``state``: in words."""
+    spec = record.spec
+    fallbacks = [timing.fallback for timing in record.timings if timing.fallback]
+    return pb.PipelineTaskInfo(
+        task_id=spec.task_id,
+        pipeline=spec.pipeline.name,
+        size_mb=spec.size_mb,
+        submitted_at_s=spec.submitted_at,
+        node=record.node or "",
+        attempt=record.attempt,
+        state=state,
+        outcome=pw.from_outcome(record.outcome) if record.outcome else None,
+        placed_by=record.placed_by,
+        fallback=record.fallback,
+        runs_placed_by=Counter(timing.placed_by for timing in record.timings),
+        run_fallback=fallbacks[-1] if fallbacks else "",
+        user=spec.user,
+    )
+
+
+def from_row(row: NodeRow, runs_as: str) -> pb.PipelineNodeInfo:
+    """A node in a list."""
+    return pb.PipelineNodeInfo(
+        capacity=pw.from_capacity(row.capacity),
+        load=pw.from_load(row.load) if row.load else None,
+        tasks=len(row.placed),
+        draining=row.draining,
+        runs_as=runs_as,
+    )
