@@ -38,7 +38,6 @@ from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
 from hrm.pipelines.policies import corun
 from hrm.pipelines.policies.corun.estimates import Stdm
-from hrm.pipelines.policies.corun.told import ToldStdm
 from hrm.text import shortened
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.wire import codec
@@ -86,7 +85,7 @@ class PipelineRuntime:
             estimates=self._stdm,
             sampled_at=self._sampled_at,
         )
-        self.core = PipelineNode(capacity, policy, ToldStdm(self._stdm))
+        self.core = PipelineNode(capacity, policy, self._stdm)
         self._policies = AgentPolicies(settings.work_dir, policy)
         self._estimates = EstimatesFile(settings.work_dir, self._stdm)
         self._workers = Workers(
@@ -292,7 +291,7 @@ class PipelineRuntime:
                     return
                 await asyncio.sleep(_PROFILE_S / _PROFILE_SAMPLES)
             profiler.sample()
-            figures = profiler.profile().figures
+            figures = profiler.figures()
         finally:
             profiler.close()
         if figures:

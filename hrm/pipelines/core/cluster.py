@@ -25,13 +25,13 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from hrm.core.vocabulary.bounds import BOUNDS
 from hrm.core.vocabulary.model import NodeName
 from hrm.core.vocabulary.wakefulness import Wakefulness, excused
 from hrm.errors import AlreadyExists, LimitReached, NotFound
 from hrm.pipelines.core import cluster_messages as m
-from hrm.pipelines.core.basic import LeastLoaded
-from hrm.pipelines.core.estimates import RunningMeans
 from hrm.pipelines.core.feasibility import CAPS, Caps
 from hrm.pipelines.core.model import (
     Choice,
@@ -47,7 +47,7 @@ from hrm.pipelines.core.model import (
 from hrm.pipelines.core.node_messages import RunOutcome, SubtaskTiming, TaskOutcome
 from hrm.pipelines.core.table import Mask, NodeTable
 
-__all__ = ["ClusterBounds", "PipelineCluster", "TaskRecord"]
+__all__ = ["ClusterBounds", "LeastLoaded", "PipelineCluster", "TaskRecord"]
 
 _RATE_WINDOW_S = 60.0
 
@@ -101,13 +101,13 @@ class PipelineCluster:
     def __init__(
         self,
         policy: ClusterPolicy,
-        estimates: LearningEstimates | None = None,
+        estimates: LearningEstimates,
         *,
         bounds: ClusterBounds | None = None,
         caps: Caps = CAPS,
     ) -> None:
         self.policy = policy
-        self.estimates = RunningMeans() if estimates is None else estimates
+        self.estimates = estimates
         self.bounds = bounds or ClusterBounds()
         self.table = NodeTable(self.estimates, caps)
         self.tasks: dict[TaskId, TaskRecord] = {}
@@ -478,6 +478,22 @@ class PipelineCluster:
         self._commands.append(
             m.ReportPlacement(task_id=task_id, node=node, attempt=attempt, message=why)
         )
+
+
+class LeastLoaded:
+    """A ``ClusterPolicy``, the fallback: least expected wait, fewest tasks, lowest row."""
+
+    name = "least-loaded"
+
+    def choose(self, task: TaskSpec, view: ClusterView, fits: Mask) -> Choice:
+        tasks = view.running + view.waiting_batch + view.waiting_stream
+        rows = np.flatnonzero(fits)
+        order = np.lexsort((rows, tasks[rows], view.expected_wait_s[rows]))
+        node = int(rows[order[0]])
+        return Choice(node=node, why=f"expected wait {view.expected_wait_s[node]:.1f} s")
+
+    def ended(self, task_id: TaskId, *, now: float, response_s: float, ok: bool) -> None:
+        """It keeps nothing."""
 
 
 def _by(what: str, who: str, fallback: str) -> str:

@@ -13,18 +13,9 @@ Source: LDWP + IAWP, algorithm 2; memory is tested after admission, not before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from hrm.pipelines.core.model import (
-    CO_RUN_FEATURES,
-    Device,
-    Estimates,
-    GpuView,
-    NodeView,
-    ReadySubtask,
-    Start,
-    SubtaskSpec,
-)
+from hrm.pipelines.core.model import Device, Estimates, GpuView, NodeView, ReadySubtask, SubtaskSpec
 from hrm.pipelines.core.node_messages import NodeCapacity
 
 __all__ = [
@@ -35,10 +26,7 @@ __all__ = [
     "host_need_mib",
     "never_fits",
     "refusal",
-    "started",
 ]
-
-_SM = CO_RUN_FEATURES.index("sm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,43 +89,6 @@ def _gpu_refusal(gpu: GpuView, need_mib: float, caps: Caps) -> str:
             f"{gpu.memory_used_mib:.0f} are promised"
         )
     return f"GPU {gpu.index} is {gpu.utilisation:.0%} busy"
-
-
-def started(view: NodeView, start: Start) -> NodeView:
-    """The view as it will be once ``start`` is carried out, by prediction: telemetry lags."""
-    subtask = next(one for one in view.ready if one.key == start.key)
-    estimates = view.estimates
-    free_mib = view.memory_free_mib - host_need_mib(subtask, estimates)
-    ready = tuple(one for one in view.ready if one.key != start.key)
-    seconds = estimates.run_s(subtask.row, start.device)
-    if start.device is Device.CPU:
-        remaining_s = tuple(
-            seconds if number == start.number else before
-            for number, before in enumerate(view.core_remaining_s)
-        )
-        idle = tuple(one for one in view.idle_cores if one != start.number)
-        return replace(
-            view,
-            ready=ready,
-            idle_cores=idle,
-            core_remaining_s=remaining_s,
-            memory_free_mib=free_mib,
-        )
-    gpus = tuple(
-        _joined(one, subtask, seconds, estimates) if one.index == start.number else one
-        for one in view.gpus
-    )
-    return replace(view, ready=ready, gpus=gpus, memory_free_mib=free_mib)
-
-
-def _joined(gpu: GpuView, subtask: ReadySubtask, seconds: float, estimates: Estimates) -> GpuView:
-    return replace(
-        gpu,
-        memory_used_mib=gpu.memory_used_mib + gpu_need_mib(subtask, estimates),
-        utilisation=min(1.0, gpu.utilisation + float(estimates.gpu_features(subtask.row)[_SM])),
-        running=(*gpu.running, subtask.row),
-        remaining_s=max(gpu.remaining_s, seconds),
-    )
 
 
 def never_fits(subtask: SubtaskSpec, capacity: NodeCapacity, caps: Caps = CAPS) -> str:

@@ -20,7 +20,6 @@ import math
 from hrm.pipelines.core import feasibility
 from hrm.pipelines.core import node_messages as m
 from hrm.pipelines.core.dispatch import Dispatcher, NodeBounds
-from hrm.pipelines.core.estimates import RunningMeans
 from hrm.pipelines.core.feasibility import CAPS, Caps
 from hrm.pipelines.core.load import node_load
 from hrm.pipelines.core.model import (
@@ -55,22 +54,21 @@ _CLAIM = "gpu"
 class PipelineNode:
     """``handle(event) -> commands``. ``load`` is what the node reports, ``view`` what policies see.
 
-    Invariants (``hrm.pipelines.core.invariants``): every run is booked once; memory is never
-    promised twice; each task ends once.
+    Invariants: every run is booked once; memory is never promised twice; each task ends once.
     """
 
     def __init__(
         self,
         capacity: m.NodeCapacity,
         policy: NodePolicy,
-        estimates: LearningEstimates | None = None,
+        estimates: LearningEstimates,
         *,
         bounds: NodeBounds | None = None,
         caps: Caps = CAPS,
     ) -> None:
         self.capacity = capacity
         self.policy = policy
-        self.estimates = RunningMeans() if estimates is None else estimates
+        self.estimates = estimates
         self.bounds = bounds or NodeBounds()
         self.room = Room(capacity, self.estimates, caps)
         self.tasks: dict[TaskId, PlacedTask] = {}

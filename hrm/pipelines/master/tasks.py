@@ -43,7 +43,6 @@ from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.core.table import NodeRow
 from hrm.pipelines.master.result_files import PipelineFiles
 from hrm.pipelines.policies.corun.estimates import Stdm
-from hrm.pipelines.policies.corun.told import ToldStdm
 from hrm.policies.guard import Hosts
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import policy_pb2
@@ -184,7 +183,7 @@ class PipelineTasks:
         self._attempts_before = epoch % _EPOCHS * _ATTEMPTS_MAX
         self.core = PipelineCluster(
             policy,
-            ToldStdm(Stdm(memory_mib=_MEMORY_MIB)),
+            Stdm(memory_mib=_MEMORY_MIB),
             bounds=ClusterBounds(
                 queue_limit=settings.pipeline_queue_limit,
                 attempts_limit=settings.pipeline_attempts,

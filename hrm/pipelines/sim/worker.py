@@ -16,8 +16,9 @@ from hrm.pipelines.core import node_messages as nm
 from hrm.pipelines.core.model import Device, SubtaskKey, TaskSpec
 from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome
-from hrm.pipelines.sim.beliefs import FEATURES, noise, warm
+from hrm.pipelines.sim.beliefs import noise, warm
 from hrm.pipelines.sim.machine import Machine
+from hrm.pipelines.sim.profiles import FIELDS
 from hrm.pipelines.sim.scenario import Worker
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ class SimulatedWorker:
         kind = self.run.scenario.profiles.kinds[spec.kind]
         cells = {"cpu": kind.cpu_share}
         if on_gpu:
-            cells = dict(zip(FEATURES, kind.features, strict=True))
+            cells = dict(zip(FIELDS, kind.features, strict=True))
         rng = self.run.rng
         names = sorted(cells)
         drawn = rng.permutation(len(names))[:2]

@@ -11,10 +11,7 @@ import pytest
 from hrm.core.vocabulary.model import NodeName
 from hrm.errors import AlreadyExists, LimitReached, NotFound
 from hrm.pipelines.core import cluster_messages as m
-from hrm.pipelines.core.basic import LeastLoaded
-from hrm.pipelines.core.cluster import ClusterBounds, PipelineCluster
-from hrm.pipelines.core.estimates import RunningMeans
-from hrm.pipelines.core.invariants import check_cluster
+from hrm.pipelines.core.cluster import ClusterBounds, LeastLoaded, PipelineCluster
 from hrm.pipelines.core.model import (
     Choice,
     ClusterPolicy,
@@ -26,6 +23,8 @@ from hrm.pipelines.core.model import (
 )
 from hrm.pipelines.core.node_messages import NodeCapacity, NodeLoad, TaskOutcome
 from tests.core.pipeline.building import GPU, Node, capacity, pipeline, subtask, task
+from tests.core.pipeline.invariants import check_cluster
+from tests.core.pipeline.running_means import RunningMeans
 
 
 class Cluster:

@@ -14,12 +14,19 @@ from hypothesis import given
 from hrm.errors import InvalidConfig
 from hrm.pipelines.core.dispatch import FOR_WAITING
 from hrm.pipelines.core.feasibility import CAPS
-from hrm.pipelines.core.model import Device, NodeView, Row, Start, SubtaskKey, TaskId
+from hrm.pipelines.core.model import (
+    Device,
+    Estimates,
+    NodeView,
+    Row,
+    Start,
+    SubtaskKey,
+    TaskId,
+)
 from hrm.pipelines.core.node_messages import RunOutcome, SubtaskTiming
 from hrm.pipelines.policies.corun import HEURISTIC, HostedPolicy, Stdm, load, load_hosted
 from hrm.pipelines.policies.corun.hosted import SLICE_S, FiniteScore
 from hrm.pipelines.policies.corun.room import Room
-from hrm.pipelines.policies.corun.scores import Oracle
 from hrm.policies.guard import GuardBounds, Mode
 from tests.policies.corun.worlds import Known, gpu, node_view, subtask, views
 
@@ -143,8 +150,15 @@ def test_in_doubt_the_heuristic_decides_and_the_reason_is_told(case: str) -> Non
     assert fallbacks(policy) == {reason: 1}
 
 
+class _NoNumber:
+    name = "no-number"
+
+    def score(self, row: Row, beside: Sequence[Row], estimates: Estimates) -> float:
+        return math.nan
+
+
 def test_a_score_that_is_no_number_is_a_doubt() -> None:
-    score = FiniteScore(Oracle(lambda _row, _beside: math.nan))
+    score = FiniteScore(_NoNumber())
     policy = made(load("iawp", rng=np.random.default_rng(0), score=score))
     busy = node_view(READY, TIMES, now=100.0, gpus=[gpu(running=["edges"])])
     assert {one.placed_by for one in policy.dispatch(busy)} == {"pats"}

@@ -11,7 +11,8 @@ import pytest
 
 from hrm.errors import InvalidRequest
 from hrm.pipelines.core.model import Device
-from hrm.pipelines.sim.profiles import load, sample_document
+from hrm.pipelines.sim.profiles import load
+from tests.sim.pipelines.invented import sample_document
 
 
 def _write(path: Path, document: object) -> Path:

@@ -24,7 +24,7 @@ Source: LDWP + IAWP, sections 2.4 (STDM) and 3.3.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -77,7 +77,7 @@ class Entry:
 
 
 class Stdm:
-    """``Estimates`` of one node, or of like nodes, that learns from profiles and runs.
+    """``LearningEstimates`` of one node, or of like nodes.
 
     ``memory_mib`` of the node and ``gpu_memory_mib`` by model are the scales of the memory columns;
     a model that is not named counts as 8 GiB. ``refit_after``: new cells before the predictor is
@@ -115,18 +115,33 @@ class Stdm:
 
     # -- what is learned ---------------------------------------------------------------------
 
-    def declare(self, subtasks: Iterable[SubtaskSpec]) -> None:
-        """Register which versions exist. A kind that was not declared is taken to have both."""
-        for spec in subtasks:
-            if spec.kind not in self.devices and len(self.devices) >= ROWS_MAX:
-                oldest = next(iter(self.devices))
-                del self.devices[oldest]
-                self.declared_mib.pop(oldest, None)
-            if self.devices.get(spec.kind) != spec.devices:
-                self.devices[spec.kind] = spec.devices
-                self._forget_predictions(spec.kind)
-            if spec.gpu_memory_mib:
-                self.declared_mib[spec.kind] = spec.gpu_memory_mib
+    def declare(self, row: Row, subtask: SubtaskSpec) -> None:
+        """See ``LearningEstimates``. A kind that was not declared is taken to have both versions;
+        of pipelines that declare different ones for a kind all count, or a run of one would
+        contradict what another has declared."""
+        kind, known = row.kind, self.devices.get(row.kind, frozenset())
+        if not known and len(self.devices) >= ROWS_MAX:
+            oldest = next(iter(self.devices))
+            del self.devices[oldest]
+            self.declared_mib.pop(oldest, None)
+        if known != known | subtask.devices:
+            self.devices[kind] = known | subtask.devices
+            self._forget_predictions(kind)
+        if subtask.gpu_memory_mib:
+            self.declared_mib[kind] = subtask.gpu_memory_mib
+
+    def measured_cells(self, row: Row) -> int:
+        """See ``LearningEstimates``."""
+        entry = self.entries.get(row)
+        if entry is None:
+            return 0
+        return int(np.isfinite(entry.values).sum()) + len(entry.runs)
+
+    def observe_cells(self, row: Row, cells: Mapping[str, float]) -> None:
+        """See ``LearningEstimates``; what has no column here is left out."""
+        for name, value in cells.items():
+            if name in COLUMN and name != "size" and applies(name, self._versions(row)):
+                self.observe(row, name, value)
 
     def observe(self, row: Row, metric: str, value: float) -> None:
         """A measured ``metric``: memory in MiB, ``speedup`` a ratio, all else a share 0..1.
@@ -162,39 +177,37 @@ class Stdm:
         self,
         row: Row,
         device: Device,
-        run_s: float,
-        *,
-        beside: Sequence[tuple[Row, float]] = (),
-        memory_mib: float | None = None,
-        gpu_memory_mib: float | None = None,
+        seconds: float,
+        memory_mib: float = 0.0,
+        gpu_memory_mib: float = 0.0,
+        co_runners: tuple[Row, ...] = (),
     ) -> None:
-        """A run succeeded. ``beside``: the rows on the same GPU, each with its share of the time.
-
-        A shared run updates slow-downs, an exclusive one the time alone.
+        """See ``LearningEstimates``. A shared run updates slow-downs, an exclusive one the time
+        alone; a co-runner for half of the time counts in full.
 
         Raises:
             InvalidRequest: a time or memory that is no number above 0.
         """
-        if not math.isfinite(run_s) or run_s < 0:
-            raise InvalidRequest(f"a run of {row.kind!r} took {run_s} s; it must be a number >= 0")
+        if not math.isfinite(seconds) or seconds < 0:
+            raise InvalidRequest(f"a run of {row.kind!r} took {seconds} s; it must be >= 0")
         self.changes += 1
         entry = self._entry(row)
         mean_s, count = entry.runs.get(device, (0.0, 0))
-        if device is Device.GPU and any(share > 0 for _, share in beside):
+        if device is Device.GPU and co_runners:
             loads = self._loads(row)
-            others = np.sum([share * self._loads(other) for other, share in beside], axis=0)
+            others = np.sum([self._loads(other) for other in co_runners], axis=0)
             if count and mean_s > 0:
-                self.slowdowns.observe(loads, others, run_s / mean_s)
+                self.slowdowns.observe(loads, others, seconds / mean_s)
             else:
-                guess = run_s / self.slowdowns.slowdown(loads, others[None, :])
+                guess = seconds / self.slowdowns.slowdown(loads, others[None, :])
                 entry.runs[device] = (guess, 0)
         else:
             count = min(count + 1, _RUNS_REMEMBERED)
-            entry.runs[device] = (mean_s + (run_s - mean_s) / count, count)
+            entry.runs[device] = (mean_s + (seconds - mean_s) / count, count)
         self._runs_s.clear()
-        if memory_mib is not None:
+        if memory_mib:
             self.observe(row, "memory", memory_mib)
-        if gpu_memory_mib is not None:
+        if gpu_memory_mib and device is Device.GPU:
             self.observe(row, "gpu_memory", gpu_memory_mib)
         self._learn_speedup(row, entry)
 
