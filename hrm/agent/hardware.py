@@ -1,8 +1,7 @@
 """The cores, NUMA nodes and GPUs of this machine, as reported by the kernel and NVIDIA's driver.
 
-GPUs come from NVML. A machine without its library or driver has none, which is logged once. A
-setting can declare GPUs on a machine without: they are scheduled like others and marked wherever
-they are shown, but have no device behind them.
+A machine without NVML's library or driver has no GPUs. A setting can declare some: they are
+scheduled like others and marked wherever they are shown, but have no device behind them.
 """
 
 from __future__ import annotations

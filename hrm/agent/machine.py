@@ -1,8 +1,8 @@
 """This machine as a node: its name, its identity, its resources, its isolation.
 
-The identity is kept in the work directory and locked while an agent runs, so that two agents never
-share a directory. Nodes of one name and different identities are two agents, of which the master
-admits one. The ownership key is stored next to it, readable by the agent alone, and proves it.
+The identity is kept in the work directory and locked while an agent runs. Nodes of one name and
+different identities are two agents, of which the master admits one; the ownership key, readable by
+the agent alone, proves which.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import structlog
 from hrm import ownership
 from hrm.agent.containers import shim
 from hrm.agent.containers.container_dir import Ended, StopOrder
-from hrm.agent.gpu.device_memory import DeviceMemory, NvmlDeviceMemory
+from hrm.agent.gpu.device_memory import DeviceMemory
 from hrm.agent.gpu.devices import GpuDevices, find_gpu_devices
 from hrm.agent.hardware import cores as hardware_cores
 from hrm.agent.hardware import find_gpus, numa_distances
@@ -176,7 +176,7 @@ def _watch_device_memory(settings: AgentSettings, hardware: Hardware) -> DeviceM
     if not settings.gpu_memory_watch or not real:
         return None
     try:
-        return NvmlDeviceMemory(real)
+        return DeviceMemory(real)
     except pynvml.NVMLError as error:
         _log.warning("device memory is not watched", why=str(error))
         return None

@@ -1,17 +1,14 @@
 """Usage of containers and the node, sampled by psutil in one thread; containers over a limit.
 
 A container is the process tree below its shim. Its memory is what the kernel charges to its cgroup
-where there is one. Otherwise it is summed over the tree: resident sizes first, which count a page
-shared by ten forked Python workers ten times; only if that is over the limit, proportional sizes,
-which count it once but cost a walk of the page tables.
+where there is one. Otherwise it is summed over the tree: resident sizes first, which count a shared
+page several times; only if that is over the limit, proportional sizes, which cost a walk of the
+page tables.
 
 Where the kernel enforces the limit, it kills one process of the group and counts that; the tracker
-turns the count into the end of the whole container. Where nothing does, the tracker compares. Both
-give the same breach, whose message names the limit and the setting that raises it.
-
-Disk and device memory are measured elsewhere (``disk``, ``device_memory``) and evaluated here, so
-that one sample has all that a container uses, and a container breaks one limit only, the first
-found.
+turns the count into the end of the whole container. Where nothing does, the tracker compares. Disk
+and device memory are measured elsewhere (``disk``, ``device_memory``) and evaluated here; a
+container breaks one limit only, the first found.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The directory of one container: its complete record, while it runs and after its end.
 
-``<work_dir>/containers/<id>/`` holds enough for an agent that starts after a crash of its
-predecessor to continue from there:
+``<work_dir>/containers/<id>/`` holds what an agent needs to continue after a crash of another:
 
     container.json   what it is (never its secrets), and the driver that isolates it
     process.json     the shim's pid and start time (see ``hrm.agent.containers.shim``)
@@ -11,12 +10,9 @@ predecessor to continue from there:
     stdout, stderr   with their older parts, kept by ``hrm.agent.containers.retention``
     local/, tmp/     Spark's scratch space
 
-At the end all is removed but the logs and the records above, including what a container fetched or
-wrote in its working directory.
-
-The directory belongs to the agent's user, and the command runs in it. Where a container runs as
-another user (``run_as``), it runs in ``work/``; that, ``local/``, ``tmp/``, its logs and its input
-files belong to that user and are closed to all others. The rest it can neither read nor replace.
+At the end all but the logs and these records is removed. The directory belongs to the agent's user.
+Where a container runs as another (``run_as``), it runs in ``work/``; that, ``local/``, ``tmp/``,
+its logs and its input files belong to that user and are closed to all others.
 
 Nothing here starts or ends a process, so all of it may be called in a thread.
 """
@@ -59,6 +55,7 @@ __all__ = [
     "Ended",
     "StopOrder",
     "clear",
+    "hand_over",
     "prepare",
     "read_end",
     "read_json",
@@ -116,10 +113,10 @@ def prepare(directory: Path, account: Account | None, files: Mapping[str, str]) 
         (directory / name).unlink(missing_ok=True)
     for name in _SCRATCH if account is None else (*_SCRATCH, HOME_DIR):
         (directory / name).mkdir(mode=0o700, exist_ok=True)
-        _hand_over(directory / name, account)
+        hand_over(directory / name, account)
     for name, text in files.items():
         _write_private(directory / name, text)
-        _hand_over(directory / name, account)
+        hand_over(directory / name, account)
     return directory if account is None else directory / HOME_DIR
 
 
@@ -255,10 +252,17 @@ def _write_private(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _hand_over(path: Path, account: Account | None) -> None:
-    if account is not None:
-        os.chown(path, account.uid, account.gid, follow_symlinks=False)
-        path.chmod(0o700 if path.is_dir() else 0o600)
+def hand_over(path: Path, account: Account | None) -> None:
+    """Give a file, or a directory with all in it, to ``account``; closed to all others.
+
+    Only for what no other user could reach until now.
+    """
+    if account is None:
+        return
+    inside = path.rglob("*") if path.is_dir() else ()
+    for one in [*inside, path]:  # the directory last: from then on its user may change it
+        one.chmod(0o700 if one.is_dir() else 0o600)
+        os.chown(one, account.uid, account.gid, follow_symlinks=False)
 
 
 def _keep_crash_reports(place: Path, directory: Path) -> None:

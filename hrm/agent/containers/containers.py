@@ -6,10 +6,8 @@
     adopt ──► at the agent's start: recorded shims that are alive are watched like its own, the
               ends of the others are reported
 
-What a container is and how it ended is in its directory (``hrm.agent.containers.container_dir``),
-never only in here, so that an agent may die at any moment and the next one continue. The protocol
-with a shim is in ``hrm.agent.containers.supervisor``. This module has the order of the steps, and
-the cleanup when one of them fails: no process is left, but a record is.
+What a container is and how it ended is in its directory (``container_dir``), never only in here, so
+that an agent may die at any moment. Where a step fails, no process is left, but a record is.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from hrm.agent.isolation.base import Device, GroupIsolation, Isolation, Isolatio
 from hrm.agent.isolation.cgroup1 import Cgroup1
 from hrm.agent.isolation.cgroup2 import Cgroup2
 from hrm.agent.isolation.detect import DRIVERS, Detection, detect, sweep
-from hrm.agent.isolation.none import NoIsolation
 
 __all__ = [
     "DRIVERS",
@@ -21,7 +20,6 @@ __all__ = [
     "Isolation",
     "IsolationError",
     "Limits",
-    "NoIsolation",
     "detect",
     "sweep",
 ]

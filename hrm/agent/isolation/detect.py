@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from hrm.agent.isolation.base import CpuLimit, Isolation, IsolationError
 from hrm.agent.isolation.cgroup1 import Cgroup1
 from hrm.agent.isolation.cgroup2 import Cgroup2
-from hrm.agent.isolation.none import NoIsolation
 from hrm.errors import InvalidConfig
 
 __all__ = ["DRIVERS", "Detection", "detect", "sweep"]
@@ -16,7 +15,7 @@ __all__ = ["DRIVERS", "Detection", "detect", "sweep"]
 DRIVERS: dict[str, Callable[[str, int, CpuLimit], Isolation]] = {
     "cgroup2": Cgroup2,
     "cgroup1": Cgroup1,
-    "none": lambda _identity, _vcores, _cpu_limit: NoIsolation(),
+    "none": lambda _identity, _vcores, _cpu_limit: Isolation(),
 }
 
 

@@ -30,7 +30,7 @@ from hrm.pipelines.agent.policy import AgentPolicies
 from hrm.pipelines.agent.profile import Profiler
 from hrm.pipelines.agent.samples import Sampler
 from hrm.pipelines.agent.share import PipelineShare
-from hrm.pipelines.agent.work_places import Attempt, Placed, Places, runs_as
+from hrm.pipelines.agent.work_places import Attempt, Placed, Places
 from hrm.pipelines.agent.workers import RunResult, Workers
 from hrm.pipelines.core import node_messages as m
 from hrm.pipelines.core.model import Device
@@ -365,7 +365,7 @@ class PipelineRuntime:
             ownership_key=self._ownership_key,
             tasks=[*here, *ended],
             load=load,
-            runs_as=runs_as(self._run_as),
+            runs_as=self._run_as.name,
         )
 
     def _forget_unplaced(self) -> None:

@@ -31,9 +31,9 @@ import structlog
 import hrm
 from hrm import descriptors
 from hrm.agent.containers import shim, supervisor
+from hrm.agent.containers.container_dir import hand_over
 from hrm.agent.run_as import Account
 from hrm.pipelines.agent.share import PipelineShare
-from hrm.pipelines.agent.work_places import hand_over
 from hrm.pipelines.core.feasibility import CAPS
 from hrm.pipelines.core.model import Device, ResultFormat
 from hrm.pipelines.core.node_messages import RunOutcome

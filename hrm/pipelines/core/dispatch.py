@@ -122,8 +122,7 @@ class Dispatcher:
             why = "it is not ready"
         else:
             view = self._room.view(now, (), held=held, memory_held=memory_held)
-            caps = self._room.caps
-            why = feasibility.refusal(view, ready, start.device, start.number, caps)
+            why = feasibility.refusal(view, ready, start.device, start.number)
         if not why:
             self._start(start._replace(placed_by=start.placed_by or self.policy.name), now, False)
             return
@@ -152,7 +151,7 @@ class Dispatcher:
         places: list[tuple[Device, int]] | None = None,
     ) -> Start | None:
         for device, number in self._places(ready) if places is None else places:
-            if not feasibility.refusal(view, ready, device, number, self._room.caps):
+            if not feasibility.refusal(view, ready, device, number):
                 return Start(ready.key, device, number, why)
         return None
 

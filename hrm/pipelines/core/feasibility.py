@@ -51,9 +51,7 @@ def gpu_need_mib(subtask: ReadySubtask, estimates: Estimates) -> float:
     return subtask.gpu_memory_mib or estimates.gpu_memory_mib(subtask.row)
 
 
-def refusal(
-    view: NodeView, subtask: ReadySubtask, device: Device, number: int, caps: Caps = CAPS
-) -> str:
+def refusal(view: NodeView, subtask: ReadySubtask, device: Device, number: int) -> str:
     """The reason why the subtask may not start there now; "" if it may."""
     if device not in subtask.devices:
         return f"it has no {device.value} version to start"
@@ -65,7 +63,18 @@ def refusal(
     gpu = next((one for one in view.gpus if one.index == number), None)
     if gpu is None:
         return f"there is no GPU {number}"
-    return _gpu_refusal(gpu, gpu_need_mib(subtask, view.estimates), caps)
+    need_mib = gpu_need_mib(subtask, view.estimates)
+    if fits_gpu(gpu, need_mib):
+        return ""
+    if len(gpu.running) >= CAPS.co_runners_max:
+        return f"{len(gpu.running)} run on GPU {gpu.index} already"
+    limit_mib = CAPS.gpu_memory_share * gpu.memory_mib
+    if gpu.memory_used_mib + need_mib > limit_mib:
+        return (
+            f"it needs {need_mib:.0f} MiB of GPU {gpu.index}, of whose {limit_mib:.0f} MiB "
+            f"{gpu.memory_used_mib:.0f} are promised"
+        )
+    return f"GPU {gpu.index} is {gpu.utilisation:.0%} busy"
 
 
 def fits_gpu(gpu: GpuView, need_mib: float, caps: Caps = CAPS) -> bool:
@@ -77,21 +86,7 @@ def fits_gpu(gpu: GpuView, need_mib: float, caps: Caps = CAPS) -> bool:
     )
 
 
-def _gpu_refusal(gpu: GpuView, need_mib: float, caps: Caps) -> str:
-    if fits_gpu(gpu, need_mib, caps):
-        return ""
-    if len(gpu.running) >= caps.co_runners_max:
-        return f"{len(gpu.running)} run on GPU {gpu.index} already"
-    limit_mib = caps.gpu_memory_share * gpu.memory_mib
-    if gpu.memory_used_mib + need_mib > limit_mib:
-        return (
-            f"it needs {need_mib:.0f} MiB of GPU {gpu.index}, of whose {limit_mib:.0f} MiB "
-            f"{gpu.memory_used_mib:.0f} are promised"
-        )
-    return f"GPU {gpu.index} is {gpu.utilisation:.0%} busy"
-
-
-def never_fits(subtask: SubtaskSpec, capacity: NodeCapacity, caps: Caps = CAPS) -> str:
+def never_fits(subtask: SubtaskSpec, capacity: NodeCapacity) -> str:
     """Why such a node, even empty, can never run the subtask; "" if it can.
 
     What its author declared counts, estimates do not: they may be wrong.
@@ -107,7 +102,7 @@ def never_fits(subtask: SubtaskSpec, capacity: NodeCapacity, caps: Caps = CAPS) 
         return f"subtask {subtask.name!r} needs a core, the node has none for pipelines"
     if not capacity.gpus:
         return f"subtask {subtask.name!r} needs a GPU, the node has none for pipelines"
-    room_mib = caps.gpu_memory_share * max(gpu.memory_mib for gpu in capacity.gpus)
+    room_mib = CAPS.gpu_memory_share * max(gpu.memory_mib for gpu in capacity.gpus)
     if subtask.gpu_memory_mib > room_mib:
         return (
             f"subtask {subtask.name!r} needs {subtask.gpu_memory_mib:.0f} MiB of a GPU, the "

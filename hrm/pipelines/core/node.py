@@ -20,7 +20,7 @@ import math
 from hrm.pipelines.core import feasibility
 from hrm.pipelines.core import node_messages as m
 from hrm.pipelines.core.dispatch import Dispatcher, NodeBounds
-from hrm.pipelines.core.feasibility import CAPS, Caps
+from hrm.pipelines.core.feasibility import CAPS
 from hrm.pipelines.core.load import node_load
 from hrm.pipelines.core.model import (
     CO_RUN_FEATURES,
@@ -64,13 +64,12 @@ class PipelineNode:
         estimates: LearningEstimates,
         *,
         bounds: NodeBounds | None = None,
-        caps: Caps = CAPS,
     ) -> None:
         self.capacity = capacity
         self.policy = policy
         self.estimates = estimates
         self.bounds = bounds or NodeBounds()
-        self.room = Room(capacity, self.estimates, caps)
+        self.room = Room(capacity, self.estimates)
         self.tasks: dict[TaskId, PlacedTask] = {}
         self.draining = False
         self._ready: dict[SubtaskKey, ReadySubtask] = {}
@@ -136,18 +135,17 @@ class PipelineNode:
         spec, known = event.task, self.tasks.get(event.task.task_id)
         if known is not None and known.attempt == event.attempt:
             return
-        task = PlacedTask(spec, event.attempt)
+        task, why = PlacedTask(spec, event.attempt), ""
         if known is not None:
-            self._give_back(task, f"attempt {known.attempt} of it is still here")
+            why = f"attempt {known.attempt} of it is still here"
         elif self.draining:
-            self._give_back(task, f"node {self.capacity.name} is draining")
+            why = f"node {self.capacity.name} is draining"
         elif len(self.tasks) >= self.bounds.tasks_limit:
-            self._give_back(task, f"node {self.capacity.name} has {len(self.tasks)} tasks already")
+            why = f"node {self.capacity.name} has {len(self.tasks)} tasks already"
+        if why:
+            self._say_end(task, TaskOutcome.GIVEN_BACK, why)
         else:
             self._take_in(task, event.now)
-
-    def _give_back(self, task: PlacedTask, why: str) -> None:
-        self._say_end(task, TaskOutcome.GIVEN_BACK, why)
 
     def _take_in(self, task: PlacedTask, now: float) -> None:
         """Make its subtasks, and refuse the whole if one of them can never run here."""
@@ -157,7 +155,7 @@ class PipelineNode:
             self.estimates.declare(row, one)
             key = SubtaskKey(spec.task_id, one.name)
             task.subtasks[one.name] = PlacedSubtask(key, one, row)
-            why = feasibility.never_fits(one, self.capacity, self.room.caps)
+            why = feasibility.never_fits(one, self.capacity)
             if why:
                 self._say_end(task, TaskOutcome.FAILED, f"node {self.capacity.name}: {why}")
                 return
@@ -176,7 +174,7 @@ class PipelineNode:
         is may be wrong, and keeps it from no empty node; a need that is known to be more does."""
         capacity, estimates = self.capacity, self.estimates
         room_mib = max((gpu.memory_mib for gpu in capacity.gpus), default=0.0)
-        room_mib *= self.room.caps.gpu_memory_share
+        room_mib *= CAPS.gpu_memory_share
         known_mib = max(one.gpu_need_mib, one.spec.gpu_memory_mib)
         if not capacity.gpus or known_mib > room_mib:
             one.devices = one.devices & {Device.CPU}
@@ -348,7 +346,8 @@ class PipelineNode:
         timing = self._timing(run, event, outcome, message)
         task.timings.append(timing)
         if outcome is RunOutcome.DONE:
-            self._learn(run, timing)
+            took = (timing.ran_s, timing.memory_mib, timing.gpu_memory_mib)
+            self.estimates.observe_run(run.row, run.device, *took, timing.co_runners)
         if not task.claim:
             report = m.ReportSubtask(task_id=task.spec.task_id, attempt=task.attempt, timing=timing)
             self._commands.append(report)
@@ -375,16 +374,6 @@ class PipelineNode:
             message=message,
             placed_by=run.placed_by,
             fallback=run.fallback,
-        )
-
-    def _learn(self, run: Run, timing: m.SubtaskTiming) -> None:
-        self.estimates.observe_run(
-            run.row,
-            run.device,
-            timing.ran_s,
-            timing.memory_mib,
-            timing.gpu_memory_mib,
-            timing.co_runners,
         )
 
     def _next_state(

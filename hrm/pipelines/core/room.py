@@ -7,8 +7,8 @@ since: telemetry lags behind decisions by up to a second, in which a card can be
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from hrm.pipelines.core.feasibility import CAPS, Caps
 from hrm.pipelines.core.model import (
     Device,
     Estimates,
@@ -23,17 +23,15 @@ from hrm.pipelines.core.subtasks import Run
 __all__ = ["Card", "Room"]
 
 
+@dataclass(slots=True, eq=False)
 class Card:
-    """One GPU and its runs, in order of start."""
+    """One GPU and its runs, in order of start. ``correction``: measured less predicted utilisation
+    at the latest sample."""
 
-    __slots__ = ("card", "correction", "measured_mib", "runs")
-
-    def __init__(self, card: GpuCard) -> None:
-        self.card = card
-        self.runs: dict[int, Run] = {}
-        self.correction = 0.0
-        """Measured less predicted utilisation at the latest sample."""
-        self.measured_mib = 0.0
+    card: GpuCard
+    runs: dict[int, Run] = field(default_factory=dict)
+    correction: float = 0.0
+    measured_mib: float = 0.0
 
     def predicted(self) -> float:
         return sum(run.sm for run in self.runs.values())
@@ -59,12 +57,9 @@ class Card:
 class Room:
     """Invariants: a core has at most one run; promised memory never exceeds what there is."""
 
-    def __init__(
-        self, capacity: NodeCapacity, estimates: LearningEstimates, caps: Caps = CAPS
-    ) -> None:
+    def __init__(self, capacity: NodeCapacity, estimates: LearningEstimates) -> None:
         self.capacity = capacity
         self.estimates = estimates
-        self.caps = caps
         self.cores: list[Run | None] = [None] * capacity.cores
         self.cards = {one.index: Card(one) for one in capacity.gpus}
         self.sample: LoadSampled | None = None

@@ -39,7 +39,7 @@ from hrm.master.policy_service import cluster_policy
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core.cluster import ClusterBounds, PipelineCluster
 from hrm.pipelines.core.model import ClusterPolicy, ResultFormat, TaskId, TaskSpec
-from hrm.pipelines.core.node_messages import TaskOutcome
+from hrm.pipelines.core.node_messages import EndTask, ReportSubtask, TaskOutcome
 from hrm.pipelines.core.table import NodeRow
 from hrm.pipelines.master.result_files import PipelineFiles
 from hrm.pipelines.policies.corun.estimates import Stdm
@@ -460,15 +460,10 @@ class PipelineTasks:
         elif kind == "run":
             task_id = pw.to_task_id(message.run.attempt.task_id)
             attempt, timing = self._number(message.run.attempt), message.run.timing
-            self.handle(
-                m.SubtaskReported(
-                    now=now,
-                    name=name,
-                    task_id=task_id,
-                    attempt=attempt,
-                    timing=pw.to_timing(timing, task_id),
-                )
+            report = ReportSubtask(
+                task_id=task_id, attempt=attempt, timing=pw.to_timing(timing, task_id)
             )
+            self.handle(m.SubtaskReported(now=now, name=name, report=report))
         elif kind == "data":
             await self._result_data(name, message.data)
         elif kind == "ended":
@@ -509,17 +504,14 @@ class PipelineTasks:
             )
         elif current:
             self._proofs[task_id] = proof
-        self.handle(
-            m.TaskEnded(
-                now=now,
-                name=name,
-                task_id=task_id,
-                attempt=self._number(attempt),
-                outcome=outcome,
-                message=message,
-                timings=tuple(pw.to_timing(one, task_id) for one in end.timings),
-            )
+        over = EndTask(
+            task_id=task_id,
+            attempt=self._number(attempt),
+            outcome=outcome,
+            message=message,
+            timings=tuple(pw.to_timing(one, task_id) for one in end.timings),
         )
+        self.handle(m.TaskEnded(now=now, name=name, end=over))
         self._send(name, pb.MasterPipelineMessage(acknowledge=attempt))
 
     def placing(self, command: m.PlaceTask) -> pb.PlacePipelineTask | None:

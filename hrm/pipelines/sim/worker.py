@@ -249,25 +249,9 @@ class SimulatedWorker:
             self.run.queue.at(now, self._ended, *ended)
 
     def _report(self, command: nm.ReportSubtask) -> None:
-        self.run.tell(
-            cm.SubtaskReported(
-                now=self.run.queue.now,
-                name=self.worker.name,
-                task_id=command.task_id,
-                attempt=command.attempt,
-                timing=command.timing,
-            )
-        )
+        now, name = self.run.queue.now, self.worker.name
+        self.run.tell(cm.SubtaskReported(now=now, name=name, report=command))
 
     def _end(self, command: nm.EndTask) -> None:
-        self.run.tell(
-            cm.TaskEnded(
-                now=self.run.queue.now,
-                name=self.worker.name,
-                task_id=command.task_id,
-                attempt=command.attempt,
-                outcome=command.outcome,
-                message=command.message,
-                timings=command.timings,
-            )
-        )
+        now, name = self.run.queue.now, self.worker.name
+        self.run.tell(cm.TaskEnded(now=now, name=name, end=command))

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hrm.pipelines.core.feasibility import CAPS, Caps
+from hrm.pipelines.core.feasibility import CAPS
 from hrm.pipelines.core.load import shared_out_s
 from hrm.pipelines.core.model import (
     CO_RUN_FEATURES,
@@ -109,7 +109,6 @@ class HostedPolicy:
         schema: str = SCHEMA,
         mode: Mode = Mode.SHADOW,
         bounds: GuardBounds | None = None,
-        caps: Caps = CAPS,
     ) -> None:
         self.name = learned.name
         self._learned = learned
@@ -118,7 +117,6 @@ class HostedPolicy:
         self._outside = outside
         self._sampled_at = sampled_at
         self._stale_s = SAMPLES_MISSED_MAX * sample_period_s
-        self._caps = caps
         self._expected: dict[SubtaskKey, tuple[float, float]] = {}
         """Of what is ready: since when, and what it was expected to take from then on."""
         self.host: PolicyGuard[NodeView, _Plan] = PolicyGuard(
@@ -165,7 +163,7 @@ class HostedPolicy:
             self.host.forget(key)
 
     def _has_room(self, view: NodeView) -> bool:
-        limit = self._caps.co_runners_max
+        limit = CAPS.co_runners_max
         return bool(view.idle_cores) or any(len(gpu.running) < limit for gpu in view.gpus)
 
     def _expect(self, view: NodeView) -> None:
@@ -188,7 +186,7 @@ class HostedPolicy:
     def _ask(self, view: NodeView) -> Answer[_Plan]:
         self._check(view)
         starts = self._learned.dispatch(view)
-        room = Room(view, self._caps)
+        room = Room(view, CAPS)
         ready = {one.key: one for one in view.ready}
         for start in starts:
             one = ready.get(start.key)
