@@ -152,7 +152,7 @@ class Agent:
             register=self._reports.registration,
             on_message=self._master_said,
             on_up=self._connected,
-            on_down=self._disconnected,
+            on_down=lambda: self._deliver(e.MasterDisconnected(now=time.time())),
             heartbeat=lambda: self._deliver(e.HeartbeatDue(now=time.time())),
             delay_max_s=self._settings.reconnect_delay_max_s,
             proven=self._tls is not None,
@@ -409,9 +409,6 @@ class Agent:
         }
         shim.write_json(self._settings.work_dir / READY_FILE, ready)
         print(describe(self._machine, self._settings.master), flush=True)
-
-    def _disconnected(self) -> None:
-        self._deliver(e.MasterDisconnected(now=time.time()))
 
     def _master_said(self, message: node_pb2.MasterMessage) -> None:
         kind = message.WhichOneof("message")

@@ -32,7 +32,9 @@ def cores(wanted: int, sys: Path = _SYS) -> tuple[Core, ...]:
     If there are fewer, the CPUs returned have no numbers: containers cannot be pinned to them.
     """
     allowed = sorted(os.sched_getaffinity(0))
-    numa = dict(_numa_of_cpus(sys))
+    numa = {
+        cpu: node for node, path in _numa_nodes(sys) for cpu in _numbers(_text(path / "cpulist"))
+    }
     if wanted > len(allowed):
         return tuple(Core(None) for _ in range(wanted))
     return tuple(Core(number, numa.get(number, -1)) for number in allowed[: wanted or None])
@@ -41,12 +43,6 @@ def cores(wanted: int, sys: Path = _SYS) -> tuple[Core, ...]:
 def _numa_nodes(sys: Path) -> list[tuple[int, Path]]:
     found = (sys / "devices/system/node").glob("node[0-9]*")
     return sorted((int(path.name.removeprefix("node")), path) for path in found)
-
-
-def _numa_of_cpus(sys: Path) -> Iterator[tuple[int, int]]:
-    for node, path in _numa_nodes(sys):
-        for cpu in _numbers(_text(path / "cpulist")):
-            yield cpu, node
 
 
 def numa_distances(sys: Path = _SYS) -> tuple[tuple[int, int, int], ...]:

@@ -101,10 +101,12 @@ class Machine:
     @property
     def remarks(self) -> tuple[str, ...]:
         """Remarks for operators on how this node isolates its containers."""
+        run_as = self.run_as.remark
+        workers = run_as.replace("containers run", "workers run")
         told = (
             f"isolation: {self.isolation.explanation}",
-            f"run as: {self.run_as.remark}",
-            _pipeline_remark(self),
+            f"run as: {run_as}",
+            f"pipelines: {workers}" if self.pipelines is not None else "",
             self.gpu_devices.remark(self.isolation.driver),
             _memory_remark(self),
         )
@@ -131,7 +133,9 @@ class Machine:
                 not work on this machine.
         """
         with _locked_identity(settings.work_dir) as identity:
-            name = NodeName(settings.name or _host_name())
+            name = NodeName(
+                settings.name or re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()) or "node"
+            )
             hardware, pipelines = set_aside(settings, name, _offer(settings))
             isolation = detect(
                 settings.isolation,
@@ -182,13 +186,6 @@ def _watch_device_memory(settings: AgentSettings, hardware: Hardware) -> DeviceM
         return None
 
 
-def _pipeline_remark(machine: Machine) -> str:
-    """Workers of pipelines run under the rules of containers, where there are any."""
-    if machine.pipelines is None:
-        return ""
-    return f"pipelines: {machine.run_as.remark.replace('containers run', 'workers run')}"
-
-
 def _memory_remark(machine: Machine) -> str:
     if not machine.hardware.gpus:
         return ""
@@ -197,10 +194,6 @@ def _memory_remark(machine: Machine) -> str:
     if all(gpu.declared for gpu in machine.hardware.gpus):
         return "device memory: counted only: the GPUs are declared, no device stands behind them"
     return "device memory: counted only (gpu_memory_watch = false, or NVML does not answer)"
-
-
-def _host_name() -> str:
-    return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()) or "node"
 
 
 @contextlib.contextmanager

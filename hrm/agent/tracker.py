@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 import psutil
 import structlog
 
-from hrm.agent.disk import DiskWatch, blind
+from hrm.agent.disk import DiskUse, DiskWatch, blind
 from hrm.agent.gpu.device_memory import DeviceMemory, device_memory_message
 from hrm.agent.isolation import Isolation
 from hrm.core.vocabulary.model import EndCause, Usage
@@ -192,11 +192,17 @@ class Tracker:
         return self._last
 
     def _node(self) -> Usage:
-        usage = _node_usage()
-        if self._disk is None:
-            return usage
-        use = self._disk.use
-        return replace(usage, disk_mib=use.total_mib, disk_free_mib=use.free_mib)
+        memory = psutil.virtual_memory()
+        use = self._disk.use if self._disk is not None else DiskUse()
+        return Usage(
+            cpu_percent=psutil.cpu_percent(),
+            memory_mib=(memory.total - memory.available) // _MIB,
+            processes=len(psutil.pids()),
+            memory_total_mib=memory.total // _MIB,
+            load_1m=round(os.getloadavg()[0], 2),
+            disk_mib=use.total_mib,
+            disk_free_mib=use.free_mib,
+        )
 
 
 def _breach(
@@ -274,14 +280,3 @@ def _cpu_percent(entry: _Watched, processes: list[psutil.Process]) -> float:
     first = entry.sampled_at_s == 0.0
     entry.cpu_s, entry.sampled_at_s = cpu_s, now
     return 0.0 if first or elapsed <= 0 else round(100.0 * spent / elapsed, 1)
-
-
-def _node_usage() -> Usage:
-    memory = psutil.virtual_memory()
-    return Usage(
-        cpu_percent=psutil.cpu_percent(),
-        memory_mib=(memory.total - memory.available) // _MIB,
-        processes=len(psutil.pids()),
-        memory_total_mib=memory.total // _MIB,
-        load_1m=round(os.getloadavg()[0], 2),
-    )

@@ -107,7 +107,10 @@ def prepare(directory: Path, account: Account | None, files: Mapping[str, str]) 
     Raises:
         OSError: the disk, or what is at that path, prevents it.
     """
-    _open_up(directory, account)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if account is not None:  # another user may pass through it, and no more than that
+        directory.chmod(0o711)
+        directory.parent.chmod(0o711)
     stale = (shim.PROCESS_FILE, shim.STOP_FILE, shim.EXIT_FILE, ACKNOWLEDGED_FILE)
     for name in stale:
         (directory / name).unlink(missing_ok=True)
@@ -235,14 +238,6 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}
-
-
-def _open_up(directory: Path, account: Account | None) -> None:
-    """Make a container's directory. Another user may pass through it, and no more than that."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if account is not None:
-        directory.chmod(0o711)
-        directory.parent.chmod(0o711)
 
 
 def _write_private(path: Path, text: str) -> None:

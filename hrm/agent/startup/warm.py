@@ -205,17 +205,15 @@ class WarmPool:
 
     def start(self) -> None:
         """Clear away what an earlier run left, and keep the pool from now on."""
-        if self._size and self._task is None:
-            self._clear()
-            self._task = asyncio.get_running_loop().create_task(self._keep())
-
-    def _clear(self) -> None:
-        """Shims of an earlier run have ended with it. Links of running containers stay."""
+        if not self._size or self._task is not None:
+            return
+        # Shims of an earlier run have ended with it. Links of running containers stay.
         self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in self._dir.iterdir():
             if not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
         self._forget_links()
+        self._task = asyncio.get_running_loop().create_task(self._keep())
 
     def _forget_links(self) -> None:
         for path in self._dir.iterdir():

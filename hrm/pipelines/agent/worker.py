@@ -103,7 +103,7 @@ def run_job(job: Job) -> dict[str, Any]:
         # Names of files that are no UTF-8 come as lone surrogates, which no message can carry.
         "message": message[:_MESSAGE_MAX].encode("utf-8", "backslashreplace").decode(),
         "ran_s": ran_s,
-        "memory_mib": _peak_mib(),
+        "memory_mib": _status_mib("VmHWM"),
         "gpu_memory_mib": _gpu_peak_mib(),
         **sealed,
     }
@@ -184,10 +184,6 @@ def _reset_peaks() -> None:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-
-
-def _peak_mib() -> float:
-    return _status_mib("VmHWM")
 
 
 def _gpu_peak_mib() -> float:

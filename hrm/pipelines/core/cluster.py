@@ -320,9 +320,6 @@ class PipelineCluster:
         if record.node in self.table.nodes:
             self.table.over(record.node, record.spec.task_id)
         record.node = None
-        self._tell_policy(record, now, ok=ok)
-
-    def _tell_policy(self, record: TaskRecord, now: float, *, ok: bool) -> None:
         response_s = now - record.spec.submitted_at
         try:
             self.policy.ended(record.spec.task_id, now=now, response_s=response_s, ok=ok)

@@ -74,7 +74,12 @@ class PipelineNode:
         self.draining = False
         self._ready: dict[SubtaskKey, ReadySubtask] = {}
         self.dispatcher = Dispatcher(
-            policy, self.room, self._ready, self.bounds, start=self._start, is_claim=self._is_claim
+            policy,
+            self.room,
+            self._ready,
+            self.bounds,
+            start=self._start,
+            is_claim=lambda key: bool(self.tasks[key.task_id].claim),
         )
         self._last_run = 0
         self._commands: list[m.NodeCommand] = []
@@ -414,9 +419,6 @@ class PipelineNode:
         else:
             one.devices = one.devices & {Device.CPU}
         self._make_ready(task, one, now, f"out of device memory: {message}".rstrip(": "))
-
-    def _is_claim(self, key: SubtaskKey) -> bool:
-        return bool(self.tasks[key.task_id].claim)
 
     # --- claims from outside ------------------------------------------------------------------
 

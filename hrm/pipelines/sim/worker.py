@@ -74,9 +74,11 @@ class SimulatedWorker:
             if isinstance(command, nm.StartSubtask):
                 self._start(command)
             elif isinstance(command, nm.ReportSubtask):
-                self._report(command)
+                now, name = self.run.queue.now, self.worker.name
+                self.run.tell(cm.SubtaskReported(now=now, name=name, report=command))
             elif isinstance(command, nm.EndTask):
-                self._end(command)
+                now, name = self.run.queue.now, self.worker.name
+                self.run.tell(cm.TaskEnded(now=now, name=name, end=command))
             elif isinstance(command, nm.StopSubtask):
                 self._stop(command)
 
@@ -247,11 +249,3 @@ class SimulatedWorker:
             self._free(command.run)
             ended = (command.key, command.run, RunOutcome.STOPPED, 0.0, 0.0)
             self.run.queue.at(now, self._ended, *ended)
-
-    def _report(self, command: nm.ReportSubtask) -> None:
-        now, name = self.run.queue.now, self.worker.name
-        self.run.tell(cm.SubtaskReported(now=now, name=name, report=command))
-
-    def _end(self, command: nm.EndTask) -> None:
-        now, name = self.run.queue.now, self.worker.name
-        self.run.tell(cm.TaskEnded(now=now, name=name, end=command))

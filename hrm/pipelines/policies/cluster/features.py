@@ -249,16 +249,14 @@ class FlatEncoder:
         other = FlatEncoder(self.layout, names)
         where = np.array([self._index.get(name, -1) for name in names], dtype=np.intp)
         for task, nodes, action in self._past:
+            name = self.names[action] if action >= 0 else NodeName("")
             moved = np.where((where >= 0)[:, None], nodes[where], np.float32(0.0))
-            other._past.append((task, moved, other._index.get(self._name(action), -1)))
+            other._past.append((task, moved, other._index.get(name, -1)))
         return other
 
     def forget(self) -> None:
         """Begin a new history."""
         self._past.clear()
-
-    def _name(self, action: int) -> NodeName:
-        return self.names[action] if action >= 0 else NodeName("")
 
     def _rows(self, names: tuple[NodeName, ...]) -> Rows:
         if names == self.names:

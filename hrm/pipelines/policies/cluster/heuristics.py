@@ -35,7 +35,6 @@ class Random(_Heuristic):
         self._rng = rng
 
     def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
-        """See ``ClusterPolicy.choose``."""
         rows = np.flatnonzero(usable(view, fits))
         row = int(rows[self._rng.integers(len(rows))])
         return Choice(node=row, why=f"{view.names[row]}: drawn among {len(rows)} that fit")
@@ -51,7 +50,6 @@ class LeastLoaded(_Heuristic):
     name = "least-loaded"
 
     def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
-        """See ``ClusterPolicy.choose``."""
         rows = np.flatnonzero(usable(view, fits))
         tasks = view.running[rows] + view.waiting_batch[rows] + view.waiting_stream[rows]
         share = tasks / np.maximum(view.cores[rows] + view.gpus[rows], 1.0)
@@ -75,7 +73,10 @@ class Ect(_Heuristic):
         row = int(np.argmin(done_s))
         if not fits[row]:  # all are infinite
             row = int(np.argmax(fits))
-        return Choice(node=row, why=_expected(view, row), scores=-done_s)
+        wait_s, task_s = view.expected_wait_s[row], view.task_s[row]
+        name = view.names[row]
+        why = f"{name}: expected wait {wait_s:.1f} s + run {task_s:.1f} s, earliest of all"
+        return Choice(node=row, why=why, scores=-done_s)
 
 
 class MinWait(_Heuristic):
@@ -90,7 +91,6 @@ class MinWait(_Heuristic):
         self._cursor = 0
 
     def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
-        """See ``ClusterPolicy.choose``."""
         rows = np.flatnonzero(usable(view, fits))
         row, self._cursor = _in_turn(rows, _worst(view.expected_wait_s[rows]), self._cursor)
         why = (
@@ -113,7 +113,6 @@ class Demand(_Heuristic):
         self._count = 0
 
     def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
-        """See ``ClusterPolicy.choose``."""
         may = usable(view, fits)
         waiting = view.waiting_batch + view.waiting_stream
         # A node that says nothing of itself is not idle; where all say nothing, any will do.
@@ -149,8 +148,3 @@ def _in_turn(rows: npt.NDArray[np.intp], scores: Vector, cursor: int) -> tuple[i
     best = rows[scores == scores.min()]
     row = int(best[np.searchsorted(best, cursor) % len(best)])
     return row, row + 1
-
-
-def _expected(view: ClusterView, row: int) -> str:
-    wait_s, task_s = view.expected_wait_s[row], view.task_s[row]
-    return f"{view.names[row]}: expected wait {wait_s:.1f} s + run {task_s:.1f} s, earliest of all"

@@ -143,7 +143,6 @@ class LdwpSet(_Greedy):
             )
 
     def propose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Proposal:
-        """See ``Learned.propose``."""
         state = observe_set(task, view, fits, self.trained.types)
         q = set_q(self._weights, state.nodes, state.task)
         split, low, high = len(NODE_FIELDS), self.trained.low, self.trained.high
@@ -181,7 +180,6 @@ class Ldwp(_Greedy):
         self._seen: tuple[NodeName, ...] = ()
 
     def propose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Proposal:
-        """See ``Learned.propose``."""
         if view.names != self._seen:
             self._seen = view.names
             self._follow(view)

@@ -131,7 +131,6 @@ class Stdm:
             self.declared_mib[kind] = subtask.gpu_memory_mib
 
     def measured_cells(self, row: Row) -> int:
-        """See ``LearningEstimates``."""
         entry = self.entries.get(row)
         if entry is None:
             return 0
@@ -246,7 +245,6 @@ class Stdm:
     # -- what is asked (hrm.pipelines.core.model.Estimates) -------------------------------------
 
     def run_s(self, row: Row, device: Device) -> float:
-        """See ``Estimates``."""
         if device not in self._versions(row):
             return math.inf
         found = self._runs_s.get((row, device))
@@ -255,7 +253,6 @@ class Stdm:
         return found
 
     def speedup(self, row: Row) -> float:
-        """See ``Estimates``."""
         devices = self._versions(row)
         if Device.GPU not in devices:
             return 0.0
@@ -279,7 +276,6 @@ class Stdm:
         return found
 
     def memory_mib(self, row: Row) -> float:
-        """See ``Estimates``."""
         return self._memory(row, "memory", self._memory_mib)
 
     def gpu_memory_mib(self, row: Row) -> float:

@@ -126,7 +126,7 @@ class HostedPolicy:
             model=model,
             schema=schema,
             learned=self._ask,
-            fallback=self._fall_back,
+            fallback=lambda view: _answer(heuristic.dispatch(view)),
             clock_s=clock_s,
             mode=mode,
             bounds=BOUNDS if bounds is None else bounds,
@@ -136,7 +136,9 @@ class HostedPolicy:
         """See ``NodePolicy``; each start names the policy that chose it. None is asked while the
         node is full."""
         self._expect(view)
-        if not self._has_room(view):
+        if not view.idle_cores and all(
+            len(gpu.running) >= CAPS.co_runners_max for gpu in view.gpus
+        ):
             return []
         key = f"{self._node}/{int(view.now // SLICE_S)}"
         decided, _ = self.host.answer(key, view, view.now)
@@ -162,10 +164,6 @@ class HostedPolicy:
         else:
             self.host.forget(key)
 
-    def _has_room(self, view: NodeView) -> bool:
-        limit = CAPS.co_runners_max
-        return bool(view.idle_cores) or any(len(gpu.running) < limit for gpu in view.gpus)
-
     def _expect(self, view: NodeView) -> None:
         """What is ready since the last call is expected to be done with all that is here now, and
         not before its own time has passed."""
@@ -179,9 +177,6 @@ class HostedPolicy:
                 own_s = min(view.estimates.run_s(one.row, device) for device in one.devices)
                 before = (one.since, view.now - one.since + START_S + max(own_s, backlog_s))
             self._expected[one.key] = before
-
-    def _fall_back(self, view: NodeView) -> Answer[_Plan]:
-        return _answer(self._heuristic.dispatch(view))
 
     def _ask(self, view: NodeView) -> Answer[_Plan]:
         self._check(view)

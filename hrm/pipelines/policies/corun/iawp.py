@@ -66,7 +66,6 @@ class Iawp:
         return tuple(self._queued_at)
 
     def dispatch(self, view: NodeView) -> list[Start]:
-        """See ``NodePolicy``."""
         present = {subtask.key for subtask in view.ready}
         self._queued_at = {k: at for k, at in self._queued_at.items() if k in present}
         turn = _Turn(view, self._caps, self._score)
@@ -87,23 +86,21 @@ class Iawp:
                 outside.remove(subtask)
         room = self._queue_length * len(turn.room.gpus) - len(self._queued_at)
         outside.sort(key=lambda one: -turn.speedup(one))
-        fitting = [one for one in outside if turn.gpus_for(one)]
+        fitting = [one for one in outside if turn.room.gpus_for(one)]
         for subtask in fitting[: max(0, room)]:
             self._queued_at[subtask.key] = turn.view.now
 
     def _core_takes(self, turn: _Turn, subtask: ReadySubtask, *, guarded: bool) -> bool:
-        core = turn.room.idle_cores[0]
-        if not turn.room.fits(subtask, Device.CPU, core):
-            return False
         if guarded and self._sooner_on_gpu(turn, subtask):
             return False
-        self._queued_at.pop(subtask.key, None)
-        turn.room.take(subtask, Device.CPU, core)
-        return True
+        taken = turn.room.take_core(subtask)
+        if taken:
+            self._queued_at.pop(subtask.key, None)
+        return taken
 
     def _sooner_on_gpu(self, turn: _Turn, subtask: ReadySubtask) -> bool:
         estimates = turn.view.estimates
-        gpus = turn.gpus_for(subtask)
+        gpus = turn.room.gpus_for(subtask)
         if not gpus:
             return False
         ahead = [one.row for one in self._queued(turn) if one.key != subtask.key]
@@ -123,12 +120,12 @@ class Iawp:
         while True:
             queued = self._queued(turn)
             overdue = [one for one in queued if self._is_overdue(turn, one)]
-            first = next((one for one in overdue if turn.fitting(one)), None)
+            first = next((one for one in overdue if turn.room.fitting(one)), None)
             held = None if first else next((turn.soonest(one) for one in overdue), None)
             pairs = [
                 (turn.rank(one, gpu), one, gpu.index)
                 for one in ([first] if first else queued)
-                for gpu in turn.fitting(one)
+                for gpu in turn.room.fitting(one)
                 if gpu.index != held
             ]
             if not pairs:
@@ -169,19 +166,9 @@ class _Turn:
             found = self._speedups[subtask.row] = self.view.estimates.speedup(subtask.row)
         return found
 
-    def gpus_for(self, subtask: ReadySubtask) -> list[GpuView]:
-        """Those on which it may run at some time."""
-        if Device.GPU not in subtask.devices:
-            return []
-        return [gpu for gpu in self.room.gpus if self.room.could_fit(subtask, gpu)]
-
-    def fitting(self, subtask: ReadySubtask) -> list[GpuView]:
-        """Those that it may join now."""
-        return [gpu for gpu in self.room.gpus if self.room.fits(subtask, Device.GPU, gpu.index)]
-
     def soonest(self, subtask: ReadySubtask) -> int | None:
         """The GPU that is through first of those on which it may run at some time."""
-        gpus = self.gpus_for(subtask)
+        gpus = self.room.gpus_for(subtask)
         return min(gpus, key=lambda gpu: (gpu.remaining_s, gpu.index)).index if gpus else None
 
     def rank(self, subtask: ReadySubtask, gpu: GpuView) -> tuple[float, float, float, int, int]:

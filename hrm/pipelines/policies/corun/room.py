@@ -49,9 +49,16 @@ class Room:
         position = self._positions.get(number)
         return position is not None and fits_gpu(self.gpus[position], gpu_mib, self._caps)
 
-    def could_fit(self, subtask: ReadySubtask, gpu: GpuView) -> bool:
-        """May it ever run on ``gpu``, if nothing else does?"""
-        return self._needs(subtask)[1] <= self._caps.gpu_memory_share * gpu.memory_mib
+    def gpus_for(self, subtask: ReadySubtask) -> list[GpuView]:
+        """Those on which it may run at some time."""
+        if Device.GPU not in subtask.devices:
+            return []
+        gpu_mib, share = self._needs(subtask)[1], self._caps.gpu_memory_share
+        return [gpu for gpu in self.gpus if gpu_mib <= share * gpu.memory_mib]
+
+    def fitting(self, subtask: ReadySubtask) -> list[GpuView]:
+        """Those that it may join now."""
+        return [gpu for gpu in self.gpus if self.fits(subtask, Device.GPU, gpu.index)]
 
     def wait_s(self, subtask: ReadySubtask, gpu: GpuView) -> float:
         """Seconds until it may start on ``gpu`` if nothing is ahead of it."""
@@ -66,6 +73,13 @@ class Room:
         row = row_on(row, gpu)
         load = float(self._estimates.gpu_features(row)[0])
         return self._estimates.run_s(row, Device.GPU) * max(load, 1.0 / self._caps.co_runners_max)
+
+    def take_core(self, subtask: ReadySubtask) -> bool:
+        """Choose the first idle core for it; False: it does not fit."""
+        if not self.idle_cores or not self.fits(subtask, Device.CPU, self.idle_cores[0]):
+            return False
+        self.take(subtask, Device.CPU, self.idle_cores[0])
+        return True
 
     def take(self, subtask: ReadySubtask, device: Device, number: int) -> None:
         """Choose this start, which ``fits``, and count what it takes."""
