@@ -72,13 +72,7 @@ def find_gpus(declared: tuple[DeclaredGpu, ...], sys: Path = _SYS) -> tuple[Gpu,
     """This machine's GPUs; the declared ones in their place where there are any."""
     if declared:
         gpus = tuple(
-            Gpu(
-                index=index,
-                memory_mib=gpu.memory_mib,
-                numa=gpu.numa,
-                name=gpu.name,
-                declared=True,
-            )
+            Gpu(index=index, memory_mib=gpu.memory_mib, numa=gpu.numa, name=gpu.name, declared=True)
             for index, gpu in enumerate(declared)
         )
         _log.warning("offering declared GPUs: no device stands behind them", gpus=len(gpus))

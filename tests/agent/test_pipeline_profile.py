@@ -11,7 +11,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from hrm.pipelines.agent.profile import Profiler
+from hrm.pipelines.agent.telemetry import Profiler
 
 Start = Callable[[str], "subprocess.Popen[str]"]
 

@@ -71,7 +71,7 @@ RECORD_FILE = "container.json"
 HOME_DIR = "work"
 _SCRATCH = ("local", "tmp")
 _KEPT = {RECORD_FILE, ACKNOWLEDGED_FILE, "shim.log"} | {
-    *(shim.PROCESS_FILE, shim.STOP_FILE, shim.EXIT_FILE),
+    *(shim.PROCESS_FILE, shim.STOP_FILE, shim.EXIT_FILE)
 }
 _CRASH_REPORT = "hs_err_pid*.log"
 _REMOVE_LIMIT_S = 60.0
@@ -129,10 +129,7 @@ def write_record(directory: Path, spec: ContainerSpec, isolation: str) -> None:
         decommissions=spec.launch.decommissions, driver=without_secrets(spec.launch.driver)
     )
     bare = replace(spec, launch=told)
-    record = {
-        "isolation": isolation,
-        "spec": json_format.MessageToDict(codec.from_spec(bare)),
-    }
+    record = {"isolation": isolation, "spec": json_format.MessageToDict(codec.from_spec(bare))}
     shim.write_json(directory / RECORD_FILE, record)
 
 

@@ -126,7 +126,6 @@ class Containers:
     ) -> float:
         """Start a container, pinned to ``cpus``, without access to the devices ``closed``; returns
         the start time.
-        started.
 
         Raises:
             LaunchFailed: with the reason; nothing is left running.

@@ -230,9 +230,7 @@ class LogService(node_pb2_grpc.AgentServiceServicer):
             reader.close()
 
     async def LinkLog(  # noqa: N802
-        self,
-        request: node_pb2.LinkContainerLogRequest,
-        context: grpc.aio.ServicerContext[Any, Any],
+        self, request: node_pb2.LinkContainerLogRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> node_pb2.LogLink:
         try:
             stream = request.stream or "stdout"

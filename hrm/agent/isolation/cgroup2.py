@@ -29,11 +29,7 @@ class Cgroup2(GroupIsolation):
     name = "cgroup2"
 
     def __init__(
-        self,
-        identity: str,
-        vcores: int,
-        cpu_limit: CpuLimit = "shares",
-        root: Path | None = None,
+        self, identity: str, vcores: int, cpu_limit: CpuLimit = "shares", root: Path | None = None
     ) -> None:
         super().__init__(identity, vcores, cpu_limit)
         found = (point for point, kind, _ in mounts() if kind == "cgroup2")

@@ -1,8 +1,8 @@
 """What a node knows of its subtasks, over restarts of its agent.
 
-The estimates are kept in ``pipeline-estimates.npz`` in the work directory: at most once a minute
-while they change, and when the agent ends. A killed agent has lost a minute of measurements, never
-the file. One that is damaged, or of other metrics, is a warning: the node starts from scratch.
+The estimates are kept in ``pipeline-estimates.npz`` in the work directory, written at most once a
+minute while they change, and when the agent ends. With a damaged file, or one of other metrics, the
+node starts from scratch, and a warning says so.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """The live interpreter of ``PipelineNode``: runs subtasks in workers, keeps their data.
 
-A task's data stay on its node, in a directory of its own (``hrm.pipelines.agent.work_places``): the
-input, and what each subtask returned, until the master has acknowledged the end. Where ``run_as``
-is active, workers and data are the submitter's, and a task of a user whom its rules refuse fails.
 What the agent receives (orders, ends, the clock, samples) becomes events; the core's commands are
-executed here.
-
-A crash of the agent ends its workers, and the next agent begins with none of the tasks: the master
-places them again.
+executed here. A task's data stay on its node (``work_places``) until the master has acknowledged
+the end. Where ``run_as`` is active, workers and data are the submitter's, and a task of a user whom
+its rules refuse fails. A crash of the agent ends its workers; the master places the tasks again.
 """
 
 from __future__ import annotations
@@ -27,9 +23,8 @@ from hrm.errors import HrmError, LaunchFailed, LimitReached, Unavailable, Unsati
 from hrm.pipelines.agent.link import PipelineLink
 from hrm.pipelines.agent.memory import EstimatesFile
 from hrm.pipelines.agent.policy import AgentPolicies
-from hrm.pipelines.agent.profile import Profiler
-from hrm.pipelines.agent.samples import Sampler
 from hrm.pipelines.agent.share import PipelineShare
+from hrm.pipelines.agent.telemetry import Profiler, Sampler
 from hrm.pipelines.agent.work_places import Attempt, Placed, Places
 from hrm.pipelines.agent.workers import RunResult, Workers
 from hrm.pipelines.core import node_messages as m
@@ -311,10 +306,7 @@ class PipelineRuntime:
         if (placed := self._placed.get((command.task_id, command.attempt))) is not None:
             placed.key = b""
         _log.info(
-            "task ended",
-            task=command.task_id,
-            outcome=command.outcome.value,
-            why=command.message,
+            "task ended", task=command.task_id, outcome=command.outcome.value, why=command.message
         )
         self._link.send_each(self._end_messages(command))
 

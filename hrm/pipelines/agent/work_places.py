@@ -9,10 +9,9 @@ Below ``<work_dir>/pipelines``, all of which is recreated when an agent starts::
     gone/                      what is being removed
 
 Where workers run as their submitter (``run_as``), each leaf belongs to that user and is closed to
-all others; what lies above belongs to the agent's user, and others may pass through it alone. So no
-user can put a link in the place of a directory, and the agent, which is root, writes into a
-directory only until it is handed over. What it reads later, a result, it opens as a regular file of
-that user, without following links.
+all others; what lies above belongs to the agent's user. So no user can put a link in the place of a
+directory, and the agent writes into one only until it is handed over. What it reads later, a
+result, it opens as a regular file of that user, without following links.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The master's core for pipeline tasks: which node runs which task. Sans-IO.
 
 Tasks stand in one bounded queue. Its head is shown to a ``ClusterPolicy`` together with the nodes
-that may take it (here, not draining, able to run every subtask, below their bound), and goes to the
-node that the policy names; a policy that fails or names another is replaced for this one decision
-by ``LeastLoaded``, and counted. A task that no node could ever run, or only draining ones, steps
-aside until a node joins or takes tasks again.
+that may take it, and goes to the node that the policy names; a policy that fails or names another
+is replaced for this one decision by ``LeastLoaded``, and counted. A task that no node could ever
+run, or only draining ones, steps aside until a node joins or takes tasks again.
 
 Nothing is lost and nothing happens twice:
 
@@ -13,8 +12,6 @@ Nothing is lost and nothing happens twice:
 - a task that a node returns was not started and counts as no attempt; the node gets nothing more
   until it has reported, or it would be asked again at once, up to the limit;
 - a node that reconnects keeps the tasks that are still its own and is ordered to drop the rest.
-
-The queue lives as long as the master does: a client keeps the inputs until the result has arrived.
 
 Source: LDWP + IAWP, section 3.2 (masks) and algorithm 1 (the place of the policy).
 """
@@ -271,10 +268,7 @@ class PipelineCluster:
             )
         self._commands.append(
             m.ReportTiming(
-                task_id=record.spec.task_id,
-                node=event.name,
-                attempt=record.attempt,
-                timing=timing,
+                task_id=record.spec.task_id, node=event.name, attempt=record.attempt, timing=timing
             )
         )
 

@@ -1,12 +1,9 @@
 """What fits where: the one rule that policies, the node and the master hold subtasks against.
 
 On a core: the core is idle and the host's memory suffices. On a GPU: fewer than four run there,
-their memory with the newcomer's stays within 90 % of the card, and the card is less than 90 % busy;
-the host's memory must suffice, too. Memory counts as promised, not as used: what has been admitted
-may still grow into it.
-
-A card on which nothing of ours runs passes the test of utilisation: what strangers do there must
-not keep it from us for ever.
+their memory with the newcomer's stays within 90 % of the card, and the card is less than 90 % busy
+(unless nothing of ours runs there); the host's memory must suffice, too. Memory counts as promised,
+not as used: what has been admitted may still grow into it.
 
 Source: LDWP + IAWP, algorithm 2; memory is tested after admission, not before.
 """
@@ -18,15 +15,7 @@ from dataclasses import dataclass
 from hrm.pipelines.core.model import Device, Estimates, GpuView, NodeView, ReadySubtask, SubtaskSpec
 from hrm.pipelines.core.node_messages import NodeCapacity
 
-__all__ = [
-    "CAPS",
-    "Caps",
-    "fits_gpu",
-    "gpu_need_mib",
-    "host_need_mib",
-    "never_fits",
-    "refusal",
-]
+__all__ = ["CAPS", "Caps", "fits_gpu", "gpu_need_mib", "host_need_mib", "never_fits", "refusal"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,10 @@
 """The node's core for pipeline tasks: which subtask runs where, and when. Sans-IO.
 
-Tasks arrive whole. Their subtasks become ready when their predecessors end; a ``NodePolicy``
-chooses which of the ready ones start on which core or GPU (``dispatch``), and every choice is
-checked against ``feasibility.refusal`` before anything starts.
-
-The core never knows how long a run will take: it gets ends (``SubtaskEnded``) and the clock
-(``ClockTicked``) as events, and commands an interpreter what to start and stop. The agent and the
-simulator are its two interpreters.
-
-Claims of GPUs from outside (``GpuAsked``) wait in the same queue, under the same rules.
+Subtasks become ready when their predecessors end; a ``NodePolicy`` chooses which of them start on
+which core or GPU (``dispatch``), and every choice is checked against ``feasibility.refusal``. The
+core gets ends (``SubtaskEnded``) and the clock as events, and commands an interpreter, the agent or
+the simulator, what to start and stop. Claims of GPUs from outside (``GpuAsked``) wait in the same
+queue, under the same rules.
 
 Source: LDWP + IAWP, sections 2.1, 3.4 and algorithm 2.
 """
@@ -21,7 +17,6 @@ from hrm.pipelines.core import feasibility
 from hrm.pipelines.core import node_messages as m
 from hrm.pipelines.core.dispatch import Dispatcher, NodeBounds
 from hrm.pipelines.core.feasibility import CAPS
-from hrm.pipelines.core.load import node_load
 from hrm.pipelines.core.model import (
     CO_RUN_FEATURES,
     Device,
@@ -38,7 +33,7 @@ from hrm.pipelines.core.model import (
     row_of,
 )
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
-from hrm.pipelines.core.room import Room
+from hrm.pipelines.core.room import Room, node_load
 from hrm.pipelines.core.subtasks import PlacedSubtask, PlacedTask, Run, SubtaskState
 
 __all__ = ["NodeBounds", "PipelineNode"]

@@ -1,13 +1,11 @@
 """The live interpreter of ``PipelineCluster``: its events come from streams, its commands go there.
 
-Everything runs on the master's loop, so events reach the core one at a time. Watchers and nodes
-have bounded queues; one that overflows is disconnected, reconnects, and gets the full state again.
+Everything runs on the master's loop. Watchers and nodes have bounded queues; one that overflows is
+disconnected, reconnects, and gets the full state again. Inputs go to a node piece by piece before
+the order to run them, and results come back the same way before their end is reported.
 
-Inputs go to a node piece by piece before the order to run them, and results come back the same way
-before their end is reported: a large one does not block the rest of the stream for long.
-
-On the wire, the number of an attempt contains the master's epoch. So a node that still has a task
-of a former master, under an id that a client has reused, does not confuse the two.
+On the wire, the number of an attempt contains the master's epoch, so that a node that still has a
+task of a former master, under an id that a client has reused, does not confuse the two.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """Policies of both stages by name, as a simulated run wants them.
 
-All of one run share one kind of estimates, one feasibility rule and one set of caps. Learned
-cluster policies decide under their host, whose clock stands still here: a decision over its budget
-would make a run depend on the machine. Decision times are measured separately (``run``).
-
-A node policy may carry a co-run score: ``iawp:cosine``, ``iawp:overload``, ``iawp:learned`` or
-``iawp:oracle``; the oracle knows the slow-downs of the world and is no policy that one could have.
-``:guarded`` behind it turns on ``tail_guard`` and ``steal``, which the paper does not have: a core
-leaves to a GPU what a GPU would end sooner.
+Learned cluster policies decide under their host, whose clock stands still here: a decision over its
+budget would make a run depend on the machine. A node policy may carry a co-run score
+(``iawp:cosine``, ``iawp:overload``, ``iawp:learned``) and ``:guarded``; ``iawp:oracle`` knows the
+slow-downs of the world and is no policy that one could have.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """What the networks of LDWP see of a task and of the nodes: one code, for training and for use.
 
 Two sets of features. ``paper`` is table 1 of the LDWP paper: type and size of the task, and six
-utilisations of every node. Utilisations say nothing of what waits once a node is busy, so
-``extended`` (the default) adds backlog, room and speed: ``NODE_FIELDS`` for a node and
-``TASK_FIELDS`` for the task and the queue. All numbers are scaled to about 0..1, by constants and
-never by what is in the view: without that the paper's learning rate of 0.1 ends in NaN after a few
-updates.
-
-A number that is NaN in the view stays NaN here, so that the caller notices.
+utilisations of every node. ``extended`` (the default) adds backlog, capacity and speed:
+``NODE_FIELDS`` and ``TASK_FIELDS``. All numbers are scaled to about 0..1, by constants and never by
+what is in the view: otherwise the paper's learning rate of 0.1 ends in NaN after a few updates. A
+number that is NaN in the view stays NaN here, so that the caller notices.
 """
 
 from __future__ import annotations

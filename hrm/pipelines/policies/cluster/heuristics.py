@@ -1,10 +1,8 @@
 """Cluster policies that do not learn: what the learned ones are measured against, and fall back to.
 
-All of them see the same view and the same marks of feasibility. ``ect`` is Ali et al. (2000) in
-immediate mode; ``demand`` is the cluster half of PATS (Teodoro et al. 2012), in which nodes pull;
-``min-wait`` is algorithm 1 of the HRM paper over nodes; ``least-loaded`` and ``random`` need no
-estimates. A number that is NaN counts as the worst there could be, so that no node's bad report can
-keep tasks from the others.
+``ect`` is Ali et al. (2000) in immediate mode; ``demand`` is the cluster half of PATS (Teodoro et
+al. 2012), in which nodes pull; ``min-wait`` is algorithm 1 of the HRM paper over nodes. A number
+that is NaN counts as the worst there could be: no node's bad report can keep tasks from the others.
 """
 
 from __future__ import annotations

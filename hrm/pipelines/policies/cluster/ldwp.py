@@ -1,9 +1,8 @@
 """LDWP's cluster half as it decides in use: a network's values, greedily, with frozen weights.
 
 The paper (Zhang, Geng and Ma, 2020, section 4.2) learns one output a node with a deep Q-network:
-``Ldwp``. ``LdwpSet`` shares one small network between all nodes. Neither explores here, neither
-learns here (``hrm.learn.ldwp`` does), and neither is trusted here:
-``hrm.pipelines.policies.cluster.hosted`` looks at every proposal before it counts.
+``Ldwp``. ``LdwpSet`` shares one small network between all nodes. ``hrm.learn.ldwp`` trains them,
+and ``hrm.pipelines.policies.cluster.hosted`` looks at every proposal before it counts.
 """
 
 from __future__ import annotations

@@ -1,22 +1,16 @@
 """What a node knows of its subtasks: measured cells, running means, and predictions for the rest.
 
 The table has a row for each (kind, bucket of input size, model of GPU) and a column for each metric
-(``metrics``). A cell that was measured is never replaced by a prediction. The sources of an unknown
-cell, in this order:
+(``metrics``). A measured cell is never replaced by a prediction. An unknown one is taken from:
 
 1. rows of the same kind with inputs of other sizes, interpolated over the size;
 2. the predictor (``predictors``), from the cells that are known by now;
 3. ``metrics.DEFAULTS``, as long as this column was not measured for any row.
 
-Which rows are profiled is not decided here: the node's core profiles the next run of a row with
-fewer than two known metrics (``hrm.pipelines.core.dispatch``), and passes the result in.
-
-Durations are not predicted from other kinds' metrics where there is a better way: the same kind's
-at other sizes, else the other device's over the speed-up that the most similar rows have, else a
-rate over the size that is typical of the device, at first ``DEFAULT_S_PER_MB``.
-
-A prediction of memory is cut to what an empty node or GPU can hold: only what was measured may keep
-a subtask from ever starting.
+A duration is the same kind's at other sizes, else the other device's over the speed-up that the
+most similar rows have, else a rate over the size that is typical of the device, at first
+``DEFAULT_S_PER_MB``. A prediction of memory is cut to what an empty node or GPU can hold: only what
+was measured may keep a subtask from ever starting.
 
 Source: LDWP + IAWP, sections 2.4 (STDM) and 3.3.
 """

@@ -1,17 +1,16 @@
 """A learned node policy under ``hrm.policies.guard``: what may be doubted about a dispatch.
 
-One call decides which of all ready subtasks start where. The rules, in the order in which they are
-checked. Before the policy: its model fits this HRM (else it is never asked), the node was sampled
-lately, every estimate of a ready subtask is a number, and at most a tenth of them lies outside of
-what was measured on this node. After it: every start fits, all of them together.
+The rules, in the order in which they are checked. Before the policy: its model fits this HRM (else
+it is never asked), the node was sampled lately, every estimate of a ready subtask is a number, and
+at most a tenth of them lies outside of what was measured on this node. After it: every start fits,
+all of them together.
 
-A canary needs a key to draw by. Both policies share one set of cores and GPUs, so splitting the
-tasks between them would let neither see the whole; here they take turns in time. The key is the
-node's name and the number of the slice of ``SLICE_S``, so nodes switch at different times.
+As a canary the two policies, which share one set of cores and GPUs, take turns in time: its key is
+the node's name and the number of the slice of ``SLICE_S``, so nodes switch at different times.
 
 Ended runs are compared subtask by subtask: the time since it was ready over the heuristic's
-estimate when it became ready, including everything ahead of it. Starts of the core itself
-(profiles, long waits) count for neither policy.
+estimate when it became ready, including everything ahead of it. Starts of the core itself count for
+neither policy.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hrm.pipelines.core.feasibility import CAPS
-from hrm.pipelines.core.load import shared_out_s
 from hrm.pipelines.core.model import (
     CO_RUN_FEATURES,
     Device,
@@ -37,6 +35,7 @@ from hrm.pipelines.core.model import (
     SubtaskKey,
 )
 from hrm.pipelines.core.node_messages import RunOutcome, SubtaskTiming
+from hrm.pipelines.core.room import shared_out_s
 from hrm.pipelines.policies.corun.metrics import METRICS
 from hrm.pipelines.policies.corun.room import Room
 from hrm.pipelines.policies.corun.scores import CoRunScore

@@ -6,18 +6,13 @@ Two steps, repeated until neither changes anything:
 speed up most moves into the GPU queue, while that is shorter than ``queue_length`` for each GPU.
 
 *admit*: of all pairs of a queued subtask and a GPU that fit, the one with the smallest co-run score
-starts; ties go to the larger speed-up, then to the older, then to the lower GPU. What it is
-expected to use counts at once, before telemetry shows it.
-
-A subtask that has waited in the queue for ``patience`` times its own run time goes first; if it
-fits nowhere, the GPU that is free for it soonest is held for it.
+starts; ties go to the larger speed-up, then to the older, then to the lower GPU. A subtask that has
+waited for ``patience`` times its own run time goes first; if it fits nowhere, the GPU that is free
+for it soonest is held for it.
 
 Two options that the paper does not have. ``tail_guard``: a core refuses what a GPU would end
-sooner, waiting included; the speed-up order alone may put a long subtask on a core at the very end.
-``steal``: an idle core for which nothing else is ready takes the smallest speed-up out of the GPU
-queue, by the rule of the tail guard; otherwise cores idle while the queue holds all that there is.
-
-The queue is an order over what is ready, which the node has anyway: a restart only loses ages.
+sooner, waiting included. ``steal``: an idle core for which nothing else is ready takes the smallest
+speed-up out of the GPU queue, by the rule of the tail guard.
 
 Source: LDWP + IAWP, algorithm 2 with the repairs of sections 3.1 and 3.4.
 """

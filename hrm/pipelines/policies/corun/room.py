@@ -1,8 +1,8 @@
 """What is left of a node while starts are chosen one after the other.
 
-What fits is the core's to say (``hrm.pipelines.core.feasibility``); what is chosen is counted at
-once, with what its estimates say, because the load that telemetry shows lags behind. Policies ask
-about many pairs of subtasks and GPUs in one call, so each need is looked up once.
+What is chosen is counted at once, with what its estimates say, because the load that telemetry
+shows lags behind. Policies ask about many pairs of subtasks and GPUs in one call, so each need is
+looked up once.
 
 Source: LDWP + IAWP, algorithm 2; thresholds after admission are a repair (section 3.1).
 """
