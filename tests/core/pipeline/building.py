@@ -17,7 +17,7 @@ from hrm.pipelines.core.model import (
 )
 from hrm.pipelines.core.node import NodeBounds, PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome
-from hrm.pipelines.policies.corun.room import Room
+from hrm.pipelines.policies.corun.tentative import Tentative
 from tests.core.pipeline.invariants import check_node
 from tests.core.pipeline.running_means import RunningMeans
 
@@ -68,17 +68,17 @@ class FirstFit:
     name = "first-fit"
 
     def dispatch(self, view: NodeView) -> list[Start]:
-        room, run_s = Room(view, CAPS), view.estimates.run_s
+        free, run_s = Tentative(view, CAPS), view.estimates.run_s
         for one in view.ready:
-            emptiest = sorted(room.gpus, key=lambda gpu: (len(gpu.running), gpu.index))
+            emptiest = sorted(free.gpus, key=lambda gpu: (len(gpu.running), gpu.index))
             gpus = [(Device.GPU, gpu.index) for gpu in emptiest]
-            cores = [(Device.CPU, core) for core in room.idle_cores]
+            cores = [(Device.CPU, core) for core in free.idle_cores]
             gpu_first = run_s(one.row, Device.GPU) <= run_s(one.row, Device.CPU)
             places = gpus + cores if gpu_first else cores + gpus
-            place = next((place for place in places if room.fits(one, *place)), None)
+            place = next((place for place in places if free.fits(one, *place)), None)
             if place is not None:
-                room.take(one, *place)
-        return room.starts
+                free.take(one, *place)
+        return free.starts
 
 
 class Node:

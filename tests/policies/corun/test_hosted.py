@@ -26,7 +26,7 @@ from hrm.pipelines.core.model import (
 from hrm.pipelines.core.node_messages import RunOutcome, SubtaskTiming
 from hrm.pipelines.policies.corun import HEURISTIC, HostedPolicy, Stdm, load, load_hosted
 from hrm.pipelines.policies.corun.hosted import SLICE_S, FiniteScore
-from hrm.pipelines.policies.corun.room import Room
+from hrm.pipelines.policies.corun.tentative import Tentative
 from hrm.policies.guard import GuardBounds, Mode
 from tests.policies.corun.worlds import Known, gpu, node_view, subtask, views
 
@@ -268,11 +268,11 @@ def test_what_was_waited_for_counts_from_when_it_was_ready() -> None:
 @given(seen=views())
 def test_whatever_it_is_asked_what_it_starts_fits(seen: NodeView) -> None:
     policy = made(load("iawp", rng=np.random.default_rng(0)))
-    room = Room(seen, CAPS)
+    free = Tentative(seen, CAPS)
     ready = {one.key: one for one in seen.ready}
     for start in policy.dispatch(seen):
-        assert room.fits(ready[start.key], start.device, start.number)
-        room.take(ready[start.key], start.device, start.number)
+        assert free.fits(ready[start.key], start.device, start.number)
+        free.take(ready[start.key], start.device, start.number)
 
 
 def test_an_agents_policy_is_hosted_if_it_is_a_learned_one() -> None:

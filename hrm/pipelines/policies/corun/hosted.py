@@ -37,8 +37,8 @@ from hrm.pipelines.core.model import (
 from hrm.pipelines.core.node_messages import RunOutcome, SubtaskTiming
 from hrm.pipelines.core.room import shared_out_s
 from hrm.pipelines.policies.corun.metrics import METRICS
-from hrm.pipelines.policies.corun.room import Room
 from hrm.pipelines.policies.corun.scores import CoRunScore
+from hrm.pipelines.policies.corun.tentative import Tentative
 from hrm.policies.guard import Answer, Doubt, GuardBounds, Mode, PolicyGuard, Reason
 
 __all__ = ["BUDGET_S", "SCHEMA", "SLICE_S", "FiniteScore", "HostedPolicy"]
@@ -180,13 +180,13 @@ class HostedPolicy:
     def _ask(self, view: NodeView) -> Answer[_Plan]:
         self._check(view)
         starts = self._learned.dispatch(view)
-        room = Room(view, CAPS)
+        free = Tentative(view, CAPS)
         ready = {one.key: one for one in view.ready}
         for start in starts:
             one = ready.get(start.key)
-            if one is None or not room.fits(one, start.device, start.number):
+            if one is None or not free.fits(one, start.device, start.number):
                 raise Doubt(Reason.INFEASIBLE, f"no capacity left for {_told(start)}")
-            room.take(one, start.device, start.number)
+            free.take(one, start.device, start.number)
         return _answer(starts)
 
     def _check(self, view: NodeView) -> None:

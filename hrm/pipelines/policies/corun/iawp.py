@@ -25,8 +25,8 @@ import numpy as np
 
 from hrm.pipelines.core.feasibility import CAPS, Caps
 from hrm.pipelines.core.model import Device, GpuView, NodeView, ReadySubtask, Row, Start, SubtaskKey
-from hrm.pipelines.policies.corun.room import Room, row_on
 from hrm.pipelines.policies.corun.scores import CoRunScore
+from hrm.pipelines.policies.corun.tentative import Tentative, row_on
 
 __all__ = ["Iawp"]
 
@@ -65,72 +65,72 @@ class Iawp:
         self._queued_at = {k: at for k, at in self._queued_at.items() if k in present}
         turn = _Turn(view, self._caps, self._score)
         while True:
-            before = len(turn.room.starts)
+            before = len(turn.free.starts)
             self._fill(turn)
             self._admit(turn)
-            if len(turn.room.starts) == before:
-                return turn.room.starts
+            if len(turn.free.starts) == before:
+                return turn.free.starts
 
     def _fill(self, turn: _Turn) -> None:
-        outside = [one for one in turn.room.left() if one.key not in self._queued_at]
+        outside = [one for one in turn.free.left() if one.key not in self._queued_at]
         outside.sort(key=turn.speedup)
         for subtask in list(outside):
-            if not turn.room.idle_cores:
+            if not turn.free.idle_cores:
                 break
             if self._core_takes(turn, subtask, guarded=self._tail_guard):
                 outside.remove(subtask)
-        room = self._queue_length * len(turn.room.gpus) - len(self._queued_at)
+        free = self._queue_length * len(turn.free.gpus) - len(self._queued_at)
         outside.sort(key=lambda one: -turn.speedup(one))
-        fitting = [one for one in outside if turn.room.gpus_for(one)]
-        for subtask in fitting[: max(0, room)]:
+        fitting = [one for one in outside if turn.free.gpus_for(one)]
+        for subtask in fitting[: max(0, free)]:
             self._queued_at[subtask.key] = turn.view.now
 
     def _core_takes(self, turn: _Turn, subtask: ReadySubtask, *, guarded: bool) -> bool:
         if guarded and self._sooner_on_gpu(turn, subtask):
             return False
-        taken = turn.room.take_core(subtask)
+        taken = turn.free.take_core(subtask)
         if taken:
             self._queued_at.pop(subtask.key, None)
         return taken
 
     def _sooner_on_gpu(self, turn: _Turn, subtask: ReadySubtask) -> bool:
         estimates = turn.view.estimates
-        gpus = turn.room.gpus_for(subtask)
+        gpus = turn.free.gpus_for(subtask)
         if not gpus:
             return False
         ahead = [one.row for one in self._queued(turn) if one.key != subtask.key]
         gpu_s = min(
-            turn.room.wait_s(subtask, gpu)
-            + sum(turn.room.work_s(row, gpu) for row in ahead) / len(gpus)
+            turn.free.wait_s(subtask, gpu)
+            + sum(turn.free.work_s(row, gpu) for row in ahead) / len(gpus)
             + estimates.run_s(row_on(subtask.row, gpu), Device.GPU)
             for gpu in gpus
         )
         return gpu_s < estimates.run_s(subtask.row, Device.CPU)
 
     def _queued(self, turn: _Turn) -> list[ReadySubtask]:
-        left = {one.key: one for one in turn.room.left()}
+        left = {one.key: one for one in turn.free.left()}
         return [left[key] for key in self._queued_at if key in left]
 
     def _admit(self, turn: _Turn) -> None:
         while True:
             queued = self._queued(turn)
             overdue = [one for one in queued if self._is_overdue(turn, one)]
-            first = next((one for one in overdue if turn.room.fitting(one)), None)
+            first = next((one for one in overdue if turn.free.fitting(one)), None)
             held = None if first else next((turn.soonest(one) for one in overdue), None)
             pairs = [
                 (turn.rank(one, gpu), one, gpu.index)
                 for one in ([first] if first else queued)
-                for gpu in turn.room.fitting(one)
+                for gpu in turn.free.fitting(one)
                 if gpu.index != held
             ]
             if not pairs:
                 break
             _, subtask, number = min(pairs, key=lambda pair: pair[0])
-            turn.room.take(subtask, Device.GPU, number)
+            turn.free.take(subtask, Device.GPU, number)
             del self._queued_at[subtask.key]
         if self._steal:
             for subtask in sorted(self._queued(turn), key=turn.speedup):
-                if not turn.room.idle_cores:
+                if not turn.free.idle_cores:
                     break
                 self._core_takes(turn, subtask, guarded=True)
 
@@ -144,7 +144,7 @@ class _Turn:
 
     def __init__(self, view: NodeView, caps: Caps, score: CoRunScore) -> None:
         self.view = view
-        self.room = Room(view, caps)
+        self.free = Tentative(view, caps)
         self._score = score
         self._order = {subtask.key: index for index, subtask in enumerate(view.ready)}
         self._speedups: dict[Row, float] = {}
@@ -163,7 +163,7 @@ class _Turn:
 
     def soonest(self, subtask: ReadySubtask) -> int | None:
         """The GPU that is through first of those on which it may run at some time."""
-        gpus = self.room.gpus_for(subtask)
+        gpus = self.free.gpus_for(subtask)
         return min(gpus, key=lambda gpu: (gpu.remaining_s, gpu.index)).index if gpus else None
 
     def rank(self, subtask: ReadySubtask, gpu: GpuView) -> tuple[float, float, float, int, int]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from hrm.pipelines.core.feasibility import Caps, fits_gpu, gpu_need_mib, host_need_mib
 from hrm.pipelines.core.model import Device, GpuView, NodeView, ReadySubtask, Row, Start, SubtaskKey
 
-__all__ = ["Room", "row_on"]
+__all__ = ["Tentative", "row_on"]
 
 
 def row_on(row: Row, gpu: GpuView) -> Row:
@@ -22,7 +22,7 @@ def row_on(row: Row, gpu: GpuView) -> Row:
     return row if row.gpu_model == gpu.model else row._replace(gpu_model=gpu.model)
 
 
-class Room:
+class Tentative:
     """Invariant: everything in ``starts`` fits together."""
 
     def __init__(self, view: NodeView, caps: Caps) -> None:
