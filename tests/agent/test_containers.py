@@ -28,9 +28,7 @@ from hrm.spark.launch import Launch
 from tests.agent.test_launch import SPEC
 
 FOREVER = "exec sleep 600"
-ENDED = Ended(
-    started=True, exit_code=0, signal=0, ended_at_s=1.0, memory_kills=0, order=None, last_words=""
-)
+ENDED = Ended(started=True, exit_code=0)
 
 
 def spec_of(container_id: str) -> ContainerSpec:

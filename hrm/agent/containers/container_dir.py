@@ -92,11 +92,9 @@ class Ended:
 
     started: bool
     exit_code: int
-    signal: int
-    ended_at_s: float
-    memory_kills: int
-    order: StopOrder | None
-    last_words: str
+    memory_kills: int = 0
+    order: StopOrder | None = None
+    last_words: str = ""
     problem: str = ""
 
 
@@ -182,8 +180,6 @@ def read_end(directory: Path, memory_kills: int) -> Ended:
     ended = Ended(
         started=(directory / shim.PROCESS_FILE).exists(),
         exit_code=int(exited.get("exit_code", -1)),
-        signal=int(exited.get("signal", 0)),
-        ended_at_s=float(exited.get("ended_at_s", time.time())),
         memory_kills=memory_kills,
         order=read_order(directory),
         last_words=_last_words(directory),

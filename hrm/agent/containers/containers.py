@@ -253,16 +253,7 @@ class Containers:
         except Exception as error:
             # Whatever failed here, the core must get the end, or the capacity stays occupied.
             _log.exception("cannot clear away a container", container=container_id)
-            ended = Ended(
-                started=True,
-                exit_code=-1,
-                signal=0,
-                ended_at_s=time.time(),
-                memory_kills=0,
-                order=None,
-                last_words="",
-                problem=str(error),
-            )
+            ended = Ended(started=True, exit_code=-1, problem=str(error))
         del self._running[container_id]
         entry.done.set()
         self._on_end(container_id, ended)

@@ -38,15 +38,9 @@ TOKEN_FILE = "token"  # nosec B105 # noqa: S105 - a name
 OWNERSHIP_KEY_FILE = "ownership-key"
 """Of the submission, for the AppMaster; the runner has it in its document."""
 _INHERITED = (
-    *("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH"),
-    *(
-        "HRM_HOME",
-        "HRM_EVENT_LOG_DIR",
-        "PYTHONPATH",
-        "SPARK_LOCAL_IP",
-        "HADOOP_CONF_DIR",
-        "SPARK_DIST_CLASSPATH",
-    ),
+    *("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "HRM_HOME"),
+    *("HRM_EVENT_LOG_DIR", "PYTHONPATH", "SPARK_LOCAL_IP", "HADOOP_CONF_DIR"),
+    "SPARK_DIST_CLASSPATH",
 )
 _ENVIRONMENT_SETTING = DRIVER_ENVIRONMENT.removesuffix("NAME")
 

@@ -110,10 +110,11 @@ class PipelineRuntime:
         sample = self.core.room.sample
         return None if sample is None else sample.now
 
-    def _load(self) -> pb.PipelineLoad:
-        now = time.time()
+    def _load(self, *, whole: bool = False) -> pb.PipelineLoad:
+        """``whole``: with the state of every policy, for a master that knows nothing yet."""
+        now, policies = time.time(), self._policies
         load = pw.from_load(self.core.load(now))
-        load.policies.extend(self._policies.changed(now))
+        load.policies.extend(policies.report(now) if whole else policies.changed(now))
         return load
 
     async def start(self) -> None:
@@ -348,15 +349,12 @@ class PipelineRuntime:
             if not task.claim
         ]
         ended = [pw.attempt_of(*attempt) for attempt in self._unacknowledged]
-        now = time.time()
-        load = pw.from_load(self.core.load(now))
-        load.policies.extend(self._policies.report(now))
         return pb.RegisterPipelineNode(
             capacity=pw.from_capacity(self.share.capacity),
             identity=self._identity,
             ownership_key=self._ownership_key,
             tasks=[*here, *ended],
-            load=load,
+            load=self._load(whole=True),
             runs_as=self._run_as.name,
         )
 

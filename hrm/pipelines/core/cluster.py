@@ -266,11 +266,7 @@ class PipelineCluster:
                 timing.gpu_memory_mib,
                 timing.co_runners,
             )
-        self._commands.append(
-            m.ReportTiming(
-                task_id=record.spec.task_id, node=event.name, attempt=record.attempt, timing=timing
-            )
-        )
+        self._commands.append(m.ReportTiming(node=event.name, report=event.report))
 
     def _current(self, name: NodeName, what: ReportSubtask | EndTask) -> TaskRecord | None:
         """The task, if this is of its present placement."""

@@ -155,10 +155,8 @@ class ReportPlacement:
 class ReportTiming:
     """Notify the task's watchers of one run that is over."""
 
-    task_id: TaskId
     node: NodeName
-    attempt: int
-    timing: SubtaskTiming
+    report: ReportSubtask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

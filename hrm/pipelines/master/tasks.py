@@ -234,8 +234,8 @@ class PipelineTasks:
                 case m.ReportPlacement():
                     self._placement(command)
                 case m.ReportTiming():
-                    timing = pw.from_timing(command.timing, command.node)
-                    self._tell(command.task_id, pb.PipelineTaskUpdate(subtask=timing))
+                    timing = pw.from_timing(command.report.timing, command.node)
+                    self._tell(command.report.task_id, pb.PipelineTaskUpdate(subtask=timing))
                 case m.FinishTask():
                     self._finished(command)
 
