@@ -130,18 +130,17 @@ def _line(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
     return y0 + (x - x0) * (y1 - y0) / (x1 - x0)
 
 
-def load(path: Path | None = None, *, scale: float | None = None) -> Profiles:
+def load(path: Path | None = None) -> Profiles:
     """The table of ``path``; without one the measured one that ships, times ``TIME_SCALE``.
 
     Raises:
         InvalidRequest: no such file, or it is no such table; with the field.
     """
+    scale = 1.0
     if path is None:
-        path = next((file for file in SHIPPED if file.is_file()), SHIPPED[0])
-        scale = TIME_SCALE if scale is None else scale
+        path, scale = next((file for file in SHIPPED if file.is_file()), SHIPPED[0]), TIME_SCALE
     try:
-        document = json.loads(path.read_text())
-        return parse(document, scale=1.0 if scale is None else scale)
+        return parse(json.loads(path.read_text()), scale=scale)
     except OSError as error:
         raise InvalidRequest(f"cannot read the profiles {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

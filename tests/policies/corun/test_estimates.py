@@ -262,7 +262,7 @@ def test_memory_is_kept_in_mebibytes_whatever_the_node_has_now(tmp_path: Path) -
     load_estimates(tmp_path / "stdm.npz", after)
     assert after.memory_mib(ROW) == pytest.approx(250.0)
     assert after.gpu_memory_mib(ROW) == pytest.approx(2000.0)
-    before._memory_mib = math.nan
+    before.memory_scale_mib = math.nan
     (tmp_path / "stdm.npz").write_bytes(dump_estimates(before))
     fresh = Stdm(memory_mib=1000.0)
     with pytest.raises(InvalidRequest, match="scale of memory"):

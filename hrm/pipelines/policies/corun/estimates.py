@@ -87,7 +87,8 @@ class Stdm:
         slowdowns: Slowdowns | None = None,
         refit_after: int = 8,
     ) -> None:
-        self._memory_mib = memory_mib
+        self.memory_scale_mib = memory_mib
+        """What 1 means in the column of host memory."""
         self._gpu_memory_mib = dict(gpu_memory_mib or {})
         self.predictor: Predictor = Gaussian() if predictor is None else predictor
         self.slowdowns = Slowdowns() if slowdowns is None else slowdowns
@@ -270,7 +271,7 @@ class Stdm:
         return found
 
     def memory_mib(self, row: Row) -> float:
-        return self._memory(row, "memory", self._memory_mib)
+        return self._memory(row, "memory", self.memory_scale_mib)
 
     def gpu_memory_mib(self, row: Row) -> float:
         """See ``Estimates``; what its author declared counts while nothing was measured."""
@@ -281,7 +282,7 @@ class Stdm:
             declared = self.declared_mib.get(row.kind)
             if declared is not None:
                 return float(declared)
-        return self._memory(row, "gpu_memory", self._scale_mib(row))
+        return self._memory(row, "gpu_memory", self.gpu_memory_scale_mib(row.gpu_model))
 
     def outside(self, rows: Iterable[Row]) -> float:
         """How far ``rows`` are from what was measured here when the predictor was last fitted: the
@@ -349,23 +350,15 @@ class Stdm:
         self._features.clear()
         self._runs_s.clear()
 
-    @property
-    def memory_scale_mib(self) -> float:
-        """What 1 means in the column of host memory."""
-        return self._memory_mib
-
     def gpu_memory_scale_mib(self, model: str) -> float:
         """What 1 means in the column of device memory, of rows of this model."""
         return self._gpu_memory_mib.get(model, _GPU_MEMORY_MIB)
 
-    def _scale_mib(self, row: Row) -> float:
-        return self.gpu_memory_scale_mib(row.gpu_model)
-
     def _scaled(self, row: Row, metric: str, value: float) -> float:
         if metric == "memory":
-            return value / self._memory_mib
+            return value / self.memory_scale_mib
         if metric == "gpu_memory":
-            return value / self._scale_mib(row)
+            return value / self.gpu_memory_scale_mib(row.gpu_model)
         return scaled_speedup(value) if metric == "speedup" else min(1.0, value)
 
     def _memory(self, row: Row, metric: str, scale_mib: float) -> float:
