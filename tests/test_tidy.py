@@ -38,12 +38,11 @@ RUN_BY_NAME = {
     "hrm/pipelines/sim/learning.py": "named as text, module:factory, where somebody learns",
     "hrm/policies/api.py": "for packages of policies",
     "hrm/core/invariants.py": "for tests and simulations, the user's own among them",
-    "hrm/pipelines/core/invariants.py": "for tests and simulations, the user's own among them",
 }
 """Modules that nothing needs to import, and how they run instead."""
 
 PRINTERS = (
-    "hrm/cli/", "hrm/agent/containers/shim.py", "hrm/agent/daemon.py", "hrm/agent/__main__.py",
+    "hrm/cli/", "hrm/agent/containers/shim.py", "hrm/agent/daemon.py",
     "hrm/master/daemon.py", "hrm/scheduler/daemon.py", "hrm/spark/build.py",
 )  # fmt: skip
 """Where print() may be: programs whose output it is. Everybody else logs."""

@@ -8,14 +8,11 @@ these modules carry out its commands:
     tracker     samples of usage, breached limits      server      log pages, GPUs of pipelines
     parts       what is particular to an agent of Spark
 
-While the master is unreachable the core goes on: executors run, waiting ones start, and the next
-registration reports all of it.
+While the master is unreachable the core goes on, and the next registration reports all of it.
 
-The life of an agent: lock the work directory, adopt running containers, listen for readers of logs,
-connect and stay connected. SIGTERM or SIGINT first ends its containers with a grace period, then
-the agent (a second signal ends the grace period). A crash leaves the containers running for the
-next agent on this directory, and so does SIGTERM with ``keep_containers``, which allows restarting
-the agent under them.
+SIGTERM or SIGINT first ends the containers with a grace period, then the agent (a second signal
+ends the grace period). A crash leaves the containers running for the next agent on this directory,
+and so does SIGTERM with ``keep_containers``.
 """
 
 from __future__ import annotations
@@ -36,7 +33,6 @@ from hrm.agent.containers import shim
 from hrm.agent.containers.containers import Containers, Ended
 from hrm.agent.containers.log_links import LogLinks
 from hrm.agent.containers.logs import Logs
-from hrm.agent.containers.own_log import configure_logging
 from hrm.agent.containers.processes import Processes
 from hrm.agent.disk import DiskWatch
 from hrm.agent.gpu.mps import Mps
@@ -44,11 +40,10 @@ from hrm.agent.gpu.sockets import GpuSockets
 from hrm.agent.housekeeping import Housekeeping
 from hrm.agent.link import Link
 from hrm.agent.machine import Machine, describe, ending, keep_binding
-from hrm.agent.parts import CommandOf, shuffle_service, spark_commands
+from hrm.agent.parts import CommandOf, Shortcuts, shuffle_service, spark_commands
 from hrm.agent.reports import Reports
 from hrm.agent.server import serve
 from hrm.agent.shuffle import SHUFFLE_DIR, ShuffleService
-from hrm.agent.startup.shortcuts import Shortcuts
 from hrm.agent.tracker import Sample, Tracker
 from hrm.config import AgentSettings
 from hrm.core.messages import commands as c
@@ -157,7 +152,7 @@ class Agent:
             register=self._reports.registration,
             on_message=self._master_said,
             on_up=self._connected,
-            on_down=self._disconnected,
+            on_down=lambda: self._deliver(e.MasterDisconnected(now=time.time())),
             heartbeat=lambda: self._deliver(e.HeartbeatDue(now=time.time())),
             delay_max_s=self._settings.reconnect_delay_max_s,
             proven=self._tls is not None,
@@ -415,9 +410,6 @@ class Agent:
         shim.write_json(self._settings.work_dir / READY_FILE, ready)
         print(describe(self._machine, self._settings.master), flush=True)
 
-    def _disconnected(self) -> None:
-        self._deliver(e.MasterDisconnected(now=time.time()))
-
     def _master_said(self, message: node_pb2.MasterMessage) -> None:
         kind = message.WhichOneof("message")
         if kind == "assign" and self._ending.is_set():
@@ -440,7 +432,6 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
 
     ``command_of`` makes the containers' commands; Spark executors where it is not given.
     """
-    configure_logging()
     descriptors.raise_limit()
     try:
         token = rpc.read_token(settings.token_file)

@@ -1,22 +1,18 @@
 """Measures the disk use of containers in the background, and finds those over a limit.
 
 A container's directory is walked now and then, its logs included: allocated blocks, links not
-followed, a file with several names counted once. Shuffle files come by the hundred thousand, so the
-walk pauses after every few hundred entries: on a large directory it takes long, but leaves the disk
-to the containers. An ended container is measured again only if its directory has changed.
+followed, a file with several names counted once. The walk pauses after every few hundred entries,
+to leave the disk to the containers. An ended container is measured again only if it has changed.
 
 One limit is on by default: a floor of free space on the file system (``disk_free_min_mib``). Below
-it no container starts, all are measured immediately, and the largest user is ended: one, then
-another only if a sweep after that one's end still finds too little. None is ended if the containers
-together use less than what is lacking, because then others have filled the disk.
+it no container starts, and the largest user is ended: one, then another only if a sweep after that
+one's end still finds too little; none if the containers together use less than what is lacking.
 
-Two more are off by default: ``disk_limit_mib`` for each container, ``disk_node_limit_mib`` for all
-that run on the node together; over the latter, too, the largest user is ended, one at a time. This
-is observation, not a quota: a fast writer can exceed a limit for the length of a sweep, and what a
-container writes outside of its directory shows only in the free space.
-
-What cannot be counted (too many files, directories too deep for a path) counts as over the limit
-where one is set; otherwise it would be a way to evade the limit.
+``disk_limit_mib`` for each container and ``disk_node_limit_mib`` for all that run on the node (the
+largest user is ended, one at a time) are off by default. This is observation, not a quota: a fast
+writer can exceed a limit for the length of a sweep, and what a container writes outside of its
+directory shows only in the free space. What cannot be counted (too many files, directories too deep
+for a path) counts as over the limit where one is set.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The cores, NUMA nodes and GPUs of this machine, as reported by the kernel and NVIDIA's driver.
 
-GPUs come from NVML. A machine without its library or driver has none, which is logged once. A
-setting can declare GPUs on a machine without: they are scheduled like others and marked wherever
-they are shown, but have no device behind them.
+A machine without NVML's library or driver has no GPUs. A setting can declare some: they are
+scheduled like others and marked wherever they are shown, but have no device behind them.
 """
 
 from __future__ import annotations
@@ -33,7 +32,9 @@ def cores(wanted: int, sys: Path = _SYS) -> tuple[Core, ...]:
     If there are fewer, the CPUs returned have no numbers: containers cannot be pinned to them.
     """
     allowed = sorted(os.sched_getaffinity(0))
-    numa = dict(_numa_of_cpus(sys))
+    numa = {
+        cpu: node for node, path in _numa_nodes(sys) for cpu in _numbers(_text(path / "cpulist"))
+    }
     if wanted > len(allowed):
         return tuple(Core(None) for _ in range(wanted))
     return tuple(Core(number, numa.get(number, -1)) for number in allowed[: wanted or None])
@@ -42,12 +43,6 @@ def cores(wanted: int, sys: Path = _SYS) -> tuple[Core, ...]:
 def _numa_nodes(sys: Path) -> list[tuple[int, Path]]:
     found = (sys / "devices/system/node").glob("node[0-9]*")
     return sorted((int(path.name.removeprefix("node")), path) for path in found)
-
-
-def _numa_of_cpus(sys: Path) -> Iterator[tuple[int, int]]:
-    for node, path in _numa_nodes(sys):
-        for cpu in _numbers(_text(path / "cpulist")):
-            yield cpu, node
 
 
 def numa_distances(sys: Path = _SYS) -> tuple[tuple[int, int, int], ...]:
@@ -77,13 +72,7 @@ def find_gpus(declared: tuple[DeclaredGpu, ...], sys: Path = _SYS) -> tuple[Gpu,
     """This machine's GPUs; the declared ones in their place where there are any."""
     if declared:
         gpus = tuple(
-            Gpu(
-                index=index,
-                memory_mib=gpu.memory_mib,
-                numa=gpu.numa,
-                name=gpu.name,
-                declared=True,
-            )
+            Gpu(index=index, memory_mib=gpu.memory_mib, numa=gpu.numa, name=gpu.name, declared=True)
             for index, gpu in enumerate(declared)
         )
         _log.warning("offering declared GPUs: no device stands behind them", gpus=len(gpus))

@@ -1,19 +1,16 @@
 """The agent's stream to the master: kept up for ever, with pauses that grow to a bound.
 
-Messages are sent while a stream is up and dropped while it is down: a registration carries the full
-list of containers and a heartbeat repeats it, so nothing important exists in one message alone.
+Messages are dropped while the stream is down: a registration carries the full list of containers
+and a heartbeat repeats it, so nothing important exists in one message alone.
 
 Which failures are retried: an unreachable, slow or restarting master always. A name that belongs to
 another live agent never. A wrong token or a refused field not at the first contact, where it is a
 configuration error - provided that a master has certainly refused it: in clear text any process may
-have taken the master's port and reply in its place, and will leave again. After the first contact
-it is retried, because a new master may have a new token, which is read from its file for every try,
-and executors must not die of that. An error found on this side (no token file, clear text that is
-not allowed) is certain.
+have taken the master's port. After the first contact it is retried, because a new master may have a
+new token, which is read for every try. An error found on this side is certain.
 
-A heartbeat that cannot be built is a bug on this side. A node that falls silent on an open stream
-would be declared lost with all its containers, so the session ends with the reason in the log, and
-the next registration repeats the full list.
+A heartbeat that cannot be built is a bug on this side: the session ends, and the next registration
+repeats the full list, or the silent node would be declared lost with all its containers.
 """
 
 from __future__ import annotations

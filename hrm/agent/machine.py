@@ -1,8 +1,8 @@
 """This machine as a node: its name, its identity, its resources, its isolation.
 
-The identity is kept in the work directory and locked while an agent runs, so that two agents never
-share a directory. Nodes of one name and different identities are two agents, of which the master
-admits one. The ownership key is stored next to it, readable by the agent alone, and proves it.
+The identity is kept in the work directory and locked while an agent runs. Nodes of one name and
+different identities are two agents, of which the master admits one; the ownership key, readable by
+the agent alone, proves which.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import structlog
 from hrm import ownership
 from hrm.agent.containers import shim
 from hrm.agent.containers.container_dir import Ended, StopOrder
-from hrm.agent.gpu.device_memory import DeviceMemory, NvmlDeviceMemory
+from hrm.agent.gpu.device_memory import DeviceMemory
 from hrm.agent.gpu.devices import GpuDevices, find_gpu_devices
 from hrm.agent.hardware import cores as hardware_cores
 from hrm.agent.hardware import find_gpus, numa_distances
@@ -101,10 +101,12 @@ class Machine:
     @property
     def remarks(self) -> tuple[str, ...]:
         """Remarks for operators on how this node isolates its containers."""
+        run_as = self.run_as.remark
+        workers = run_as.replace("containers run", "workers run")
         told = (
             f"isolation: {self.isolation.explanation}",
-            f"run as: {self.run_as.remark}",
-            _pipeline_remark(self),
+            f"run as: {run_as}",
+            f"pipelines: {workers}" if self.pipelines is not None else "",
             self.gpu_devices.remark(self.isolation.driver),
             _memory_remark(self),
         )
@@ -131,7 +133,9 @@ class Machine:
                 not work on this machine.
         """
         with _locked_identity(settings.work_dir) as identity:
-            name = NodeName(settings.name or _host_name())
+            name = NodeName(
+                settings.name or re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()) or "node"
+            )
             hardware, pipelines = set_aside(settings, name, _offer(settings))
             isolation = detect(
                 settings.isolation,
@@ -176,17 +180,10 @@ def _watch_device_memory(settings: AgentSettings, hardware: Hardware) -> DeviceM
     if not settings.gpu_memory_watch or not real:
         return None
     try:
-        return NvmlDeviceMemory(real)
+        return DeviceMemory(real)
     except pynvml.NVMLError as error:
         _log.warning("device memory is not watched", why=str(error))
         return None
-
-
-def _pipeline_remark(machine: Machine) -> str:
-    """Workers of pipelines run under the rules of containers, where there are any."""
-    if machine.pipelines is None:
-        return ""
-    return f"pipelines: {machine.run_as.remark.replace('containers run', 'workers run')}"
 
 
 def _memory_remark(machine: Machine) -> str:
@@ -197,10 +194,6 @@ def _memory_remark(machine: Machine) -> str:
     if all(gpu.declared for gpu in machine.hardware.gpus):
         return "device memory: counted only: the GPUs are declared, no device stands behind them"
     return "device memory: counted only (gpu_memory_watch = false, or NVML does not answer)"
-
-
-def _host_name() -> str:
-    return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()) or "node"
 
 
 @contextlib.contextmanager

@@ -14,17 +14,40 @@ from hrm.agent.containers import file_cache
 from hrm.agent.drivers.driver_process import driver_launch, files_dir
 from hrm.agent.machine import Machine
 from hrm.agent.shuffle import SHUFFLE_DIR, ShuffleService
-from hrm.agent.startup.shortcuts import Shortcuts
+from hrm.agent.startup.archives import ArchiveKeeper
+from hrm.agent.startup.warm import WarmPool
 from hrm.config import AgentSettings
-from hrm.core.vocabulary.model import ContainerSpec, Gpu
+from hrm.core.vocabulary.model import ContainerSpec, Gpu, Shortcut
 from hrm.errors import InvalidConfig
-from hrm.spark.launch import Launch, executor_launch, find_java, find_spark
+from hrm.spark.launch import Java, Launch, Spark, executor_launch, find_java, find_spark
 
-__all__ = ["CommandOf", "shuffle_service", "spark_commands"]
+__all__ = ["CommandOf", "Shortcuts", "shuffle_service", "spark_commands"]
 
 CommandOf = Callable[[ContainerSpec, Path, str, str, Gpu | None], Launch]
 """Makes the command of a container: specification, work directory, addresses of its two logs, the
 GPU of its unit."""
+
+
+class Shortcuts:
+    """Archives of classes and warm JVMs of one Spark. Needs a running event loop."""
+
+    def __init__(self, settings: AgentSettings, spark: Spark, java: Java) -> None:
+        self.archives = ArchiveKeeper(settings, spark, java)
+        self.warm = WarmPool(settings, spark)
+
+    def start(self) -> None:
+        """Start preparing, in the background."""
+        self.archives.start()
+        self.warm.start()
+
+    async def close(self) -> None:
+        """End what waits and what is being prepared; executors already taken run on."""
+        await self.warm.close()
+        await self.archives.close()
+
+    def report(self) -> tuple[Shortcut, ...]:
+        """For ``hrm node show``."""
+        return (*self.archives.report(), *self.warm.report())
 
 
 def spark_commands(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from hrm.agent.containers.logs import Logs
 from hrm.agent.gpu.mps import Mps
 from hrm.agent.machine import Machine
-from hrm.agent.startup.shortcuts import Shortcuts
+from hrm.agent.parts import Shortcuts
 from hrm.agent.tracker import Sample
 from hrm.config import AgentSettings
 from hrm.core.messages import commands as c
@@ -49,7 +49,8 @@ class Reports:
         self.sample: Sample | None = None
 
     def registration(self) -> node_pb2.RegisterNode:
-        machine, settings = self._machine, self._settings
+        machine, settings, why = self._machine, self._settings, self._core.closed
+        closed = f"closed: no container starts here: {why}" if why else ""
         return node_wire.from_registration(
             self._core.offers,
             [self.status(status) for status in self._core.statuses()],
@@ -62,12 +63,8 @@ class Reports:
             isolation=machine.isolation.driver.name,
             spark_versions=self._spark_versions,
             platform=settings.platform,
-            remarks=[*machine.remarks, *filter(None, [self._mps.remark, self._closed])],
+            remarks=[remark for remark in (*machine.remarks, self._mps.remark, closed) if remark],
         )
-
-    @property
-    def _closed(self) -> str:
-        return f"closed: no container starts here: {self._core.closed}" if self._core.closed else ""
 
     def heartbeat(self, command: c.SendHeartbeat) -> node_pb2.NodeMessage:
         shortcuts = self._shortcuts.report() if self._shortcuts is not None else ()

@@ -1,33 +1,22 @@
 """The user of a container's processes: with ``run_as = submitter``, the user who submitted.
 
-The user that an application states is a claim. The token admits a program to the cluster; it does
-not identify the person who holds it. So the claim is bounded on every node, whatever the master
-sends:
+The user that an application states is a claim: the token admits a program to the cluster and
+identifies no person. So the claim is bounded on every node, whatever the master sends:
 
 * the user must exist on the node; one who does not becomes ``run_as_fallback``, or is refused;
-* ids below ``run_as_uid_min`` are the system's, those above ``run_as_uid_max`` are of directories,
-  of containers (subordinate ids) and of services with temporary ids. Refused, like the names in
-  ``run_as_banned``;
-* members of a group in ``run_as_banned_groups`` are refused, whether it is their main group or not:
-  its members can become root, or read what only root should. Dropping the group from the container
-  would not help: as this user it can write what the user's next login runs;
-* root, the user ``nobody`` (whose files are shared by all, over NFS root's) and the ids that
-  systemd lends to services are refused whatever the settings.
+* ids below ``run_as_uid_min`` (the system's) or above ``run_as_uid_max`` (of directories,
+  subordinate ids, services with temporary ids) are refused, like the names in ``run_as_banned``;
+* members of a group in ``run_as_banned_groups`` are refused: they can become root, or read what
+  only root should, and leaving the group out of the container would not help;
+* root, ``nobody`` and the ids that systemd lends to services are refused whatever the settings.
 
-No refused user is ever mapped to another: a claim to be root is refused, not granted in part.
+No refused user is ever mapped to another. Of its groups on the node a user's container gets those
+that ``run_as_groups`` names, so that shared directories and GPU devices work as in a login.
 
-Of the groups that a user has on the node a container gets those that ``run_as_groups`` names: all,
-as in a login, so that shared directories and the devices of GPUs (``video``, ``render``) work as
-they do for the user; none but the main one; or those of a list. It never gets one that the user
-does not have.
-
-What this protects: the node from containers, one user's files and secrets from the containers of
-another, and the agent and its token from all of them, because no executor gets the token. What it
-does not: a holder of the token, which every driver is, may claim to be any user that these rules
-admit.
-
-Only root may become another user. An agent of any other user runs containers as itself, and logs
-that.
+This protects the node from containers, and one user's files and secrets from the containers of
+another: no executor gets the token. A holder of the token, which every driver is, may claim to be
+any user that these rules admit. Only root may become another user; an agent of any other user runs
+containers as itself, and logs that.
 
 Modelled on what Hadoop's container executor checks (``min.user.id``, ``banned.users``).
 """
@@ -120,6 +109,11 @@ class RunAs:
         _check_reachable(settings.work_dir)
 
     @property
+    def name(self) -> str:
+        """As whom containers run: "submitter", or the name of the agent's user."""
+        return "submitter" if self.active else _name_of(os.geteuid())
+
+    @property
     def remark(self) -> str:
         """The remark for operators of the node."""
         if self.active:
@@ -130,10 +124,9 @@ class RunAs:
                 f"none of them in any of {len(self._banned_groups)} groups that could rule the "
                 f"node (run_as_banned_groups); with groups: {groups}; {others}"
             )
-        me = _name_of(os.geteuid())
         if self._wanted:
-            return f"containers run as {me}: only an agent of root can start them as others"
-        return f"containers run as {me} (run_as = off)"
+            return f"containers run as {self.name}: only an agent of root can start them as others"
+        return f"containers run as {self.name} (run_as = off)"
 
     def account_of(self, user: str) -> Account | None:
         """The account for a container of ``user``.

@@ -1,9 +1,8 @@
 """What an agent listens on: logs of its containers, and the pipelines' share of its GPUs.
 
-Three doors, each with its own key. The master and the command line come over gRPC, with the
-cluster's token; browsers read log pages over HTTP, by links that expire
-(``hrm.agent.containers.log_links``); executors of this machine, which hold no token, come through a
-socket of their user (``hrm.agent.gpu.sockets``).
+Three doors, each with its own key: gRPC with the cluster's token; log pages over HTTP, by links
+that expire (``log_links``); for executors of this machine, a socket of their user
+(``hrm.agent.gpu.sockets``).
 """
 
 from __future__ import annotations
@@ -63,8 +62,7 @@ async def serve(
     await server.start()
     stack.push_async_callback(server.stop, _SERVER_GRACE_S)
     watch.ports.add(port)
-    watching = asyncio.create_task(watch.run())
-    stack.push_async_callback(_cancelled, watching)
+    stack.callback(asyncio.create_task(watch.run()).cancel)
     try:
         pages = await LogPages(logs, secure).start(settings.host, settings.log_port)
     except OSError as error:
@@ -75,8 +73,3 @@ async def serve(
     stack.callback(pages.close)
     logs.address = f"{settings.host}:{pages.sockets[0].getsockname()[1]}"
     return f"{settings.host}:{port}"
-
-
-async def _cancelled(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

@@ -1,26 +1,20 @@
 """An optional shuffle service on the node: shuffle files outlive the executors that wrote them.
 
-With ``spark.shuffle.service.enabled`` Spark's executors register their files with a service on
-their own host, from which others read them even after the executor's end: dynamic allocation may
-release executors that have written shuffles, and a crashed one costs no stage again. The service is
-Spark's own, started by the agent where ``shuffle_service`` is set, one on each host: all
-applications find it at one port.
-
-Spark's Standalone has one secret for all applications. Here each application has a secret of its
-own, and the service receives those of the applications whose executors start on the node
-(``HrmShuffleService``): no application can read another's files. An application without
+The service is Spark's own (``spark.shuffle.service.enabled``), started by the agent where
+``shuffle_service`` is set, one on each host for all applications. Where Standalone has one secret
+for all, here each application has its own, which the service receives when an executor starts on
+the node (``HrmShuffleService``): no application can read another's files. An application without
 ``spark.authenticate`` is not served; its driver reports that at its start.
 
-Files of an application are kept under ``shuffle/`` of the work directory and removed when the
-master reports its end; without such a report, after ``work_keep_s``.
+Files are kept under ``shuffle/`` of the work directory and removed when the master reports the
+application's end; without such a report, after ``work_keep_s``.
 
-The service reads with the agent's permissions, and opens what its clients call a shuffle file,
-links included. So it is unsafe for an agent of root whose containers run as other users, who could
-have it read whatever root can. Such an agent refuses to start with it.
+The service reads with the agent's permissions and follows links, so that an agent of root whose
+containers run as other users refuses to start with it.
 
 Limits: a service that died is restarted, and keeps what was registered. It dies with its agent, and
-secrets are never written to disk: for earlier applications, the next agent's service works only
-once they start another executor on the node; until then they recompute what they cannot read.
+secrets are never written to disk: for earlier applications the next agent's service works only once
+they start another executor on the node.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The common part of an agent's streams to the master: one at a time, reopened when it ends.
 
-Both ends send a registration first, then any messages. Outgoing messages wait in a bounded queue; a
-master that does not keep up is disconnected, and receives the whole state again after the next
-registration. After a failure the next try waits for a time that doubles up to a bound, with jitter,
-so that not all nodes reconnect to a restarted master in the same moment.
+Both ends send a registration first, then any messages. A master that does not keep up with the
+bounded queue is disconnected, and receives the whole state again after the next registration. After
+a failure the next try waits for a time that doubles up to a bound, with jitter.
 """
 
 from __future__ import annotations

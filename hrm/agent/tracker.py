@@ -1,17 +1,14 @@
 """Usage of containers and the node, sampled by psutil in one thread; containers over a limit.
 
 A container is the process tree below its shim. Its memory is what the kernel charges to its cgroup
-where there is one. Otherwise it is summed over the tree: resident sizes first, which count a page
-shared by ten forked Python workers ten times; only if that is over the limit, proportional sizes,
-which count it once but cost a walk of the page tables.
+where there is one. Otherwise it is summed over the tree: resident sizes first, which count a shared
+page several times; only if that is over the limit, proportional sizes, which cost a walk of the
+page tables.
 
 Where the kernel enforces the limit, it kills one process of the group and counts that; the tracker
-turns the count into the end of the whole container. Where nothing does, the tracker compares. Both
-give the same breach, whose message names the limit and the setting that raises it.
-
-Disk and device memory are measured elsewhere (``disk``, ``device_memory``) and evaluated here, so
-that one sample has all that a container uses, and a container breaks one limit only, the first
-found.
+turns the count into the end of the whole container. Where nothing does, the tracker compares. Disk
+and device memory are measured elsewhere (``disk``, ``device_memory``) and evaluated here; a
+container breaks one limit only, the first found.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from dataclasses import dataclass, field, replace
 import psutil
 import structlog
 
-from hrm.agent.disk import DiskWatch, blind
+from hrm.agent.disk import DiskUse, DiskWatch, blind
 from hrm.agent.gpu.device_memory import DeviceMemory, device_memory_message
 from hrm.agent.isolation import Isolation
 from hrm.core.vocabulary.model import EndCause, Usage
@@ -195,11 +192,17 @@ class Tracker:
         return self._last
 
     def _node(self) -> Usage:
-        usage = _node_usage()
-        if self._disk is None:
-            return usage
-        use = self._disk.use
-        return replace(usage, disk_mib=use.total_mib, disk_free_mib=use.free_mib)
+        memory = psutil.virtual_memory()
+        use = self._disk.use if self._disk is not None else DiskUse()
+        return Usage(
+            cpu_percent=psutil.cpu_percent(),
+            memory_mib=(memory.total - memory.available) // _MIB,
+            processes=len(psutil.pids()),
+            memory_total_mib=memory.total // _MIB,
+            load_1m=round(os.getloadavg()[0], 2),
+            disk_mib=use.total_mib,
+            disk_free_mib=use.free_mib,
+        )
 
 
 def _breach(
@@ -277,14 +280,3 @@ def _cpu_percent(entry: _Watched, processes: list[psutil.Process]) -> float:
     first = entry.sampled_at_s == 0.0
     entry.cpu_s, entry.sampled_at_s = cpu_s, now
     return 0.0 if first or elapsed <= 0 else round(100.0 * spent / elapsed, 1)
-
-
-def _node_usage() -> Usage:
-    memory = psutil.virtual_memory()
-    return Usage(
-        cpu_percent=psutil.cpu_percent(),
-        memory_mib=(memory.total - memory.available) // _MIB,
-        processes=len(psutil.pids()),
-        memory_total_mib=memory.total // _MIB,
-        load_1m=round(os.getloadavg()[0], 2),
-    )

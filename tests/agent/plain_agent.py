@@ -6,10 +6,14 @@ Started as a process of its own, so that tests can kill it as they would a real 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 from pathlib import Path
 
+import structlog
+
+from hrm import text
 from hrm.agent.daemon import run
 from hrm.config import AgentSettings
 from hrm.core.vocabulary.model import ContainerSpec, Gpu
@@ -26,7 +30,23 @@ def command_of(
     return Launch(argv=("sh", "-c", environment["COMMAND"]), environment=environment)
 
 
+def configure_logging() -> None:
+    """Lines of JSON on stderr, of whatever that is by then."""
+    structlog.configure(
+        processors=[
+            structlog.stdlib.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            text.log_processor,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+    )
+
+
 if __name__ == "__main__":
+    configure_logging()
     if fake_nvml.VARIABLE in os.environ:
         fake_nvml.install(Path(os.environ[fake_nvml.VARIABLE]))
     settings = AgentSettings.model_validate_json(sys.argv[1])

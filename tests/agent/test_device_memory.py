@@ -10,7 +10,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from hrm.agent.gpu.device_memory import NvmlDeviceMemory, device_memory_message
+from hrm.agent.gpu.device_memory import DeviceMemory, device_memory_message
 from hrm.core.vocabulary.model import Gpu
 from hrm.v1 import common_pb2
 from tests.agent import fake_nvml
@@ -47,13 +47,13 @@ def test_a_process_is_counted_once_on_each_gpu(driver: Any) -> None:
     driver["Compute", 0] = [process(7, 300), process(8, None)]
     driver["Graphics", 0] = [process(7, 300), process(9, 10)]
     driver["Compute", 1] = [process(7, 50)]
-    memory = NvmlDeviceMemory(GPUS)
+    memory = DeviceMemory(GPUS)
     assert memory.used_bytes() == {7: 350 * MIB, 8: 0, 9: 10 * MIB}
-    assert NvmlDeviceMemory(GPUS[1:]).used_bytes() == {7: 50 * MIB}
+    assert DeviceMemory(GPUS[1:]).used_bytes() == {7: 50 * MIB}
 
 
 def test_a_driver_that_fails_ends_nobody(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = NvmlDeviceMemory(GPUS)
+    memory = DeviceMemory(GPUS)
 
     def lost(_handle: int) -> list[SimpleNamespace]:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)

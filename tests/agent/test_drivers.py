@@ -71,7 +71,7 @@ def start_agent(tmp_path: Path, master: Running) -> Iterator[StartAgent]:
         }  # fmt: skip
         named = {f"HRM_AGENT_{name}": str(value) for name, value in settings.items()}
         environment = {**os.environ, **named, "HRM_HOME": str(tmp_path)}
-        command = [sys.executable, "-m", "hrm.agent"]
+        command = [sys.executable, "-m", "hrm.cli", "agent"]
         agents.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
         return agents[-1]
 

@@ -8,7 +8,7 @@ import pynvml
 import pytest
 
 from hrm.agent.gpu.devices import GpuDevices, find_gpu_devices
-from hrm.agent.isolation import Cgroup1, Cgroup2, Device, NoIsolation
+from hrm.agent.isolation import Cgroup1, Cgroup2, Device, Isolation
 from hrm.config import DeclaredGpu
 from hrm.core.vocabulary.model import Gpu
 from hrm.errors import InvalidConfig
@@ -71,7 +71,7 @@ def test_a_driver_that_tells_no_minor_number_counts_from_zero(
 def test_a_machine_without_the_driver_has_nothing_to_close(tmp_path: Path) -> None:
     devices = find_gpu_devices((), (), (), tmp_path / "absent", tmp_path)
     assert devices.closed(None) == ()
-    assert devices.remark(NoIsolation()) == ""
+    assert devices.remark(Isolation()) == ""
 
 
 def test_it_is_said_where_nothing_closes_them(machine: Path) -> None:
@@ -79,7 +79,7 @@ def test_it_is_said_where_nothing_closes_them(machine: Path) -> None:
     cgroup1 = Cgroup1("me", 1)
     if cgroup1.restricts_devices:
         assert devices.remark(cgroup1).startswith("GPU devices: closed to containers")
-    assert "NOT closed" in devices.remark(NoIsolation())
+    assert "NOT closed" in devices.remark(Isolation())
     assert "eBPF program for that, which HRM does not load" in devices.remark(Cgroup2("me", 1))
 
 

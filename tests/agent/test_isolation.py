@@ -137,10 +137,10 @@ def run_in() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
 def test_a_container_comes_and_goes(driver: Isolation, run_in: Any) -> None:
     files = driver.create("app-1-x1", LIMITS)
-    assert files == driver.join_files("app-1-x1")
     process = run_in(files, "print('in', flush=True)\nimport time; time.sleep(600)")
     assert process.stdout.readline() == b"in\n"
     if isinstance(driver, GroupIsolation):
+        assert files == driver.join_files("app-1-x1")
         assert driver.members("app-1-x1") == {process.pid}
         assert driver.existing() == ("app-1-x1",)
     assert driver.memory_kills("app-1-x1") == 0
@@ -149,7 +149,8 @@ def test_a_container_comes_and_goes(driver: Isolation, run_in: Any) -> None:
     assert driver.remove("app-1-x1")
     assert process.wait(10) == -9
     assert driver.existing() == ()
-    assert driver.members("app-1-x1") == frozenset()
+    if isinstance(driver, GroupIsolation):
+        assert driver.members("app-1-x1") == frozenset()
 
 
 def test_removing_what_is_not_there_is_no_error(driver: Isolation) -> None:
@@ -261,7 +262,8 @@ while True:
 
 def test_a_container_that_forks_for_its_life_is_killed(driver: Isolation, run_in: Any) -> None:
     """Every process leaves a child in a session of its own and is gone: no list of them is true."""
-    if not driver.kills_at_once or is_fake(driver):
+    frozen = isinstance(driver, Cgroup2) or "freezer" in getattr(driver, "_mounts", {})
+    if not frozen or is_fake(driver):
         pytest.skip(f"{driver.name} kills one process after the other here")
     assert isinstance(driver, GroupIsolation)
     files = driver.create("app-1-x1", LIMITS)

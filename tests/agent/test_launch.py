@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hrm.agent.containers.containers import Containers, Ended
-from hrm.agent.isolation import NoIsolation
+from hrm.agent.isolation import Isolation
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
@@ -185,8 +185,8 @@ async def test_a_real_executor_starts_and_says_that_it_finds_no_driver(tmp_path:
     ends: asyncio.Queue[Ended] = asyncio.Queue()
     containers = Containers(
         tmp_path,
-        NoIsolation(),
-        rebuild=lambda _: NoIsolation(),
+        Isolation(),
+        rebuild=lambda _: Isolation(),
         log_bytes_max=1 << 20,
         log_files_max=2,
         on_end=lambda _, ended: ends.put_nowait(ended),

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from hrm.agent.containers.container_dir import hand_over
 from hrm.agent.run_as import Account, may_switch
 from hrm.pipelines.agent import work_places as pipeline_places
-from hrm.pipelines.agent.work_places import Placed, Places, hand_over
+from hrm.pipelines.agent.work_places import Placed, Places
 from hrm.pipelines.core.model import TaskId
 from hrm.v1 import pipeline_pb2 as pb
 from tests.core.pipeline.building import pipeline, subtask, task

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hrm.agent.isolation import NoIsolation
+from hrm.agent.isolation import Isolation
 from hrm.agent.tracker import Sample, Tracker, memory_message
 
 Eventually = Callable[..., Any]
@@ -40,7 +40,7 @@ def run() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
 def sampled(limit_mib: int) -> Sample:
     """One look at this test's own children, as if they were a container."""
     tracker = Tracker(60.0, lambda _: None)
-    tracker.watch("c1", os.getpid(), NoIsolation(), limit_mib=limit_mib, heap_mib=32)
+    tracker.watch("c1", os.getpid(), Isolation(), limit_mib=limit_mib, heap_mib=32)
     return tracker.sample()
 
 
@@ -59,7 +59,7 @@ def test_usage_of_a_tree(run: Any) -> None:
 def test_over_the_limit_is_told_once_and_names_it(run: Any) -> None:
     run("x = b'x' * (80 << 20)\n" + HOLD)
     tracker = Tracker(60.0, lambda _: None)
-    tracker.watch("c1", os.getpid(), NoIsolation(), limit_mib=64, heap_mib=32)
+    tracker.watch("c1", os.getpid(), Isolation(), limit_mib=64, heap_mib=32)
     (breach,) = tracker.sample().breaches
     assert breach.container_id == "c1"
     assert "of 64 MiB (spark.executor.memory of 32 MiB + overhead of 32 MiB); " in breach.message
@@ -79,7 +79,7 @@ def test_shared_pages_count_once(run: Any) -> None:
 def test_cpu_is_percent_of_one_cpu(run: Any, eventually: Eventually) -> None:
     run("print('set', flush=True)\nwhile True: pass")
     tracker = Tracker(60.0, lambda _: None)
-    tracker.watch("c1", os.getpid(), NoIsolation(), limit_mib=4096)
+    tracker.watch("c1", os.getpid(), Isolation(), limit_mib=4096)
     assert tracker.sample().containers["c1"].cpu_percent == 0.0
     busy = eventually(lambda: tracker.sample().containers["c1"].cpu_percent > 5)
     assert busy
@@ -96,7 +96,7 @@ def test_samples_come_by_themselves_and_stop() -> None:
         seen.set()
 
     tracker = Tracker(0.02, take)
-    tracker.watch("gone", 2**22 + 1, NoIsolation(), limit_mib=64)
+    tracker.watch("gone", 2**22 + 1, Isolation(), limit_mib=64)
     tracker.start()
     assert seen.wait(10)
     tracker.stop()

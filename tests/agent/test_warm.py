@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from hrm.agent.containers.containers import Containers, Ended, StopOrder
-from hrm.agent.isolation import NoIsolation, detect
+from hrm.agent.isolation import Isolation, detect
 from hrm.agent.machine import _offer
 from hrm.agent.startup import warm
 from hrm.agent.startup.warm import WarmJvm, WarmPool
@@ -184,7 +184,7 @@ class Node:
         self.ends: asyncio.Queue[tuple[str, Ended]] = asyncio.Queue()
         self.containers = Containers(
             self.dir,
-            NoIsolation(),
+            Isolation(),
             rebuild=lambda name: detect(name, "unused", vcores=1).driver,
             log_bytes_max=65536,
             log_files_max=2,

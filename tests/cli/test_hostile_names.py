@@ -100,15 +100,11 @@ def test_views_pass_text_through_one_place() -> None:
     assert direct == ["console.py"]
 
 
-@pytest.mark.parametrize("daemon", ["the agent's", "the master's and the schedulers'"])
-def test_a_daemons_log_is_seen_and_obeyed_by_nothing(daemon: str) -> None:
-    module, setup = {
-        "the agent's": ("hrm.agent.containers.own_log", "configure_logging"),
-    }.get(daemon, ("hrm.cli.daemons", "_escape_logs"))
+def test_a_daemons_log_is_seen_and_obeyed_by_nothing() -> None:
     program = f"""
 import structlog
-from {module} import {setup}
-{setup}()
+from hrm.cli.daemons import _escape_logs
+_escape_logs()
 hostile = {HOSTILE!r}
 log = structlog.get_logger("test")
 log.warning("heard", name=hostile, names=[hostile], said={{hostile: hostile}})

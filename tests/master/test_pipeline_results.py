@@ -137,7 +137,7 @@ async def test_the_key_is_for_the_tasks_node_alone_and_gone_at_its_end(
         node.end(order.attempt, data, result_format=JSON, proof=proof)
         assert (await outcome(task)).value == [1]
         assert not tasks._keys and not tasks._proofs
-        assert key not in repr(vars(tasks.core.ended[TaskId(task.task_id)])).encode()
+        assert key not in repr(tasks.core.ended[TaskId(task.task_id)]).encode()
         told += (await stub.List(everything)).SerializeToString()
         watch = stub.Watch(pb.WatchPipelineTasksRequest(task_ids=[task.task_id]))
         told += b"".join([one.SerializeToString() async for one in watch])

@@ -18,7 +18,7 @@ import pytest
 from hrm import ownership, rpc, rpc_server
 from hrm.config import MasterSettings
 from hrm.errors import InvalidConfig, InvalidRequest, LimitReached, NotFound
-from hrm.pipelines.core.basic import LeastLoaded
+from hrm.pipelines.core.cluster import LeastLoaded
 from hrm.pipelines.core.model import TaskId
 from hrm.pipelines.master import result_files as pipeline_files
 from hrm.pipelines.master.result_files import PipelineFiles

@@ -1,7 +1,6 @@
 """The directory of one container: its complete record, while it runs and after its end.
 
-``<work_dir>/containers/<id>/`` holds enough for an agent that starts after a crash of its
-predecessor to continue from there:
+``<work_dir>/containers/<id>/`` holds what an agent needs to continue after a crash of another:
 
     container.json   what it is (never its secrets), and the driver that isolates it
     process.json     the shim's pid and start time (see ``hrm.agent.containers.shim``)
@@ -11,12 +10,9 @@ predecessor to continue from there:
     stdout, stderr   with their older parts, kept by ``hrm.agent.containers.retention``
     local/, tmp/     Spark's scratch space
 
-At the end all is removed but the logs and the records above, including what a container fetched or
-wrote in its working directory.
-
-The directory belongs to the agent's user, and the command runs in it. Where a container runs as
-another user (``run_as``), it runs in ``work/``; that, ``local/``, ``tmp/``, its logs and its input
-files belong to that user and are closed to all others. The rest it can neither read nor replace.
+At the end all but the logs and these records is removed. The directory belongs to the agent's user.
+Where a container runs as another (``run_as``), it runs in ``work/``; that, ``local/``, ``tmp/``,
+its logs and its input files belong to that user and are closed to all others.
 
 Nothing here starts or ends a process, so all of it may be called in a thread.
 """
@@ -59,6 +55,7 @@ __all__ = [
     "Ended",
     "StopOrder",
     "clear",
+    "hand_over",
     "prepare",
     "read_end",
     "read_json",
@@ -74,7 +71,7 @@ RECORD_FILE = "container.json"
 HOME_DIR = "work"
 _SCRATCH = ("local", "tmp")
 _KEPT = {RECORD_FILE, ACKNOWLEDGED_FILE, "shim.log"} | {
-    *(shim.PROCESS_FILE, shim.STOP_FILE, shim.EXIT_FILE),
+    *(shim.PROCESS_FILE, shim.STOP_FILE, shim.EXIT_FILE)
 }
 _CRASH_REPORT = "hs_err_pid*.log"
 _REMOVE_LIMIT_S = 60.0
@@ -95,11 +92,9 @@ class Ended:
 
     started: bool
     exit_code: int
-    signal: int
-    ended_at_s: float
-    memory_kills: int
-    order: StopOrder | None
-    last_words: str
+    memory_kills: int = 0
+    order: StopOrder | None = None
+    last_words: str = ""
     problem: str = ""
 
 
@@ -110,16 +105,19 @@ def prepare(directory: Path, account: Account | None, files: Mapping[str, str]) 
     Raises:
         OSError: the disk, or what is at that path, prevents it.
     """
-    _open_up(directory, account)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if account is not None:  # another user may pass through it, and no more than that
+        directory.chmod(0o711)
+        directory.parent.chmod(0o711)
     stale = (shim.PROCESS_FILE, shim.STOP_FILE, shim.EXIT_FILE, ACKNOWLEDGED_FILE)
     for name in stale:
         (directory / name).unlink(missing_ok=True)
     for name in _SCRATCH if account is None else (*_SCRATCH, HOME_DIR):
         (directory / name).mkdir(mode=0o700, exist_ok=True)
-        _hand_over(directory / name, account)
+        hand_over(directory / name, account)
     for name, text in files.items():
         _write_private(directory / name, text)
-        _hand_over(directory / name, account)
+        hand_over(directory / name, account)
     return directory if account is None else directory / HOME_DIR
 
 
@@ -129,10 +127,7 @@ def write_record(directory: Path, spec: ContainerSpec, isolation: str) -> None:
         decommissions=spec.launch.decommissions, driver=without_secrets(spec.launch.driver)
     )
     bare = replace(spec, launch=told)
-    record = {
-        "isolation": isolation,
-        "spec": json_format.MessageToDict(codec.from_spec(bare)),
-    }
+    record = {"isolation": isolation, "spec": json_format.MessageToDict(codec.from_spec(bare))}
     shim.write_json(directory / RECORD_FILE, record)
 
 
@@ -185,8 +180,6 @@ def read_end(directory: Path, memory_kills: int) -> Ended:
     ended = Ended(
         started=(directory / shim.PROCESS_FILE).exists(),
         exit_code=int(exited.get("exit_code", -1)),
-        signal=int(exited.get("signal", 0)),
-        ended_at_s=float(exited.get("ended_at_s", time.time())),
         memory_kills=memory_kills,
         order=read_order(directory),
         last_words=_last_words(directory),
@@ -240,14 +233,6 @@ def read_json(path: Path) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _open_up(directory: Path, account: Account | None) -> None:
-    """Make a container's directory. Another user may pass through it, and no more than that."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if account is not None:
-        directory.chmod(0o711)
-        directory.parent.chmod(0o711)
-
-
 def _write_private(path: Path, text: str) -> None:
     """A new file that is closed to others from its first byte on: it may hold a secret."""
     path.unlink(missing_ok=True)
@@ -255,10 +240,17 @@ def _write_private(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _hand_over(path: Path, account: Account | None) -> None:
-    if account is not None:
-        os.chown(path, account.uid, account.gid, follow_symlinks=False)
-        path.chmod(0o700 if path.is_dir() else 0o600)
+def hand_over(path: Path, account: Account | None) -> None:
+    """Give a file, or a directory with all in it, to ``account``; closed to all others.
+
+    Only for what no other user could reach until now.
+    """
+    if account is None:
+        return
+    inside = path.rglob("*") if path.is_dir() else ()
+    for one in [*inside, path]:  # the directory last: from then on its user may change it
+        one.chmod(0o700 if one.is_dir() else 0o600)
+        os.chown(one, account.uid, account.gid, follow_symlinks=False)
 
 
 def _keep_crash_reports(place: Path, directory: Path) -> None:

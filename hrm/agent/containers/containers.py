@@ -6,10 +6,8 @@
     adopt ──► at the agent's start: recorded shims that are alive are watched like its own, the
               ends of the others are reported
 
-What a container is and how it ended is in its directory (``hrm.agent.containers.container_dir``),
-never only in here, so that an agent may die at any moment and the next one continue. The protocol
-with a shim is in ``hrm.agent.containers.supervisor``. This module has the order of the steps, and
-the cleanup when one of them fails: no process is left, but a record is.
+What a container is and how it ended is in its directory (``container_dir``), never only in here, so
+that an agent may die at any moment. Where a step fails, no process is left, but a record is.
 """
 
 from __future__ import annotations
@@ -128,7 +126,6 @@ class Containers:
     ) -> float:
         """Start a container, pinned to ``cpus``, without access to the devices ``closed``; returns
         the start time.
-        started.
 
         Raises:
             LaunchFailed: with the reason; nothing is left running.
@@ -256,16 +253,7 @@ class Containers:
         except Exception as error:
             # Whatever failed here, the core must get the end, or the capacity stays occupied.
             _log.exception("cannot clear away a container", container=container_id)
-            ended = Ended(
-                started=True,
-                exit_code=-1,
-                signal=0,
-                ended_at_s=time.time(),
-                memory_kills=0,
-                order=None,
-                last_words="",
-                problem=str(error),
-            )
+            ended = Ended(started=True, exit_code=-1, problem=str(error))
         del self._running[container_id]
         entry.done.set()
         self._on_end(container_id, ended)

@@ -3,15 +3,11 @@
     files/<uid>/<sha256>               a whole file, as a driver of that user has fetched it
     files/<uid>/<sha256>.<pid>.part    what has been received of one so far
 
-Drivers fetch files themselves (``hrm.agent.drivers.driver_files``), as the user they run as, and
-each user has a directory of its own: knowing a hash does not permit reading what another user has
-sent, and no user can replace another's file. The agent only creates these directories and clears
-them; it reads and writes none of the files.
-
-It may be root there, in directories whose users control the contents, links included. So it opens a
-user's directory without following a link, lists and removes names in it, and never follows one.
-What it does not recognise, it removes: links, directories, files with several names, which would be
-counted several times. A user can still fill the cache, and so make others fetch again; only what
+Drivers fetch files themselves (``hrm.agent.drivers.driver_files``), as the user they run as, into
+that user's directory: knowing a hash does not permit reading what another user has sent. The agent
+only creates these directories and clears them. It may be root there, where users control the
+contents, so it never follows a link, and removes what it does not recognise: links, directories,
+files with several names. A user can still fill the cache, and so make others fetch again; only what
 running drivers need is always kept.
 """
 

@@ -1,13 +1,9 @@
 """Extracts the reason of a failure from the output of a process, as one line.
 
-The last line of a log is seldom the reason: it is a stack frame, or Spark's message that it deletes
-its directories. The reason is the line of the exception, whose place depends on the language: after
-the frames in Python's traceback, before them in Java's, whose cause follows further below. A Python
-driver's output is on its stdout, to which its JVM forwards it, and the JVM adds to stderr only that
-the program has failed.
-
-The exception that ends a container comes last, so the latest one counts. This reads untrusted text:
-the exit code, not this line, decides how the container ended.
+The last line of a log is seldom the reason. That is the line of the exception: after the frames in
+Python's traceback, before them in Java's, whose cause follows further below. A Python driver's
+output is on its stdout, and its JVM adds to stderr only that the program has failed. The latest
+exception counts. This reads untrusted text: the exit code decides how the container ended.
 """
 
 from __future__ import annotations

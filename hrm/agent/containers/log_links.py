@@ -4,14 +4,12 @@ A link is signed: ``sig`` is the HMAC-SHA256 of the log's path, the user it is f
 under a key that this agent alone has. It grants reading that log and nothing else. There are two
 kinds:
 
-* *of an application*: what Spark's own UI shows. It is for the application's user. Nothing renews
-  it there, and a stream runs for months; so it is valid as long as the container lives and
-  ``log_links_keep_s`` after its end;
+* *of an application*: what Spark's own UI shows, for the application's user. Nothing renews it
+  there, so it is valid while the container lives and ``log_links_keep_s`` after its end;
 * *of an asker* (``hrm app logs --link``): for the user who requested it, valid for ``log_link_s``.
 
-A link is a bearer token: its holder reads the log until it expires. That is why no listing and no
-report has one, why pages must not be cached (``no-store``) or sent as a referrer (``no-referrer``),
-and why the second kind is short-lived.
+A link is a bearer token: no listing and no report has one, pages must not be cached (``no-store``)
+or sent as a referrer (``no-referrer``), and the second kind is short-lived.
 """
 
 from __future__ import annotations

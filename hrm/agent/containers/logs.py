@@ -1,11 +1,8 @@
 """Logs of containers for users: a stream over gRPC, and pages for the links in Spark's UI.
 
-A log is the files ``stdout.5 … stdout.1, stdout`` read as one text, of which the oldest part
-disappears as it grows. A reader holds its current file open, so a rotation meanwhile loses nothing:
-it reads that file to its end and goes on with the next newer one.
-
-A browser that follows a link carries no token. So the link itself is signed, and expires: see
-``hrm.agent.containers.log_links``.
+A log is the files ``stdout.5 … stdout.1, stdout`` read as one text. A reader holds its current file
+open, so a rotation meanwhile loses nothing. A browser that follows a link carries no token: the
+link is signed and expires (``hrm.agent.containers.log_links``).
 """
 
 from __future__ import annotations
@@ -18,6 +15,7 @@ import os
 import re
 import stat
 from collections.abc import AsyncIterator, Callable
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -46,17 +44,6 @@ _REQUEST_LIMIT_S = 10.0
 _CONNECTIONS_MAX = 64
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _PATH = re.compile(r"/containers/(?P<id>[^/]+)/(?P<stream>stdout|stderr)")
-_REASONS = {
-    200: "OK",
-    400: "Bad Request",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    410: "Gone",
-    503: "Service Unavailable",
-}
-
-
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """The agent may read everything, and a log's directory may belong to its container. So only regular
 files in it are opened, and a pipe is not waited for."""
@@ -243,9 +230,7 @@ class LogService(node_pb2_grpc.AgentServiceServicer):
             reader.close()
 
     async def LinkLog(  # noqa: N802
-        self,
-        request: node_pb2.LinkContainerLogRequest,
-        context: grpc.aio.ServicerContext[Any, Any],
+        self, request: node_pb2.LinkContainerLogRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> node_pb2.LogLink:
         try:
             stream = request.stream or "stdout"
@@ -401,4 +386,4 @@ def _response(
         **(extra or {}),
     }
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return f"HTTP/1.1 {status} {_REASONS[status]}\r\n{lines}\r\n".encode() + payload
+    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{lines}\r\n".encode() + payload

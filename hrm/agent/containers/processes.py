@@ -1,9 +1,8 @@
 """Carries out the core's commands on processes: from a container's specification to its command,
 its start, its stop.
 
-A start takes a while (files are written, groups created, a supervisor responds), and the core goes
-on meanwhile: an order to stop a container that is still starting waits for the start to finish. An
-order is kept until the container has ended, because it is then the reason of the end.
+An order to stop a container that is still starting waits for the start to finish. An order is kept
+until the container has ended, because it is then the reason of the end.
 """
 
 from __future__ import annotations

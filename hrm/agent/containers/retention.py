@@ -1,13 +1,10 @@
-"""How long the logs of ended containers stay on a node.
+"""How long the logs of ended containers stay on a node, for ``hrm app logs``.
 
-A container's directory keeps its logs after the end, for ``hrm app logs``. It is removed
-``work_keep_s`` after the end, or when the directories of all containers together have more than
-``logs_mib_max``: then the earliest ended first. A running container is never touched, though its
-logs count. Of one whose end the master has not acknowledged yet, only the logs are removed: the
-record of the end is for the master, however long that is unreachable. Such records, some KiB each,
-have a bound of their own, ``UNHEARD_MAX``; beyond it the oldest go.
-
-One sweep removes a bounded number, so that it never occupies the disk for long; the next continues.
+A container's directory is removed ``work_keep_s`` after the end, or, earliest ended first, while
+all together have more than ``logs_mib_max``. A running container is never touched, though its logs
+count. Of one whose end the master has not acknowledged yet, only the logs are removed; such
+records, some KiB each, have a bound of their own, ``UNHEARD_MAX``. One sweep removes a bounded
+number, so that it never occupies the disk for long.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ no process may outlive its container. So each has a small supervisor between age
                         │ pumps stdout, stderr into rotated files
                         └ exit.json, written once, when the last process of the container is gone
 
-The agent and its successor talk to the shim through files in the container's work directory and
-through signals, so that an adopted container is handled like one of the agent's own:
+Agent and shim talk through signals and files in the work directory, so that an adopted container is
+handled like one of the agent's own:
 
     spec.json      agent → shim   what to run, with secrets: mode 0600, removed once read
     process.json   shim → agent   pids and start times, written when the command runs
@@ -17,26 +17,21 @@ through signals, so that an adopted container is handled like one of the agent's
     exit.json      shim → agent   how it ended
 
 On SIGTERM the command's process group gets SIGTERM and, after the grace period, everything gets
-SIGKILL. To decommission, the command alone gets SIGPWR, on which Spark's executors finish their
-tasks, hand over their blocks, and end. Orphaned processes are reparented to the shim because it is
-their subreaper, whatever sessions they opened. When the shim itself is killed, the kernel kills the
-command (parent-death signal) and the agent the rest.
+SIGKILL. To decommission, the command alone gets SIGPWR, on which Spark's executors hand over their
+blocks and end. When the shim itself is killed, the kernel kills the command (parent-death signal)
+and the agent the rest, which was reparented to the shim.
 
-With an ``account`` the command, and it alone, becomes that user: between fork and exec it drops its
-groups, its ids, every capability and the way back (``no_new_privs``). The shim keeps its user, so
-only the agent's user can signal it; and the directory with the files above belongs to the agent's
-user, or the container could replace one by a link. What the command may write lies one level below.
+With an ``account`` the command alone becomes that user, with no way back. The shim and the
+directory of the files above keep the agent's user, or the container could signal the one and
+replace the others by links. What the command may write lies one level below.
 
 A shim may be started before its container is known (``waits``: see ``hrm.agent.startup.warm``).
-Then the agent's order comes as one line of JSON on the shim's standard input: the work directory,
-which has been moved to its place by then, the groups to put the command into, and the command's own
-input. The end of input without an order, as when the agent dies, ends everything.
-
-Workers of pipelines have no shim, because they end with their agent; they become their user by the
-same code (``shim.py --become ACCOUNT COMMAND...``).
+Then the order comes as one line of JSON on its standard input; the end of input without one, as
+when the agent dies, ends everything. Workers of pipelines, which end with their agent, have no
+shim, but become their user by the same code (``shim.py --become ACCOUNT COMMAND...``).
 
 This file runs by itself (``python -I -S shim.py spec.json``): standard library only, one thread,
-about 8 MiB. It stays outside of the container's cgroups, so the container's limits never hit it.
+about 8 MiB, outside of the container's cgroups.
 """
 
 from __future__ import annotations

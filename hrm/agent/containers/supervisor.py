@@ -1,11 +1,9 @@
 """Supervisors as seen by their agent: started, read, found again, signalled, ended.
 
-The parent of a container's command is a process of its own, the shim
-(``hrm.agent.containers.shim``), which outlives the agent. So an agent finds a shim in one of two
-ways: as its child, whose first report it reads from a pipe; or by the pid and start time that an
-earlier agent's shim recorded. Both yield the same handle, a pidfd: it becomes readable when that
-very process ends, whether it is a child or not, and never confuses two processes with the same
-number.
+An agent finds a container's shim (``hrm.agent.containers.shim``) in one of two ways: as its child,
+whose first report it reads from a pipe; or by the pid and start time that an earlier agent's shim
+recorded. Both yield a pidfd: it becomes readable when that very process ends, whether it is a child
+or not, and never confuses two processes with the same number.
 """
 
 from __future__ import annotations
@@ -35,7 +33,9 @@ _REMAINS_PERIOD_S = 0.05
 _log = structlog.get_logger("hrm.agent.containers")
 
 
-def start(directory: Path, document: dict[str, Any]) -> subprocess.Popen[bytes]:
+def start(
+    directory: Path, document: dict[str, Any], *, stdin: int = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
     """Start a shim on ``document``, what it is to run (see ``hrm.agent.containers.shim``); its
     report comes from ``read_report``.
 
@@ -46,7 +46,8 @@ def start(directory: Path, document: dict[str, Any]) -> subprocess.Popen[bytes]:
     with (directory / "shim.log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-I", "-S", shim.__file__, str(directory / shim.SPEC_FILE)],
-            stdin=subprocess.DEVNULL,
+            bufsize=0,  # or a pipe that breaks would be written to once more
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=log,
             cwd="/",

@@ -1,9 +1,8 @@
 """Fetches files of an application from the master to the directory of its driver.
 
-A node keeps fetched files, by content, so that the next driver of the application starts without a
-request (``hrm.agent.containers.file_cache``; each user of the node has a separate directory there).
-A driver gets a copy of its own, because it may write to it; the hash is checked while it is copied,
-so that a file corrupted on this disk is fetched again, not run.
+A node keeps fetched files, by content (``hrm.agent.containers.file_cache``). A driver gets a copy
+of its own, because it may write to it; the hash is checked while it is copied, so that a file
+corrupted on this disk is fetched again, not run.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """A driver as a container: what its node starts.
 
 The command is ``hrm.agent.drivers.driver_runner``, which starts the node's own spark-submit in
-client mode: from there on a driver on a node is like one at a user's terminal, with its own
-AppMaster. The runner's input is one file of the container, next to the cluster's token for the
-AppMaster and the runner: a driver that runs as its submitter cannot read the agent's. The same
-holds for the submission's ownership key and, with TLS, the cluster's authority. All are removed
-with the container; the first holds the application's configuration, and so its secrets.
+client mode. Its input is one file of the container, next to the cluster's token, the submission's
+ownership key and, with TLS, the cluster's authority: a driver that runs as its submitter cannot
+read the agent's. All are removed with the container; the first holds the application's secrets.
 """
 
 from __future__ import annotations
@@ -40,15 +38,9 @@ TOKEN_FILE = "token"  # nosec B105 # noqa: S105 - a name
 OWNERSHIP_KEY_FILE = "ownership-key"
 """Of the submission, for the AppMaster; the runner has it in its document."""
 _INHERITED = (
-    *("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH"),
-    *(
-        "HRM_HOME",
-        "HRM_EVENT_LOG_DIR",
-        "PYTHONPATH",
-        "SPARK_LOCAL_IP",
-        "HADOOP_CONF_DIR",
-        "SPARK_DIST_CLASSPATH",
-    ),
+    *("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "HRM_HOME"),
+    *("HRM_EVENT_LOG_DIR", "PYTHONPATH", "SPARK_LOCAL_IP", "HADOOP_CONF_DIR"),
+    "SPARK_DIST_CLASSPATH",
 )
 _ENVIRONMENT_SETTING = DRIVER_ENVIRONMENT.removesuffix("NAME")
 

@@ -4,15 +4,12 @@
               │ acquires a lease from the master before it starts the driver, then renews it
               └ kills the driver when the lease is refused or expires
 
-See ``hrm.core.submission.submissions`` for why that keeps two drivers from running at once. Time is
-measured by a clock that continues while the machine is suspended; a killed runner takes its driver
-with it (parent-death signal). It cannot kill while it is itself stopped (SIGSTOP, a debugger) and
-the driver is not.
+See ``hrm.core.submission.submissions`` for why that keeps two drivers from running at once. A
+killed runner takes its driver with it (parent-death signal). It cannot kill while it is itself
+stopped (SIGSTOP, a debugger) and the driver is not.
 
 The exit status is the driver's: 128 plus the signal's number where a signal ended it. Before the
 runner exits it lets the AppMaster detach, and reports to the master that the driver is gone.
-
-This is ``python -m hrm.agent.drivers.driver_runner driver.json``.
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
-"""GPU memory by process, as reported by NVML.
+"""GPU memory by process, as reported by NVML: each CUDA context (some hundred MiB) included.
 
-The memory of a container is that of its processes, each with its CUDA context, which every share of
-a GPU includes (some hundred MiB). Processes are identified by pid; NVML reports those of the
-machine, so an agent in a PID namespace of its own finds none.
-
-A query costs a call per GPU, with every sample of the tracker. A driver that fails is queried again
-at the next: no container ends because of what could not be read.
+Processes are identified by pid; NVML reports those of the machine, so an agent in a PID namespace
+of its own finds none. A driver that fails is queried again with the tracker's next sample: no
+container ends because of what could not be read.
 """
 
 from __future__ import annotations
 
-import abc
 import contextlib
 from collections.abc import Iterable
 from typing import Any
@@ -20,26 +16,14 @@ import structlog
 
 from hrm.core.vocabulary.model import Gpu
 
-__all__ = ["DeviceMemory", "NvmlDeviceMemory", "device_memory_message"]
+__all__ = ["DeviceMemory", "device_memory_message"]
 
 _MIB = 1024 * 1024
 _log = structlog.get_logger("hrm.agent")
 
 
-class DeviceMemory(abc.ABC):
-    """The interface for the tracker."""
-
-    @abc.abstractmethod
-    def used_bytes(self) -> dict[int, int]:
-        """Device memory of each process that has some, over all GPUs watched, by process id."""
-
-    @abc.abstractmethod
-    def close(self) -> None:
-        """Let go of the driver."""
-
-
-class NvmlDeviceMemory(DeviceMemory):
-    """The implementation by NVML. ``gpus``: those whose processes count."""
+class DeviceMemory:
+    """``gpus``: those whose processes count."""
 
     def __init__(self, gpus: Iterable[Gpu]) -> None:
         """Raises pynvml.NVMLError: there is no driver to ask."""
@@ -48,6 +32,7 @@ class NvmlDeviceMemory(DeviceMemory):
         self._failed = False
 
     def used_bytes(self) -> dict[int, int]:
+        """Of each process that has some, over all GPUs, by process id."""
         used: dict[int, int] = {}
         try:
             for handle in self._handles:
@@ -62,6 +47,7 @@ class NvmlDeviceMemory(DeviceMemory):
         return used
 
     def close(self) -> None:
+        """Let go of the driver."""
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
 

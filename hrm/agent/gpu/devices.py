@@ -1,10 +1,9 @@
 """Which device files belong to which GPU, and which of them a container may not open.
 
-``CUDA_VISIBLE_DEVICES`` is only a request to a program. One that ignores it opens
-``/dev/nvidia1`` itself, so where the isolation driver can (``Isolation.restricts_devices``), it is
-closed: every GPU but the container's own; and, to a container without a GPU, all that NVIDIA's
-driver offers. Major numbers are those of ``/proc/devices``; a GPU's minor number is NVML's, which
-need not be its index.
+``CUDA_VISIBLE_DEVICES`` is only a request to a program. So where the isolation driver can
+(``Isolation.restricts_devices``), every GPU but the container's own is closed to it; and, to one
+without a GPU, all that NVIDIA's driver offers. Major numbers are those of ``/proc/devices``; a
+GPU's minor number is NVML's, which need not be its index.
 
 Containers of the agent's own user may be root, and root may leave its group. Only with ``run_as``
 is this a security boundary.

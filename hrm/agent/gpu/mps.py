@@ -1,20 +1,17 @@
 """CUDA MPS: one control daemon for each GPU that containers share.
 
-Without MPS, processes that share a GPU take turns, and nothing stops one of them from allocating
-all of its memory. With MPS they run side by side, and the driver limits each container to the share
-that it was granted:
+With MPS, processes that share a GPU run side by side, and the driver limits each container to the
+share that it was granted:
 
     CUDA_MPS_PINNED_DEVICE_MEM_LIMIT    device memory, beyond which its allocations fail
     CUDA_MPS_ACTIVE_THREAD_PERCENTAGE   of the GPU's processors, in proportion to that memory
 
-A container that holds a whole GPU needs none of it. What MPS costs: the containers on one GPU share
-one server, and a fatal fault of one ends the work of all; and a server serves one user at a time,
-so that containers of two users on one GPU wait for each other.
+What it costs: the containers on one GPU share one server, and a fatal fault of one ends the work of
+all; and a server serves one user at a time, so that containers of two users wait for each other.
 
-``auto`` starts it where the driver comes with ``nvidia-cuda-mps-control`` and it responds;
-otherwise a remark on the node says so, and device memory is only watched
-(``hrm.agent.gpu.device_memory``). A daemon outlives a crash of its agent, as containers do, and the
-next agent on the directory takes it over.
+``auto`` starts it where the driver's ``nvidia-cuda-mps-control`` responds; otherwise a remark on
+the node says so, and device memory is only watched (``hrm.agent.gpu.device_memory``). A daemon
+outlives a crash of its agent, and the next agent on the directory takes it over.
 
 Source: NVIDIA, Multi-Process Service, appendix "Tools and Interface Reference".
 """

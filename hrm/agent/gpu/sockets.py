@@ -1,12 +1,10 @@
 """The sockets through which programs of this machine request GPUs: one for each user.
 
 Executors hold no token; access to a socket is the permission to request. Where containers run as
-their submitters (``run_as``), each of these users gets a socket when their first container starts
-here, and again when an agent adopts one: ``<work_dir>/gpus/<uid>.sock``, owned by the user, closed
-to others. Containers of the agent's own user have ``<work_dir>/gpus.sock``.
-
-A socket is created in a directory that only the agent can enter, and moved to its place once its
-user owns it: there is no moment at which another user could open it.
+their submitters (``run_as``), each user gets one when its first container starts or is adopted
+here: ``<work_dir>/gpus/<uid>.sock``. Containers of the agent's own user have
+``<work_dir>/gpus.sock``. A socket is created in a directory that only the agent can enter, and
+moved to its place once its user owns it: at no moment could another user open it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """The interface of isolation drivers, and what the two cgroup drivers share.
 
-A driver identifies containers by id alone. All groups of one agent lie below its identity
-(``<controller>/hrm-<identity>/<container id>``), so that two agents on one machine never touch each
-other's, and a restarted agent finds what its predecessor left.
-
-The processes of a container join its group themselves, between fork and exec, by writing to the
-files that ``create`` names. So none of their children can start outside.
+All groups of one agent lie below its identity (``<controller>/hrm-<identity>/<container id>``), so
+that two agents on one machine never touch each other's, and a restarted agent finds its own. A
+container's first process joins its group itself, between fork and exec, by writing to the files
+that ``create`` names, so that none of its children can start outside.
 """
 
 from __future__ import annotations
@@ -70,29 +68,27 @@ class Limits:
     closed: tuple[Device, ...] = ()
 
 
-class Isolation(abc.ABC):
-    """Limits for containers. Methods block for file-system time, ``remove`` for seconds at most."""
+class Isolation:
+    """How containers are limited. Methods block for file-system time, ``remove`` for seconds.
 
-    name: str
-    enforces_memory: bool
+    As it stands it is the driver ``none``, for machines on which the agent may not make cgroups:
+    plain processes, whose memory the tracker observes once per sampling interval.
+    """
+
+    name = "none"
+    enforces_memory = False
     """Whether the kernel holds the memory limit; if not, the tracker has to."""
 
     @property
-    @abc.abstractmethod
     def pins_cpus(self) -> bool:
         """Whether containers can be held on certain CPUs."""
+        return False
 
     @property
-    @abc.abstractmethod
     def restricts_devices(self) -> bool:
         """Whether containers can be kept from opening a device."""
+        return False
 
-    @property
-    @abc.abstractmethod
-    def kills_at_once(self) -> bool:
-        """Whether a container is killed as a whole, so that no fork escapes."""
-
-    @abc.abstractmethod
     def check(self) -> None:
         """Try everything a container needs, and leave no trace.
 
@@ -100,39 +96,30 @@ class Isolation(abc.ABC):
             IsolationError: with the reason.
         """
 
-    @abc.abstractmethod
     def create(self, container_id: str, limits: Limits) -> tuple[Path, ...]:
         """Make the container's group; the files into which its first process writes ``0``.
 
         Raises:
             LaunchFailed: the kernel refused; nothing is left behind.
         """
+        return ()
 
-    @abc.abstractmethod
-    def join_files(self, container_id: str) -> tuple[Path, ...]:
-        """The result of ``create``, for a container that exists."""
-
-    @abc.abstractmethod
-    def members(self, container_id: str) -> frozenset[int]:
-        """Processes in the group now."""
-
-    @abc.abstractmethod
     def memory_used_mib(self, container_id: str) -> int | None:
         """Memory that the kernel cannot reclaim; None: this driver cannot measure it."""
+        return None
 
-    @abc.abstractmethod
     def memory_kills(self, container_id: str) -> int:
         """How many processes the kernel has killed for the memory limit."""
+        return 0
 
-    @abc.abstractmethod
     def remove(self, container_id: str) -> bool:
         """Kill the remaining processes and remove the group; False: not done in time."""
+        return True
 
-    @abc.abstractmethod
     def existing(self) -> tuple[str, ...]:
         """Containers of this identity that have a group."""
+        return ()
 
-    @abc.abstractmethod
     def close(self) -> None:
         """Drop what the driver made for itself, where no container needs it any more."""
 
@@ -151,7 +138,7 @@ def mounts(table: Path = _MOUNTS) -> Iterator[tuple[Path, str, frozenset[str]]]:
             yield Path(os.fsdecode(point)), kind, frozenset(options.split(","))
 
 
-class GroupIsolation(Isolation):
+class GroupIsolation(Isolation, abc.ABC):
     """Directories in one or more cgroup hierarchies."""
 
     enforces_memory = True
@@ -208,10 +195,12 @@ class GroupIsolation(Isolation):
         raise FileNotFoundError(errno.ENOENT, "the parent group keeps disappearing", str(group))
 
     def join_files(self, container_id: str) -> tuple[Path, ...]:
+        """The result of ``create``, for a container that exists."""
         groups = (self._group(root, container_id) for root in self._roots())
         return tuple(group / "cgroup.procs" for group in groups if group.is_dir())
 
     def members(self, container_id: str) -> frozenset[int]:
+        """Processes in the group now."""
         pids: set[int] = set()
         for joined in self.join_files(container_id):
             # A container may have created groups below its own.

@@ -2,14 +2,11 @@
 mounted, ``cpuset``, ``devices`` and ``freezer``.
 
 ``shares`` (``cpu.shares``, 1024 a vcore) limits a container only while others want the cores;
-``quota`` (CFS bandwidth) always. The memory limit is hard: the kernel reclaims page cache first,
-then kills a process of the group and counts it in ``memory.oom_control``. v1 kills one process,
-not the group; the tracker sees the count and ends the rest, because an executor without its Python
-workers only seems to be alive.
+``quota`` (CFS bandwidth) always. The memory limit is hard: the kernel kills one process of the
+group and counts it in ``memory.oom_control``; the tracker sees the count and ends the rest.
 
-Devices that a container shall not open are denied one by one: a group starts with all of them, and
-in that mode the kernel allows no exception to a denial. To kill, the group is frozen first: a
-frozen process does not fork, and the signal takes effect when it thaws.
+Devices that a container shall not open are denied one by one: a group starts with all of them. To
+kill, the group is frozen first: a frozen process does not fork.
 """
 
 from __future__ import annotations
@@ -52,10 +49,6 @@ class Cgroup1(GroupIsolation):
     @property
     def restricts_devices(self) -> bool:
         return "devices" in self._mounts
-
-    @property
-    def kills_at_once(self) -> bool:
-        return "freezer" in self._mounts
 
     def _check_available(self) -> None:
         missing = [name for name in _REQUIRED if name not in self._mounts]

@@ -1,13 +1,10 @@
 """cgroup v2: one directory a container, all controllers in it.
 
-``shares`` is ``cpu.weight`` (100 a vcore), ``quota`` is ``cpu.max``. ``memory.oom.group`` makes
-the kernel kill the container as a whole, so that no executor lives on without its Python workers.
-Controllers are handed down through ``cgroup.subtree_control`` of every parent, which the kernel
-allows only where the parent holds no process itself: true of the real root, not of the root a
-container engine shows.
-
-Devices are not restricted: v2 has no files for it, only programs for the kernel's eBPF machine,
-which this driver does not write. A remark on the node says so.
+``shares`` is ``cpu.weight`` (100 a vcore), ``quota`` is ``cpu.max``. ``memory.oom.group`` makes the
+kernel kill the container as a whole. Controllers are handed down through ``cgroup.subtree_control``
+of every parent, which the kernel allows only where the parent holds no process itself: true of the
+real root, not of the root a container engine shows. Devices are not restricted: v2 takes an eBPF
+program for that. A remark on the node says so.
 """
 
 from __future__ import annotations
@@ -30,15 +27,9 @@ _PERIOD_US = 100_000
 
 class Cgroup2(GroupIsolation):
     name = "cgroup2"
-    restricts_devices = False
-    kills_at_once = True
 
     def __init__(
-        self,
-        identity: str,
-        vcores: int,
-        cpu_limit: CpuLimit = "shares",
-        root: Path | None = None,
+        self, identity: str, vcores: int, cpu_limit: CpuLimit = "shares", root: Path | None = None
     ) -> None:
         super().__init__(identity, vcores, cpu_limit)
         found = (point for point, kind, _ in mounts() if kind == "cgroup2")

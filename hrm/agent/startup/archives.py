@@ -1,9 +1,8 @@
 """The agent's side of class-data archives: starts their training, decides which executor uses one.
 
-Nothing waits for an archive: until there is one, and wherever it does not fit, executors start
-without. Training runs as a process of its own at the lowest priority, when the machine has memory
-to spare. A pipe binds it to the agent, so it ends with the agent, even a killed one. If another
-agent of this machine is already training, this one polls until there is an archive.
+Nothing waits for an archive. Training runs as a process of its own at the lowest priority, when the
+machine has memory to spare, and ends with the agent, to which a pipe binds it. While another agent
+of this machine is training, this one polls.
 """
 
 from __future__ import annotations

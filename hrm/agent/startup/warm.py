@@ -1,22 +1,18 @@
 """A small pool of JVMs started ahead of demand.
 
 A warm JVM has done everything that all executors have in common (see ``WarmExecutor.scala``) and
-waits for its assignment. It is used once, by one application. What is fixed when a JVM starts must
-therefore match the application: heap, Java's options, jars, user (``warm_profile``). So the pool
-keeps JVMs of a few kinds, the most recently requested: applications of two heaps can alternate
-without evicting each other, and a new kind replaces the least recently requested one. Executors
-with other demands start as usual, and the report states why. Late settings come through a pipe, so
-that the application's secret is in no environment and no file.
+waits for its assignment; it is used once. What is fixed when a JVM starts must match the
+application (``warm_profile``), so the pool keeps JVMs of the few most recently requested kinds.
+Executors with other demands start as usual, and the report states why. Late settings come through a
+pipe: the application's secret is in no environment and no file.
 
-Each waits in a directory of its own, under a shim of its own, which ends it when the agent ends or
-dies. When it is taken, the directory becomes the container's: it is renamed, and a link keeps the
-paths valid that the JVM has opened.
+Each waits under a shim of its own, which ends it with the agent, in a directory of its own, which
+is renamed to the container's when it is taken; a link keeps the paths that the JVM has opened.
 
-The memory of the whole pool is not offered to the cluster (``reserved_mib``), so that it is never
-allocated twice. The pool starts one JVM at a time, of the most recent kind first, after some
-seconds without requests for executors (``warm_delay_s``) and with a core to spare, but after a
-minute in any case; at a low priority where the agent is root. With 0 seconds it fills immediately,
-at the agent's priority. It gives up a kind after some failures in a row.
+The memory of the whole pool is not offered to the cluster (``reserved_mib``). The pool starts one
+JVM at a time, after some seconds without requests for executors (``warm_delay_s``) and with a core
+to spare, but after a minute in any case; at a low priority where the agent is root. With 0 seconds
+it fills immediately, at the agent's priority. It gives up a kind after some failures in a row.
 """
 
 from __future__ import annotations
@@ -28,7 +24,6 @@ import os
 import select
 import shutil
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -40,7 +35,7 @@ import psutil
 import structlog
 
 from hrm import descriptors
-from hrm.agent.containers import shim
+from hrm.agent.containers import shim, supervisor
 from hrm.agent.containers.logs import STREAMS
 from hrm.agent.startup.archives import Count
 from hrm.agent.startup.warm_profile import Profile, order_of, profile_of
@@ -210,17 +205,15 @@ class WarmPool:
 
     def start(self) -> None:
         """Clear away what an earlier run left, and keep the pool from now on."""
-        if self._size and self._task is None:
-            self._clear()
-            self._task = asyncio.get_running_loop().create_task(self._keep())
-
-    def _clear(self) -> None:
-        """Shims of an earlier run have ended with it. Links of running containers stay."""
+        if not self._size or self._task is not None:
+            return
+        # Shims of an earlier run have ended with it. Links of running containers stay.
         self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in self._dir.iterdir():
             if not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
         self._forget_links()
+        self._task = asyncio.get_running_loop().create_task(self._keep())
 
     def _forget_links(self) -> None:
         for path in self._dir.iterdir():
@@ -422,18 +415,7 @@ class WarmPool:
             "waits": True,
             "nice": _NICE if self._delay_s else 0,
         }  # fmt: skip
-        shim.write_json(path / shim.SPEC_FILE, document)
-        with (path / "shim.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", shim.__file__, str(path / shim.SPEC_FILE)],
-                bufsize=0,  # or a pipe that breaks would be written to once more
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                cwd="/",
-                env={"PATH": os.defpath, "LANG": "C.UTF-8"},
-            )
-        return WarmJvm(path, profile, process)
+        return WarmJvm(path, profile, supervisor.start(path, document, stdin=subprocess.PIPE))
 
 
 def _shortcut(name: str, state: str, note: str, count: Count) -> Shortcut:

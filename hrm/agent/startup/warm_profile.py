@@ -1,9 +1,8 @@
 """Which warm JVM can become which executor: what is fixed at its start, and what is set late.
 
-Fixed are heap, Java's options, jars, directories of Java and Spark; they make a ``Profile``, and
-``warm`` treats executors of one profile as equal. What differs between applications and executors
-of a profile is set late: secrets, variables of Python and Spark, a few properties, the arguments.
-An executor with other demands fits no warm JVM.
+Fixed are heap, Java's options, jars, directories of Java and Spark; they make a ``Profile``. Set
+late are secrets, variables of Python and Spark, a few properties, the arguments. An executor with
+other demands fits no warm JVM.
 """
 
 from __future__ import annotations

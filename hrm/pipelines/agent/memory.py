@@ -1,8 +1,8 @@
 """What a node knows of its subtasks, over restarts of its agent.
 
-The estimates are kept in ``pipeline-estimates.npz`` in the work directory: at most once a minute
-while they change, and when the agent ends. A killed agent has lost a minute of measurements, never
-the file. One that is damaged, or of other metrics, is a warning: the node starts from scratch.
+The estimates are kept in ``pipeline-estimates.npz`` in the work directory, written at most once a
+minute while they change, and when the agent ends. With a damaged file, or one of other metrics, the
+node starts from scratch, and a warning says so.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from pathlib import Path
 
 import structlog
 
+from hrm.durable import write_durably
 from hrm.errors import InvalidRequest
 from hrm.pipelines.policies.corun.estimates import Stdm
-from hrm.pipelines.policies.corun.store import dump_estimates, load_estimates, write_estimates
+from hrm.pipelines.policies.corun.store import dump_estimates, load_estimates
 
 __all__ = ["ESTIMATES_FILE", "EstimatesFile"]
 
@@ -69,7 +70,7 @@ class EstimatesFile:
         changes = self._estimates.changes
         content = dump_estimates(self._estimates)
         try:
-            await asyncio.to_thread(write_estimates, self._path, content)
+            await asyncio.to_thread(write_durably, self._path, content)
         except OSError as error:
             _log.warning("estimates cannot be kept", file=str(self._path), why=str(error))
         else:

@@ -1,10 +1,9 @@
 """How far this node's learned policy is trusted, over restarts of the agent.
 
-Operators set the mode at the master (``hrm policy set``), which passes it on as a numbered order.
-An order is followed once: a policy that fell back to shadow mode stays there over restarts and
-reconnects, until an operator sets a mode again. The current mode is kept in
-``pipeline-policy.json`` in the work directory; with a damaged file the policy starts in shadow mode
-and stays there whatever was ordered before: it may have fallen back since.
+Operators set the mode at the master (``hrm policy set``), which passes it on as a numbered order,
+followed once: a policy that fell back to shadow mode stays there until an operator sets a mode
+again. The mode is kept in ``pipeline-policy.json`` in the work directory; with a damaged file the
+policy stays in shadow mode whatever was ordered before.
 """
 
 from __future__ import annotations

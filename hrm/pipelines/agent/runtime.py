@@ -1,13 +1,9 @@
 """The live interpreter of ``PipelineNode``: runs subtasks in workers, keeps their data.
 
-A task's data stay on its node, in a directory of its own (``hrm.pipelines.agent.work_places``): the
-input, and what each subtask returned, until the master has acknowledged the end. Where ``run_as``
-is active, workers and data are the submitter's, and a task of a user whom its rules refuse fails.
 What the agent receives (orders, ends, the clock, samples) becomes events; the core's commands are
-executed here.
-
-A crash of the agent ends its workers, and the next agent begins with none of the tasks: the master
-places them again.
+executed here. A task's data stay on its node (``work_places``) until the master has acknowledged
+the end. Where ``run_as`` is active, workers and data are the submitter's, and a task of a user whom
+its rules refuse fails. A crash of the agent ends its workers; the master places the tasks again.
 """
 
 from __future__ import annotations
@@ -27,10 +23,9 @@ from hrm.errors import HrmError, LaunchFailed, LimitReached, Unavailable, Unsati
 from hrm.pipelines.agent.link import PipelineLink
 from hrm.pipelines.agent.memory import EstimatesFile
 from hrm.pipelines.agent.policy import AgentPolicies
-from hrm.pipelines.agent.profile import Profiler
-from hrm.pipelines.agent.samples import Sampler
 from hrm.pipelines.agent.share import PipelineShare
-from hrm.pipelines.agent.work_places import Attempt, Placed, Places, runs_as
+from hrm.pipelines.agent.telemetry import Profiler, Sampler
+from hrm.pipelines.agent.work_places import Attempt, Placed, Places
 from hrm.pipelines.agent.workers import RunResult, Workers
 from hrm.pipelines.core import node_messages as m
 from hrm.pipelines.core.model import Device
@@ -38,7 +33,6 @@ from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
 from hrm.pipelines.policies import corun
 from hrm.pipelines.policies.corun.estimates import Stdm
-from hrm.pipelines.policies.corun.told import ToldStdm
 from hrm.text import shortened
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.wire import codec, pipeline_stream
@@ -86,7 +80,7 @@ class PipelineRuntime:
             estimates=self._stdm,
             sampled_at=self._sampled_at,
         )
-        self.core = PipelineNode(capacity, policy, ToldStdm(self._stdm))
+        self.core = PipelineNode(capacity, policy, self._stdm)
         self._policies = AgentPolicies(settings.work_dir, policy)
         self._estimates = EstimatesFile(settings.work_dir, self._stdm)
         self._workers = Workers(
@@ -116,9 +110,11 @@ class PipelineRuntime:
         sample = self.core.room.sample
         return None if sample is None else sample.now
 
-    def _load(self) -> pb.PipelineLoad:
-        now = time.time()
-        return pipeline_stream.from_load(self.core.load(now), self._policies.changed(now))
+    def _load(self, *, whole: bool = False) -> pb.PipelineLoad:
+        """``whole``: with the state of every policy, for a master that knows nothing yet."""
+        now, policies = time.time(), self._policies
+        reported = policies.report(now) if whole else policies.changed(now)
+        return pipeline_stream.from_load(self.core.load(now), reported)
 
     async def start(self) -> None:
         """Forget what a former agent left, and be there for the master."""
@@ -290,7 +286,7 @@ class PipelineRuntime:
                     return
                 await asyncio.sleep(_PROFILE_S / _PROFILE_SAMPLES)
             profiler.sample()
-            figures = profiler.profile().figures
+            figures = profiler.figures()
         finally:
             profiler.close()
         if figures:
@@ -307,10 +303,7 @@ class PipelineRuntime:
         if (placed := self._placed.get((command.task_id, command.attempt))) is not None:
             placed.key = b""
         _log.info(
-            "task ended",
-            task=command.task_id,
-            outcome=command.outcome.value,
-            why=command.message,
+            "task ended", task=command.task_id, outcome=command.outcome.value, why=command.message
         )
         self._link.send_each(self._end_messages(command))
 
@@ -344,14 +337,13 @@ class PipelineRuntime:
         self._forget_unplaced()
         tasks = self.core.tasks.items()
         here = [(task_id, task.attempt) for task_id, task in tasks if not task.claim]
-        now = time.time()
         return pipeline_stream.from_node(
             self.share.capacity,
-            pipeline_stream.from_load(self.core.load(now), self._policies.report(now)),
+            self._load(whole=True),
             (*here, *self._unacknowledged),
             identity=self._identity,
             ownership_key=self._ownership_key,
-            runs_as=runs_as(self._run_as),
+            runs_as=self._run_as.name,
         )
 
     def _forget_unplaced(self) -> None:

@@ -9,10 +9,9 @@ Below ``<work_dir>/pipelines``, all of which is recreated when an agent starts::
     gone/                      what is being removed
 
 Where workers run as their submitter (``run_as``), each leaf belongs to that user and is closed to
-all others; what lies above belongs to the agent's user, and others may pass through it alone. So no
-user can put a link in the place of a directory, and the agent, which is root, writes into a
-directory only until it is handed over. What it reads later, a result, it opens as a regular file of
-that user, without following links.
+all others; what lies above belongs to the agent's user. So no user can put a link in the place of a
+directory, and the agent writes into one only until it is handed over. What it reads later, a
+result, it opens as a regular file of that user, without following links.
 """
 
 from __future__ import annotations
@@ -21,22 +20,20 @@ import asyncio
 import hashlib
 import itertools
 import os
-import pwd
 import stat
 from pathlib import Path
 from typing import IO
 
-from hrm.agent.containers.container_dir import remove_tree
-from hrm.agent.run_as import Account, RunAs
+from hrm.agent.containers.container_dir import hand_over, remove_tree
+from hrm.agent.run_as import Account
 from hrm.pipelines.core.model import ResultFormat, TaskId, TaskSpec
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.wire import pipelines as pw
 
-__all__ = ["SUBMITTER", "Attempt", "Placed", "Places", "hand_over", "runs_as"]
+__all__ = ["Attempt", "Placed", "Places"]
 
 CODE_KEPT = 100
 """Versions of code that stay although no task here uses them."""
-SUBMITTER = "submitter"
 _REMOVE_LIMIT_S = 60.0
 
 Attempt = tuple[TaskId, int]
@@ -96,29 +93,6 @@ class Placed:
             file.close()
             raise OSError("it is no file of the task's user")
         return file
-
-
-def runs_as(run_as: RunAs) -> str:
-    """As whom workers run here: ``SUBMITTER``, or the name of the agent's user."""
-    if run_as.active:
-        return SUBMITTER
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return f"uid {os.geteuid()}"
-
-
-def hand_over(path: Path, account: Account | None) -> None:
-    """Give a file, or a directory with all in it, to ``account``; closed to all others.
-
-    Only for what no other user could reach until now.
-    """
-    if account is None:
-        return
-    inside = path.rglob("*") if path.is_dir() else ()
-    for one in [*inside, path]:  # the directory last: from then on its user may change it
-        one.chmod(0o700 if one.is_dir() else 0o600)
-        os.chown(one, account.uid, account.gid, follow_symlinks=False)
 
 
 class Places:

@@ -3,12 +3,9 @@ agent.
 
 The agent writes one line of JSON for each run to the standard input, and reads one line back when
 the run is over; what the functions print goes to the worker's log. Inputs and outputs are files,
-pickled with protocol 5, which stay on the node; what the last subtask returns leaves it in the
-format that its client asked for, with a proof.
-
-A worker serves one core or one GPU. It imports a pipeline when it is first asked for, and keeps it:
-the agent starts another worker where the code is another. It ends with its agent, at the latest at
-the end of its input.
+pickled with protocol 5; what the last subtask returns has the format that its client asked for,
+with a proof. A worker imports a pipeline when it is first asked for, and keeps it. It ends with its
+agent, at the latest at the end of its input.
 
 The limit on memory is RLIMIT_DATA, set from what the process has at the start of the run: the
 function meets MemoryError, not the kernel's killer. GPU versions have none, because device drivers
@@ -103,7 +100,7 @@ def run_job(job: Job) -> dict[str, Any]:
         # Names of files that are no UTF-8 come as lone surrogates, which no message can carry.
         "message": message[:_MESSAGE_MAX].encode("utf-8", "backslashreplace").decode(),
         "ran_s": ran_s,
-        "memory_mib": _peak_mib(),
+        "memory_mib": _status_mib("VmHWM"),
         "gpu_memory_mib": _gpu_peak_mib(),
         **sealed,
     }
@@ -184,10 +181,6 @@ def _reset_peaks() -> None:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-
-
-def _peak_mib() -> float:
-    return _status_mib("VmHWM")
 
 
 def _gpu_peak_mib() -> float:

@@ -2,10 +2,9 @@
 
 A worker is kept for the next run on its core or GPU if that has the same code, and ended after a
 minute without one: imports are paid once, but what a library holds on a GPU is not held for ever.
-At most four wait on one GPU, whatever their code; the one that has waited longest makes room.
-To stop a run is to kill its worker's process group and all below it. A worker dies with its agent;
-what functions have detached from it carries its mark, and is killed when the agent ends, or by the
-next one.
+At most four wait on one GPU. To stop a run is to kill its worker's process group and all below it.
+A worker dies with its agent; what functions have detached from it carries its mark, and is killed
+when the agent ends, or by the next one.
 
 With an ``account`` a worker runs as that user, by the rules of containers (``hrm.agent.run_as``),
 and serves no other: users share no process, no environment of the agent's, no directory and no log.
@@ -31,9 +30,9 @@ import structlog
 import hrm
 from hrm import descriptors
 from hrm.agent.containers import shim, supervisor
+from hrm.agent.containers.container_dir import hand_over
 from hrm.agent.run_as import Account
 from hrm.pipelines.agent.share import PipelineShare
-from hrm.pipelines.agent.work_places import hand_over
 from hrm.pipelines.core.feasibility import CAPS
 from hrm.pipelines.core.model import Device, ResultFormat
 from hrm.pipelines.core.node_messages import RunOutcome

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -20,28 +21,19 @@ Function = Callable[..., Any]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
+@dataclass(eq=False)
 class Step:
     """One step: a name, its versions and its limits. ``Pipeline.subtask`` makes them."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        kind: str,
-        after: tuple[str, ...],
-        memory_mib: int,
-        gpu_memory_mib: int,
-        timeout_s: float,
-        attempts: int,
-    ) -> None:
-        self.name = name
-        self.kind = kind
-        self.after = after
-        self.memory_mib = memory_mib
-        self.gpu_memory_mib = gpu_memory_mib
-        self.timeout_s = timeout_s
-        self.attempts = attempts
-        self.versions: dict[Device, Function] = {}
+    name: str
+    _: KW_ONLY
+    kind: str
+    after: tuple[str, ...]
+    memory_mib: int
+    gpu_memory_mib: int
+    timeout_s: float
+    attempts: int
+    versions: dict[Device, Function] = field(default_factory=dict)
 
     def cpu(self, function: Function) -> Step:
         """A decorator: ``function`` is the version for one core."""

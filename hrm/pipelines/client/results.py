@@ -1,20 +1,17 @@
 """How a task's result travels: as data where that loses nothing, and never without a proof.
 
-Reading a pickle executes code of its writer's choice. A result comes from a node, through the
-master; either may be run by a mere holder of the cluster's token. So two mechanisms protect the
-client:
+Reading a pickle executes code of its writer's choice, and a node or the master may be run by a mere
+holder of the cluster's token. So two mechanisms protect the client:
 
 **The proof.** A client makes a random key for each task. It goes with the order, through the
-master, to the worker of the one node that runs the task, and to nothing else: no list, event, log
-or result has it. The worker returns an HMAC-SHA256 over the task's id, its placement, the format
-and the bytes; the client reads nothing of a result before that is right. Those who do not have the
-task's order can neither make a result nor exchange one for another.
+master, to the worker of the one node that runs the task, and to nothing else. The worker returns an
+HMAC-SHA256 over the task's id, its placement, the format and the bytes; the client reads nothing of
+a result before that is right.
 
 **The format.** JSON and Arrow are data: reading them runs nothing. With ``auto`` a worker chooses
 JSON for what consists of None, bool, int, float, str, list and dict alone, Arrow for tables and
 batches of PyArrow, and a pickle for the rest, so that what comes back equals what was returned. A
-client that asks for ``json`` or ``arrow`` gets that or an error, and reads no pickle at all, not
-even from the node that runs its task and has the key.
+client that asks for ``json`` or ``arrow`` gets that or an error, and reads no pickle at all.
 """
 
 from __future__ import annotations

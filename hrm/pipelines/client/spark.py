@@ -3,15 +3,11 @@
     labelled = map_in_pandas(detection, images, "path string, labels array<string>")
 
 The first step gets a ``pandas.DataFrame``, the last one returns one with the columns of ``schema``;
-``images`` may be a streaming DataFrame. CPU versions run in the executor's own Python worker, on
-its cores. For a GPU version the worker asks the agent of its node for a share
-(``hrm.pipelines.client.local``) and holds it for the step alone, so that operators of several
-applications alternate on a card: while one copies or computes on its cores, another one's kernels
-run. ``overlap`` batches of one partition are on their way at a time for the same reason.
-
-A step with both versions waits for a GPU as long as ``gpu_wait_s``, then takes its CPU version.
-What executors need to import the pipeline travels with the query
-(``hrm.pipelines.client.sources``).
+``images`` may be a streaming DataFrame. CPU versions run in the executor's own Python worker. For a
+GPU version the worker asks the agent of its node for a share (``hrm.pipelines.client.local``) and
+holds it for the step alone, so that operators of several applications alternate on a card;
+``overlap`` batches of one partition are on their way at a time for the same reason. A step with
+both versions waits for a GPU as long as ``gpu_wait_s``, then takes its CPU version.
 
 Source: HRM paper, section 3.2.
 """

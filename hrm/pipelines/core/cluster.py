@@ -1,10 +1,9 @@
 """The master's core for pipeline tasks: which node runs which task. Sans-IO.
 
 Tasks stand in one bounded queue. Its head is shown to a ``ClusterPolicy`` together with the nodes
-that may take it (here, not draining, able to run every subtask, below their bound), and goes to the
-node that the policy names; a policy that fails or names another is replaced for this one decision
-by ``LeastLoaded``, and counted. A task that no node could ever run, or only draining ones, steps
-aside until a node joins or takes tasks again.
+that may take it, and goes to the node that the policy names; a policy that fails or names another
+is replaced for this one decision by ``LeastLoaded``, and counted. A task that no node could ever
+run, or only draining ones, steps aside until a node joins or takes tasks again.
 
 Nothing is lost and nothing happens twice:
 
@@ -14,8 +13,6 @@ Nothing is lost and nothing happens twice:
   until it has reported, or it would be asked again at once, up to the limit;
 - a node that reconnects keeps the tasks that are still its own and is ordered to drop the rest.
 
-The queue lives as long as the master does: a client keeps the inputs until the result has arrived.
-
 Source: LDWP + IAWP, section 3.2 (masks) and algorithm 1 (the place of the policy).
 """
 
@@ -23,16 +20,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from hrm.core.vocabulary.bounds import BOUNDS
 from hrm.core.vocabulary.model import NodeName
 from hrm.core.vocabulary.wakefulness import Wakefulness, excused
 from hrm.errors import AlreadyExists, LimitReached, NotFound
 from hrm.pipelines.core import cluster_messages as m
-from hrm.pipelines.core.basic import LeastLoaded
-from hrm.pipelines.core.estimates import RunningMeans
-from hrm.pipelines.core.feasibility import CAPS, Caps
 from hrm.pipelines.core.model import (
     Choice,
     ClusterPolicy,
@@ -44,10 +40,16 @@ from hrm.pipelines.core.model import (
     TaskSpec,
     size_bucket,
 )
-from hrm.pipelines.core.node_messages import RunOutcome, SubtaskTiming, TaskOutcome
+from hrm.pipelines.core.node_messages import (
+    EndTask,
+    ReportSubtask,
+    RunOutcome,
+    SubtaskTiming,
+    TaskOutcome,
+)
 from hrm.pipelines.core.table import Mask, NodeTable
 
-__all__ = ["ClusterBounds", "PipelineCluster", "TaskRecord"]
+__all__ = ["ClusterBounds", "LeastLoaded", "PipelineCluster", "TaskRecord"]
 
 _RATE_WINDOW_S = 60.0
 
@@ -69,26 +71,24 @@ _CHOSEN_MAX = 20
 """Steps that ``chosen`` tells of, the latest."""
 
 
+@dataclass(slots=True, eq=False)
 class TaskRecord:
     """What the core knows of a task. ``node`` is where it is placed, None in the queue and at the
-    end; ``attempt`` counts placements."""
+    end; ``attempt`` counts placements; ``before``: why its latest placement came to nothing;
+    ``placed_by``, ``fallback``: of its node, as in ``Choice``."""
 
-    def __init__(self, spec: TaskSpec) -> None:
-        self.spec = spec
-        self.node: NodeName | None = None
-        self.attempt = 0
-        self.losses = 0
-        self.given_back = 0
-        self.placed_at = 0.0
-        self.why = "it is in the queue"
-        self.placed_by = ""
-        self.fallback = ""
-        """The policy that chose its node, and why not the learned one, as in ``Choice``."""
-        self.before = ""
-        """Why its latest placement came to nothing."""
-        self.timings: list[SubtaskTiming] = []
-        self.outcome: TaskOutcome | None = None
-        self.message = ""
+    spec: TaskSpec
+    node: NodeName | None = None
+    attempt: int = 0
+    losses: int = 0
+    given_back: int = 0
+    why: str = "it is in the queue"
+    placed_by: str = ""
+    fallback: str = ""
+    before: str = ""
+    timings: list[SubtaskTiming] = field(default_factory=list)
+    outcome: TaskOutcome | None = None
+    message: str = ""
 
 
 class PipelineCluster:
@@ -101,15 +101,14 @@ class PipelineCluster:
     def __init__(
         self,
         policy: ClusterPolicy,
-        estimates: LearningEstimates | None = None,
+        estimates: LearningEstimates,
         *,
         bounds: ClusterBounds | None = None,
-        caps: Caps = CAPS,
     ) -> None:
         self.policy = policy
-        self.estimates = RunningMeans() if estimates is None else estimates
+        self.estimates = estimates
         self.bounds = bounds or ClusterBounds()
-        self.table = NodeTable(self.estimates, caps)
+        self.table = NodeTable(self.estimates)
         self.tasks: dict[TaskId, TaskRecord] = {}
         """Those that have not ended, in the order of submission."""
         self.ended: dict[TaskId, TaskRecord] = {}
@@ -251,10 +250,10 @@ class PipelineCluster:
         self._commands.append(m.CancelTask(node=node, task_id=task_id, attempt=attempt, why=why))
 
     def _report(self, event: m.SubtaskReported) -> None:
-        record = self.tasks.get(event.task_id)
-        if record is None or (record.node, record.attempt) != (event.name, event.attempt):
+        record = self._current(event.name, event.report)
+        if record is None:
             return
-        timing = event.timing
+        timing = event.report.timing
         record.timings.append(timing)
         capacity = self.table.nodes[event.name].capacity
         if timing.outcome is RunOutcome.DONE:
@@ -267,33 +266,33 @@ class PipelineCluster:
                 timing.gpu_memory_mib,
                 timing.co_runners,
             )
-        self._commands.append(
-            m.ReportTiming(
-                task_id=event.task_id, node=event.name, attempt=event.attempt, timing=timing
-            )
-        )
+        self._commands.append(m.ReportTiming(node=event.name, report=event.report))
+
+    def _current(self, name: NodeName, what: ReportSubtask | EndTask) -> TaskRecord | None:
+        """The task, if this is of its present placement."""
+        record = self.tasks.get(what.task_id)
+        if record is None or (record.node, record.attempt) != (name, what.attempt):
+            return None
+        return record
 
     def _ended(self, event: m.TaskEnded) -> None:
-        record = self.tasks.get(event.task_id)
-        if record is None or (record.node, record.attempt) != (event.name, event.attempt):
+        end, now, record = event.end, event.now, self._current(event.name, event.end)
+        if record is None:
             return
-        if event.timings:
-            record.timings = list(event.timings)
-        if event.outcome is TaskOutcome.GIVEN_BACK:
-            self._given_back(record, event)
-        elif event.outcome is TaskOutcome.CANCELLED:
-            self._again(record, event.now, event.message or "its node let go of it")
+        if end.timings:
+            record.timings = list(end.timings)
+        if end.outcome is TaskOutcome.GIVEN_BACK:
+            record.given_back += 1
+            self.table.nodes[event.name].gave_back = True
+            if record.given_back >= self.bounds.given_back_limit:
+                why = f"given back {record.given_back} times, the last time because {end.message}"
+                self._finish(record, TaskOutcome.FAILED, why, now)
+            else:
+                self._requeue(record, now, f"given back by {event.name}: {end.message}")
+        elif end.outcome is TaskOutcome.CANCELLED:
+            self._again(record, now, end.message or "its node let go of it")
         else:
-            self._finish(record, event.outcome, event.message, event.now)
-
-    def _given_back(self, record: TaskRecord, event: m.TaskEnded) -> None:
-        record.given_back += 1
-        self.table.nodes[event.name].gave_back = True
-        if record.given_back >= self.bounds.given_back_limit:
-            message = f"given back {record.given_back} times, the last time because {event.message}"
-            self._finish(record, TaskOutcome.FAILED, message, event.now)
-            return
-        self._requeue(record, event.now, f"given back by {event.name}: {event.message}")
+            self._finish(record, end.outcome, end.message, now)
 
     def _again(self, record: TaskRecord, now: float, why: str) -> None:
         """Its node has lost it: place it again, or give up."""
@@ -311,9 +310,6 @@ class PipelineCluster:
         if record.node in self.table.nodes:
             self.table.over(record.node, record.spec.task_id)
         record.node = None
-        self._tell_policy(record, now, ok=ok)
-
-    def _tell_policy(self, record: TaskRecord, now: float, *, ok: bool) -> None:
         response_s = now - record.spec.submitted_at
         try:
             self.policy.ended(record.spec.task_id, now=now, response_s=response_s, ok=ok)
@@ -444,7 +440,7 @@ class PipelineCluster:
             self.queue.popleft()
             record.placed_by = choice.placed_by or self.policy.name
             record.fallback = choice.fallback
-            self._send(record, self.table.names[choice.node], choice.why, now)
+            self._send(record, self.table.names[choice.node], choice.why)
 
     def _choose(self, task: TaskSpec, fits: Mask, now: float) -> Choice:
         view = self._view(task, fits, now)
@@ -467,10 +463,9 @@ class PipelineCluster:
         self.policy_faults += 1
         self.latest_fault = what
 
-    def _send(self, record: TaskRecord, node: NodeName, why: str, now: float) -> None:
+    def _send(self, record: TaskRecord, node: NodeName, why: str) -> None:
         record.node = node
         record.attempt += 1
-        record.placed_at = now
         record.why = why
         self.table.placed(node, record.spec)
         task_id, attempt = record.spec.task_id, record.attempt
@@ -478,6 +473,22 @@ class PipelineCluster:
         self._commands.append(
             m.ReportPlacement(task_id=task_id, node=node, attempt=attempt, message=why)
         )
+
+
+class LeastLoaded:
+    """A ``ClusterPolicy``, the fallback: least expected wait, fewest tasks, lowest row."""
+
+    name = "least-loaded"
+
+    def choose(self, task: TaskSpec, view: ClusterView, fits: Mask) -> Choice:
+        tasks = view.running + view.waiting_batch + view.waiting_stream
+        rows = np.flatnonzero(fits)
+        order = np.lexsort((rows, tasks[rows], view.expected_wait_s[rows]))
+        node = int(rows[order[0]])
+        return Choice(node=node, why=f"expected wait {view.expected_wait_s[node]:.1f} s")
+
+    def ended(self, task_id: TaskId, *, now: float, response_s: float, ok: bool) -> None:
+        """It keeps nothing."""
 
 
 def _by(what: str, who: str, fallback: str) -> str:

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 from hrm.core.vocabulary.model import NodeName
 from hrm.pipelines.core.model import TaskId, TaskSpec
-from hrm.pipelines.core.node_messages import NodeCapacity, NodeLoad, SubtaskTiming, TaskOutcome
+from hrm.pipelines.core.node_messages import (
+    EndTask,
+    NodeCapacity,
+    NodeLoad,
+    ReportSubtask,
+    SubtaskTiming,
+    TaskOutcome,
+)
 
 __all__ = [
     "CancelAsked",
@@ -78,24 +85,20 @@ class NodeReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskReported:
+    """A run of a placement is over, as its node reports it."""
+
     now: float
     name: NodeName
-    task_id: TaskId
-    attempt: int
-    timing: SubtaskTiming
+    report: ReportSubtask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEnded:
-    """A placement is over: the node's ``EndTask``, as the master receives it."""
+    """A placement is over, as its node reports it."""
 
     now: float
     name: NodeName
-    task_id: TaskId
-    attempt: int
-    outcome: TaskOutcome
-    message: str = ""
-    timings: tuple[SubtaskTiming, ...] = ()
+    end: EndTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,10 +155,8 @@ class ReportPlacement:
 class ReportTiming:
     """Notify the task's watchers of one run that is over."""
 
-    task_id: TaskId
     node: NodeName
-    attempt: int
-    timing: SubtaskTiming
+    report: ReportSubtask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,15 +2,13 @@
 
 Two kinds of subtasks go before the policy is asked:
 
-- a row of which fewer than two metrics were measured, one at a time on each device, so that the
-  estimates learn of it (section 3.1; the run itself is the profile, so no work is lost);
+- a row of which fewer than two metrics were measured, one at a time on each device: the run itself
+  is the profile (section 3.1);
 - one that has waited 5 times its predicted run time (section 3.4), and at least
-  ``starvation_floor_s``: under a long backlog all wait, and first come first served is then no
-  cure. What such a subtask needs and cannot have yet is held for it.
+  ``starvation_floor_s``. What it needs and cannot have yet is held for it.
 
-A policy that fails is replaced for this one call by ``FirstFit``; infeasible starts are refused.
-Both are counted. If nothing runs and the policy starts nothing, the core starts what has waited
-longest: a policy may wait for an end, but nothing would end.
+A policy that fails is replaced for this one call by first fit; infeasible starts are refused. Both
+are counted. If nothing runs and the policy starts nothing, the core starts what has waited longest.
 
 Source: LDWP + IAWP, sections 3.1 and 3.4.
 """
@@ -21,7 +19,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hrm.pipelines.core import feasibility
-from hrm.pipelines.core.basic import FirstFit
 from hrm.pipelines.core.model import (
     Device,
     LearningEstimates,
@@ -36,7 +33,8 @@ from hrm.pipelines.core.room import Room
 __all__ = ["FOR_NOTHING_ELSE", "FOR_PROFILE", "FOR_WAITING", "Dispatcher", "NodeBounds"]
 
 FOR_PROFILE, FOR_WAITING, FOR_NOTHING_ELSE = "profile", "long wait", "idle node"
-"""What stands in ``placed_by`` of what the core starts before or after the policy."""
+FOR_FAULT = "first-fit"
+"""What stands in ``placed_by`` of what the core starts before, after or instead of the policy."""
 
 _PROFILED_CELLS = 2
 _REFUSALS_KEPT = 32
@@ -79,7 +77,6 @@ class Dispatcher:
         self._bounds = bounds
         self._start = start
         self._is_claim = is_claim
-        self._fallback = FirstFit()
 
     @property
     def _estimates(self) -> LearningEstimates:
@@ -96,22 +93,22 @@ class Dispatcher:
             return
         ready = tuple(self._ready.values())
         view = self._room.view(now, ready, held=held, memory_held=memory_held)
-        for start in self._ask(view):
-            self._start_if_fits(start, now, held, memory_held)
-        if self._ready and not self._room.runs:
-            self._start_anything(now)
-
-    def _ask(self, view: NodeView) -> list[Start]:
         try:
-            return self.policy.dispatch(view)
+            starts = self.policy.dispatch(view)
         except Exception as error:
             self.faults += 1
             what = f"{self.policy.name} failed: {error!r}"
             self._remember(what)
-            return [
-                start._replace(placed_by=self._fallback.name, fallback=what)
-                for start in self._fallback.dispatch(view)
-            ]
+            for one in ready:
+                view = self._room.view(now, (), held=held, memory_held=memory_held)
+                start = self._first_fit(one, view, FOR_FAULT)
+                if start is not None:
+                    self._start(start._replace(fallback=what), now, False)
+        else:
+            for start in starts:
+                self._start_if_fits(start, now, held, memory_held)
+        if self._ready and not self._room.runs:
+            self._start_anything(now)
 
     def _remember(self, what: str) -> None:
         del self.refusals[: max(0, len(self.refusals) + 1 - _REFUSALS_KEPT)]
@@ -125,8 +122,7 @@ class Dispatcher:
             why = "it is not ready"
         else:
             view = self._room.view(now, (), held=held, memory_held=memory_held)
-            caps = self._room.caps
-            why = feasibility.refusal(view, ready, start.device, start.number, caps)
+            why = feasibility.refusal(view, ready, start.device, start.number)
         if not why:
             self._start(start._replace(placed_by=start.placed_by or self.policy.name), now, False)
             return
@@ -148,11 +144,14 @@ class Dispatcher:
         return [place for place in places if place[0] in ready.devices]
 
     def _first_fit(
-        self, ready: ReadySubtask, now: float, places: list[tuple[Device, int]], why: str
+        self,
+        ready: ReadySubtask,
+        view: NodeView,
+        why: str,
+        places: list[tuple[Device, int]] | None = None,
     ) -> Start | None:
-        view, caps = self._room.view(now, ()), self._room.caps
-        for device, number in places:
-            if not feasibility.refusal(view, ready, device, number, caps):
+        for device, number in self._places(ready) if places is None else places:
+            if not feasibility.refusal(view, ready, device, number):
                 return Start(ready.key, device, number, why)
         return None
 
@@ -171,7 +170,7 @@ class Dispatcher:
                 for place in self._places(ready)
                 if not (on_core if place[0] is Device.CPU else place in profiling)
             ]
-            start = self._first_fit(ready, now, places, FOR_PROFILE)
+            start = self._first_fit(ready, self._room.view(now, ()), FOR_PROFILE, places)
             if start is not None:
                 self._start(start, now, True)
                 rows.add(ready.row)
@@ -190,7 +189,7 @@ class Dispatcher:
         starved = [ready for ready in self._ready.values() if self._starving(ready, now)]
         starved.sort(key=lambda ready: ready.since)
         for ready in starved:
-            start = self._first_fit(ready, now, self._places(ready), FOR_WAITING)
+            start = self._first_fit(ready, self._room.view(now, ()), FOR_WAITING)
             if start is not None:
                 self._start(start, now, False)
                 continue
@@ -202,7 +201,7 @@ class Dispatcher:
 
     def _start_anything(self, now: float) -> None:
         for ready in list(self._ready.values()):
-            start = self._first_fit(ready, now, self._places(ready), FOR_NOTHING_ELSE)
+            start = self._first_fit(ready, self._room.view(now, ()), FOR_NOTHING_ELSE)
             if start is not None:
                 self._start(start, now, False)
                 return

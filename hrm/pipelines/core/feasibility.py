@@ -1,44 +1,21 @@
 """What fits where: the one rule that policies, the node and the master hold subtasks against.
 
 On a core: the core is idle and the host's memory suffices. On a GPU: fewer than four run there,
-their memory with the newcomer's stays within 90 % of the card, and the card is less than 90 % busy;
-the host's memory must suffice, too. Memory counts as promised, not as used: what has been admitted
-may still grow into it.
-
-A card on which nothing of ours runs passes the test of utilisation: what strangers do there must
-not keep it from us for ever.
+their memory with the newcomer's stays within 90 % of the card, and the card is less than 90 % busy
+(unless nothing of ours runs there); the host's memory must suffice, too. Memory counts as promised,
+not as used: what has been admitted may still grow into it.
 
 Source: LDWP + IAWP, algorithm 2; memory is tested after admission, not before.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from hrm.pipelines.core.model import (
-    CO_RUN_FEATURES,
-    Device,
-    Estimates,
-    GpuView,
-    NodeView,
-    ReadySubtask,
-    Start,
-    SubtaskSpec,
-)
+from hrm.pipelines.core.model import Device, Estimates, GpuView, NodeView, ReadySubtask, SubtaskSpec
 from hrm.pipelines.core.node_messages import NodeCapacity
 
-__all__ = [
-    "CAPS",
-    "Caps",
-    "fits_gpu",
-    "gpu_need_mib",
-    "host_need_mib",
-    "never_fits",
-    "refusal",
-    "started",
-]
-
-_SM = CO_RUN_FEATURES.index("sm")
+__all__ = ["CAPS", "Caps", "fits_gpu", "gpu_need_mib", "host_need_mib", "never_fits", "refusal"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +40,7 @@ def gpu_need_mib(subtask: ReadySubtask, estimates: Estimates) -> float:
     return subtask.gpu_memory_mib or estimates.gpu_memory_mib(subtask.row)
 
 
-def refusal(
-    view: NodeView, subtask: ReadySubtask, device: Device, number: int, caps: Caps = CAPS
-) -> str:
+def refusal(view: NodeView, subtask: ReadySubtask, device: Device, number: int) -> str:
     """The reason why the subtask may not start there now; "" if it may."""
     if device not in subtask.devices:
         return f"it has no {device.value} version to start"
@@ -77,7 +52,18 @@ def refusal(
     gpu = next((one for one in view.gpus if one.index == number), None)
     if gpu is None:
         return f"there is no GPU {number}"
-    return _gpu_refusal(gpu, gpu_need_mib(subtask, view.estimates), caps)
+    need_mib = gpu_need_mib(subtask, view.estimates)
+    if fits_gpu(gpu, need_mib):
+        return ""
+    if len(gpu.running) >= CAPS.co_runners_max:
+        return f"{len(gpu.running)} run on GPU {gpu.index} already"
+    limit_mib = CAPS.gpu_memory_share * gpu.memory_mib
+    if gpu.memory_used_mib + need_mib > limit_mib:
+        return (
+            f"it needs {need_mib:.0f} MiB of GPU {gpu.index}, of whose {limit_mib:.0f} MiB "
+            f"{gpu.memory_used_mib:.0f} are promised"
+        )
+    return f"GPU {gpu.index} is {gpu.utilisation:.0%} busy"
 
 
 def fits_gpu(gpu: GpuView, need_mib: float, caps: Caps = CAPS) -> bool:
@@ -89,58 +75,7 @@ def fits_gpu(gpu: GpuView, need_mib: float, caps: Caps = CAPS) -> bool:
     )
 
 
-def _gpu_refusal(gpu: GpuView, need_mib: float, caps: Caps) -> str:
-    if fits_gpu(gpu, need_mib, caps):
-        return ""
-    if len(gpu.running) >= caps.co_runners_max:
-        return f"{len(gpu.running)} run on GPU {gpu.index} already"
-    limit_mib = caps.gpu_memory_share * gpu.memory_mib
-    if gpu.memory_used_mib + need_mib > limit_mib:
-        return (
-            f"it needs {need_mib:.0f} MiB of GPU {gpu.index}, of whose {limit_mib:.0f} MiB "
-            f"{gpu.memory_used_mib:.0f} are promised"
-        )
-    return f"GPU {gpu.index} is {gpu.utilisation:.0%} busy"
-
-
-def started(view: NodeView, start: Start) -> NodeView:
-    """The view as it will be once ``start`` is carried out, by prediction: telemetry lags."""
-    subtask = next(one for one in view.ready if one.key == start.key)
-    estimates = view.estimates
-    free_mib = view.memory_free_mib - host_need_mib(subtask, estimates)
-    ready = tuple(one for one in view.ready if one.key != start.key)
-    seconds = estimates.run_s(subtask.row, start.device)
-    if start.device is Device.CPU:
-        remaining_s = tuple(
-            seconds if number == start.number else before
-            for number, before in enumerate(view.core_remaining_s)
-        )
-        idle = tuple(one for one in view.idle_cores if one != start.number)
-        return replace(
-            view,
-            ready=ready,
-            idle_cores=idle,
-            core_remaining_s=remaining_s,
-            memory_free_mib=free_mib,
-        )
-    gpus = tuple(
-        _joined(one, subtask, seconds, estimates) if one.index == start.number else one
-        for one in view.gpus
-    )
-    return replace(view, ready=ready, gpus=gpus, memory_free_mib=free_mib)
-
-
-def _joined(gpu: GpuView, subtask: ReadySubtask, seconds: float, estimates: Estimates) -> GpuView:
-    return replace(
-        gpu,
-        memory_used_mib=gpu.memory_used_mib + gpu_need_mib(subtask, estimates),
-        utilisation=min(1.0, gpu.utilisation + float(estimates.gpu_features(subtask.row)[_SM])),
-        running=(*gpu.running, subtask.row),
-        remaining_s=max(gpu.remaining_s, seconds),
-    )
-
-
-def never_fits(subtask: SubtaskSpec, capacity: NodeCapacity, caps: Caps = CAPS) -> str:
+def never_fits(subtask: SubtaskSpec, capacity: NodeCapacity) -> str:
     """Why such a node, even empty, can never run the subtask; "" if it can.
 
     What its author declared counts, estimates do not: they may be wrong.
@@ -156,7 +91,7 @@ def never_fits(subtask: SubtaskSpec, capacity: NodeCapacity, caps: Caps = CAPS) 
         return f"subtask {subtask.name!r} needs a core, the node has none for pipelines"
     if not capacity.gpus:
         return f"subtask {subtask.name!r} needs a GPU, the node has none for pipelines"
-    room_mib = caps.gpu_memory_share * max(gpu.memory_mib for gpu in capacity.gpus)
+    room_mib = CAPS.gpu_memory_share * max(gpu.memory_mib for gpu in capacity.gpus)
     if subtask.gpu_memory_mib > room_mib:
         return (
             f"subtask {subtask.name!r} needs {subtask.gpu_memory_mib:.0f} MiB of a GPU, the "

@@ -287,7 +287,6 @@ class ClusterView:
     free_memory_mib: Vector
     gpus: Vector
     free_gpu_memory_mib: Vector
-    gpu_memory_total_mib: Vector
     platform: tuple[str, ...]
     cpu_speed: Vector
     """Relative to the reference platform, 1.0."""

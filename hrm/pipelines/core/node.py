@@ -1,14 +1,10 @@
 """The node's core for pipeline tasks: which subtask runs where, and when. Sans-IO.
 
-Tasks arrive whole. Their subtasks become ready when their predecessors end; a ``NodePolicy``
-chooses which of the ready ones start on which core or GPU (``dispatch``), and every choice is
-checked against ``feasibility.refusal`` before anything starts.
-
-The core never knows how long a run will take: it gets ends (``SubtaskEnded``) and the clock
-(``ClockTicked``) as events, and commands an interpreter what to start and stop. The agent and the
-simulator are its two interpreters.
-
-Claims of GPUs from outside (``GpuAsked``) wait in the same queue, under the same rules.
+Subtasks become ready when their predecessors end; a ``NodePolicy`` chooses which of them start on
+which core or GPU (``dispatch``), and every choice is checked against ``feasibility.refusal``. The
+core gets ends (``SubtaskEnded``) and the clock as events, and commands an interpreter, the agent or
+the simulator, what to start and stop. Claims of GPUs from outside (``GpuAsked``) wait in the same
+queue, under the same rules.
 
 Source: LDWP + IAWP, sections 2.1, 3.4 and algorithm 2.
 """
@@ -20,9 +16,7 @@ import math
 from hrm.pipelines.core import feasibility
 from hrm.pipelines.core import node_messages as m
 from hrm.pipelines.core.dispatch import Dispatcher, NodeBounds
-from hrm.pipelines.core.estimates import RunningMeans
-from hrm.pipelines.core.feasibility import CAPS, Caps
-from hrm.pipelines.core.load import node_load
+from hrm.pipelines.core.feasibility import CAPS
 from hrm.pipelines.core.model import (
     CO_RUN_FEATURES,
     Device,
@@ -39,7 +33,7 @@ from hrm.pipelines.core.model import (
     row_of,
 )
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
-from hrm.pipelines.core.room import Room
+from hrm.pipelines.core.room import Room, node_load
 from hrm.pipelines.core.subtasks import (
     PlacedSubtask,
     PlacedTask,
@@ -61,29 +55,32 @@ _CLAIM = "gpu"
 class PipelineNode:
     """``handle(event) -> commands``. ``load`` is what the node reports, ``view`` what policies see.
 
-    Invariants (``hrm.pipelines.core.invariants``): every run is booked once; memory is never
-    promised twice; each task ends once.
+    Invariants: every run is booked once; memory is never promised twice; each task ends once.
     """
 
     def __init__(
         self,
         capacity: m.NodeCapacity,
         policy: NodePolicy,
-        estimates: LearningEstimates | None = None,
+        estimates: LearningEstimates,
         *,
         bounds: NodeBounds | None = None,
-        caps: Caps = CAPS,
     ) -> None:
         self.capacity = capacity
         self.policy = policy
-        self.estimates = RunningMeans() if estimates is None else estimates
+        self.estimates = estimates
         self.bounds = bounds or NodeBounds()
-        self.room = Room(capacity, self.estimates, caps)
+        self.room = Room(capacity, self.estimates)
         self.tasks: dict[TaskId, PlacedTask] = {}
         self.draining = False
         self._ready: dict[SubtaskKey, ReadySubtask] = {}
         self.dispatcher = Dispatcher(
-            policy, self.room, self._ready, self.bounds, start=self._start, is_claim=self._is_claim
+            policy,
+            self.room,
+            self._ready,
+            self.bounds,
+            start=self._start,
+            is_claim=lambda key: bool(self.tasks[key.task_id].claim),
         )
         self._last_run = 0
         self._commands: list[m.NodeCommand] = []
@@ -144,18 +141,17 @@ class PipelineNode:
         spec, known = event.task, self.tasks.get(event.task.task_id)
         if known is not None and known.attempt == event.attempt:
             return
-        task = PlacedTask(spec, event.attempt)
+        task, why = PlacedTask(spec, event.attempt), ""
         if known is not None:
-            self._give_back(task, f"attempt {known.attempt} of it is still here")
+            why = f"attempt {known.attempt} of it is still here"
         elif self.draining:
-            self._give_back(task, f"node {self.capacity.name} is draining")
+            why = f"node {self.capacity.name} is draining"
         elif len(self.tasks) >= self.bounds.tasks_limit:
-            self._give_back(task, f"node {self.capacity.name} has {len(self.tasks)} tasks already")
+            why = f"node {self.capacity.name} has {len(self.tasks)} tasks already"
+        if why:
+            self._say_end(task, TaskOutcome.GIVEN_BACK, why)
         else:
             self._take_in(task, event.now)
-
-    def _give_back(self, task: PlacedTask, why: str) -> None:
-        self._say_end(task, TaskOutcome.GIVEN_BACK, why)
 
     def _take_in(self, task: PlacedTask, now: float) -> None:
         """Make its subtasks, and refuse the whole if one of them can never run here."""
@@ -165,7 +161,7 @@ class PipelineNode:
             self.estimates.declare(row, one)
             key = SubtaskKey(spec.task_id, one.name)
             task.subtasks[one.name] = PlacedSubtask(key, one, row)
-            why = feasibility.never_fits(one, self.capacity, self.room.caps)
+            why = feasibility.never_fits(one, self.capacity)
             if why:
                 self._say_end(task, TaskOutcome.FAILED, f"node {self.capacity.name}: {why}")
                 return
@@ -188,7 +184,7 @@ class PipelineNode:
         is may be wrong, and keeps it from no empty node; a need that is known to be more does."""
         capacity, estimates = self.capacity, self.estimates
         room_mib = max((gpu.memory_mib for gpu in capacity.gpus), default=0.0)
-        room_mib *= self.room.caps.gpu_memory_share
+        room_mib *= CAPS.gpu_memory_share
         known_mib = max(one.gpu_need_mib, one.spec.gpu_memory_mib)
         if not capacity.gpus or known_mib > room_mib:
             one.devices = one.devices & {Device.CPU}
@@ -363,7 +359,8 @@ class PipelineNode:
         timing = self._timing(run, event, outcome, message)
         task.timings.append(timing)
         if outcome is RunOutcome.DONE:
-            self._learn(run, timing)
+            took = (timing.ran_s, timing.memory_mib, timing.gpu_memory_mib)
+            self.estimates.observe_run(run.row, run.device, *took, timing.co_runners)
         if not task.claim:
             report = m.ReportSubtask(task_id=task.spec.task_id, attempt=task.attempt, timing=timing)
             self._commands.append(report)
@@ -390,16 +387,6 @@ class PipelineNode:
             message=message,
             placed_by=run.placed_by,
             fallback=run.fallback,
-        )
-
-    def _learn(self, run: Run, timing: m.SubtaskTiming) -> None:
-        self.estimates.observe_run(
-            run.row,
-            run.device,
-            timing.ran_s,
-            timing.memory_mib,
-            timing.gpu_memory_mib,
-            timing.co_runners,
         )
 
     def _next_state(
@@ -444,9 +431,6 @@ class PipelineNode:
             one.devices = one.devices & {Device.CPU}
         why = f"out of device memory: {message}".rstrip(": ")
         self._make_ready(task, one, SubtaskHappening.RUN_FAILED, now, why)
-
-    def _is_claim(self, key: SubtaskKey) -> bool:
-        return bool(self.tasks[key.task_id].claim)
 
     # --- claims from outside ------------------------------------------------------------------
 

@@ -128,20 +128,18 @@ class PlacedSubtask:
         return self.life.state in _FINAL
 
 
+@dataclass(slots=True, eq=False)
 class PlacedTask:
-    """A task that is here. ``ending`` is how it will end once none of its runs is left."""
+    """A task that is here. ``ending`` is how it will end once none of its runs is left; ``claim``:
+    the holder, if it is no task at all but a claim on a GPU."""
 
-    __slots__ = ("attempt", "claim", "ending", "message", "spec", "subtasks", "timings")
-
-    def __init__(self, spec: TaskSpec, attempt: int, claim: str = "") -> None:
-        self.spec = spec
-        self.attempt = attempt
-        self.claim = claim
-        """The holder, if it is no task at all but a claim on a GPU."""
-        self.subtasks: dict[str, PlacedSubtask] = {}
-        self.ending: TaskOutcome | None = None
-        self.message = ""
-        self.timings: list[SubtaskTiming] = []
+    spec: TaskSpec
+    attempt: int
+    claim: str = ""
+    subtasks: dict[str, PlacedSubtask] = field(default_factory=dict)
+    ending: TaskOutcome | None = None
+    message: str = ""
+    timings: list[SubtaskTiming] = field(default_factory=list)
 
     @property
     def workload(self) -> WorkloadClass:

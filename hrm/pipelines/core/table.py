@@ -8,13 +8,14 @@ added to its report: bursts must not all go to the node that looked idle at the 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hrm.core.vocabulary.model import NodeName, WorkloadClass
-from hrm.pipelines.core.feasibility import CAPS, Caps
+from hrm.pipelines.core.feasibility import CAPS
 from hrm.pipelines.core.model import (
     ClusterView,
     Device,
@@ -31,7 +32,7 @@ __all__ = ["NodeRow", "NodeTable"]
 _LOAD = ("cpu", "gpu", "memory", "gpu_memory", "sent", "received")
 _COUNTS = ("running", "waiting_batch", "waiting_stream", "expected_wait_s")
 _FREE = ("free_cores", "free_memory_mib", "free_gpu_memory_mib")
-_FIXED = ("cores", "gpus", "gpu_memory_total_mib", "cpu_speed", "gpu_speed")
+_FIXED = ("cores", "gpus", "cpu_speed", "gpu_speed")
 _OWN = ("reported_at", "memory_total_mib", "largest_gpu_mib", "group")
 _COLUMNS = (*_LOAD, *_COUNTS, *_FREE, *_FIXED, *_OWN)
 
@@ -39,33 +40,27 @@ Mask = npt.NDArray[np.bool_]
 Column = npt.NDArray[np.float64]
 
 
+@dataclass(slots=True, eq=False)
 class NodeRow:
     """One node. ``placed``: every task that is placed there; ``unreported``: the estimated work,
     seconds, of those that its latest report does not account for; ``gave_back``: it did not take a
     task since that report; ``excused_at``: until then its silence does not count."""
 
-    __slots__ = (
-        *("capacity", "draining", "excused_at", "gave_back", "load", "placed", "reported_at"),
-        "unreported",
-    )
-
-    def __init__(self, capacity: NodeCapacity, now: float) -> None:
-        self.capacity = capacity
-        self.draining = False
-        self.gave_back = False
-        self.load: NodeLoad | None = None
-        self.reported_at = now
-        self.excused_at = 0.0
-        self.placed: dict[TaskId, TaskSpec] = {}
-        self.unreported: dict[TaskId, float] = {}
+    capacity: NodeCapacity
+    reported_at: float
+    draining: bool = False
+    gave_back: bool = False
+    load: NodeLoad | None = None
+    excused_at: float = 0.0
+    placed: dict[TaskId, TaskSpec] = field(default_factory=dict)
+    unreported: dict[TaskId, float] = field(default_factory=dict)
 
 
 class NodeTable:
     """Invariant: row i of every column is node i of ``names``; ``recount`` rebuilds them."""
 
-    def __init__(self, estimates: LearningEstimates, caps: Caps = CAPS) -> None:
+    def __init__(self, estimates: LearningEstimates) -> None:
         self.estimates = estimates
-        self.caps = caps
         self.nodes: dict[NodeName, NodeRow] = {}
         self.names: tuple[NodeName, ...] = ()
         self._index: dict[NodeName, int] = {}
@@ -108,7 +103,6 @@ class NodeTable:
         columns["free_gpu_memory_mib"][i] = free_gpu_mib
         columns["cores"][i] = capacity.cores
         columns["gpus"][i] = len(cards_mib)
-        columns["gpu_memory_total_mib"][i] = sum(cards_mib)
         columns["cpu_speed"][i] = capacity.cpu_speed
         columns["gpu_speed"][i] = capacity.gpu_speed
         columns["reported_at"][i] = row.reported_at
@@ -182,7 +176,7 @@ class NodeTable:
     def _could(self, task: TaskSpec, *, estimated: bool) -> Mask:
         columns, estimates = self._columns, self.estimates
         mask = np.ones(len(self.names), dtype=np.bool_)
-        room_mib = columns["largest_gpu_mib"] * self.caps.gpu_memory_share
+        room_mib = columns["largest_gpu_mib"] * CAPS.gpu_memory_share
         for one in task.pipeline.subtasks:
             host = gpu = np.zeros(len(self.names))
             if estimated:

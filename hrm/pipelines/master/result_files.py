@@ -1,15 +1,13 @@
 """Inputs and results of pipeline tasks on the master's disk, within a bound.
 
-One file each under ``state_dir/pipelines``. They live as long as the master does: its queue is in
-memory, so what a former master left is removed at the start.
+One file each under ``state_dir/pipelines``; the master's queue is in memory, so what a former
+master left is removed at the start. At the bound, the oldest results that have not been fetched are
+evicted, but none younger than a minute: its client is about to fetch it.
 
-At the bound, the oldest results that have not been fetched are evicted, but none younger than a
-minute: its client is about to fetch it.
-
-No call waits for the disk on the event loop. The accounting changes at once, before the disk does:
-the next call sees reserved capacity as taken, and a dropped task as gone. The disk follows in a few
-threads, one task's files in the order of the calls, so that a read never precedes its write, nor a
-write follows a removal. A started operation runs to completion even if its caller is gone.
+No call waits for the disk on the event loop. The accounting changes at once: the next call sees
+reserved capacity as taken, and a dropped task as gone. The disk follows in a few threads, one
+task's files in the order of the calls. A started operation runs to completion even if its caller is
+gone.
 """
 
 from __future__ import annotations

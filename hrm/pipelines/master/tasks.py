@@ -1,13 +1,11 @@
 """The live interpreter of ``PipelineCluster``: its events come from streams, its commands go there.
 
-Everything runs on the master's loop, so events reach the core one at a time. Watchers and nodes
-have bounded queues; one that overflows is disconnected, reconnects, and gets the full state again.
+Everything runs on the master's loop. Watchers and nodes have bounded queues; one that overflows is
+disconnected, reconnects, and gets the full state again. Inputs go to a node piece by piece before
+the order to run them, and results come back the same way before their end is reported.
 
-Inputs go to a node piece by piece before the order to run them, and results come back the same way
-before their end is reported: a large one does not block the rest of the stream for long.
-
-On the wire, the number of an attempt contains the master's epoch. So a node that still has a task
-of a former master, under an id that a client has reused, does not confuse the two.
+On the wire, the number of an attempt contains the master's epoch, so that a node that still has a
+task of a former master, under an id that a client has reused, does not confuse the two.
 """
 
 from __future__ import annotations
@@ -39,11 +37,10 @@ from hrm.master.policy_service import cluster_policy
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core.cluster import ClusterBounds, PipelineCluster
 from hrm.pipelines.core.model import ClusterPolicy, ResultFormat, TaskId, TaskSpec
-from hrm.pipelines.core.node_messages import TaskOutcome
+from hrm.pipelines.core.node_messages import EndTask, ReportSubtask, TaskOutcome
 from hrm.pipelines.core.table import NodeRow
 from hrm.pipelines.master.result_files import PipelineFiles
 from hrm.pipelines.policies.corun.estimates import Stdm
-from hrm.pipelines.policies.corun.told import ToldStdm
 from hrm.policies.guard import Hosts
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import policy_pb2
@@ -184,7 +181,7 @@ class PipelineTasks:
         self._attempts_before = epoch % _EPOCHS * _ATTEMPTS_MAX
         self.core = PipelineCluster(
             policy,
-            ToldStdm(Stdm(memory_mib=_MEMORY_MIB)),
+            Stdm(memory_mib=_MEMORY_MIB),
             bounds=ClusterBounds(
                 queue_limit=settings.pipeline_queue_limit,
                 attempts_limit=settings.pipeline_attempts,
@@ -236,8 +233,8 @@ class PipelineTasks:
                 case m.ReportPlacement():
                     self._tell(command.task_id, pipeline_stream.placement(command), last=True)
                 case m.ReportTiming():
-                    update = pipeline_stream.timing_reported(command.timing, command.node)
-                    self._tell(command.task_id, update)
+                    update = pipeline_stream.timing_reported(command.report.timing, command.node)
+                    self._tell(command.report.task_id, update)
                 case m.FinishTask():
                     self._finished(command)
 
@@ -448,15 +445,10 @@ class PipelineTasks:
         elif kind == "run":
             task_id = pw.to_task_id(message.run.attempt.task_id)
             attempt, timing = self._number(message.run.attempt), message.run.timing
-            self.handle(
-                m.SubtaskReported(
-                    now=now,
-                    name=name,
-                    task_id=task_id,
-                    attempt=attempt,
-                    timing=pw.to_timing(timing, task_id),
-                )
+            report = ReportSubtask(
+                task_id=task_id, attempt=attempt, timing=pw.to_timing(timing, task_id)
             )
+            self.handle(m.SubtaskReported(now=now, name=name, report=report))
         elif kind == "data":
             await self._result_data(name, message.data)
         elif kind == "ended":
@@ -497,17 +489,14 @@ class PipelineTasks:
             )
         elif current:
             self._proofs[task_id] = proof
-        self.handle(
-            m.TaskEnded(
-                now=now,
-                name=name,
-                task_id=task_id,
-                attempt=self._number(attempt),
-                outcome=outcome,
-                message=message,
-                timings=tuple(pw.to_timing(one, task_id) for one in end.timings),
-            )
+        over = EndTask(
+            task_id=task_id,
+            attempt=self._number(attempt),
+            outcome=outcome,
+            message=message,
+            timings=tuple(pw.to_timing(one, task_id) for one in end.timings),
         )
+        self.handle(m.TaskEnded(now=now, name=name, end=over))
         self._send(name, pipeline_stream.acknowledgement(attempt))
 
     def placing(self, command: m.PlaceTask) -> pb.PlacePipelineTask | None:

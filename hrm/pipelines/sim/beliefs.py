@@ -11,12 +11,11 @@ import itertools
 import numpy as np
 
 from hrm.pipelines.core.model import SIZE_BUCKETS_MB, Device, LearningEstimates, row_of
-from hrm.pipelines.sim.profiles import Profiles
+from hrm.pipelines.sim.profiles import FIELDS, Profiles
 from hrm.pipelines.sim.scenario import SIZES_MB
 
-__all__ = ["FEATURES", "PROFILE_ERROR", "noise", "warm"]
+__all__ = ["PROFILE_ERROR", "noise", "warm"]
 
-FEATURES = ("sm", "l1", "l2", "tex", "dram", "load", "store")
 PROFILE_ERROR = 0.077
 """Mean relative error of a metric profiled for 4 s: table 3, 92.3 % accuracy."""
 _NORMAL_MEAN = 0.798
@@ -56,6 +55,6 @@ def warm(estimates: LearningEstimates, profiles: Profiles, gpu_model: str) -> No
                     )
             cells = {"cpu": float(np.clip(kind.cpu_share * noise(rng), 0.0, 1.0))}
             if Device.GPU in spec.devices:
-                for field, value in zip(FEATURES, kind.features, strict=True):
+                for field, value in zip(FIELDS, kind.features, strict=True):
                     cells[field] = float(np.clip(value * noise(rng), 0.0, 1.0))
             estimates.observe_cells(row, cells)

@@ -4,16 +4,15 @@ Three worlds, none of which knows a cosine:
 
 - ``measured``: laws fitted to measured slow-downs of pairs. The slow-down of a victim with a
   partner is 1 + S(victim) * A(partner) * e; A, what a job does to others, and S, how much it
-  suffers, explain 79 to 85 % of the variance of ln(slow-down - 1) in the pairs of training jobs on
-  K80 and P100; e is what is left, drawn once for each pair. A kind of subtask gets the A of the
-  measured job with the same rank of demand, and the S that goes with such an A.
+  suffers, explain 79 to 85 % of the variance of ln(slow-down - 1) on K80 and P100; e is what is
+  left, drawn once for each pair. A kind of subtask gets the A of the measured job with the same
+  rank of demand, and the S that goes with such an A.
 - ``overload``: every part of the GPU (the seven loads of a kind) has a capacity of one; demand
   beyond it slows all runs down by as much.
 - ``none``: co-running costs nothing.
 
-More than one partner: their effects add up (assumed; pairs are all that was measured).
-
-``LAWS`` are the fits that ship; ``benchmarks.pipelines.pair_laws`` makes a law from any such table.
+The effects of several partners add up (assumed; pairs are all that was measured).
+``benchmarks.pipelines.pair_laws`` makes a law from any such table.
 
 Source of the fits: the throughputs of Gavel (Narayanan et al., OSDI 2020; K80 and P100, time
 sharing) and the latencies of iGniter (Xu et al., TPDS 2022; V100, MPS with fixed shares). A P4 is

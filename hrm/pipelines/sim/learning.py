@@ -2,17 +2,13 @@
 
 ``environment(...)`` is the factory that ``hrm.learn.ldwp`` names. ``reset(seed)`` draws a run and
 returns its first decision, ``step(node)`` places that task and advances to the next; with -1 the
-task stays in the queue and comes up again after the next event. One seed gives the same cluster,
-arrivals, sizes and failures, whatever is decided.
+task comes up again after the next event. One seed gives the same cluster, arrivals, sizes and
+failures, whatever is decided.
 
-Two kinds. ``nodes=11`` is the paper's cluster with rates of 30 to 70 a minute, for a network with
-one output a node. ``nodes=random`` draws, for a network that has to serve any cluster, 3 to 64
-nodes of any mix of types, rates between 0.4 and 1.1 times what such a cluster can do at most, a
-world of interference, and in half of the runs nodes that join, leave or fail. Such a run has as
-many tasks for each node as the other kind, so that it is about as long: in a short one a large
-cluster is never full.
-
-Only the code is shared with tests: ``hrm.learn.environment`` defines the use of each seed.
+``nodes=11`` is the paper's cluster with rates of 30 to 70 a minute, for a network with one output a
+node. ``nodes=random`` draws 3 to 64 nodes of any mix of types, rates between 0.4 and 1.1 times what
+such a cluster can do at most, a world of interference, and in half of the runs nodes that join,
+leave or fail; with as many tasks for each node as the other kind.
 
 Source: LDWP + IAWP, section 7.
 """

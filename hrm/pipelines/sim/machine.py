@@ -23,17 +23,15 @@ LINK_MB_PER_S = 125.0
 """Gigabit Ethernet."""
 
 
+@dataclass(slots=True, eq=False)
 class _OnGpu:
     """A run on a GPU: ``left_s`` of work at ``speed``."""
 
-    __slots__ = ("key", "kind", "left_s", "memory_mib", "speed")
-
-    def __init__(self, key: SubtaskKey, kind: Kind, work_s: float, memory_mib: float) -> None:
-        self.key = key
-        self.kind = kind
-        self.left_s = work_s
-        self.memory_mib = memory_mib
-        self.speed = 1.0
+    key: SubtaskKey
+    kind: Kind
+    left_s: float
+    memory_mib: float
+    speed: float = 1.0
 
 
 class Gpu:

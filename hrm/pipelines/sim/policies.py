@@ -1,13 +1,9 @@
 """Policies of both stages by name, as a simulated run wants them.
 
-All of one run share one kind of estimates, one feasibility rule and one set of caps. Learned
-cluster policies decide under their host, whose clock stands still here: a decision over its budget
-would make a run depend on the machine. Decision times are measured separately (``run``).
-
-A node policy may carry a co-run score: ``iawp:cosine``, ``iawp:overload``, ``iawp:learned`` or
-``iawp:oracle``; the oracle knows the slow-downs of the world and is no policy that one could have.
-``:guarded`` behind it turns on ``tail_guard`` and ``steal``, which the paper does not have: a core
-leaves to a GPU what a GPU would end sooner.
+Learned cluster policies decide under their host, whose clock stands still here: a decision over its
+budget would make a run depend on the machine. A node policy may carry a co-run score
+(``iawp:cosine``, ``iawp:overload``, ``iawp:learned``) and ``:guarded``; ``iawp:oracle`` knows the
+slow-downs of the world and is no policy that one could have.
 """
 
 from __future__ import annotations
@@ -17,10 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hrm.pipelines.core.model import ClusterPolicy, LearningEstimates, NodePolicy, Row
+from hrm.pipelines.core.model import ClusterPolicy, Estimates, LearningEstimates, NodePolicy, Row
 from hrm.pipelines.policies import cluster as cluster_policies
 from hrm.pipelines.policies import corun
-from hrm.pipelines.policies.corun.told import ToldStdm
 from hrm.pipelines.sim.interference import World
 from hrm.pipelines.sim.run import Policies
 from hrm.pipelines.sim.scenario import Scenario, Worker
@@ -66,15 +61,13 @@ def policies(
         name, options = corun.parse(node)
         rng = np.random.default_rng([scenario.seed, 0xD2, *str(worker.name).encode()])
         if options.get("score") == "oracle":
-            options["truth"] = _Loss(truth)
+            options["score"] = _Oracle(truth)
         return corun.load(name, rng=rng, **options)
 
     def estimates() -> LearningEstimates:
-        return ToldStdm(
-            corun.Stdm(
-                memory_mib=max(one.type.memory_mib for one in scenario.all_workers),
-                gpu_memory_mib={model: float(mib) for model, mib in gpu_memory.items()},
-            )
+        return corun.Stdm(
+            memory_mib=max(one.type.memory_mib for one in scenario.all_workers),
+            gpu_memory_mib={model: float(mib) for model, mib in gpu_memory.items()},
         )
 
     return Policies(
@@ -87,13 +80,18 @@ def policies(
     )
 
 
-class _Loss:
-    """What all on a GPU lose together when one more joins, in runs' worth of time."""
+class _Oracle:
+    """A ``CoRunScore``: what all on a GPU lose together when one more joins, in runs' worth of
+    time."""
+
+    name = "oracle"
 
     def __init__(self, truth: World) -> None:
         self._truth = truth
 
-    def __call__(self, row: Row, beside: Sequence[Row]) -> float:
+    def score(self, row: Row, beside: Sequence[Row], estimates: Estimates) -> float:
+        if not beside:
+            return 0.0
         others = tuple(other.kind for other in beside)
         after = self._truth.slowdowns(row.gpu_model, (row.kind, *others))
         return sum(after) - sum(self._truth.slowdowns(row.gpu_model, others)) - 1.0

@@ -7,9 +7,6 @@ beyond them the nearest slope goes on.
 The table's GPU is a Tesla P4. Times on other models are those of the table, where it has them; else
 ``GPU_SPEEDS`` derives them: a kind that computes loses what a K80 lacks in arithmetic, one that
 moves memory gains what it has more of in bandwidth.
-
-``sample`` makes a table of the same form out of formulas, for tests and for installations without
-the measured one. Its numbers mean nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +25,7 @@ from hrm.errors import InvalidRequest
 from hrm.pipelines.core.model import Device, PipelineSpec, SubtaskSpec
 
 __all__ = [
+    "FIELDS",
     "GPU_SPEEDS",
     "K80",
     "P4",
@@ -36,7 +34,7 @@ __all__ = [
     "Kind",
     "Profiles",
     "load",
-    "sample",
+    "parse",
 ]
 
 P4, K80 = "Tesla P4", "Tesla K80"
@@ -54,7 +52,7 @@ VARIATION_MAX = 0.3
 _TIMEOUT_S = 86_400.0
 """Of simulated subtasks: none hangs, and a slow device is no failure."""
 
-_FIELDS = ("sm", "l1", "l2", "tex", "dram", "load", "store")
+FIELDS = ("sm", "l1", "l2", "tex", "dram", "load", "store")
 _HERE = Path(__file__).resolve()
 SHIPPED = (
     _HERE.with_name("profiles.json"),
@@ -132,22 +130,17 @@ def _line(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
     return y0 + (x - x0) * (y1 - y0) / (x1 - x0)
 
 
-def load(path: Path | None = None, *, scale: float | None = None) -> Profiles:
+def load(path: Path | None = None) -> Profiles:
     """The table of ``path``; without one the measured one that ships, times ``TIME_SCALE``.
-
-    Where no measured one is at hand: ``sample()``.
 
     Raises:
         InvalidRequest: no such file, or it is no such table; with the field.
     """
+    scale = 1.0
     if path is None:
-        path = next((file for file in SHIPPED if file.is_file()), None)
-        if path is None:
-            return sample()
-        scale = TIME_SCALE if scale is None else scale
+        path, scale = next((file for file in SHIPPED if file.is_file()), SHIPPED[0]), TIME_SCALE
     try:
-        document = json.loads(path.read_text())
-        return parse(document, scale=1.0 if scale is None else scale)
+        return parse(json.loads(path.read_text()), scale=scale)
     except OSError as error:
         raise InvalidRequest(f"cannot read the profiles {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -217,7 +210,7 @@ def _kind(name: str, rows: Sequence[Mapping[str, Any]], scale: float) -> Kind:
     with_gpu = [row["gpu_features"] for row in rows if row.get("gpu_features")]
     features = tuple(
         float(np.mean([min(1.0, max(0.0, one[field])) for one in with_gpu])) if with_gpu else 0.0
-        for field in _FIELDS
+        for field in FIELDS
     )
     spreads = [
         float(np.std(row["cpu_s"]) / np.mean(row["cpu_s"]))
@@ -246,64 +239,3 @@ def _speeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
             ratio = float(np.median(row["gpu_s"])) / float(np.median(other["gpu_s"]))
             ratios.setdefault(model, []).append(math.log(ratio))
     return {model: math.exp(sum(logs) / len(logs)) for model, logs in ratios.items()}
-
-
-_SAMPLE_SIZES_MB = (10.0, 20.0, 60.0, 120.0, 200.0, 400.0)
-_SAMPLE_APPLICATIONS = {
-    "intrusion-detection": (
-        "gmm-background", "frame-differencing", "gaussian-pyramid", "dog-pyramid",
-        "scale-space-extrema", "tracking",
-    ),
-    "video-synopsis": (
-        "gmm-background", "frame-differencing", "tube-extraction", "tube-optimisation",
-        "stitching",
-    ),
-    "face-recognition": (
-        "load-image", "face-locations", "batch-face-locations", "face-landmarks",
-        "face-encodings", "face-distance", "compare-faces",
-    ),
-}  # fmt: skip
-_SAMPLE_CPU_ONLY = {"tracking", "tube-optimisation", "stitching", "load-image", "face-locations"}
-_SAMPLE_GPU_ONLY = {"batch-face-locations"}
-
-
-def sample() -> Profiles:
-    """Sixteen kinds with invented times, of which eleven workers do 90 tasks a minute at most."""
-    return parse(sample_document())
-
-
-def sample_document() -> dict[str, Any]:
-    """The sample as the JSON of a table."""
-    rows: list[dict[str, Any]] = []
-    applications: dict[str, Any] = {}
-    for name, subtasks in _SAMPLE_APPLICATIONS.items():
-        chain = []
-        for position, kind in enumerate(subtasks):
-            devices = [device for device, without in (("cpu", _SAMPLE_GPU_ONLY),
-                       ("gpu", _SAMPLE_CPU_ONLY)) if kind not in without]  # fmt: skip
-            after = [subtasks[position - 1]] if position else []
-            chain.append({"subtask": kind, "kind": kind, "after": after, "devices": devices})
-        applications[name] = chain
-    for number, kind in enumerate(sorted({one for own in _SAMPLE_APPLICATIONS.values()
-                                          for one in own})):  # fmt: skip
-        cpu_only = kind in _SAMPLE_CPU_ONLY
-        per_mb = 0.616 if cpu_only else 0.77 + 0.22 * (number * 5 % 7)
-        speedup = 2.0 + 3.0 * (number * 3 % 7)
-        for size in _SAMPLE_SIZES_MB:
-            cpu_s = per_mb * size**0.9
-            rows.append({
-                "kind": kind,
-                "size_mb": size,
-                "cpu_s": None if kind in _SAMPLE_GPU_ONLY else [0.95 * cpu_s, cpu_s, 1.05 * cpu_s],
-                "cpu_memory_mib": 60.0 + 1.5 * size,
-                "gpu_s": None if cpu_only else [cpu_s / speedup],
-                "gpu_memory_mib": None if cpu_only else 300.0 + 3.0 * size,
-                "cpu_share": 0.95,
-                "gpu_features": None if cpu_only else {
-                    field: 0.1 + 0.1 * ((number * (place + 2) + place) % 8)
-                    for place, field in enumerate(_FIELDS)
-                },
-            })  # fmt: skip
-    source = "invented numbers of the same form; they mean nothing"
-    return {"gpu": {"measured": False, "source": source},
-            "applications": applications, "rows": rows}  # fmt: skip

@@ -1,18 +1,16 @@
 """One run of pipeline tasks on a simulated cluster: the production cores in virtual time.
 
-``PipelineCluster`` places tasks, a ``PipelineNode`` on every worker starts subtasks; both are the
-ones that run in production, with the same policies and the same estimates. Simulated are the
-machines (``machine``), the network (a task's input goes over its node's link), telemetry (means
-over the last second, reported every 4 s), and what costs time around the work:
+``PipelineCluster`` and a ``PipelineNode`` on every worker run with the policies and the estimates
+of production. Simulated are the machines (``machine``), the network (a task's input goes over its
+node's link), telemetry (means over the last second, reported every 4 s), and what costs time:
 
-- a decision of the cluster policy holds the manager for ``DECISION_S``, one after the other, which
-  is the budget of a decision, above what any policy here takes;
+- a decision of the cluster policy holds the manager for ``DECISION_S``, the budget of a decision,
+  above what any policy here takes;
 - a start on a node costs ``START_S``;
 - a run that is also a profile takes 4 s longer for each of the two metrics (table 3).
 
-What policies know comes from estimates. They begin with a few finished runs of each row and with
-profiled loads, both with the error that table 3 gives for profiles of 4 s (``warm``), or empty;
-from then on every ended run updates them. They never see the truth.
+Policies never see the truth: what they know comes from estimates, which begin with some history
+(``warm``), or empty.
 """
 
 from __future__ import annotations

@@ -16,8 +16,9 @@ from hrm.pipelines.core import node_messages as nm
 from hrm.pipelines.core.model import Device, SubtaskKey, TaskSpec
 from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome
-from hrm.pipelines.sim.beliefs import FEATURES, noise, warm
+from hrm.pipelines.sim.beliefs import noise, warm
 from hrm.pipelines.sim.machine import Machine
+from hrm.pipelines.sim.profiles import FIELDS
 from hrm.pipelines.sim.scenario import Worker
 
 if TYPE_CHECKING:
@@ -73,9 +74,11 @@ class SimulatedWorker:
             if isinstance(command, nm.StartSubtask):
                 self._start(command)
             elif isinstance(command, nm.ReportSubtask):
-                self._report(command)
+                now, name = self.run.queue.now, self.worker.name
+                self.run.tell(cm.SubtaskReported(now=now, name=name, report=command))
             elif isinstance(command, nm.EndTask):
-                self._end(command)
+                now, name = self.run.queue.now, self.worker.name
+                self.run.tell(cm.TaskEnded(now=now, name=name, end=command))
             elif isinstance(command, nm.StopSubtask):
                 self._stop(command)
 
@@ -205,7 +208,7 @@ class SimulatedWorker:
         kind = self.run.scenario.profiles.kinds[spec.kind]
         cells = {"cpu": kind.cpu_share}
         if on_gpu:
-            cells = dict(zip(FEATURES, kind.features, strict=True))
+            cells = dict(zip(FIELDS, kind.features, strict=True))
         rng = self.run.rng
         names = sorted(cells)
         drawn = rng.permutation(len(names))[:2]
@@ -246,27 +249,3 @@ class SimulatedWorker:
             self._free(command.run)
             ended = (command.key, command.run, RunOutcome.STOPPED, 0.0, 0.0)
             self.run.queue.at(now, self._ended, *ended)
-
-    def _report(self, command: nm.ReportSubtask) -> None:
-        self.run.tell(
-            cm.SubtaskReported(
-                now=self.run.queue.now,
-                name=self.worker.name,
-                task_id=command.task_id,
-                attempt=command.attempt,
-                timing=command.timing,
-            )
-        )
-
-    def _end(self, command: nm.EndTask) -> None:
-        self.run.tell(
-            cm.TaskEnded(
-                now=self.run.queue.now,
-                name=self.worker.name,
-                task_id=command.task_id,
-                attempt=command.attempt,
-                outcome=command.outcome,
-                message=command.message,
-                timings=command.timings,
-            )
-        )

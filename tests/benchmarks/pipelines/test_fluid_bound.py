@@ -16,8 +16,9 @@ from benchmarks.pipelines.fluid_bound import (
 from benchmarks.pipelines.measured_run import simulate
 from hrm.errors import InvalidRequest
 from hrm.pipelines.sim.policies import policies
-from hrm.pipelines.sim.profiles import load, sample
+from hrm.pipelines.sim.profiles import load
 from hrm.pipelines.sim.scenario import SATURATION_PER_MIN, Scenario, arrivals, workers
+from tests.sim.pipelines.invented import sample
 
 pytest.importorskip("scipy")
 

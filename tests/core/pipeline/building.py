@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from hrm.core.vocabulary.model import NodeName, WorkloadClass
 from hrm.pipelines.core import node_messages as m
-from hrm.pipelines.core.basic import FirstFit
-from hrm.pipelines.core.estimates import RunningMeans
-from hrm.pipelines.core.invariants import check_node
-from hrm.pipelines.core.model import Device, NodePolicy, PipelineSpec, SubtaskSpec, TaskId, TaskSpec
+from hrm.pipelines.core.feasibility import CAPS
+from hrm.pipelines.core.model import (
+    Device,
+    NodePolicy,
+    NodeView,
+    PipelineSpec,
+    Start,
+    SubtaskSpec,
+    TaskId,
+    TaskSpec,
+)
 from hrm.pipelines.core.node import NodeBounds, PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome
+from hrm.pipelines.policies.corun.tentative import Tentative
+from tests.core.pipeline.invariants import check_node
+from tests.core.pipeline.running_means import RunningMeans
 
 CPU = frozenset({Device.CPU})
 GPU = frozenset({Device.GPU})
@@ -50,6 +60,25 @@ def capacity(
 ) -> m.NodeCapacity:
     cards = tuple(m.GpuCard(index=i, model="P4", memory_mib=gpu_memory_mib) for i in range(gpus))
     return m.NodeCapacity(name=NodeName(name), cores=cores, memory_mib=memory_mib, gpus=cards)
+
+
+class FirstFit:
+    """In the order of readiness, each on the faster device where it fits, on ties a GPU."""
+
+    name = "first-fit"
+
+    def dispatch(self, view: NodeView) -> list[Start]:
+        free, run_s = Tentative(view, CAPS), view.estimates.run_s
+        for one in view.ready:
+            emptiest = sorted(free.gpus, key=lambda gpu: (len(gpu.running), gpu.index))
+            gpus = [(Device.GPU, gpu.index) for gpu in emptiest]
+            cores = [(Device.CPU, core) for core in free.idle_cores]
+            gpu_first = run_s(one.row, Device.GPU) <= run_s(one.row, Device.CPU)
+            places = gpus + cores if gpu_first else cores + gpus
+            place = next((place for place in places if free.fits(one, *place)), None)
+            if place is not None:
+                free.take(one, *place)
+        return free.starts
 
 
 class Node:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -11,10 +9,7 @@ import pytest
 from hrm.core.vocabulary.model import NodeName
 from hrm.errors import AlreadyExists, LimitReached, NotFound
 from hrm.pipelines.core import cluster_messages as m
-from hrm.pipelines.core.basic import LeastLoaded
-from hrm.pipelines.core.cluster import ClusterBounds, PipelineCluster
-from hrm.pipelines.core.estimates import RunningMeans
-from hrm.pipelines.core.invariants import check_cluster
+from hrm.pipelines.core.cluster import ClusterBounds, LeastLoaded, PipelineCluster
 from hrm.pipelines.core.model import (
     Choice,
     ClusterPolicy,
@@ -24,8 +19,25 @@ from hrm.pipelines.core.model import (
     TaskId,
     TaskSpec,
 )
-from hrm.pipelines.core.node_messages import NodeCapacity, NodeLoad, TaskOutcome
+from hrm.pipelines.core.node_messages import EndTask, NodeCapacity, NodeLoad, TaskOutcome
 from tests.core.pipeline.building import GPU, Node, capacity, pipeline, subtask, task
+from tests.core.pipeline.invariants import check_cluster
+from tests.core.pipeline.running_means import RunningMeans
+
+
+def ended(
+    now: float,
+    node: NodeName,
+    name: str,
+    *,
+    attempt: int = 1,
+    outcome: TaskOutcome = TaskOutcome.DONE,
+    message: str = "",
+) -> m.TaskEnded:
+    end = EndTask(
+        task_id=TaskId(name), attempt=attempt, outcome=outcome, message=message, timings=()
+    )
+    return m.TaskEnded(now=now, name=node, end=end)
 
 
 class Cluster:
@@ -60,14 +72,7 @@ class Cluster:
     ) -> None:
         place = self.placed[name]
         self.handle(
-            m.TaskEnded(
-                now=now,
-                name=place.node,
-                task_id=TaskId(name),
-                attempt=place.attempt,
-                outcome=outcome,
-                message=message,
-            )
+            ended(now, place.node, name, attempt=place.attempt, outcome=outcome, message=message)
         )
 
     def why(self, name: str) -> str:
@@ -136,12 +141,10 @@ def test_the_tasks_of_a_lost_node_are_placed_again_in_their_order() -> None:
     assert "node n1 was lost: killed" in cluster.why("a")
     cluster.join(capacity("n2"), 2.0)
     assert cluster.placed["a"].node == "n2" and cluster.placed["a"].attempt == 2
-    late = m.TaskEnded(
-        now=3.0, name=NodeName("n1"), task_id=TaskId("a"), attempt=1, outcome=TaskOutcome.DONE
-    )
+    late = ended(3.0, NodeName("n1"), "a")
     assert cluster.handle(late) == [], "an answer of the lost node counts no more"
     cluster.end("a", 4.0)
-    cluster.handle(dataclasses.replace(late, now=5.0, name=NodeName("n2"), attempt=2))
+    cluster.handle(ended(5.0, NodeName("n2"), "a", attempt=2))
     assert [one.task_id for one in cluster.finished] == ["a"], "answered once"
 
 

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from hrm.pipelines.core import node_messages as m
-from hrm.pipelines.core.basic import FirstFit
-from hrm.pipelines.core.invariants import check_node
 from hrm.pipelines.core.model import Device, NodeView, Row, Start, SubtaskKey, TaskId
 from hrm.pipelines.core.node import NodeBounds, PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
@@ -17,12 +15,14 @@ from hrm.pipelines.core.subtasks import SubtaskState
 from tests.core.pipeline.building import (
     BOTH,
     GPU,
+    FirstFit,
     Node,
     capacity,
     pipeline,
     subtask,
     task,
 )
+from tests.core.pipeline.invariants import check_node
 
 
 def test_a_task_runs_along_its_graph() -> None:

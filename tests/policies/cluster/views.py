@@ -73,7 +73,6 @@ def view_of(nodes: int, seed: int = 0, **columns: Any) -> ClusterView:
         free_memory_mib=1024.0 * count(32),
         gpus=np.full(nodes, 2, dtype=np.float32),
         free_gpu_memory_mib=8192.0 * share(),
-        gpu_memory_total_mib=np.full(nodes, 16384, dtype=np.float32),
         platform=tuple(PLATFORMS[number % 3] for number in range(nodes)),
         cpu_speed=np.ones(nodes, dtype=np.float32),
         gpu_speed=np.ones(nodes, dtype=np.float32),

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 
 from hrm.errors import InvalidConfig
-from hrm.pipelines.core.feasibility import refusal, started
+from hrm.pipelines.core.feasibility import refusal
 from hrm.pipelines.core.model import Device, NodePolicy, NodeView
 from hrm.pipelines.policies.corun import known, load
-from tests.policies.corun.worlds import Known, gpu, node_view, run_all, subtask, views
+from tests.policies.corun.worlds import Known, gpu, node_view, run_all, started, subtask, views
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in known()},
     "iawp cosine": ("iawp", {"score": "cosine"}),
     "iawp overload": ("iawp", {"score": "overload"}),
-    "iawp oracle": ("iawp", {"score": "oracle", "truth": lambda row, beside: float(len(beside))}),
+    "iawp learned": ("iawp", {"score": "learned"}),
     "iawp guarded": ("iawp", {"tail_guard": True, "steal": True, "queue_length": 2}),
 }
 
@@ -85,9 +85,7 @@ def test_a_wrong_name_or_option_is_named() -> None:
     rng = np.random.default_rng(0)
     with pytest.raises(InvalidConfig, match=r"'best'.*iawp, mct, min-min, pats, random"):
         load("best", rng=rng)
-    with pytest.raises(InvalidConfig, match=r"'sine'.*cosine, learned, oracle, overload"):
+    with pytest.raises(InvalidConfig, match=r"'sine'.*cosine, learned, overload"):
         load("iawp", rng=rng, score="sine")
     with pytest.raises(InvalidConfig, match=r"'pats'.*queue_length"):
         load("pats", rng=rng, queue_length=3)
-    with pytest.raises(InvalidConfig, match=r"'oracle'.*function"):
-        load("iawp", rng=rng, score="oracle")

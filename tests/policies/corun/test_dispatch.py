@@ -91,10 +91,10 @@ def test_who_waited_too_long_goes_first() -> None:
     policy = iawp(caps=Caps(co_runners_max=3))
     full = gpu(0, running=["A", "C", "C"], utilisation=0.5)
     assert policy.dispatch(node_view([subtask("B")], LOADS, gpus=[full])) == []
-    room = gpu(0, running=["A", "C"], utilisation=0.5)
+    free = gpu(0, running=["A", "C"], utilisation=0.5)
     for now, first in ((19.0, "D"), (21.0, "B")):
         ready = [subtask("B"), subtask("D", task=f"at {now}", since=now)]
-        starts = policy.dispatch(node_view(ready, LOADS, now=now, gpus=[room]))
+        starts = policy.dispatch(node_view(ready, LOADS, now=now, gpus=[free]))
         assert [start.key.subtask for start in starts] == [first]
 
 

@@ -21,7 +21,7 @@ from hrm.pipelines.policies.corun.metrics import (
     scaled_speedup,
     speedup_of,
 )
-from hrm.pipelines.policies.corun.store import load_estimates, save_estimates
+from hrm.pipelines.policies.corun.store import dump_estimates, load_estimates
 
 ROW = Row("edges", 2, "P4")
 SHARES = ("cpu", "sm", "l1", "l2", "tex", "dram", "load", "store")
@@ -36,7 +36,7 @@ def declared(kind: str, *devices: Device, gpu_memory_mib: int = 0) -> Stdm:
     spec = SubtaskSpec(
         name=kind, kind=kind, devices=frozenset(devices), gpu_memory_mib=gpu_memory_mib
     )
-    estimates.declare([spec])
+    estimates.declare(Row(spec.kind, 0, "P4"), spec)
     return estimates
 
 
@@ -169,7 +169,7 @@ def test_runs_beside_others_teach_slowdowns_and_leave_the_time_alone() -> None:
     one, other = Row("kind1", 1, "P4"), Row("kind2", 2, "P4")
     alone_s = estimates.run_s(one, Device.GPU)
     for _ in range(30):
-        estimates.observe_run(one, Device.GPU, 1.7 * alone_s, beside=[(other, 1.0)])
+        estimates.observe_run(one, Device.GPU, 1.7 * alone_s, co_runners=(other,))
     assert estimates.run_s(one, Device.GPU) == alone_s
     assert estimates.slowdowns.observed == 30
     loads = [np.asarray(estimates.gpu_features(row)[:7], float) for row in (one, other)]
@@ -178,7 +178,7 @@ def test_runs_beside_others_teach_slowdowns_and_leave_the_time_alone() -> None:
 
 def test_a_first_time_beside_others_is_a_guess_until_it_ran_alone() -> None:
     estimates = stdm()
-    estimates.observe_run(ROW, Device.GPU, 9.0, beside=[(Row("faces", 1, "P4"), 1.0)])
+    estimates.observe_run(ROW, Device.GPU, 9.0, co_runners=(Row("faces", 1, "P4"),))
     assert 0 < estimates.run_s(ROW, Device.GPU) <= 9.0
     estimates.observe_run(ROW, Device.GPU, 2.0)
     assert estimates.run_s(ROW, Device.GPU) == 2.0
@@ -208,7 +208,7 @@ def test_rows_are_bounded() -> None:
     for number in range(ROWS_MAX + 5):
         estimates.observe_run(Row(f"k{number}", 0, "P4"), Device.CPU, 1.0)
         spec = SubtaskSpec(name="a", kind=f"k{number}", devices=frozenset({Device.CPU}))
-        estimates.declare([spec])
+        estimates.declare(Row(spec.kind, 0, "P4"), spec)
     assert len(estimates.entries) == len(estimates.devices) == ROWS_MAX
     assert Row("k4", 0, "P4") not in estimates.entries
 
@@ -224,10 +224,10 @@ def test_new_cells_change_the_loads_that_were_told_before() -> None:
 def test_a_file_brings_everything_back(tmp_path: Path) -> None:
     estimates = grown()
     spec = SubtaskSpec(name="a", kind="edges", devices=frozenset({Device.CPU}))
-    estimates.declare([spec])
+    estimates.declare(Row(spec.kind, 0, "P4"), spec)
     one = Row("kind1", 1, "P4")
-    estimates.observe_run(one, Device.GPU, 7.0, beside=[(Row("kind2", 2, "P4"), 0.5)])
-    save_estimates(tmp_path / "stdm.npz", estimates)
+    estimates.observe_run(one, Device.GPU, 7.0, co_runners=(Row("kind2", 2, "P4"),))
+    (tmp_path / "stdm.npz").write_bytes(dump_estimates(estimates))
     again = stdm()
     load_estimates(tmp_path / "stdm.npz", again)
     assert again.devices == estimates.devices
@@ -240,14 +240,14 @@ def test_a_file_brings_everything_back(tmp_path: Path) -> None:
 
 def test_a_damaged_file_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "stdm.npz"
-    save_estimates(path, grown())
+    path.write_bytes(dump_estimates(grown()))
     path.write_bytes(path.read_bytes()[:-200])
     estimates = stdm()
     with pytest.raises(InvalidRequest, match=r"(?s)stdm\.npz.*learned from scratch"):
         load_estimates(path, estimates)
     broken = grown()
     broken.entries[Row("kind1", 1, "P4")].values[2] = -1.0
-    save_estimates(path, broken)
+    path.write_bytes(dump_estimates(broken))
     with pytest.raises(InvalidRequest, match="no number"):
         load_estimates(path, estimates)
     assert not estimates.entries
@@ -257,13 +257,13 @@ def test_memory_is_kept_in_mebibytes_whatever_the_node_has_now(tmp_path: Path) -
     before = Stdm(memory_mib=1000.0, gpu_memory_mib={"P4": 8000.0})
     before.observe(ROW, "memory", 250.0)
     before.observe(ROW, "gpu_memory", 2000.0)
-    save_estimates(tmp_path / "stdm.npz", before)
+    (tmp_path / "stdm.npz").write_bytes(dump_estimates(before))
     after = Stdm(memory_mib=4000.0, gpu_memory_mib={"P4": 16000.0})
     load_estimates(tmp_path / "stdm.npz", after)
     assert after.memory_mib(ROW) == pytest.approx(250.0)
     assert after.gpu_memory_mib(ROW) == pytest.approx(2000.0)
-    before._memory_mib = math.nan
-    save_estimates(tmp_path / "stdm.npz", before)
+    before.memory_scale_mib = math.nan
+    (tmp_path / "stdm.npz").write_bytes(dump_estimates(before))
     fresh = Stdm(memory_mib=1000.0)
     with pytest.raises(InvalidRequest, match="scale of memory"):
         load_estimates(tmp_path / "stdm.npz", fresh)

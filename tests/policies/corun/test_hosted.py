@@ -14,12 +14,19 @@ from hypothesis import given
 from hrm.errors import InvalidConfig
 from hrm.pipelines.core.dispatch import FOR_WAITING
 from hrm.pipelines.core.feasibility import CAPS
-from hrm.pipelines.core.model import Device, NodeView, Row, Start, SubtaskKey, TaskId
+from hrm.pipelines.core.model import (
+    Device,
+    Estimates,
+    NodeView,
+    Row,
+    Start,
+    SubtaskKey,
+    TaskId,
+)
 from hrm.pipelines.core.node_messages import RunOutcome, SubtaskTiming
 from hrm.pipelines.policies.corun import HEURISTIC, HostedPolicy, Stdm, load, load_hosted
 from hrm.pipelines.policies.corun.hosted import SLICE_S, FiniteScore
-from hrm.pipelines.policies.corun.room import Room
-from hrm.pipelines.policies.corun.scores import Oracle
+from hrm.pipelines.policies.corun.tentative import Tentative
 from hrm.policies.guard import GuardBounds, Mode
 from tests.policies.corun.worlds import Known, gpu, node_view, subtask, views
 
@@ -143,8 +150,15 @@ def test_in_doubt_the_heuristic_decides_and_the_reason_is_told(case: str) -> Non
     assert fallbacks(policy) == {reason: 1}
 
 
+class _NoNumber:
+    name = "no-number"
+
+    def score(self, row: Row, beside: Sequence[Row], estimates: Estimates) -> float:
+        return math.nan
+
+
 def test_a_score_that_is_no_number_is_a_doubt() -> None:
-    score = FiniteScore(Oracle(lambda _row, _beside: math.nan))
+    score = FiniteScore(_NoNumber())
     policy = made(load("iawp", rng=np.random.default_rng(0), score=score))
     busy = node_view(READY, TIMES, now=100.0, gpus=[gpu(running=["edges"])])
     assert {one.placed_by for one in policy.dispatch(busy)} == {"pats"}
@@ -254,11 +268,11 @@ def test_what_was_waited_for_counts_from_when_it_was_ready() -> None:
 @given(seen=views())
 def test_whatever_it_is_asked_what_it_starts_fits(seen: NodeView) -> None:
     policy = made(load("iawp", rng=np.random.default_rng(0)))
-    room = Room(seen, CAPS)
+    free = Tentative(seen, CAPS)
     ready = {one.key: one for one in seen.ready}
     for start in policy.dispatch(seen):
-        assert room.fits(ready[start.key], start.device, start.number)
-        room.take(ready[start.key], start.device, start.number)
+        assert free.fits(ready[start.key], start.device, start.number)
+        free.take(ready[start.key], start.device, start.number)
 
 
 def test_an_agents_policy_is_hosted_if_it_is_a_learned_one() -> None:

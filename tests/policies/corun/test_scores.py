@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hrm.pipelines.core.model import Row
+from hrm.pipelines.core.model import Row, Vector
 from hrm.pipelines.policies.corun.metrics import scaled_size
 from hrm.pipelines.policies.corun.scores import (
     Cosine,
     Learned,
-    Oracle,
     Overload,
     cosine,
     joint_excess,
@@ -54,8 +53,8 @@ def test_the_mean_over_all_who_run_there() -> None:
     assert Cosine().score(ROWS["D"], beside, KNOWN) == pytest.approx(0.527162, abs=5e-7)
 
 
-@pytest.mark.parametrize("score", [Cosine(), Overload(), Learned(), Oracle(lambda row, rows: 9.0)])
-def test_an_idle_gpu_scores_nothing(score: Cosine | Overload | Learned | Oracle) -> None:
+@pytest.mark.parametrize("score", [Cosine(), Overload(), Learned()])
+def test_an_idle_gpu_scores_nothing(score: Cosine | Overload | Learned) -> None:
     assert score.score(ROWS["A"], [], KNOWN) == 0.0
 
 
@@ -112,6 +111,17 @@ def test_the_joint_score_counts_what_the_others_lose() -> None:
     assert joint_excess(model, np.stack([A, B])) == pytest.approx(float(pair[0]))
 
 
+class _Learning(Known):
+    """Loads that are known, slow-downs that were learned."""
+
+    def __init__(self, slowdowns: Slowdowns) -> None:
+        super().__init__()
+        self.slowdowns = slowdowns
+
+    def gpu_features(self, row: Row) -> Vector:
+        return KNOWN.gpu_features(row)
+
+
 def test_learned_prefers_who_was_seen_to_go_well() -> None:
     model = Slowdowns()
     for _ in range(40):
@@ -119,9 +129,10 @@ def test_learned_prefers_who_was_seen_to_go_well() -> None:
         model.observe(A, B, 1.9)
         model.observe(D, A, 1.02)
         model.observe(A, D, 1.02)
-    score = Learned(model)
+    learning = _Learning(model)
     beside = [ROWS["A"]]
-    assert score.score(ROWS["D"], beside, KNOWN) < score.score(ROWS["B"], beside, KNOWN)
+    worse = Learned().score(ROWS["B"], beside, learning)
+    assert Learned().score(ROWS["D"], beside, learning) < worse
 
 
 def test_state_of_other_shapes_is_refused() -> None:

@@ -8,14 +8,13 @@ import pytest
 
 from hrm.pipelines.core.model import Device, Row, SubtaskSpec
 from hrm.pipelines.policies.corun import Stdm
-from hrm.pipelines.policies.corun.told import ToldStdm
 
 CPU, GPU = frozenset({Device.CPU}), frozenset({Device.GPU})
 ROW = Row("edges", 2, "P4")
 
 
-def told(*declared: frozenset[Device]) -> ToldStdm:
-    estimates = ToldStdm(Stdm(memory_mib=32_000, gpu_memory_mib={"P4": 8000}))
+def told(*declared: frozenset[Device]) -> Stdm:
+    estimates = Stdm(memory_mib=32_000, gpu_memory_mib={"P4": 8000})
     for devices in declared:
         estimates.declare(ROW, SubtaskSpec(name="a", kind=ROW.kind, devices=devices))
     return estimates

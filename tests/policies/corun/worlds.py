@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from hrm.pipelines.core.feasibility import Caps
+from hrm.pipelines.core.feasibility import Caps, gpu_need_mib, host_need_mib
 from hrm.pipelines.core.model import (
     Device,
     GpuView,
@@ -179,6 +179,33 @@ def run_all(
         while running and running[0][0] <= now:
             heapq.heappop(running)
     return now, began
+
+
+def started(view: NodeView, start: Start) -> NodeView:
+    """The view as it will be once ``start`` is carried out."""
+    one = next(one for one in view.ready if one.key == start.key)
+    estimates = view.estimates
+    left = replace(
+        view,
+        ready=tuple(other for other in view.ready if other.key != start.key),
+        memory_free_mib=view.memory_free_mib - host_need_mib(one, estimates),
+    )
+    if start.device is Device.CPU:
+        idle = tuple(core for core in view.idle_cores if core != start.number)
+        return replace(left, idle_cores=idle)
+    load = float(estimates.gpu_features(one.row)[0])
+    gpus = tuple(
+        replace(
+            each,
+            memory_used_mib=each.memory_used_mib + gpu_need_mib(one, estimates),
+            utilisation=min(1.0, each.utilisation + load),
+            running=(*each.running, one.row),
+        )
+        if each.index == start.number
+        else each
+        for each in view.gpus
+    )
+    return replace(left, gpus=gpus)
 
 
 def _view_of(

@@ -9,7 +9,8 @@ from hrm.errors import InvalidRequest
 from hrm.pipelines.core.model import SubtaskKey, TaskId
 from hrm.pipelines.sim.interference import LAWS, WORLDS, world
 from hrm.pipelines.sim.machine import Gpu
-from hrm.pipelines.sim.profiles import K80, P4, sample
+from hrm.pipelines.sim.profiles import K80, P4
+from tests.sim.pipelines.invented import sample
 
 KINDS = sample().kinds
 WITH_GPU = sorted(name for name, kind in KINDS.items() if kind.log_gpu_s is not None)

@@ -12,7 +12,7 @@ from hrm.learn.environment import drive, evaluate
 from hrm.pipelines.core.model import Choice
 from hrm.pipelines.policies.cluster.heuristics import Demand, Ect
 from hrm.pipelines.sim.learning import TASKS_MOST, LearningEnvironment, draw, environment
-from hrm.pipelines.sim.profiles import sample
+from tests.sim.pipelines.invented import sample
 
 
 def _drive(made: LearningEnvironment, seed: int) -> list[tuple[str, float, bool]]:

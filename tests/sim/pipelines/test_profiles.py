@@ -11,7 +11,8 @@ import pytest
 
 from hrm.errors import InvalidRequest
 from hrm.pipelines.core.model import Device
-from hrm.pipelines.sim.profiles import load, sample_document
+from hrm.pipelines.sim.profiles import load, parse
+from tests.sim.pipelines.invented import sample_document
 
 
 def _write(path: Path, document: object) -> Path:
@@ -34,7 +35,7 @@ def test_between_sizes_the_logarithms_are_interpolated(tmp_path: Path) -> None:
 
 def test_times_may_be_scaled(tmp_path: Path) -> None:
     path = _write(tmp_path / "p.json", sample_document())
-    one, two = load(path).kinds["stitching"], load(path, scale=2.0).kinds["stitching"]
+    one, two = load(path).kinds["stitching"], parse(sample_document(), scale=2.0).kinds["stitching"]
     assert two.run_s(Device.CPU, 50.0) == pytest.approx(2.0 * one.run_s(Device.CPU, 50.0))
 
 

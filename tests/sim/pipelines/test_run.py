@@ -9,14 +9,15 @@ import pytest
 
 from benchmarks.pipelines.measured_run import simulate
 from benchmarks.pipelines.run_measures import Result
-from hrm.pipelines.core.estimates import RunningMeans
 from hrm.pipelines.core.model import Device, SubtaskKey, row_of
 from hrm.pipelines.sim.beliefs import PROFILE_ERROR, noise, warm
 from hrm.pipelines.sim.policies import policies
-from hrm.pipelines.sim.profiles import K80, P4, sample
+from hrm.pipelines.sim.profiles import K80, P4
 from hrm.pipelines.sim.run import Simulation
 from hrm.pipelines.sim.scenario import Change, Scenario, arrivals, workers
 from hrm.pipelines.sim.worker import PROFILE_S
+from tests.core.pipeline.running_means import RunningMeans
+from tests.sim.pipelines.invented import sample
 
 TABLE = sample()
 SMALL = Scenario(profiles=TABLE, rate_per_min=40.0, tasks=40, workers=workers(4), seed=7)

@@ -1,13 +1,10 @@
 """What the networks of LDWP see of a task and of the nodes: one code, for training and for use.
 
 Two sets of features. ``paper`` is table 1 of the LDWP paper: type and size of the task, and six
-utilisations of every node. Utilisations say nothing of what waits once a node is busy, so
-``extended`` (the default) adds backlog, room and speed: ``NODE_FIELDS`` for a node and
-``TASK_FIELDS`` for the task and the queue. All numbers are scaled to about 0..1, by constants and
-never by what is in the view: without that the paper's learning rate of 0.1 ends in NaN after a few
-updates.
-
-A number that is NaN in the view stays NaN here, so that the caller notices.
+utilisations of every node. ``extended`` (the default) adds backlog, capacity and speed:
+``NODE_FIELDS`` and ``TASK_FIELDS``. All numbers are scaled to about 0..1, by constants and never by
+what is in the view: otherwise the paper's learning rate of 0.1 ends in NaN after a few updates. A
+number that is NaN in the view stays NaN here, so that the caller notices.
 """
 
 from __future__ import annotations
@@ -249,16 +246,14 @@ class FlatEncoder:
         other = FlatEncoder(self.layout, names)
         where = np.array([self._index.get(name, -1) for name in names], dtype=np.intp)
         for task, nodes, action in self._past:
+            name = self.names[action] if action >= 0 else NodeName("")
             moved = np.where((where >= 0)[:, None], nodes[where], np.float32(0.0))
-            other._past.append((task, moved, other._index.get(self._name(action), -1)))
+            other._past.append((task, moved, other._index.get(name, -1)))
         return other
 
     def forget(self) -> None:
         """Begin a new history."""
         self._past.clear()
-
-    def _name(self, action: int) -> NodeName:
-        return self.names[action] if action >= 0 else NodeName("")
 
     def _rows(self, names: tuple[NodeName, ...]) -> Rows:
         if names == self.names:

@@ -1,10 +1,8 @@
 """Cluster policies that do not learn: what the learned ones are measured against, and fall back to.
 
-All of them see the same view and the same marks of feasibility. ``ect`` is Ali et al. (2000) in
-immediate mode; ``demand`` is the cluster half of PATS (Teodoro et al. 2012), in which nodes pull;
-``min-wait`` is algorithm 1 of the HRM paper over nodes; ``least-loaded`` and ``random`` need no
-estimates. A number that is NaN counts as the worst there could be, so that no node's bad report can
-keep tasks from the others.
+``ect`` is Ali et al. (2000) in immediate mode; ``demand`` is the cluster half of PATS (Teodoro et
+al. 2012), in which nodes pull; ``min-wait`` is algorithm 1 of the HRM paper over nodes. A number
+that is NaN counts as the worst there could be: no node's bad report can keep tasks from the others.
 """
 
 from __future__ import annotations
@@ -35,7 +33,6 @@ class Random(_Heuristic):
         self._rng = rng
 
     def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
-        """See ``ClusterPolicy.choose``."""
         rows = np.flatnonzero(usable(view, fits))
         row = int(rows[self._rng.integers(len(rows))])
         return Choice(node=row, why=f"{view.names[row]}: drawn among {len(rows)} that fit")
@@ -51,7 +48,6 @@ class LeastLoaded(_Heuristic):
     name = "least-loaded"
 
     def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
-        """See ``ClusterPolicy.choose``."""
         rows = np.flatnonzero(usable(view, fits))
         tasks = view.running[rows] + view.waiting_batch[rows] + view.waiting_stream[rows]
         share = tasks / np.maximum(view.cores[rows] + view.gpus[rows], 1.0)
@@ -75,7 +71,10 @@ class Ect(_Heuristic):
         row = int(np.argmin(done_s))
         if not fits[row]:  # all are infinite
             row = int(np.argmax(fits))
-        return Choice(node=row, why=_expected(view, row), scores=-done_s)
+        wait_s, task_s = view.expected_wait_s[row], view.task_s[row]
+        name = view.names[row]
+        why = f"{name}: expected wait {wait_s:.1f} s + run {task_s:.1f} s, earliest of all"
+        return Choice(node=row, why=why, scores=-done_s)
 
 
 class MinWait(_Heuristic):
@@ -90,7 +89,6 @@ class MinWait(_Heuristic):
         self._cursor = 0
 
     def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
-        """See ``ClusterPolicy.choose``."""
         rows = np.flatnonzero(usable(view, fits))
         row, self._cursor = _in_turn(rows, _worst(view.expected_wait_s[rows]), self._cursor)
         why = (
@@ -113,7 +111,6 @@ class Demand(_Heuristic):
         self._count = 0
 
     def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
-        """See ``ClusterPolicy.choose``."""
         may = usable(view, fits)
         waiting = view.waiting_batch + view.waiting_stream
         # A node that says nothing of itself is not idle; where all say nothing, any will do.
@@ -149,8 +146,3 @@ def _in_turn(rows: npt.NDArray[np.intp], scores: Vector, cursor: int) -> tuple[i
     best = rows[scores == scores.min()]
     row = int(best[np.searchsorted(best, cursor) % len(best)])
     return row, row + 1
-
-
-def _expected(view: ClusterView, row: int) -> str:
-    wait_s, task_s = view.expected_wait_s[row], view.task_s[row]
-    return f"{view.names[row]}: expected wait {wait_s:.1f} s + run {task_s:.1f} s, earliest of all"

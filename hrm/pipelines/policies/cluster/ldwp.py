@@ -1,16 +1,15 @@
 """LDWP's cluster half as it decides in use: a network's values, greedily, with frozen weights.
 
 The paper (Zhang, Geng and Ma, 2020, section 4.2) learns one output a node with a deep Q-network:
-``Ldwp``. ``LdwpSet`` shares one small network between all nodes. Neither explores here, neither
-learns here (``hrm.learn.ldwp`` does), and neither is trusted here:
-``hrm.pipelines.policies.cluster.hosted`` looks at every proposal before it counts.
+``Ldwp``. ``LdwpSet`` shares one small network between all nodes. ``hrm.learn.ldwp`` trains them,
+and ``hrm.pipelines.policies.cluster.hosted`` looks at every proposal before it counts.
 """
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -78,31 +77,19 @@ class Proposal(NamedTuple):
     """Share of its inputs that lie outside of what it has learned from, 0..1."""
 
 
-class Learned(Protocol):
-    """A learned cluster policy, as its host sees it."""
+class Learned(abc.ABC):
+    """A learned cluster policy: the best value wins, ties to the lowest row."""
 
     name: str
     model: Model
     trained: Trained
 
-    def propose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Proposal: ...
-
-    def placed(self, row: int, view: ClusterView) -> None:
-        """The task of the last proposal went to ``row``, whichever policy decided."""
-
-
-class _Greedy(abc.ABC):
-    """The part of ``ClusterPolicy`` that both have: the best value wins, ties to the lowest row."""
-
-    name: str
-    model: Model
-
     @abc.abstractmethod
     def propose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Proposal:
-        """See ``Learned.propose``."""
+        """What the network thinks of the task; nothing follows from it yet."""
 
     def placed(self, row: int, view: ClusterView) -> None:  # noqa: B027
-        """See ``Learned.placed``."""
+        """The task of the last proposal went to ``row``, whichever policy decided."""
 
     def choose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Choice:
         """See ``ClusterPolicy.choose``. Without a host: a value that is NaN counts as the worst."""
@@ -118,13 +105,13 @@ class _Greedy(abc.ABC):
         """See ``ClusterPolicy.ended``: weights are frozen here."""
 
 
-def told(policy: Learned | _Greedy, proposal: Proposal, view: ClusterView) -> str:
+def told(policy: Learned, proposal: Proposal, view: ClusterView) -> str:
     """One readable line: why this node."""
     best = float(proposal.q[proposal.rows == proposal.row][0])
     return f"{view.names[proposal.row]}: Q {best:.3f}, best of {len(proposal.q)} ({policy.model})"
 
 
-class LdwpSet(_Greedy):
+class LdwpSet(Learned):
     """One network for all nodes (``features.observe_set``): they may come and go unlearned."""
 
     name = "ldwp-set"
@@ -143,7 +130,6 @@ class LdwpSet(_Greedy):
             )
 
     def propose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Proposal:
-        """See ``Learned.propose``."""
         state = observe_set(task, view, fits, self.trained.types)
         q = set_q(self._weights, state.nodes, state.task)
         split, low, high = len(NODE_FIELDS), self.trained.low, self.trained.high
@@ -153,7 +139,7 @@ class LdwpSet(_Greedy):
         return Proposal(int(state.rows[_best(q)]), q, state.rows, 1.0 - within / total)
 
 
-class Ldwp(_Greedy):
+class Ldwp(Learned):
     """The paper's network: one output a node, in the order of names that its model has.
 
     Nodes that the model does not know get parameters of their own when they are first seen
@@ -181,7 +167,6 @@ class Ldwp(_Greedy):
         self._seen: tuple[NodeName, ...] = ()
 
     def propose(self, task: TaskSpec, view: ClusterView, fits: Bools) -> Proposal:
-        """See ``Learned.propose``."""
         if view.names != self._seen:
             self._seen = view.names
             self._follow(view)
@@ -194,7 +179,7 @@ class Ldwp(_Greedy):
         )
 
     def placed(self, row: int, view: ClusterView) -> None:
-        """See ``Learned.placed``: the history holds what was done, not what was wished for."""
+        """The history holds what was done, not what was wished for."""
         self._encoder.acted(self._encoder.names.index(view.names[row]))
 
     def _follow(self, view: ClusterView) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -22,8 +22,8 @@ from hrm.pipelines.policies.corun.baselines import Mct, MinMin, Pats, Random
 from hrm.pipelines.policies.corun.estimates import Stdm
 from hrm.pipelines.policies.corun.hosted import FiniteScore, HostedPolicy
 from hrm.pipelines.policies.corun.iawp import Iawp
-from hrm.pipelines.policies.corun.scores import CoRunScore, Cosine, Learned, Oracle, Overload
-from hrm.pipelines.policies.corun.store import load_estimates, save_estimates
+from hrm.pipelines.policies.corun.scores import CoRunScore, Cosine, Learned, Overload
+from hrm.pipelines.policies.corun.store import load_estimates
 
 __all__ = [
     "DEFAULT_SCORE",
@@ -37,16 +37,14 @@ __all__ = [
     "load_estimates",
     "load_hosted",
     "parse",
-    "save_estimates",
 ]
 
 DEFAULT_SCORE = "cosine"
 """What ranked measured pairs best (benchmarks/results/paper-ncf.md)."""
-SCORES: dict[str, Callable[..., CoRunScore]] = {
+SCORES: dict[str, Callable[[], CoRunScore]] = {
     "cosine": Cosine,
     "overload": Overload,
     "learned": Learned,
-    "oracle": Oracle,
 }
 _POLICIES: dict[str, Callable[..., NodePolicy]] = {
     "random": Random,
@@ -60,8 +58,6 @@ LEARNED = frozenset({"iawp"})
 HEURISTIC = "mct"
 """With ``cluster.HEURISTIC`` the best pair on validation seeds
 (benchmarks/results/paper-ldwp.md)."""
-_Made = TypeVar("_Made")
-_SCORE_OPTIONS = {"oracle": "truth", "learned": "slowdowns"}
 
 
 def known() -> list[str]:
@@ -73,9 +69,8 @@ def load(name: str, *, rng: np.random.Generator, **options: Any) -> NodePolicy:
     """The node policy ``name``, for one node.
 
     Options of all: ``caps`` (``Caps``). Of ``min-min``: ``window``. Of ``iawp``: ``score``
-    (``cosine``, ``overload``, ``learned``, ``oracle`` or a ``CoRunScore``), ``truth`` (for
-    ``oracle``: a function of a row and its co-runners), ``slowdowns`` (for ``learned``; without
-    it those of the estimates), ``queue_length``, ``patience``, ``tail_guard``, ``steal``.
+    (``cosine``, ``overload``, ``learned`` or a ``CoRunScore``), ``queue_length``, ``patience``,
+    ``tail_guard``, ``steal``.
 
     Raises:
         InvalidConfig: no policy, score or option of that name.
@@ -86,8 +81,11 @@ def load(name: str, *, rng: np.random.Generator, **options: Any) -> NodePolicy:
             f"no node policy is called {name!r}; choose one of {', '.join(known())}"
         )
     if name == "iawp":
-        options["score"] = _score(options.pop("score", DEFAULT_SCORE), options)
-    return _made(f"node policy {name!r}", make, {"rng": rng, **options})
+        options["score"] = _score(options.get("score", DEFAULT_SCORE))
+    try:
+        return make(rng=rng, **options)
+    except TypeError as error:
+        raise InvalidConfig(f"node policy {name!r} cannot be made: {error}") from error
 
 
 def parse(said: str) -> tuple[str, dict[str, Any]]:
@@ -127,7 +125,7 @@ def load_hosted(
     if name not in LEARNED:
         return load(name, rng=rng, **options)
     score = options.pop("score", DEFAULT_SCORE)
-    finite = FiniteScore(_score(score, {}))
+    finite = FiniteScore(_score(score))
     guarded = "guarded " if options else ""
     return HostedPolicy(
         load(name, rng=rng, score=finite, **options),
@@ -140,21 +138,11 @@ def load_hosted(
     )
 
 
-def _score(wanted: str | CoRunScore, options: dict[str, Any]) -> CoRunScore:
+def _score(wanted: str | CoRunScore) -> CoRunScore:
     if not isinstance(wanted, str):
         return wanted
-    make = SCORES.get(wanted)
-    if make is None:
+    if wanted not in SCORES:
         raise InvalidConfig(
             f"no co-run score is called {wanted!r}; choose one of {', '.join(sorted(SCORES))}"
         )
-    own = _SCORE_OPTIONS.get(wanted)
-    given = [options.pop(own)] if own in options else []
-    return _made(f"co-run score {wanted!r}", make, {}, *given)
-
-
-def _made(who: str, make: Callable[..., _Made], options: dict[str, Any], *given: Any) -> _Made:
-    try:
-        return make(*given, **options)
-    except TypeError as error:
-        raise InvalidConfig(f"{who} cannot be made: {error}") from error
+    return SCORES[wanted]()

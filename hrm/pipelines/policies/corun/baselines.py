@@ -14,13 +14,13 @@ Sources: Ali et al. (2000) for the second and third, Teodoro et al. (2012, 2013)
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from hrm.pipelines.core.feasibility import CAPS, Caps
 from hrm.pipelines.core.model import Device, NodeView, ReadySubtask, Start, SubtaskKey
-from hrm.pipelines.policies.corun.room import Room
+from hrm.pipelines.policies.corun.tentative import Tentative
 
 __all__ = ["Mct", "MinMin", "Pats", "Random"]
 
@@ -29,7 +29,7 @@ _CORES = -1
 
 
 class Random:
-    """Uniform over the devices that have a version and room, then over their numbers."""
+    """Uniform over the devices that have a version and can take it, then over their numbers."""
 
     name = "random"
 
@@ -38,21 +38,18 @@ class Random:
         self._caps = caps
 
     def dispatch(self, view: NodeView) -> list[Start]:
-        """See ``NodePolicy``."""
-        room = Room(view, self._caps)
-        for subtask in room.left():
+        free = Tentative(view, self._caps)
+        for subtask in free.left():
             places = {
-                Device.CPU: [n for n in room.idle_cores if room.fits(subtask, Device.CPU, n)],
-                Device.GPU: [
-                    gpu.index for gpu in room.gpus if room.fits(subtask, Device.GPU, gpu.index)
-                ],
+                Device.CPU: [n for n in free.idle_cores if free.fits(subtask, Device.CPU, n)],
+                Device.GPU: [gpu.index for gpu in free.fitting(subtask)],
             }
             devices = [device for device in Device if places[device]]
             if devices:
                 device = devices[int(self._rng.integers(len(devices)))]
                 numbers = places[device]
-                room.take(subtask, device, numbers[int(self._rng.integers(len(numbers)))])
-        return room.starts
+                free.take(subtask, device, numbers[int(self._rng.integers(len(numbers)))])
+        return free.starts
 
 
 class Mct:
@@ -65,8 +62,7 @@ class Mct:
         self._queue_of: dict[SubtaskKey, int] = {}
 
     def dispatch(self, view: NodeView) -> list[Start]:
-        """See ``NodePolicy``."""
-        room = Room(view, self._caps)
+        free = Tentative(view, self._caps)
         present = {subtask.key for subtask in view.ready}
         self._queue_of = {k: queue for k, queue in self._queue_of.items() if k in present}
         queues: dict[int, list[ReadySubtask]] = {_CORES: []}
@@ -74,41 +70,50 @@ class Mct:
         for subtask in view.ready:
             queue = self._queue_of.get(subtask.key)
             if queue not in queues:
-                queue = self._chosen(view, room, subtask, queues)
+                queue = self._chosen(view, free, subtask, queues)
             if queue is not None:
                 self._queue_of[subtask.key] = queue
                 queues[queue].append(subtask)
         for subtask in queues[_CORES]:
-            if not room.idle_cores or not room.fits(subtask, Device.CPU, room.idle_cores[0]):
+            if not free.take_core(subtask):
                 break
-            room.take(subtask, Device.CPU, room.idle_cores[0])
         for gpu in view.gpus:
             for subtask in queues[gpu.index]:
-                if not room.fits(subtask, Device.GPU, gpu.index):
+                if not free.fits(subtask, Device.GPU, gpu.index):
                     break
-                room.take(subtask, Device.GPU, gpu.index)
-        return room.starts
+                free.take(subtask, Device.GPU, gpu.index)
+        return free.starts
 
     def _chosen(
         self,
         view: NodeView,
-        room: Room,
+        free: Tentative,
         subtask: ReadySubtask,
         queues: dict[int, list[ReadySubtask]],
     ) -> int | None:
         """The queue in which it is through first; None: no device may ever run it."""
-        estimates, row = view.estimates, subtask.row
-        ends: list[tuple[float, int, int]] = []
-        if Device.GPU in subtask.devices:
-            for gpu in view.gpus:
-                if room.could_fit(subtask, gpu):
-                    queued_s = sum(room.work_s(other.row, gpu) for other in queues[gpu.index])
-                    wait_s = room.wait_s(subtask, gpu) + queued_s
-                    ends.append((wait_s + estimates.run_s(row, Device.GPU), 0, gpu.index))
-        if Device.CPU in subtask.devices and view.core_remaining_s:
-            wait_s = _core_wait_s(view, queues[_CORES])
-            ends.append((wait_s + estimates.run_s(row, Device.CPU), 1, _CORES))
+        wait_s = {
+            gpu.index: sum(free.work_s(other.row, gpu) for other in queues[gpu.index])
+            for gpu in free.gpus_for(subtask)
+        }
+        if view.core_remaining_s:
+            wait_s[_CORES] = _core_wait_s(view, queues[_CORES])
+        ends = _ends(view, free, subtask, wait_s)
         return min(ends)[2] if ends else None
+
+
+def _ends(
+    view: NodeView, free: Tentative, subtask: ReadySubtask, wait_s: Mapping[int, float]
+) -> list[tuple[float, int, int]]:
+    """(end, GPU before CPU, place) for each place that may run it, behind ``wait_s`` of others."""
+    run_s, row = view.estimates.run_s, subtask.row
+    ends = [
+        (wait_s[gpu.index] + free.wait_s(subtask, gpu) + run_s(row, Device.GPU), 0, gpu.index)
+        for gpu in free.gpus_for(subtask)
+    ]
+    if Device.CPU in subtask.devices and _CORES in wait_s:
+        ends.append((wait_s[_CORES] + run_s(row, Device.CPU), 1, _CORES))
+    return ends
 
 
 def _core_wait_s(view: NodeView, queued: Sequence[ReadySubtask]) -> float:
@@ -130,17 +135,18 @@ class MinMin:
         self._window = window
 
     def dispatch(self, view: NodeView) -> list[Start]:
-        """See ``NodePolicy``."""
-        room = Room(view, self._caps)
+        free = Tentative(view, self._caps)
         cores_s = [*view.core_remaining_s]
         heapq.heapify(cores_s)
         wait_s = {gpu.index: 0.0 for gpu in view.gpus}
         waiting = list(range(min(len(view.ready), self._window)))
         while waiting:
+            if cores_s:
+                wait_s[_CORES] = cores_s[0]
             plans = [
                 (*plan, age)
                 for age in waiting
-                for plan in self._plans(view, room, view.ready[age], cores_s, wait_s)
+                for plan in _ends(view, free, view.ready[age], wait_s)
             ]
             if not plans:
                 break
@@ -148,38 +154,15 @@ class MinMin:
             waiting.remove(age)
             subtask = view.ready[age]
             if place == _CORES:
-                idle = room.idle_cores
-                if cores_s[0] <= 0 and idle and room.fits(subtask, Device.CPU, idle[0]):
-                    room.take(subtask, Device.CPU, idle[0])
+                if cores_s[0] <= 0:
+                    free.take_core(subtask)
                 heapq.heapreplace(cores_s, end_s)
-            elif wait_s[place] <= 0 and room.fits(subtask, Device.GPU, place):
-                room.take(subtask, Device.GPU, place)
+            elif wait_s[place] <= 0 and free.fits(subtask, Device.GPU, place):
+                free.take(subtask, Device.GPU, place)
             else:
-                gpu = next(gpu for gpu in room.gpus if gpu.index == place)
-                wait_s[place] += room.work_s(subtask.row, gpu)
-        return room.starts
-
-    def _plans(
-        self,
-        view: NodeView,
-        room: Room,
-        subtask: ReadySubtask,
-        cores_s: Sequence[float],
-        wait_s: dict[int, float],
-    ) -> list[tuple[float, int, int]]:
-        """(end, GPU before CPU, place) of each device that may run it."""
-        estimates, row = view.estimates, subtask.row
-        plans = []
-        if Device.GPU in subtask.devices:
-            for gpu in room.gpus:
-                if room.could_fit(subtask, gpu):
-                    start_s = wait_s[gpu.index] + room.wait_s(subtask, gpu)
-                    end_s = start_s + estimates.run_s(row, Device.GPU)
-                    plans.append((end_s, 0, gpu.index))
-        if Device.CPU in subtask.devices and cores_s:
-            end_s = cores_s[0] + estimates.run_s(row, Device.CPU)
-            plans.append((end_s, 1, _CORES))
-        return plans
+                gpu = next(gpu for gpu in free.gpus if gpu.index == place)
+                wait_s[place] += free.work_s(subtask.row, gpu)
+        return free.starts
 
 
 class Pats:
@@ -191,22 +174,19 @@ class Pats:
         self._caps = caps
 
     def dispatch(self, view: NodeView) -> list[Start]:
-        """See ``NodePolicy``."""
-        room = Room(view, self._caps)
+        free = Tentative(view, self._caps)
         speedup = {subtask.key: view.estimates.speedup(subtask.row) for subtask in view.ready}
         rising = sorted(view.ready, key=lambda subtask: speedup[subtask.key])
         taken: set[SubtaskKey] = set()
         for subtask in rising:
-            if not room.idle_cores:
+            if not free.idle_cores:
                 break
-            if room.fits(subtask, Device.CPU, room.idle_cores[0]):
-                room.take(subtask, Device.CPU, room.idle_cores[0])
+            if free.take_core(subtask):
                 taken.add(subtask.key)
         for subtask in sorted(view.ready, key=lambda subtask: -speedup[subtask.key]):
             if subtask.key in taken:
                 continue
-            fitting = [gpu for gpu in room.gpus if room.fits(subtask, Device.GPU, gpu.index)]
-            if fitting:
+            if fitting := free.fitting(subtask):
                 gpu = min(fitting, key=lambda gpu: (gpu.utilisation, len(gpu.running), gpu.index))
-                room.take(subtask, Device.GPU, gpu.index)
-        return room.starts
+                free.take(subtask, Device.GPU, gpu.index)
+        return free.starts

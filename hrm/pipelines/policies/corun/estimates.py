@@ -1,22 +1,16 @@
 """What a node knows of its subtasks: measured cells, running means, and predictions for the rest.
 
 The table has a row for each (kind, bucket of input size, model of GPU) and a column for each metric
-(``metrics``). A cell that was measured is never replaced by a prediction. The sources of an unknown
-cell, in this order:
+(``metrics``). A measured cell is never replaced by a prediction. An unknown one is taken from:
 
 1. rows of the same kind with inputs of other sizes, interpolated over the size;
 2. the predictor (``predictors``), from the cells that are known by now;
 3. ``metrics.DEFAULTS``, as long as this column was not measured for any row.
 
-Which rows are profiled is not decided here: the node's core profiles the next run of a row with
-fewer than two known metrics (``hrm.pipelines.core.dispatch``), and passes the result in.
-
-Durations are not predicted from other kinds' metrics where there is a better way: the same kind's
-at other sizes, else the other device's over the speed-up that the most similar rows have, else a
-rate over the size that is typical of the device, at first ``DEFAULT_S_PER_MB``.
-
-A prediction of memory is cut to what an empty node or GPU can hold: only what was measured may keep
-a subtask from ever starting.
+A duration is the same kind's at other sizes, else the other device's over the speed-up that the
+most similar rows have, else a rate over the size that is typical of the device, at first
+``DEFAULT_S_PER_MB``. A prediction of memory is cut to what an empty node or GPU can hold: only what
+was measured may keep a subtask from ever starting.
 
 Source: LDWP + IAWP, sections 2.4 (STDM) and 3.3.
 """
@@ -24,7 +18,7 @@ Source: LDWP + IAWP, sections 2.4 (STDM) and 3.3.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -77,7 +71,7 @@ class Entry:
 
 
 class Stdm:
-    """``Estimates`` of one node, or of like nodes, that learns from profiles and runs.
+    """``LearningEstimates`` of one node, or of like nodes.
 
     ``memory_mib`` of the node and ``gpu_memory_mib`` by model are the scales of the memory columns;
     a model that is not named counts as 8 GiB. ``refit_after``: new cells before the predictor is
@@ -93,7 +87,8 @@ class Stdm:
         slowdowns: Slowdowns | None = None,
         refit_after: int = 8,
     ) -> None:
-        self._memory_mib = memory_mib
+        self.memory_scale_mib = memory_mib
+        """What 1 means in the column of host memory."""
         self._gpu_memory_mib = dict(gpu_memory_mib or {})
         self.predictor: Predictor = Gaussian() if predictor is None else predictor
         self.slowdowns = Slowdowns() if slowdowns is None else slowdowns
@@ -115,18 +110,32 @@ class Stdm:
 
     # -- what is learned ---------------------------------------------------------------------
 
-    def declare(self, subtasks: Iterable[SubtaskSpec]) -> None:
-        """Register which versions exist. A kind that was not declared is taken to have both."""
-        for spec in subtasks:
-            if spec.kind not in self.devices and len(self.devices) >= ROWS_MAX:
-                oldest = next(iter(self.devices))
-                del self.devices[oldest]
-                self.declared_mib.pop(oldest, None)
-            if self.devices.get(spec.kind) != spec.devices:
-                self.devices[spec.kind] = spec.devices
-                self._forget_predictions(spec.kind)
-            if spec.gpu_memory_mib:
-                self.declared_mib[spec.kind] = spec.gpu_memory_mib
+    def declare(self, row: Row, subtask: SubtaskSpec) -> None:
+        """See ``LearningEstimates``. A kind that was not declared is taken to have both versions;
+        of pipelines that declare different ones for a kind all count, or a run of one would
+        contradict what another has declared."""
+        kind, known = row.kind, self.devices.get(row.kind, frozenset())
+        if not known and len(self.devices) >= ROWS_MAX:
+            oldest = next(iter(self.devices))
+            del self.devices[oldest]
+            self.declared_mib.pop(oldest, None)
+        if known != known | subtask.devices:
+            self.devices[kind] = known | subtask.devices
+            self._forget_predictions(kind)
+        if subtask.gpu_memory_mib:
+            self.declared_mib[kind] = subtask.gpu_memory_mib
+
+    def measured_cells(self, row: Row) -> int:
+        entry = self.entries.get(row)
+        if entry is None:
+            return 0
+        return int(np.isfinite(entry.values).sum()) + len(entry.runs)
+
+    def observe_cells(self, row: Row, cells: Mapping[str, float]) -> None:
+        """See ``LearningEstimates``; what has no column here is left out."""
+        for name, value in cells.items():
+            if name in COLUMN and name != "size" and applies(name, self._versions(row)):
+                self.observe(row, name, value)
 
     def observe(self, row: Row, metric: str, value: float) -> None:
         """A measured ``metric``: memory in MiB, ``speedup`` a ratio, all else a share 0..1.
@@ -162,39 +171,37 @@ class Stdm:
         self,
         row: Row,
         device: Device,
-        run_s: float,
-        *,
-        beside: Sequence[tuple[Row, float]] = (),
-        memory_mib: float | None = None,
-        gpu_memory_mib: float | None = None,
+        seconds: float,
+        memory_mib: float = 0.0,
+        gpu_memory_mib: float = 0.0,
+        co_runners: tuple[Row, ...] = (),
     ) -> None:
-        """A run succeeded. ``beside``: the rows on the same GPU, each with its share of the time.
-
-        A shared run updates slow-downs, an exclusive one the time alone.
+        """See ``LearningEstimates``. A shared run updates slow-downs, an exclusive one the time
+        alone; a co-runner for half of the time counts in full.
 
         Raises:
             InvalidRequest: a time or memory that is no number above 0.
         """
-        if not math.isfinite(run_s) or run_s < 0:
-            raise InvalidRequest(f"a run of {row.kind!r} took {run_s} s; it must be a number >= 0")
+        if not math.isfinite(seconds) or seconds < 0:
+            raise InvalidRequest(f"a run of {row.kind!r} took {seconds} s; it must be >= 0")
         self.changes += 1
         entry = self._entry(row)
         mean_s, count = entry.runs.get(device, (0.0, 0))
-        if device is Device.GPU and any(share > 0 for _, share in beside):
+        if device is Device.GPU and co_runners:
             loads = self._loads(row)
-            others = np.sum([share * self._loads(other) for other, share in beside], axis=0)
+            others = np.sum([self._loads(other) for other in co_runners], axis=0)
             if count and mean_s > 0:
-                self.slowdowns.observe(loads, others, run_s / mean_s)
+                self.slowdowns.observe(loads, others, seconds / mean_s)
             else:
-                guess = run_s / self.slowdowns.slowdown(loads, others[None, :])
+                guess = seconds / self.slowdowns.slowdown(loads, others[None, :])
                 entry.runs[device] = (guess, 0)
         else:
             count = min(count + 1, _RUNS_REMEMBERED)
-            entry.runs[device] = (mean_s + (run_s - mean_s) / count, count)
+            entry.runs[device] = (mean_s + (seconds - mean_s) / count, count)
         self._runs_s.clear()
-        if memory_mib is not None:
+        if memory_mib:
             self.observe(row, "memory", memory_mib)
-        if gpu_memory_mib is not None:
+        if gpu_memory_mib and device is Device.GPU:
             self.observe(row, "gpu_memory", gpu_memory_mib)
         self._learn_speedup(row, entry)
 
@@ -233,7 +240,6 @@ class Stdm:
     # -- what is asked (hrm.pipelines.core.model.Estimates) -------------------------------------
 
     def run_s(self, row: Row, device: Device) -> float:
-        """See ``Estimates``."""
         if device not in self._versions(row):
             return math.inf
         found = self._runs_s.get((row, device))
@@ -242,7 +248,6 @@ class Stdm:
         return found
 
     def speedup(self, row: Row) -> float:
-        """See ``Estimates``."""
         devices = self._versions(row)
         if Device.GPU not in devices:
             return 0.0
@@ -266,8 +271,7 @@ class Stdm:
         return found
 
     def memory_mib(self, row: Row) -> float:
-        """See ``Estimates``."""
-        return self._memory(row, "memory", self._memory_mib)
+        return self._memory(row, "memory", self.memory_scale_mib)
 
     def gpu_memory_mib(self, row: Row) -> float:
         """See ``Estimates``; what its author declared counts while nothing was measured."""
@@ -278,7 +282,7 @@ class Stdm:
             declared = self.declared_mib.get(row.kind)
             if declared is not None:
                 return float(declared)
-        return self._memory(row, "gpu_memory", self._scale_mib(row))
+        return self._memory(row, "gpu_memory", self.gpu_memory_scale_mib(row.gpu_model))
 
     def outside(self, rows: Iterable[Row]) -> float:
         """How far ``rows`` are from what was measured here when the predictor was last fitted: the
@@ -346,23 +350,15 @@ class Stdm:
         self._features.clear()
         self._runs_s.clear()
 
-    @property
-    def memory_scale_mib(self) -> float:
-        """What 1 means in the column of host memory."""
-        return self._memory_mib
-
     def gpu_memory_scale_mib(self, model: str) -> float:
         """What 1 means in the column of device memory, of rows of this model."""
         return self._gpu_memory_mib.get(model, _GPU_MEMORY_MIB)
 
-    def _scale_mib(self, row: Row) -> float:
-        return self.gpu_memory_scale_mib(row.gpu_model)
-
     def _scaled(self, row: Row, metric: str, value: float) -> float:
         if metric == "memory":
-            return value / self._memory_mib
+            return value / self.memory_scale_mib
         if metric == "gpu_memory":
-            return value / self._scale_mib(row)
+            return value / self.gpu_memory_scale_mib(row.gpu_model)
         return scaled_speedup(value) if metric == "speedup" else min(1.0, value)
 
     def _memory(self, row: Row, metric: str, scale_mib: float) -> float:

@@ -1,17 +1,16 @@
 """A learned node policy under ``hrm.policies.guard``: what may be doubted about a dispatch.
 
-One call decides which of all ready subtasks start where. The rules, in the order in which they are
-checked. Before the policy: its model fits this HRM (else it is never asked), the node was sampled
-lately, every estimate of a ready subtask is a number, and at most a tenth of them lies outside of
-what was measured on this node. After it: every start fits, all of them together.
+The rules, in the order in which they are checked. Before the policy: its model fits this HRM (else
+it is never asked), the node was sampled lately, every estimate of a ready subtask is a number, and
+at most a tenth of them lies outside of what was measured on this node. After it: every start fits,
+all of them together.
 
-A canary needs a key to draw by. Both policies share one set of cores and GPUs, so splitting the
-tasks between them would let neither see the whole; here they take turns in time. The key is the
-node's name and the number of the slice of ``SLICE_S``, so nodes switch at different times.
+As a canary the two policies, which share one set of cores and GPUs, take turns in time: its key is
+the node's name and the number of the slice of ``SLICE_S``, so nodes switch at different times.
 
 Ended runs are compared subtask by subtask: the time since it was ready over the heuristic's
-estimate when it became ready, including everything ahead of it. Starts of the core itself
-(profiles, long waits) count for neither policy.
+estimate when it became ready, including everything ahead of it. Starts of the core itself count for
+neither policy.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hrm.pipelines.core.feasibility import CAPS, Caps
-from hrm.pipelines.core.load import shared_out_s
+from hrm.pipelines.core.feasibility import CAPS
 from hrm.pipelines.core.model import (
     CO_RUN_FEATURES,
     Device,
@@ -37,9 +35,10 @@ from hrm.pipelines.core.model import (
     SubtaskKey,
 )
 from hrm.pipelines.core.node_messages import RunOutcome, SubtaskTiming
+from hrm.pipelines.core.room import shared_out_s
 from hrm.pipelines.policies.corun.metrics import METRICS
-from hrm.pipelines.policies.corun.room import Room
 from hrm.pipelines.policies.corun.scores import CoRunScore
+from hrm.pipelines.policies.corun.tentative import Tentative
 from hrm.policies.guard import Answer, Doubt, GuardBounds, Mode, PolicyGuard, Reason
 
 __all__ = ["BUDGET_S", "SCHEMA", "SLICE_S", "FiniteScore", "HostedPolicy"]
@@ -109,7 +108,6 @@ class HostedPolicy:
         schema: str = SCHEMA,
         mode: Mode = Mode.SHADOW,
         bounds: GuardBounds | None = None,
-        caps: Caps = CAPS,
     ) -> None:
         self.name = learned.name
         self._learned = learned
@@ -118,7 +116,6 @@ class HostedPolicy:
         self._outside = outside
         self._sampled_at = sampled_at
         self._stale_s = SAMPLES_MISSED_MAX * sample_period_s
-        self._caps = caps
         self._expected: dict[SubtaskKey, tuple[float, float]] = {}
         """Of what is ready: since when, and what it was expected to take from then on."""
         self.host: PolicyGuard[NodeView, _Plan] = PolicyGuard(
@@ -128,7 +125,7 @@ class HostedPolicy:
             model=model,
             schema=schema,
             learned=self._ask,
-            fallback=self._fall_back,
+            fallback=lambda view: _answer(heuristic.dispatch(view)),
             clock_s=clock_s,
             mode=mode,
             bounds=BOUNDS if bounds is None else bounds,
@@ -138,7 +135,9 @@ class HostedPolicy:
         """See ``NodePolicy``; each start names the policy that chose it. None is asked while the
         node is full."""
         self._expect(view)
-        if not self._has_room(view):
+        if not view.idle_cores and all(
+            len(gpu.running) >= CAPS.co_runners_max for gpu in view.gpus
+        ):
             return []
         key = f"{self._node}/{int(view.now // SLICE_S)}"
         decided, _ = self.host.answer(key, view, view.now)
@@ -164,10 +163,6 @@ class HostedPolicy:
         else:
             self.host.forget(key)
 
-    def _has_room(self, view: NodeView) -> bool:
-        limit = self._caps.co_runners_max
-        return bool(view.idle_cores) or any(len(gpu.running) < limit for gpu in view.gpus)
-
     def _expect(self, view: NodeView) -> None:
         """What is ready since the last call is expected to be done with all that is here now, and
         not before its own time has passed."""
@@ -182,19 +177,16 @@ class HostedPolicy:
                 before = (one.since, view.now - one.since + START_S + max(own_s, backlog_s))
             self._expected[one.key] = before
 
-    def _fall_back(self, view: NodeView) -> Answer[_Plan]:
-        return _answer(self._heuristic.dispatch(view))
-
     def _ask(self, view: NodeView) -> Answer[_Plan]:
         self._check(view)
         starts = self._learned.dispatch(view)
-        room = Room(view, self._caps)
+        free = Tentative(view, CAPS)
         ready = {one.key: one for one in view.ready}
         for start in starts:
             one = ready.get(start.key)
-            if one is None or not room.fits(one, start.device, start.number):
+            if one is None or not free.fits(one, start.device, start.number):
                 raise Doubt(Reason.INFEASIBLE, f"no capacity left for {_told(start)}")
-            room.take(one, start.device, start.number)
+            free.take(one, start.device, start.number)
         return _answer(starts)
 
     def _check(self, view: NodeView) -> None:

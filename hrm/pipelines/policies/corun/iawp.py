@@ -6,18 +6,13 @@ Two steps, repeated until neither changes anything:
 speed up most moves into the GPU queue, while that is shorter than ``queue_length`` for each GPU.
 
 *admit*: of all pairs of a queued subtask and a GPU that fit, the one with the smallest co-run score
-starts; ties go to the larger speed-up, then to the older, then to the lower GPU. What it is
-expected to use counts at once, before telemetry shows it.
-
-A subtask that has waited in the queue for ``patience`` times its own run time goes first; if it
-fits nowhere, the GPU that is free for it soonest is held for it.
+starts; ties go to the larger speed-up, then to the older, then to the lower GPU. A subtask that has
+waited for ``patience`` times its own run time goes first; if it fits nowhere, the GPU that is free
+for it soonest is held for it.
 
 Two options that the paper does not have. ``tail_guard``: a core refuses what a GPU would end
-sooner, waiting included; the speed-up order alone may put a long subtask on a core at the very end.
-``steal``: an idle core for which nothing else is ready takes the smallest speed-up out of the GPU
-queue, by the rule of the tail guard; otherwise cores idle while the queue holds all that there is.
-
-The queue is an order over what is ready, which the node has anyway: a restart only loses ages.
+sooner, waiting included. ``steal``: an idle core for which nothing else is ready takes the smallest
+speed-up out of the GPU queue, by the rule of the tail guard.
 
 Source: LDWP + IAWP, algorithm 2 with the repairs of sections 3.1 and 3.4.
 """
@@ -30,8 +25,8 @@ import numpy as np
 
 from hrm.pipelines.core.feasibility import CAPS, Caps
 from hrm.pipelines.core.model import Device, GpuView, NodeView, ReadySubtask, Row, Start, SubtaskKey
-from hrm.pipelines.policies.corun.room import Room, row_on
 from hrm.pipelines.policies.corun.scores import CoRunScore
+from hrm.pipelines.policies.corun.tentative import Tentative, row_on
 
 __all__ = ["Iawp"]
 
@@ -66,79 +61,76 @@ class Iawp:
         return tuple(self._queued_at)
 
     def dispatch(self, view: NodeView) -> list[Start]:
-        """See ``NodePolicy``."""
         present = {subtask.key for subtask in view.ready}
         self._queued_at = {k: at for k, at in self._queued_at.items() if k in present}
         turn = _Turn(view, self._caps, self._score)
         while True:
-            before = len(turn.room.starts)
+            before = len(turn.free.starts)
             self._fill(turn)
             self._admit(turn)
-            if len(turn.room.starts) == before:
-                return turn.room.starts
+            if len(turn.free.starts) == before:
+                return turn.free.starts
 
     def _fill(self, turn: _Turn) -> None:
-        outside = [one for one in turn.room.left() if one.key not in self._queued_at]
+        outside = [one for one in turn.free.left() if one.key not in self._queued_at]
         outside.sort(key=turn.speedup)
         for subtask in list(outside):
-            if not turn.room.idle_cores:
+            if not turn.free.idle_cores:
                 break
             if self._core_takes(turn, subtask, guarded=self._tail_guard):
                 outside.remove(subtask)
-        room = self._queue_length * len(turn.room.gpus) - len(self._queued_at)
+        free = self._queue_length * len(turn.free.gpus) - len(self._queued_at)
         outside.sort(key=lambda one: -turn.speedup(one))
-        fitting = [one for one in outside if turn.gpus_for(one)]
-        for subtask in fitting[: max(0, room)]:
+        fitting = [one for one in outside if turn.free.gpus_for(one)]
+        for subtask in fitting[: max(0, free)]:
             self._queued_at[subtask.key] = turn.view.now
 
     def _core_takes(self, turn: _Turn, subtask: ReadySubtask, *, guarded: bool) -> bool:
-        core = turn.room.idle_cores[0]
-        if not turn.room.fits(subtask, Device.CPU, core):
-            return False
         if guarded and self._sooner_on_gpu(turn, subtask):
             return False
-        self._queued_at.pop(subtask.key, None)
-        turn.room.take(subtask, Device.CPU, core)
-        return True
+        taken = turn.free.take_core(subtask)
+        if taken:
+            self._queued_at.pop(subtask.key, None)
+        return taken
 
     def _sooner_on_gpu(self, turn: _Turn, subtask: ReadySubtask) -> bool:
         estimates = turn.view.estimates
-        gpus = turn.gpus_for(subtask)
+        gpus = turn.free.gpus_for(subtask)
         if not gpus:
             return False
         ahead = [one.row for one in self._queued(turn) if one.key != subtask.key]
         gpu_s = min(
-            turn.room.wait_s(subtask, gpu)
-            + sum(turn.room.work_s(row, gpu) for row in ahead) / len(gpus)
+            turn.free.wait_s(subtask, gpu)
+            + sum(turn.free.work_s(row, gpu) for row in ahead) / len(gpus)
             + estimates.run_s(row_on(subtask.row, gpu), Device.GPU)
             for gpu in gpus
         )
         return gpu_s < estimates.run_s(subtask.row, Device.CPU)
 
     def _queued(self, turn: _Turn) -> list[ReadySubtask]:
-        left = {one.key: one for one in turn.room.left()}
+        left = {one.key: one for one in turn.free.left()}
         return [left[key] for key in self._queued_at if key in left]
 
     def _admit(self, turn: _Turn) -> None:
         while True:
             queued = self._queued(turn)
             overdue = [one for one in queued if self._is_overdue(turn, one)]
-            first = next((one for one in overdue if turn.fitting(one)), None)
+            first = next((one for one in overdue if turn.free.fitting(one)), None)
             held = None if first else next((turn.soonest(one) for one in overdue), None)
             pairs = [
                 (turn.rank(one, gpu), one, gpu.index)
                 for one in ([first] if first else queued)
-                for gpu in turn.fitting(one)
+                for gpu in turn.free.fitting(one)
                 if gpu.index != held
             ]
             if not pairs:
                 break
             _, subtask, number = min(pairs, key=lambda pair: pair[0])
-            turn.room.take(subtask, Device.GPU, number)
+            turn.free.take(subtask, Device.GPU, number)
             del self._queued_at[subtask.key]
         if self._steal:
             for subtask in sorted(self._queued(turn), key=turn.speedup):
-                if not turn.room.idle_cores:
+                if not turn.free.idle_cores:
                     break
                 self._core_takes(turn, subtask, guarded=True)
 
@@ -152,7 +144,7 @@ class _Turn:
 
     def __init__(self, view: NodeView, caps: Caps, score: CoRunScore) -> None:
         self.view = view
-        self.room = Room(view, caps)
+        self.free = Tentative(view, caps)
         self._score = score
         self._order = {subtask.key: index for index, subtask in enumerate(view.ready)}
         self._speedups: dict[Row, float] = {}
@@ -169,19 +161,9 @@ class _Turn:
             found = self._speedups[subtask.row] = self.view.estimates.speedup(subtask.row)
         return found
 
-    def gpus_for(self, subtask: ReadySubtask) -> list[GpuView]:
-        """Those on which it may run at some time."""
-        if Device.GPU not in subtask.devices:
-            return []
-        return [gpu for gpu in self.room.gpus if self.room.could_fit(subtask, gpu)]
-
-    def fitting(self, subtask: ReadySubtask) -> list[GpuView]:
-        """Those that it may join now."""
-        return [gpu for gpu in self.room.gpus if self.room.fits(subtask, Device.GPU, gpu.index)]
-
     def soonest(self, subtask: ReadySubtask) -> int | None:
         """The GPU that is through first of those on which it may run at some time."""
-        gpus = self.gpus_for(subtask)
+        gpus = self.free.gpus_for(subtask)
         return min(gpus, key=lambda gpu: (gpu.remaining_s, gpu.index)).index if gpus else None
 
     def rank(self, subtask: ReadySubtask, gpu: GpuView) -> tuple[float, float, float, int, int]:

@@ -1,11 +1,8 @@
 """What is measured of a subtask, and how each metric becomes a number in 0..1.
 
-Networks and similarities need like scales: with sizes in MB next to shares, any two subtasks look
-the same. The metrics of table 2, with device memory as two columns, because what admission must
-know (how much is taken) is not what interferes (how much is moved).
-
-A metric applies to the version for one device, the speed-up to work with both: a subtask without a
-GPU version has no cache use, neither 0 nor unknown.
+The metrics of table 2, with device memory as two columns: what admission must know (how much is
+taken) is not what interferes (how much is moved). A metric applies to the version for one device,
+the speed-up to work with both.
 
 Source: LDWP + IAWP, table 2, section 2.4.
 """

@@ -20,15 +20,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "Floats",
-    "Gaussian",
-    "Neighbours",
-    "Predictor",
-    "column_means",
-    "distances",
-    "filled",
-]
+__all__ = ["Floats", "Gaussian", "Neighbours", "Predictor", "column_means", "distances", "filled"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

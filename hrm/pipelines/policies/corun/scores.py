@@ -4,14 +4,13 @@
               does not see magnitude: ten small loads and one large score alike.
 ``overload``  what is wanted of each resource beyond all that there is, summed
 ``learned``   the time that all of them are expected to lose, by observed co-runs (``Slowdowns``)
-``oracle``    a function that knows, for simulations
 
 An idle GPU scores 0. Source: LDWP + IAWP, section 3.4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -25,7 +24,6 @@ __all__ = [
     "Cosine",
     "KnowsSlowdowns",
     "Learned",
-    "Oracle",
     "Overload",
     "cosine",
     "joint_excess",
@@ -78,23 +76,18 @@ class Overload:
 
 
 class Learned:
-    """What the new subtask loses by its co-runners, and what each of them loses by it.
-
-    ``slowdowns``: None takes those of the estimates, where they have some.
-    """
+    """What the new subtask loses by its co-runners, and what each of them loses by it: by the
+    slow-downs that the estimates have learned, where they learn any."""
 
     name = "learned"
 
-    def __init__(self, slowdowns: Slowdowns | None = None) -> None:
-        self._given = slowdowns
+    def __init__(self) -> None:
         self._belief = Slowdowns()
 
     def score(self, row: Row, beside: Sequence[Row], estimates: Estimates) -> float:
         if not beside:
             return 0.0
-        model = self._given
-        if model is None:
-            model = estimates.slowdowns if isinstance(estimates, KnowsSlowdowns) else self._belief
+        model = estimates.slowdowns if isinstance(estimates, KnowsSlowdowns) else self._belief
         return joint_excess(model, _loads(estimates, [row, *beside]))
 
 
@@ -109,18 +102,6 @@ def joint_excess(model: Slowdowns, loads: Floats) -> float:
     # One that was alone until now had nothing to lose.
     before = excess[count + 1 :].sum() if count > 1 else 0.0
     return float(excess[: count + 1].sum() - before)
-
-
-class Oracle:
-    """``function(row, beside)`` is the true score, or the best that is known of it."""
-
-    name = "oracle"
-
-    def __init__(self, function: Callable[[Row, Sequence[Row]], float]) -> None:
-        self._function = function
-
-    def score(self, row: Row, beside: Sequence[Row], estimates: Estimates) -> float:
-        return self._function(row, beside) if beside else 0.0
 
 
 def _features(estimates: Estimates, row: Row) -> Floats:

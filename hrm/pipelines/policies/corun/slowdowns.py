@@ -1,12 +1,9 @@
 """The slow-down of a subtask with given co-runners: a regression on the manager's own observations.
 
-The excess of a subtask over its time alone is taken to be linear in what the others load (they use
-what it would), in the product of both loads, and in the overload, what both want beyond all that
-the device has. The weights start at a belief (a device that is wanted 1.5 times takes 1.5 times as
-long, and caches suffer a little from any partner) and move with every co-run that ends: ridge
-regression towards the belief, exact after each observation, with forgetting.
-
-Limits: linear, independent of the order of arrival, and no better than the loads that it is given.
+The excess over the time alone is taken to be linear in what the others load, in the product of both
+loads, and in the overload, what both want beyond all that the device has. The weights start at a
+belief and move with every co-run that ends: ridge regression towards the belief, exact after each
+observation, with forgetting. Linear, and independent of the order of arrival.
 
 Source: LDWP + IAWP, section 3.4, the co-run score ``learned``; ridge after
 Hoerl and Kennard (1970).

@@ -15,26 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from hrm.durable import write_durably
 from hrm.errors import InvalidRequest
 from hrm.pipelines.core.model import SIZE_BUCKETS_MB, Device, Row
 from hrm.pipelines.policies.corun.estimates import ROWS_MAX, Entry, Stdm
 from hrm.pipelines.policies.corun.metrics import COLUMN, METRICS
 
-__all__ = ["dump_estimates", "load_estimates", "save_estimates", "write_estimates"]
+__all__ = ["dump_estimates", "load_estimates"]
 
 _VERSION = 2
 _DEVICES = (Device.CPU, Device.GPU)
-
-
-def save_estimates(path: Path, estimates: Stdm) -> None:
-    """Write ``path``, whole or not at all."""
-    write_estimates(path, dump_estimates(estimates))
-
-
-def write_estimates(path: Path, content: bytes) -> None:
-    """Write what ``dump_estimates`` made into ``path``, whole or not at all."""
-    write_durably(path, content)
 
 
 def dump_estimates(estimates: Stdm) -> bytes:
@@ -75,7 +64,7 @@ def dump_estimates(estimates: Stdm) -> bytes:
 
 
 def load_estimates(path: Path, estimates: Stdm) -> None:
-    """Add to the fresh ``estimates`` what ``save_estimates`` wrote.
+    """Add to the fresh ``estimates`` what ``dump_estimates`` gave for the file.
 
     Raises:
         InvalidRequest: no such file, a damaged one, or one of other metrics; nothing was added.

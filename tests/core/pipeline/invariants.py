@@ -7,6 +7,7 @@ vice versa, every live task is in exactly one place.
 from __future__ import annotations
 
 from hrm.pipelines.core.cluster import PipelineCluster
+from hrm.pipelines.core.feasibility import CAPS
 from hrm.pipelines.core.model import Device
 from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.subtasks import SubtaskState
@@ -18,15 +19,15 @@ _SLACK_MIB = 1e-6
 
 def check_node(node: PipelineNode) -> None:
     """AssertionError, with what does not hold."""
-    room, caps = node.room, node.room.caps
+    room = node.room
     runs = room.runs
     assert len({run.run for run in runs}) == len(runs), "a run is booked twice"
     assert room.memory_free_mib >= -_SLACK_MIB, f"memory promised twice: {room.memory_free_mib}"
     for number, run in enumerate(room.cores):
         assert run is None or (run.device is Device.CPU and run.number == number)
     for card in room.cards.values():
-        limit_mib = caps.gpu_memory_share * card.card.memory_mib
-        assert len(card.runs) <= caps.co_runners_max, f"too many on GPU {card.card.index}"
+        limit_mib = CAPS.gpu_memory_share * card.card.memory_mib
+        assert len(card.runs) <= CAPS.co_runners_max, f"too many on GPU {card.card.index}"
         assert card.promised_mib() <= limit_mib + _SLACK_MIB, f"GPU {card.card.index} is over"
     held = {run.run for run in runs}
     seen: set[int] = set()

@@ -1,8 +1,8 @@
 """What is left of a node while starts are chosen one after the other.
 
-What fits is the core's to say (``hrm.pipelines.core.feasibility``); what is chosen is counted at
-once, with what its estimates say, because the load that telemetry shows lags behind. Policies ask
-about many pairs of subtasks and GPUs in one call, so each need is looked up once.
+What is chosen is counted at once, with what its estimates say, because the load that telemetry
+shows lags behind. Policies ask about many pairs of subtasks and GPUs in one call, so each need is
+looked up once.
 
 Source: LDWP + IAWP, algorithm 2; thresholds after admission are a repair (section 3.1).
 """
@@ -14,7 +14,7 @@ from dataclasses import replace
 from hrm.pipelines.core.feasibility import Caps, fits_gpu, gpu_need_mib, host_need_mib
 from hrm.pipelines.core.model import Device, GpuView, NodeView, ReadySubtask, Row, Start, SubtaskKey
 
-__all__ = ["Room", "row_on"]
+__all__ = ["Tentative", "row_on"]
 
 
 def row_on(row: Row, gpu: GpuView) -> Row:
@@ -22,7 +22,7 @@ def row_on(row: Row, gpu: GpuView) -> Row:
     return row if row.gpu_model == gpu.model else row._replace(gpu_model=gpu.model)
 
 
-class Room:
+class Tentative:
     """Invariant: everything in ``starts`` fits together."""
 
     def __init__(self, view: NodeView, caps: Caps) -> None:
@@ -49,9 +49,16 @@ class Room:
         position = self._positions.get(number)
         return position is not None and fits_gpu(self.gpus[position], gpu_mib, self._caps)
 
-    def could_fit(self, subtask: ReadySubtask, gpu: GpuView) -> bool:
-        """May it ever run on ``gpu``, if nothing else does?"""
-        return self._needs(subtask)[1] <= self._caps.gpu_memory_share * gpu.memory_mib
+    def gpus_for(self, subtask: ReadySubtask) -> list[GpuView]:
+        """Those on which it may run at some time."""
+        if Device.GPU not in subtask.devices:
+            return []
+        gpu_mib, share = self._needs(subtask)[1], self._caps.gpu_memory_share
+        return [gpu for gpu in self.gpus if gpu_mib <= share * gpu.memory_mib]
+
+    def fitting(self, subtask: ReadySubtask) -> list[GpuView]:
+        """Those that it may join now."""
+        return [gpu for gpu in self.gpus if self.fits(subtask, Device.GPU, gpu.index)]
 
     def wait_s(self, subtask: ReadySubtask, gpu: GpuView) -> float:
         """Seconds until it may start on ``gpu`` if nothing is ahead of it."""
@@ -66,6 +73,13 @@ class Room:
         row = row_on(row, gpu)
         load = float(self._estimates.gpu_features(row)[0])
         return self._estimates.run_s(row, Device.GPU) * max(load, 1.0 / self._caps.co_runners_max)
+
+    def take_core(self, subtask: ReadySubtask) -> bool:
+        """Choose the first idle core for it; False: it does not fit."""
+        if not self.idle_cores or not self.fits(subtask, Device.CPU, self.idle_cores[0]):
+            return False
+        self.take(subtask, Device.CPU, self.idle_cores[0])
+        return True
 
     def take(self, subtask: ReadySubtask, device: Device, number: int) -> None:
         """Choose this start, which ``fits``, and count what it takes."""

@@ -1,0 +1,203 @@
+"""What this machine, and one subtask's process, use: cores, memory, network, GPUs.
+
+``Sampler`` is the node's telemetry; a GPU that NVML does not report is assumed to be as busy as
+predicted for its runs. ``Profiler`` measures a run from outside.
+
+Cores and host memory come from procfs, over the process and all below it; a GPU's figures from
+NVML, by process where the driver reports them so. NVML's memory utilisation, the share of time in
+which device memory was read or written, stands for bandwidth.
+
+Caches and load and store throughput are counted by CUPTI only, inside of the process and with
+rights that agents do not have. What a source does not report is absent from the figures.
+
+Source: LDWP + IAWP, table 2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+import psutil
+import pynvml
+import structlog
+
+from hrm.pipelines.agent.share import PipelineShare
+from hrm.pipelines.core.node_messages import LoadSampled
+
+__all__ = ["Profiler", "Sampler"]
+
+_LINK_BYTES_PER_S = 125e6
+_MIB = 1 << 20
+_log = structlog.get_logger("hrm.agent.pipelines")
+
+
+class Sampler:
+    """``sample`` is to be called about once a second, from one thread."""
+
+    def __init__(self, share: PipelineShare) -> None:
+        self._handles = _handles(share)
+        self._share = share
+        self._at_s = time.monotonic()
+        self._bytes = _network_bytes()
+        psutil.cpu_percent()
+
+    def sample(self, now: float) -> LoadSampled:
+        """What the machine does since the last call; shares 0..1, rates of a 1 Gbit/s link."""
+        at_s, total = time.monotonic(), _network_bytes()
+        passed_s = max(1e-3, at_s - self._at_s)
+        sent, received = (
+            min(1.0, (new - old) / passed_s / _LINK_BYTES_PER_S)
+            for new, old in zip(total, self._bytes, strict=True)
+        )
+        self._at_s, self._bytes = at_s, total
+        gpus = [self._gpu(index) for index in self._handles]
+        complete = len(gpus) == len(self._share.gpus)
+        return LoadSampled(
+            now=now,
+            cpu=min(1.0, psutil.cpu_percent() / 100),
+            memory=min(1.0, psutil.virtual_memory().percent / 100),
+            sent=max(0.0, sent),
+            received=max(0.0, received),
+            gpu_utilisation=tuple(gpu[0] for gpu in gpus) if complete else (),
+            gpu_memory_used_mib=tuple(gpu[1] for gpu in gpus) if complete else (),
+        )
+
+    def _gpu(self, index: int) -> tuple[float, float]:
+        """Share of time in which kernels ran, and MiB in use."""
+        handle = self._handles[index]
+        with contextlib.suppress(pynvml.NVMLError):
+            rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+            return rates.gpu / 100, int(memory.used) / _MIB
+        return 0.0, 0.0
+
+
+def _handles(share: PipelineShare) -> dict[int, object]:
+    """NVML's handles of the GPUs that are there, by number."""
+    real = [index for index, gpu in share.gpus.items() if not gpu.declared]
+    if not real:
+        return {}
+    try:
+        pynvml.nvmlInit()
+        return {index: pynvml.nvmlDeviceGetHandleByIndex(index) for index in real}
+    except pynvml.NVMLError as error:
+        _log.warning("GPUs are not sampled", why=str(error))
+        return {}
+
+
+def _network_bytes() -> tuple[int, int]:
+    """Since the machine started, over all its links; what it sends to itself uses none."""
+    links = [one for name, one in psutil.net_io_counters(pernic=True).items() if name != "lo"]
+    return sum(one.bytes_sent for one in links), sum(one.bytes_recv for one in links)
+
+
+class Profiler:
+    """Follows one process: ``sample`` now and then, ``figures`` at the end. Not for two threads.
+
+    ``gpu``: the index of the GPU that the process was given; None: none.
+    """
+
+    def __init__(self, pid: int, gpu: int | None = None) -> None:
+        self._process: psutil.Process | None = None
+        with contextlib.suppress(psutil.Error):
+            self._process = psutil.Process(pid)
+        self._began_at = self._seen_at = time.monotonic()
+        self._cpu_s: dict[int, tuple[float, float]] = {}
+        self._memory_mib: float | None = None
+        self._gpu = _GpuSource(gpu)
+        self.sample()
+
+    @property
+    def seen_s(self) -> float:
+        """What ``figures`` are an average of."""
+        return self._seen_at - self._began_at
+
+    def sample(self) -> bool:
+        """Look once; False if the process has ended."""
+        pids = set()
+        resident = 0
+        for process in self._tree():
+            with contextlib.suppress(psutil.Error), process.oneshot():
+                times = process.cpu_times()
+                spent_s = times.user + times.system
+                # Processes present at the first sample are counted from there, later ones from 0.
+                base_s = 0.0 if self._memory_mib else spent_s
+                first_s = self._cpu_s.get(process.pid, (base_s, 0.0))[0]
+                self._cpu_s[process.pid] = (first_s, spent_s)
+                resident += process.memory_info().rss
+                pids.add(process.pid)
+        if not pids:
+            return False
+        self._seen_at = time.monotonic()
+        self._memory_mib = max(self._memory_mib or 0.0, resident / _MIB)
+        self._gpu.sample(pids)
+        return True
+
+    def figures(self) -> dict[str, float]:
+        """What was seen until now: shares and MiB by metric, as ``Stdm.observe`` takes them."""
+        self.sample()
+        figures = self._gpu.figures()
+        if self._memory_mib is not None:
+            spent_s = sum(last_s - first_s for first_s, last_s in self._cpu_s.values())
+            figures["cpu"] = min(1.0, spent_s / max(self.seen_s, 1e-3))
+            figures["memory"] = self._memory_mib
+        return figures
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        self._gpu.close()
+
+    def _tree(self) -> list[psutil.Process]:
+        if self._process is None:
+            return []
+        with contextlib.suppress(psutil.Error):
+            if self._process.is_running() and self._process.status() != psutil.STATUS_ZOMBIE:
+                return [self._process, *self._process.children(recursive=True)]
+        return []
+
+
+class _GpuSource:
+    """NVML, where there is one: mean shares and the peak of memory of some processes."""
+
+    def __init__(self, index: int | None) -> None:
+        self._handle: Any = None
+        self._open = False
+        self._shares: dict[str, list[float]] = {"sm": [], "dram": []}
+        self._memory_mib: float | None = None
+        self._seen_at_us = 0
+        if index is not None:
+            with contextlib.suppress(pynvml.NVMLError):
+                pynvml.nvmlInit()
+                self._open = True
+                self._handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+
+    def sample(self, pids: set[int]) -> None:
+        if self._handle is None:
+            return
+        with contextlib.suppress(pynvml.NVMLError):
+            running = pynvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
+            used = [p.usedGpuMemory for p in running if p.pid in pids]
+            # The driver says None inside some containers: not the same as nothing.
+            if used and None not in used:
+                self._memory_mib = max(self._memory_mib or 0.0, sum(used) / _MIB)
+        with contextlib.suppress(pynvml.NVMLError):
+            samples = pynvml.nvmlDeviceGetProcessUtilization(self._handle, self._seen_at_us)
+            own = [sample for sample in samples if sample.pid in pids]
+            self._seen_at_us = max((s.timeStamp for s in samples), default=self._seen_at_us)
+            if own:
+                self._shares["sm"].append(min(1.0, sum(s.smUtil for s in own) / 100))
+                self._shares["dram"].append(min(1.0, sum(s.memUtil for s in own) / 100))
+
+    def figures(self) -> dict[str, float]:
+        figures = {name: sum(all_) / len(all_) for name, all_ in self._shares.items() if all_}
+        if self._memory_mib is not None:
+            figures["gpu_memory"] = self._memory_mib
+        return figures
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            with contextlib.suppress(pynvml.NVMLError):
+                pynvml.nvmlShutdown()
