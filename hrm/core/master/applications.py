@@ -73,7 +73,7 @@ class Applications:
         why = self._full(event.user) if app is None else ""
         why = why or self.master_state.holdings.refusal(app, event.launch)
         if why:
-            self.master_state.out.append(c.Refuse(call_id=event.call_id, error=LimitReached(why)))
+            self.master_state.refuse(event.call_id, LimitReached(why))
             return
         if app is None:
             app = self._new(event)
@@ -114,7 +114,7 @@ class Applications:
     def attached(self, event: e.ApplicationAttached) -> None:
         error = self.attach_refusal(event)
         if error is not None:
-            self.master_state.out.append(c.Refuse(call_id=event.call_id, error=error))
+            self.master_state.refuse(event.call_id, error)
             return
         app = self.master_state.applications[event.application_id]
         app.session = event.session
@@ -166,8 +166,7 @@ class Applications:
             notice = c.RequestRefused(
                 executor_ids=tuple(executor_ids), resource_profile_id=profile_id, message=why
             )
-            command = c.NotifyApplication(application_id=app.application_id, notice=notice)
-            self.master_state.out.append(command)
+            self.master_state.notify(app.application_id, notice)
 
     def _give_up(self, app: Application, event: e.ContainersRequested) -> None:
         """Perhaps requested from an earlier master: may run on a node that has not come back. Its
@@ -233,12 +232,11 @@ class Applications:
         app = self._live(event.application_id)
         if app is None:
             known = self.master_state.applications.get(event.application_id)
-            error = _gone(event.application_id, known)
-            self.master_state.out.append(c.Refuse(call_id=event.call_id, error=error))
+            self.master_state.refuse(event.call_id, _gone(event.application_id, known))
             return
         message = event.reason or "killed by an administrator"
         self.end(app, ApplicationState.KILLED, message, event.now)
-        self.master_state.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
+        self.master_state.reply(event.call_id, c.Done())
 
     def woke(self, now: float, slept_s: float) -> None:
         """This master slept: each AppMaster that is away gets its full grace period again."""
@@ -288,8 +286,7 @@ class Applications:
         app.session = None
         app.detached_at_s = None
         notice = c.EndApplication(state=state, message=message)
-        command = c.NotifyApplication(application_id=app.application_id, notice=notice)
-        self.master_state.out.append(command)
+        self.master_state.notify(app.application_id, notice)
 
     def _new(self, event: e.ApplicationRegistered) -> Application:
         application_id = event.new_id
@@ -330,15 +327,13 @@ class Applications:
         if app is None and self._may_be_forgotten(event):
             app = self._take_back(event)
         if app is None or app.life.state.ended:
-            error: HrmError = _gone(event.application_id, app)
-            self.master_state.out.append(c.Refuse(call_id=event.call_id, error=error))
+            self.master_state.refuse(event.call_id, _gone(event.application_id, app))
             return
         if not ownership.is_owner(app.record.owner, event.owner):
-            error = _denied(event.application_id)
-            self.master_state.out.append(c.Refuse(call_id=event.call_id, error=error))
+            self.master_state.refuse(event.call_id, _denied(event.application_id))
             return
         if why := self.master_state.holdings.refusal(app, event.launch):
-            self.master_state.out.append(c.Refuse(call_id=event.call_id, error=LimitReached(why)))
+            self.master_state.refuse(event.call_id, LimitReached(why))
             return
         if event.owner and not app.record.owner:
             self.master_state.claim(app, event.owner)
@@ -376,7 +371,7 @@ class Applications:
             containers=statuses,
             last_executor_number=app.last_executor_number,
         )
-        self.master_state.out.append(c.Reply(call_id=call_id, answer=answer))
+        self.master_state.reply(call_id, answer)
 
     def _stop(self, container: Container, cause: EndCause, reason: str, now: float) -> None:
         state = container.state

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 
 from hrm.core.master.placement import PlacementCoordinator
-from hrm.core.master.state import Container, MasterState, Node
+from hrm.core.master.state import Container, MasterState, Node, node_not_found
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.feasibility import demand_vector
@@ -26,7 +26,6 @@ from hrm.core.vocabulary.model import (
     NodeState,
     is_driver,
 )
-from hrm.errors import NotFound
 
 __all__ = ["Drains"]
 
@@ -55,9 +54,7 @@ class Drains:
             if event.undo and name in self.drained:
                 continue
             if node is None or node.state is NodeState.LOST:
-                what = "no such node" if node is None else "that node is lost"
-                error = NotFound(f"{what}: {name}; hrm nodes lists them")
-                self.master_state.out.append(c.Refuse(call_id=event.call_id, error=error))
+                self.master_state.refuse(event.call_id, node_not_found(name, node))
                 return
         for name in event.nodes:
             if event.undo:
@@ -68,7 +65,7 @@ class Drains:
                 if event.move_within_s:
                     self.moving[name] = event.move_within_s
                     self._move_away(self.master_state.nodes[name], event.now)
-        self.master_state.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
+        self.master_state.reply(event.call_id, c.Done())
 
     def trim(self, awaited: Set[str], now: float) -> None:
         """Forget the oldest of too many drains of nodes that are neither known nor awaited."""

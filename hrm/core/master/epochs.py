@@ -62,7 +62,7 @@ class Epochs:
         if isinstance(event, e.NodeRegistered):
             self._is_followed = self._is_followed or problem is None
         if problem is not None:
-            self.master_state.out.append(c.Refuse(call_id=event.call_id, error=problem))
+            self.master_state.refuse(event.call_id, problem)
         return problem is None
 
     def raised(self, event: e.EpochRaised) -> None:

@@ -114,7 +114,7 @@ class Nodes:
     def registered(self, event: e.NodeRegistered) -> None:
         error = self.refusal(event)
         if error is not None:
-            self.master_state.out.append(c.Refuse(call_id=event.call_id, error=error))
+            self.master_state.refuse(event.call_id, error)
             return
         node = self.master_state.nodes.get(event.node)
         if node is not None and not _is_same(node, event):
@@ -123,7 +123,7 @@ class Nodes:
         self._remember(event.node, event.owner)
         self.lost_s.pop(event.node, None)
         node = self._book(event)
-        self.master_state.out.append(c.Reply(call_id=event.call_id, answer=c.Done()))
+        self.master_state.reply(event.call_id, c.Done())
         self.reconciler.reconcile(node, event.containers, event.now, registration=True)
         if self.master_state.has_forgotten and self.master_state.recovering:
             self.forgot()

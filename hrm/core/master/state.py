@@ -40,8 +40,9 @@ from hrm.core.vocabulary.model import (
 from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.run_times import FinishTimes, RunTimes, length_bound
 from hrm.core.vocabulary.transitions import APPLICATION, CONTAINER, NODE, Lifecycle, Watch
+from hrm.errors import HrmError, NotFound
 
-__all__ = ["Application", "Container", "MasterState", "Node"]
+__all__ = ["Application", "Container", "MasterState", "Node", "node_not_found"]
 
 
 NO_UNIT = ResourceUnitId("")
@@ -345,12 +346,16 @@ class MasterState:
 
     def tell(self, container: Container) -> None:
         """Notify the container's application of its status."""
-        self.out.append(
-            c.NotifyApplication(
-                application_id=container.application_id,
-                notice=c.ContainerChanged(status=self.status(container)),
-            )
-        )
+        self.notify(container.application_id, c.ContainerChanged(status=self.status(container)))
+
+    def notify(self, application_id: ApplicationId, notice: c.Notice) -> None:
+        self.out.append(c.NotifyApplication(application_id=application_id, notice=notice))
+
+    def reply(self, call_id: int, answer: c.Answer) -> None:
+        self.out.append(c.Reply(call_id=call_id, answer=answer))
+
+    def refuse(self, call_id: int, error: HrmError) -> None:
+        self.out.append(c.Refuse(call_id=call_id, error=error))
 
     def send(self, node: Node, message: c.NodeMessage) -> None:
         self.out.append(c.SendToNode(node=node.name, incarnation=node.incarnation, message=message))
@@ -427,6 +432,12 @@ class MasterState:
         queue = self.state.find(container.unit_id)
         if queue is not None and queue.remove(container.container_id) is not None:
             self.refresh(container.unit_id)
+
+
+def node_not_found(name: NodeName, node: Node | None) -> NotFound:
+    """The refusal of a request about a node that is unknown, or LOST."""
+    what = "no such node" if node is None else "that node is lost"
+    return NotFound(f"{what}: {name}; hrm nodes lists them")
 
 
 def _key(record: ApplicationRecord) -> tuple[str, str]:

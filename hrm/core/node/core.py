@@ -21,7 +21,6 @@ Source: HRM paper, sections 2.1 (queue system, resource tracker) and 3.3 (queue 
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, replace
 
 from hrm.core.messages import commands as c
@@ -120,26 +119,21 @@ class NodeCore:
         self._default_duration_s = default_duration_s
         self._preemption_grace_s = preemption_grace_s
         self._tombstones: dict[ContainerId, None] = {}
-        self._out: deque[c.NodeCommand] = deque()
+        self._out: list[c.NodeCommand] = []
 
     def handle(self, event: e.NodeEvent) -> list[c.NodeCommand]:
         """Take in one event; returns the commands that follow, in order."""
         match event:
-            case e.AssignReceived():
-                if self._accepts(event.epoch):
-                    self._assign(event)
-            case e.StopReceived():
-                if self._accepts(event.epoch):
-                    self._stop(event)
-            case e.EndsAcknowledged():
-                if self._accepts(event.epoch):
-                    self._forget(event)
-            case e.ContainerClassSet():
-                if self._accepts(event.epoch):
-                    self._set_class(event)
-            case e.RebindReceived():
-                if self._accepts(event.epoch):
-                    self._rebind(event)
+            case e.AssignReceived() if self._accepts(event.epoch):
+                self._assign(event)
+            case e.StopReceived() if self._accepts(event.epoch):
+                self._stop(event)
+            case e.EndsAcknowledged() if self._accepts(event.epoch):
+                self._forget(event)
+            case e.ContainerClassSet() if self._accepts(event.epoch):
+                self._set_class(event)
+            case e.RebindReceived() if self._accepts(event.epoch):
+                self._rebind(event)
             case e.ProcessEnded():
                 self._process_ended(event)
             case e.ContainerAdopted():
@@ -161,8 +155,7 @@ class NodeCore:
                 self.epoch = max(self.epoch, event.epoch)
             case e.MasterDisconnected():
                 self.connected = False
-        out = list(self._out)
-        self._out.clear()
+        out, self._out = self._out, []
         return out
 
     @property
@@ -223,7 +216,8 @@ class NodeCore:
                 decommission=event.decommission,
             )
         elif container.decommissioning and not (event.only_if_waiting or event.decommission):
-            self._hurry(container, event.cause, event.reason, event.grace_s)
+            # What it does in its grace period for preemption is no longer needed.
+            self._stop_process(container, event.cause, event.reason, event.grace_s)
         else:
             self._report(container)
 
@@ -238,6 +232,18 @@ class NodeCore:
         decommission: bool = False,
     ) -> None:
         container.life.move(ContainerState.STOPPING, now, reason)
+        self._stop_process(container, cause, reason, grace_s, decommission=decommission)
+        self._report(container)
+
+    def _stop_process(
+        self,
+        container: _Container,
+        cause: EndCause,
+        reason: str,
+        grace_s: float,
+        *,
+        decommission: bool = False,
+    ) -> None:
         container.decommissioning = decommission
         self._out.append(
             c.StopProcess(
@@ -248,42 +254,18 @@ class NodeCore:
                 decommission=decommission,
             )
         )
-        self._report(container)
-
-    def _hurry(self, container: _Container, cause: EndCause, reason: str, grace_s: float) -> None:
-        """What a container does in its grace period for preemption is no longer needed."""
-        container.decommissioning = False
-        self._out.append(
-            c.StopProcess(
-                container_id=container.spec.container_id,
-                cause=cause,
-                reason=reason,
-                grace_s=grace_s,
-            )
-        )
 
     def _evict(self, queue: UnitQueue, now: float) -> None:
         """Preempt batch containers for the streams that wait."""
-        if self._preemption_grace_s is None or not any(unit.stream_waiting for unit in queue.pool):
+        grace_s, stopping = self._preemption_grace_s, ContainerState.STOPPING
+        if grace_s is None or not any(unit.stream_waiting for unit in queue.pool):
             return
-        stopping = ContainerState.STOPPING
         ending = {x for x, k in self.containers.items() if k.life.state is stopping}
         owners = {x: k.spec.application_id for x, k in self.containers.items()}
         for eviction in evictions(queue, ending, owners, now):
-            container = self.containers[eviction.victim]
+            victim, cause = self.containers[eviction.victim], EndCause.PREEMPTED
             reason = f"it is preempted for the stream container {eviction.waiter}"
-            container.life.move(stopping, now, reason)
-            container.decommissioning = True
-            self._out.append(
-                c.StopProcess(
-                    container_id=eviction.victim,
-                    cause=EndCause.PREEMPTED,
-                    reason=reason,
-                    grace_s=self._preemption_grace_s,
-                    decommission=True,
-                )
-            )
-            self._report(container)
+            self._stop_running(victim, cause, reason, grace_s, now, decommission=True)
 
     def _over_limit(self, event: e.ContainerOverLimit) -> None:
         container = self.containers.get(event.container_id)
@@ -292,7 +274,7 @@ class NodeCore:
         if container.life.state is ContainerState.RUNNING:
             self._stop_running(container, event.cause, event.message, 0.0, event.now)
         elif container.decommissioning:
-            self._hurry(container, event.cause, event.message, 0.0)
+            self._stop_process(container, event.cause, event.message, 0.0)
 
     def _close(self, event: e.NodeClosed) -> None:
         news, self.closed = not self.closed, event.why
@@ -334,14 +316,7 @@ class NodeCore:
         unit = self.units.get(spec.unit_id)
         if unit is None or not fits(demand_vector(spec.resources), unit.free):
             message = f"{self.name} restarted without capacity for it at {spec.unit_id}"
-            self._out.append(
-                c.StopProcess(
-                    container_id=spec.container_id,
-                    cause=EndCause.KILLED,
-                    reason=message,
-                    grace_s=0.0,
-                )
-            )
+            self._stop_process(container, EndCause.KILLED, message, 0.0)
             self._end(container, ContainerEnd(cause=EndCause.KILLED, message=message), event.now)
             return
         container.life.move(ContainerState.RUNNING, event.started_at_s, "adopted")
@@ -363,15 +338,11 @@ class NodeCore:
             self._cut_if_free()
 
     def _rebind(self, event: e.RebindReceived) -> None:
-        asked = {
-            "mode": event.mode,
-            "bound_cores": event.bound_cores,
-            "reserve_cores": event.reserve_cores,
-        }
-        changes = {name: value for name, value in asked.items() if value is not None}
+        names = ("mode", "bound_cores", "reserve_cores")
+        changes = {x: value for x in names if (value := getattr(event, x)) is not None}
         own = self._auto is not None and self._auto.owns(self.target)
         base = self.binding if own or self.target is None else self.target
-        binding = replace(base, **changes)  # type: ignore[arg-type]
+        binding = replace(base, **changes)
         try:
             if self.hardware is None:
                 raise InvalidRequest(

@@ -21,8 +21,8 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from hrm.core.messages.claims import Entry
-from hrm.core.queue.resource_unit import UnitQueue
-from hrm.core.vocabulary.feasibility import Vector, fits, minus, plus, pooled_part
+from hrm.core.queue.resource_unit import UnitQueue, seen_from
+from hrm.core.vocabulary.feasibility import Vector, fits, minus, plus
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, WorkloadClass, is_driver
 
 __all__ = ["Eviction", "evictions"]
@@ -81,10 +81,10 @@ class _Room:
 
     def comes(self, owner: UnitQueue, entry: Entry) -> None:
         self.taken.add(entry.container_id)
-        self.free = [plus(x, _seen_from(u, owner, entry)) for u, x in self._units()]
+        self.free = [plus(x, seen_from(u, owner, entry)) for u, x in self._units()]
 
     def goes(self, owner: UnitQueue, entry: Entry) -> None:
-        self.free = [minus(x, _seen_from(u, owner, entry)) for u, x in self._units()]
+        self.free = [minus(x, seen_from(u, owner, entry)) for u, x in self._units()]
 
     def _units(self) -> zip[tuple[UnitQueue, Vector]]:
         return zip(self.pool, self.free, strict=True)
@@ -115,18 +115,13 @@ def _victims(
     for owner, entry in candidates:
         if fits(waiter.demand, free):
             break
-        free = plus(free, _seen_from(unit, owner, entry))
+        free = plus(free, seen_from(unit, owner, entry))
         chosen.append((owner, entry))
     if not fits(waiter.demand, free):
         return None
     for each in reversed(list(chosen)):
-        without = minus(free, _seen_from(unit, *each))
+        without = minus(free, seen_from(unit, *each))
         if fits(waiter.demand, without):
             free = without
             chosen.remove(each)
     return chosen
-
-
-def _seen_from(unit: UnitQueue, owner: UnitQueue, entry: Entry) -> Vector:
-    """What ``unit`` gains when ``entry`` leaves ``owner``."""
-    return entry.demand if unit is owner else pooled_part(entry.demand)

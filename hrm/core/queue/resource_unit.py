@@ -55,6 +55,7 @@ __all__ = [
     "end_s",
     "overtake",
     "queues_of",
+    "seen_from",
     "startable",
 ]
 
@@ -118,7 +119,7 @@ def startable(
         until_s = now + duration_s(entry)
         if first is not None:
             if reservation is None:
-                reservation = Reservation.to(first.demand, first.passed, free, (*held(), *begun))
+                reservation = Reservation.to(first, free, (*held(), *begun))
             if not reservation.allows(entry.demand, until_s):
                 continue
             reservation.passed_by(entry.demand, until_s)
@@ -152,8 +153,8 @@ def _less_streams(room: Vector, running: Iterable[Entry]) -> Vector:
     return room
 
 
-def _seen_from(unit: UnitQueue, owner: UnitQueue, entry: Entry) -> Vector:
-    """What ``entry``, which is at ``owner``, takes from ``unit``."""
+def seen_from(unit: UnitQueue, owner: UnitQueue, entry: Entry) -> Vector:
+    """What ``entry``, which is at ``owner``, takes from ``unit``, and gives back to it."""
     return entry.demand if unit is owner else pooled_part(entry.demand)
 
 
@@ -217,14 +218,11 @@ class UnitQueue:
         assert len(self.pool) == 1, f"{self.unit.unit_id} shares already"
         assert self.capacity[:2] == owner.capacity[:2], "a pool has one size"
         for sibling in owner.pool:
-            for entry in sibling.running.values():
-                self.free = minus(self.free, pooled_part(entry.demand))
-            for entry in self.running.values():
-                sibling.free = minus(sibling.free, pooled_part(entry.demand))
-            for entry in sibling._streams():
-                self.stream_headroom = minus(self.stream_headroom, pooled_part(entry.demand))
-            for entry in self._streams():
-                sibling.stream_headroom = minus(sibling.stream_headroom, pooled_part(entry.demand))
+            for one, other in ((self, sibling), (sibling, self)):
+                for entry in other.running.values():
+                    one.free = minus(one.free, pooled_part(entry.demand))
+                for entry in other._streams():
+                    one.stream_headroom = minus(one.stream_headroom, pooled_part(entry.demand))
         owner.pool.append(self)
         owner.pool.sort(key=lambda queue: queue.unit.gpu is None)
         self.pool = owner.pool
@@ -399,10 +397,8 @@ class UnitQueue:
                 for each in bound:
                     if each not in reservations:
                         first, held = firsts[each], each._held(now)
-                        reservations[each] = Reservation.to(
-                            first.demand, first.passed, each.free, held
-                        )
-                parts = [(reservations[x], _seen_from(x, queue, entry)) for x in bound]
+                        reservations[each] = Reservation.to(first, each.free, held)
+                parts = [(reservations[x], seen_from(x, queue, entry)) for x in bound]
                 if all(
                     reservation.allows(part, until_s) for reservation, part in parts
                 ) and not any(
@@ -445,7 +441,7 @@ class UnitQueue:
     def _held(self, now: float) -> list[tuple[float, Vector]]:
         """What those that run here and at siblings hold of this unit, and until when."""
         return [
-            (max(now, end_s(x)), _seen_from(self, queue, x))
+            (max(now, end_s(x)), seen_from(self, queue, x))
             for queue in self.pool
             for x in queue.running.values()
         ]
@@ -529,8 +525,7 @@ class UnitQueue:
         """Keep ``stream_headroom`` when a stream comes (``minus``) or goes (``plus``)."""
         if entry.workload_class is WorkloadClass.STREAM:
             for queue in self.pool:
-                demand = entry.demand if queue is self else pooled_part(entry.demand)
-                queue.stream_headroom = how(queue.stream_headroom, demand)
+                queue.stream_headroom = how(queue.stream_headroom, seen_from(queue, self, entry))
 
     def _take(self, demand: Vector) -> None:
         if len(self.pool) == 1:
