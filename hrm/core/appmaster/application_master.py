@@ -1,22 +1,19 @@
 """The AppMaster's decisions: from "Spark wants N executors" to containers, and back.
 
-Spark states totals: "of resource profile 0, four executors". The master knows containers, each
-named by the executor in it. This machine keeps the two together. Every event ends in one
-reconciliation per profile::
+Spark states totals for each resource profile; the master knows containers, each named by its
+executor. Every event ends in one reconciliation per profile::
 
     counted = containers requested or running that have not been asked to stop
     counted < target   ask for the difference, under new executor ids, unless the profile backs off
     counted > target   cancel what does not run yet, the youngest first; running ones are Spark's
 
 A running executor is never stopped for a smaller target: Spark lowers the target first and then
-names the executors that it can spare. A dead one still counts in Spark's total, so it is replaced
-by itself.
+names the executors that it can spare. A dead one still counts in Spark's total, so it is replaced.
 
-An executor that ends badly by itself (not because its node was lost or because it was asked to
-stop) is a failure. Ends delay the profile's next request, by 100 ms doubling to 10 s while
-replacements end as well; executors that end together, none of them a replacement, count as one
-setback. Too many failures within a window end the application with the last one's exit code: a
-broken class path must not spin for ever.
+An executor that ends badly by itself is a failure. Ends delay the profile's next request, by 100 ms
+doubling to 10 s while replacements end as well; executors that end together, none of them a
+replacement, count as one setback. Too many failures within a window end the application with the
+last one's exit code.
 
 While the session with the master is down nothing is sent and nothing is forgotten. Opening it again
 compares the master's list with ours::
@@ -28,12 +25,11 @@ compares the master's list with ours::
     listed, given up by us          released: it has been reported to Spark as dead
     listed, not ours                adopted: the previous AppMaster requested it
 
-Each request states whether it is made for the first time: a master that has just started places
-new ones at once, while one made again may run on a node that has not registered yet.
+Each request states whether it is made for the first time: one made again may run on a node that has
+not registered with a restarted master yet.
 
-Where each event may lead stands in the tables of ``hrm.core.appmaster.lifecycle``.
-
-No IO, no clock, no protobuf: events carry ``now`` (seconds, monotonic), commands are data.
+Where each event may lead stands in the tables of ``hrm.core.appmaster.lifecycle``. Events carry
+``now`` (seconds, monotonic).
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Nodes that get nothing new, and which containers leave them.
 
-A drain is an administrator's intent, so it is durable. It applies to a name and holds until it is
-undone, whatever happens meanwhile to the master, the agent or the machine. A node that is excluded,
-because whatever starts there fails, gets nothing new for a while.
-
-In both cases a container that has not started there waits elsewhere; what runs there runs on or, if
-the drain asks for it, hands over its data and ends.
+A drain is an administrator's intent, so it is durable: it applies to a name and holds until it is
+undone, whatever happens meanwhile. A node that is excluded, because whatever starts there fails,
+gets nothing new for a while. In both cases a container that has not started there waits elsewhere;
+what runs there runs on or, if the drain asks for it, hands over its data and ends.
 """
 
 from __future__ import annotations

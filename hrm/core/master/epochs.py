@@ -1,30 +1,26 @@
 """Which epoch this master has, and what happens to peers that have followed a later one.
 
-Every master increments the epoch in its store, and agents refuse an epoch older than the newest
-they have followed. A store that was emptied, or restored from an older copy, begins too low: then
-no agent would ever take an order again. So agents, AppMasters and remote schedulers report which
-epoch they have followed, and a master that finds itself behind goes beyond it::
+Every master increments the epoch in its store, and agents refuse an older epoch than the newest
+that they have followed. A store that was emptied, or restored from an older copy, begins too low.
+So agents, AppMasters and remote schedulers report which epoch they have followed, and a master that
+finds itself behind goes beyond it::
 
     registers, has followed (7, a)           this master is (2, b)
       refused, "come again"  ◄────────────── RaiseEpoch(8) is on the disk first
       registers again        ──────────────► EpochRaised(8): from here on all goes as with any
                                              master that has just started
 
-An epoch has an id as well, new with every process: two masters with the same number, as a copy and
-its original have, are never mistaken for each other.
+An epoch has an id as well, new with every process, for a copy of a store may have the same number.
 
-Only a master that has just started goes beyond: within its recovery window, by real time and
-whether or not it slept, or as long as no node has followed it. One that was replaced while it was
-stopped or partitioned off must not overtake its successor because an agent connects: it refuses
-that agent, and ``hrm app why`` reports it. The rest is up to the operator: the lock of a state
-directory keeps two masters from one directory, but nothing keeps two copies of it, on two machines
-behind one address, from taking the nodes from each other as each is started.
+Only a master that has just started goes beyond: within its recovery window, by real time, or as
+long as no node has followed it. One that was replaced while it was stopped or partitioned off must
+not overtake its successor: it refuses the agent, and ``hrm app why`` reports it. Nothing keeps two
+copies of a state directory, on two machines behind one address, from taking nodes from each other.
 
-A master that goes beyond has forgotten something, and cannot know what. Nor does one always notice:
-a copy that is restored under the master that it was made of has the epoch that all have followed.
-So every master, for as long as an application may take to come back after its start, leaves alone
-what belongs to applications that it does not know, and takes these in under the ids that their
-AppMasters name (``MasterState.forgot_until_s``).
+A master that goes beyond has forgotten something, and one whose store was restored under it may not
+even notice. So every master, for as long as an application may take to come back after its start,
+leaves alone what belongs to applications that it does not know, and takes these in under the ids
+that their AppMasters name (``MasterState.forgot_until_s``).
 """
 
 from __future__ import annotations

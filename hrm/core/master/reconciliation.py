@@ -1,7 +1,7 @@
 """Reconcile what nodes report with the master's state.
 
-The node decides which container starts; the table holds what the node has reported. Each heartbeat
-lists every container the node knows, so a lost message costs a heartbeat, not a container:
+The node decides which container starts; the table holds what it has reported. Each heartbeat lists
+every container the node knows, so a lost message costs a heartbeat, not a container:
 
 - known here, absent there: sent again if the node never answered, else lost; given up if the node
   is being drained;

@@ -1,20 +1,15 @@
 """What waits for the disk, and what does not: the rule for all that leaves a master.
 
-Nothing leaves the master that a crash could make it forget. Intent is what a crash must not forget:
+Nothing leaves the master that a crash could make it forget. *Intent* is what it must not forget:
 that an application was admitted and that it has ended, which nodes belong to the cluster, which are
 drained. A batch of commands with a write of intent is held until that write is on the disk, and so
-is every later command about the same application or node, or to it: each receives commands in the
-order in which the core gave them. All else passes; so does what goes to schedulers, whose copies of
-the state end with the master's life.
+is every later command about the same application or node, or to it. Orders to nodes that no held
+command concerns pass; so does what goes to schedulers, whose copies end with the master's life.
 
-Other writes hold nothing. What they contain is learned again from agents and AppMasters (that an
-application runs, that its AppMaster is away, its class), or may be lost (run times, what the store
-could forget). So while the disk is full, and every write waits, the cluster goes on: sessions break
-and come back, containers start and end, nodes reconnect. What would have to be written before it is
-answered is refused at once (``needs_room``); it changes nothing, and may be tried again.
-
-Of a batch that is held, orders to nodes that no held command concerns pass all the same: containers
-of an application whose end is being written are ended at once.
+Other writes hold nothing: what they contain is learned again from agents and AppMasters, or may be
+lost. So while the disk is full, the cluster goes on: sessions break and come back, containers start
+and end, nodes reconnect. What would have to be written before it is answered is refused at once
+(``needs_room``); it changes nothing, and may be tried again.
 """
 
 from __future__ import annotations

@@ -1,20 +1,19 @@
 """The node's state machine: its resource units, their queues, and what runs.
 
-A binding partitions the hardware into units, and may change while the node runs: units that the new
-one takes away or changes take no new containers, and once the last of their containers has ended,
-all are partitioned at once. The others run on untouched. Another binding is requested by an
-operator or by ``auto_partitioning``.
-
 The master commits and assigns; the node decides which container starts, by the rules of
-``resource_unit``, the moment capacity appears and without a round trip. A container that ended is
-reported until the master acknowledges it. Orders of a master older than the newest one seen are
-ignored. Every order may arrive twice.
+``resource_unit``, the moment capacity appears. A container that ended is reported until the master
+acknowledges it. Orders of a master older than the newest one seen are ignored; every order may
+arrive twice.
+
+A binding partitions the hardware into units. When another is requested, by an operator or by
+``auto_partitioning``, the units that it takes away or changes take no new containers, and once
+their last container has ended, all are partitioned at once. The others run on untouched.
 
 A node may close for a while, because its machine lacks what every container needs: none starts,
 waiters go elsewhere, running ones run on, and its units are reported to the master as draining.
 
-A stream that waits preempts batch containers of its unit (``preemption``), without a round trip
-either: the master gets a report as of every change, and the application asks for others.
+A stream that waits preempts batch containers of its unit (``preemption``): the master gets a report
+as of every change, and the application asks for others.
 
 Source: HRM paper, sections 2.1 (queue system, resource tracker) and 3.3 (queue stacking).
 """

@@ -1,15 +1,12 @@
 """Which batch containers are preempted for a stream that waits at their resource unit.
 
-Streams keep deadlines, batch does not: a stream that finds no capacity takes that of running batch
-containers, of its own unit and, where units share their cores, of its siblings. A batch container
-never takes another's capacity, nor does a stream take a stream's.
+A stream that finds no capacity takes that of running batch containers, of its own unit and, where
+units share their cores, of its siblings. A batch container never takes another's capacity, nor does
+a stream take a stream's.
 
 The victims are those that lose the least work: the ones started last. No more are preempted than
 needed, none where all of them would not be enough, and what is ending already counts as capacity to
 come. Drivers are never victims: with one, all that its application has done would be lost.
-
-How a victim ends is up to the node: it is decommissioned, so that Spark can move its blocks to
-other executors, and killed when that takes too long.
 
 Source: HRM paper, sections 3.3 and 4.3.1 (streams take resources from batch, which queues again);
 the choice of victims is not in the paper.

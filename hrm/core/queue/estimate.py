@@ -2,12 +2,8 @@
 
 A unit with capacity and no waiters costs nothing. Otherwise a *stream* container, which has no
 natural end, ranks units by the number of stream containers that wait there; a *batch* container
-ranks them by estimated seconds, found by simulating the unit's queue: running containers end
-when their estimated time is over, waiters start by the unit's own service discipline
-(``resource_unit.startable``), and the new container starts once it fits after them.
-
-The difference matters: two waiters of 500 s each are a shorter queue, but a longer wait, than five
-of 2 s.
+ranks them by estimated seconds, found by simulating the unit's queue under its own service
+discipline (``resource_unit.startable``).
 
 Source: HRM paper, section 4.2, algorithm 1 in the repaired form (initialised minima, copies instead
 of the state itself, waiters removed once started, capacity rather than free resources in the

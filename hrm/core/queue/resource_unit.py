@@ -1,36 +1,29 @@
 """One resource unit with its stacked queues: a stream queue over a batch queue.
 
 Both queues share the unit's resources. A container *waits* or *runs*. Whenever capacity may have
-appeared, ``startable`` returns what starts, in one discipline that the node, the master's table and
-the wait estimate share (an estimate made under another discipline than the node's is wrong):
+appeared, ``startable`` returns what starts, in one discipline for the node, the master's table and
+the wait estimate:
 
 1. stream waiters in order of arrival, those that do not fit are skipped;
-2. while a stream waiter is left, no batch container starts: what the batch gives back collects
-   until the stream fits, so that small batch containers cannot starve it;
+2. while a stream waiter is left, no batch container starts: small ones must not starve it;
 3. then batch waiters in order of arrival, first fit, but for the reservation of the first that does
-   not fit (``reservation``): later ones do not delay it. A waiter that running streams would keep
-   from starting even if all batch were gone has none.
+   not fit (``reservation``). A waiter that running streams alone would keep from starting has none.
 
 A container starts iff the demands of all running ones and its own do not exceed the unit in any
-dimension, the number of running containers (``run_limit``) among them. That is the rule for units
-with a GPU as well: device memory is one of the dimensions, tested together with the sums of vcores
-and memory.
+dimension; device memory and the number of containers (``run_limit``) are dimensions.
 
 Units of one node may share vcores and memory (binding mode "shared"): they are *siblings* in a
-pool. What one of them starts is gone from all; each keeps its own queues, slots and device memory.
-Streams of all siblings go before batch of all: a stream for which the pool's cores and memory
-collect is in the stream queue of each sibling's image, so the start rule, ``free``, the table and
-the estimate agree. That is every stream that waits, except one that lacks device memory or a slot
-which only other streams could give back. What siblings run is in the image too, with the part of it
-that comes back to the pool. Batch waiters of all siblings are served in one order of arrival
-(``line``). The first at each unit that does not fit has a reservation, which binds later ones: at
-its own unit, and at siblings while its unit has the rest and it needs cores or memory of the pool.
-For it these collect, so it is in the siblings' images. What other waiters of siblings may take
-before, an estimate does not count.
+pool, each with its own queues, slots and device memory. What one starts is gone from all. Streams
+of all siblings go before batch of all: one for which the pool's cores and memory collect stands in
+the stream queue of each sibling's image, so that start rule, ``free``, table and estimate agree.
+(One that lacks device memory or a slot which only other streams could give back does not.) Batch
+waiters of all siblings are served in one order of arrival (``line``). The reservation of the first
+at each unit binds later ones at its unit, and at siblings while its unit has the rest and it needs
+what the pool shares; such a first is in the siblings' images, too. What other waiters of siblings
+may take before it, an estimate does not count.
 
-Node and master hold to the same rule, each with its own clock and what it has seen. The master sees
-starts through reports, and one that has restarted counts passes from 0: its count may be behind the
-node's. Then an estimate is wrong, no more: the node alone decides, and its own count is exact.
+Node and master hold to the same rule, each with its own clock and what it has seen. A restarted
+master counts passes from 0: then an estimate is wrong, no more, for the node alone decides.
 
 Source: HRM paper, sections 3.1 (shared cores), 3.3 (queue stacking) and 3.4.1 (start rule). Point
 2 and the discipline of pools are HRM's choice.

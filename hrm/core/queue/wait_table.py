@@ -1,13 +1,11 @@
 """Algorithm 1 for all resource units at once: the results of ``estimate.simulate``, without a loop.
 
-The queues of all units are in padded arrays, one column a unit. A unit's column is rewritten only
-after its queue has changed, so a round costs the changes since the last one and a handful of vector
-operations; all units are simulated together, one ending container each a step.
+The queues of all units are in padded arrays, one column a unit, rewritten only after its queue has
+changed. All units are simulated together, one ending container each a step.
 
-Results are cached as well. While none of a unit's running containers is overdue and none of its
-waiters could start at once, the *time* at which a new container would start does not depend on when
-one asks: it holds until the queue changes or the first running container is due. Then it is
-computed again, because an overdue container counts as ending at the moment of asking.
+Results are cached: while none of a unit's running containers is overdue and none of its waiters
+could start at once, the *time* at which a new container would start does not depend on when one
+asks. It holds until the queue changes or the first running container is due.
 
 Every number is computed by the same operations in the same order as in ``estimate.simulate``, so
 both give the same bits, ties included; a property test holds them to it.

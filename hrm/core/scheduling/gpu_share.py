@@ -1,8 +1,7 @@
 """GPUs among several jobs: equal shares, and what one job does not need goes to those that do.
 
-The idea is filling glasses from one jug: all glasses rise together, a full one drops out, and the
-rest goes on rising (max-min fairness). In rounds: each job that still wants some gets the mean of
-what is left, or as many as it wants; what was too much for some is shared out again.
+Max-min fairness in rounds: each job that still wants some gets the mean of what is left, or as many
+as it wants; what was too much for some is shared out again.
 
 Source: HRM paper, section 4.3.3 (fair share of GPUs), whose printed mean is rounded down to nothing
 where there are fewer GPUs than jobs; here it is at least one, so the first jobs get one each.

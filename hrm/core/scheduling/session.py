@@ -4,12 +4,11 @@
       └────────────── proposes (a batch job) ──────────┘
 
 Replies to calls do not travel on the stream of changes. Each names the message that was sent before
-it, and waits here until that message has been taken in; so the scheduler never takes for pending
-what it was granted, nor for free what a lease shows taken. If the message does not arrive in time,
-the session ends. A call that fails costs the job a pause.
+it, and waits here until that has been taken in; so the scheduler never takes for pending what it
+was granted, nor for free what a lease shows taken. If the message does not arrive in time, the
+session ends. A call that fails costs the job a pause.
 
-``hrm scheduler`` runs this machine over gRPC, the simulator over its network, tests over a virtual
-cluster. It makes no call itself: ``step`` returns the next one.
+The machine makes no call itself: ``step`` returns the next one.
 
 Source: HRM paper, section 4.3.3 (several schedulers that synchronise copies); the protocol is
 HRM's.

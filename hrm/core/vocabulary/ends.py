@@ -1,9 +1,8 @@
 """What follows from the end of a container: one table over all causes, read wherever it matters.
 
-An end concerns many: the master measures how long containers run and evaluates the node that it ran
-on, the AppMaster counts failures, pauses before it asks again and notifies Spark, the core of
-submissions must know whether a driver may still live, and the journal explains unwanted ends. Each
-of them takes its column from here, so that two of them cannot disagree.
+An end concerns many: the master measures run times and evaluates the node, the AppMaster counts
+failures, pauses and notifies Spark, the core of submissions must know whether a driver may still
+live, and the journal explains unwanted ends. Each takes its column from here.
 
 ``EXITED`` has two rows, for the exit code decides: 0 is a success.
 """

@@ -14,13 +14,10 @@ even      one a GPU with an equal part of the cores;  mostly GPU jobs. A contain
           none without a GPU                          a GPU may run there, and holds its cores.
 ========  ==========================================  ============================================
 
-Cores are bound to the GPU that is nearest by NUMA distance, one core to each GPU in turn, so that
-GPUs of one socket share its cores fairly. Parts of an even split differ by one core at most.
-
-Memory is divided in proportion to the cores; or ``gpu_host_memory_mib`` goes to every GPU. Either
-way the CPU unit has what is left (the last GPU's unit where there is none). Device memory is the
-GPU's own. Cores, memory and device memory are conserved: over the units of a
-node ``own_capacity`` adds up to what the node offers.
+Cores are bound to the GPU that is nearest by NUMA distance, one core to each GPU in turn. Memory is
+divided in proportion to the cores, or ``gpu_host_memory_mib`` goes to every GPU; the CPU unit has
+what is left (the last GPU's unit where there is none). Over the units of a node ``own_capacity``
+adds up to what the node offers.
 
 Source: HRM paper, section 3.1. The division of memory and the search for cores are HRM's choice.
 """

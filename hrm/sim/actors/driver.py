@@ -1,9 +1,8 @@
 """An application in virtual time: a driver that wants executors, and its AppMaster's process.
 
 The driver does work while executors run, changes its target for them as dynamic allocation does,
-and ends when its work is done. The AppMaster stands between it and the master: it registers,
-keeps a session open, and opens it again whenever it breaks. It may die alone (the driver starts
-another), or with the driver.
+and ends when its work is done. The AppMaster registers, keeps a session open, and opens it again
+whenever it breaks. It may die alone (the driver starts another), or with the driver.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A scheduler of another process in virtual time, and the master's end of its subscription.
 
-It does what ``hrm scheduler`` does: subscribes, takes changes in, in order, chooses on its replica,
-asks for the lease, proposes, and takes an answer in only after the changes sent before it. Calls
-and stream go through the network; the session ends with its stream, and with it all that is known.
+It carries out what ``SchedulerSession`` asks for, as ``hrm scheduler`` does: calls and stream go
+through the network; the session ends with its stream, and with it all that is known.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 It does what ``hrm.agent.drivers.driver_runner`` does: takes its time over files, asks for a lease,
 starts the driver, renews the lease, kills the driver when the lease is refused or over, lets the
-AppMaster sign off and reports the driver as gone. Calls without a reply in time are given up here,
-though they may reach the master later, and twice.
+AppMaster sign off and reports the driver as gone.
 """
 
 from __future__ import annotations

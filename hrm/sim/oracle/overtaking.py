@@ -3,8 +3,7 @@ on what a node has started.
 
 The waiters of each node are followed in order of arrival. When later ones have started at the unit
 of one that is left, the moment at which it would fit is computed twice, as it is and as if they
-had not started. Units that share cores are left to the property tests of the core: what one starts
-is gone from the others, too, and several that start in one event are indistinguishable here.
+had not started. Units that share cores are left to the property tests of the core.
 """
 
 from __future__ import annotations
