@@ -83,19 +83,15 @@ class Applications:
     def _full(self, user: str) -> str:
         """Why no further application of ``user`` is admitted; empty if one is."""
         bounds, live = self.master_state.bounds, self.master_state.live
+        each = bounds.applications_per_user
         if len(live) >= bounds.applications_limit:
-            return (
-                f"{bounds.applications_limit} applications are live already (applications_limit); "
-                f"wait for one to end, or raise it in hrm.toml [master]"
-            )
-        if len(live) < bounds.applications_per_user:
+            what = f"{bounds.applications_limit} applications are live already (applications_limit)"
+        elif len(live) >= each and sum(x.record.user == user for x in live.values()) >= each:
+            of_user = f"{each} applications of {user[:80]!r}"
+            what = f"{of_user} are live already (applications_per_user)"
+        else:
             return ""
-        if sum(app.record.user == user for app in live.values()) < bounds.applications_per_user:
-            return ""
-        return (
-            f"{bounds.applications_per_user} applications of {user[:80]!r} are live already "
-            f"(applications_per_user); wait for one to end, or raise it in hrm.toml [master]"
-        )
+        return f"{what}; wait for one to end, or raise it in hrm.toml [master]"
 
     def attach_refusal(self, event: e.ApplicationAttached) -> HrmError | None:
         """Why this session may not be opened. To be checked before the session that it would
@@ -199,15 +195,11 @@ class Applications:
         app = self._live(event.application_id)
         if app is None or app.record.declared_class is not None:
             return
-        if (app.record.workload_class, app.record.class_evidence) == (
-            event.workload_class,
-            event.evidence,
-        ):
-            return
         changed = app.record.workload_class is not event.workload_class
-        self.master_state.update_record(
-            app, workload_class=event.workload_class, class_evidence=event.evidence
-        )
+        if changed or app.record.class_evidence != event.evidence:
+            self.master_state.update_record(
+                app, workload_class=event.workload_class, class_evidence=event.evidence
+            )
         if not changed:
             return
         # Order of starts: a waiting stream must not take them for batch.
@@ -294,9 +286,8 @@ class Applications:
             self.count += 1
             # To the second: clusters that share a directory of event logs do not share names.
             second = datetime.fromtimestamp(event.now, UTC).strftime("%Y%m%d%H%M%S")
-            application_id = ApplicationId(
-                f"app-{second}-{self.master_state.epoch}-{self.count:04d}"
-            )
+            number = f"{self.master_state.epoch}-{self.count:04d}"
+            application_id = ApplicationId(f"app-{second}-{number}")
         evidence = "declared by spark.hrm.class" if event.declared_class else ""
         record = ApplicationRecord(
             application_id=application_id,
@@ -377,9 +368,8 @@ class Applications:
         state = container.state
         if state is ContainerState.PENDING:
             self.placement.withdraw(container)
-            self.master_state.end_container(
-                container, ContainerEnd(cause=cause, message=reason), now
-            )
+            end = ContainerEnd(cause=cause, message=reason)
+            self.master_state.end_container(container, end, now)
         else:
             # A stopping one may be preempted by a stream, with a grace period it no longer needs.
             container.life.move(ContainerState.STOPPING, now, reason)
@@ -438,10 +428,8 @@ class _Checks:
             malformed(request) or request.resources != latest.resources
         ):
             return False
-        return (
-            request.gpus == latest.gpus
-            and request.expected_duration_s == latest.expected_duration_s
-        )
+        same_duration = request.expected_duration_s == latest.expected_duration_s
+        return request.gpus == latest.gpus and same_duration
 
 
 def _gone(application_id: ApplicationId, app: Application | None) -> NotFound:

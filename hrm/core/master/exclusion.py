@@ -212,17 +212,8 @@ class Exclusions:
     ) -> None:
         standing.told = False
         if self._watch is not None:
-            told = f"{_for(application_id)}: {why}"
-            move = (
-                "node",
-                node,
-                application_id,
-                ExclusionState.EXCLUDED,
-                ExclusionState.ADMITTED,
-                now,
-                told,
-            )
-            self._watch(move)
+            was, told = ExclusionState.EXCLUDED, f"{_for(application_id)}: {why}"
+            self._watch(("node", node, application_id, was, ExclusionState.ADMITTED, now, told))
 
     def _age(self, standing: _Standing, now: float) -> None:
         while standing.strikes and standing.strikes[0] <= now - self._bounds.node_failure_window_s:

@@ -98,10 +98,7 @@ def _trouble(history: Sequence[StateEvent]) -> list[str]:
         for (cause, message), count in counted.most_common(_TROUBLES_MAX)
     ]
     refused = Counter(x.reason for x in history if x.to_state == Refused.REFUSED.value)
-    return [
-        *lines,
-        *(f"refused {message}" for message, _ in refused.most_common(_TROUBLES_MAX)),
-    ]
+    return lines + [f"refused {message}" for message, _ in refused.most_common(_TROUBLES_MAX)]
 
 
 def _excluded(master_state: MasterState, app: Application, now: float) -> list[str]:
@@ -171,8 +168,8 @@ def _pending_line(
         return f"{since}: no node is alive; start one with hrm agent, or see hrm nodes"
     if pending[0].held:
         return f"{since}: the master has restarted and waits for its nodes to come back"
-    state = master_state.state
-    could = state.open & fitting_rows(demand_vector(request), state.total)
+    state, demand = master_state.state, demand_vector(request)
+    could = state.open & fitting_rows(demand, state.total)
     if not request.gpu_memory_mib:
         could &= ~state.gpu_only
     if not could.any():
@@ -180,18 +177,16 @@ def _pending_line(
             f"{since}: only nodes that are draining, closed or lost are large enough; hrm nodes, "
             f"and hrm node show NAME, say which and why"
         )
+    tried = f"; the last try: {app.refusal}" if app.refusal else ""
     gang = gangs.missing(app)
     if gang:
-        tried = f"; the last try: {app.refusal}" if app.refusal else ""
         return f"{since}: {_gang_reason(master_state, app, pending, gang)}{tried}"
     near = locality.waiting_line(pending[0].request, now - pending[0].requested_at_s)
     if near:
         return f"{since}: {near}"
-    if (could & fitting_rows(demand_vector(request), state.free)).any():
-        return (
-            f"{since}: {app.refusal or 'there is capacity, its scheduler has not come to it yet'}"
-        )
-    tried = f"; the last try: {app.refusal}" if app.refusal else ""
+    if (could & fitting_rows(demand, state.free)).any():
+        why = app.refusal or "there is capacity, its scheduler has not come to it yet"
+        return f"{since}: {why}"
     return (
         f"{since}: no resource unit has that much free now; {_roomiest(master_state, could)} "
         f"(hrm nodes shows all){tried}. It starts when something ends there, or sooner with less "

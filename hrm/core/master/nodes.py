@@ -66,8 +66,11 @@ class Nodes:
         it would replace is touched: a refused one must leave no trace."""
         node = self.master_state.nodes.get(event.node)
         if node is None or node.state is NodeState.LOST:
-            limit = self.master_state.bounds.nodes_limit
-            if sum(x.state is not NodeState.LOST for x in self._many(limit)) >= limit:
+            limit, nodes = self.master_state.bounds.nodes_limit, self.master_state.nodes
+            if (  # none need be counted where there are fewer, lost ones included
+                len(nodes) >= limit
+                and sum(x.state is not NodeState.LOST for x in nodes.values()) >= limit
+            ):
                 return LimitReached(
                     f"{limit} nodes are in service already (nodes_limit); raise it in hrm.toml "
                     f"[master]"
@@ -86,10 +89,8 @@ class Nodes:
         if node.identity == event.identity:
             return _denied(event.node)
         silent_s = event.now - node.silent_since_s
-        if (
-            node.connected
-            and silent_s <= _HEARD_LATELY * self.master_state.bounds.heartbeat_interval_s
-        ):
+        lately_s = _HEARD_LATELY * self.master_state.bounds.heartbeat_interval_s
+        if node.connected and silent_s <= lately_s:
             return AlreadyExists(
                 f"another agent is registered as {event.node} (at {node.endpoint}); give this "
                 f"one another name (--name), or stop the other"
@@ -137,11 +138,6 @@ class Nodes:
         if self.master_state.recovering and not self.awaited:
             self.end_recovery(event.now)
         self.placement.room_appeared(event.now)
-
-    def _many(self, limit: int) -> Iterable[Node]:
-        """All nodes if they are as many as ``limit``; otherwise none need be counted."""
-        nodes = self.master_state.nodes
-        return nodes.values() if len(nodes) >= limit else ()
 
     def reported(self, event: e.NodeReported) -> None:
         self._revive(event)
@@ -228,6 +224,7 @@ class Nodes:
         self.absent = set(absent)
         self.awaited.clear()
         message = f"it may run on a node that has not come back: {', '.join(absent)}"
+        end = ContainerEnd(cause=EndCause.LOST, message=message)
         for app in self.master_state.live_applications():
             if not app.recovered:
                 continue
@@ -236,9 +233,7 @@ class Nodes:
                     continue
                 container.held = False
                 if absent:
-                    self.reconciler.end(
-                        container, ContainerEnd(cause=EndCause.LOST, message=message), now
-                    )
+                    self.reconciler.end(container, end, now)
                 else:
                     self.placement.hand_over(app, container, now)
 
@@ -310,9 +305,8 @@ class Nodes:
         if node.incarnation != event.incarnation:
             # Or it is the stream of another agent, which had the name in between.
             if not node.connected and event.incarnation in node.incarnations:
-                self.master_state.out.append(
-                    c.DropNode(node=node.name, incarnation=event.incarnation)
-                )
+                drop = c.DropNode(node=node.name, incarnation=event.incarnation)
+                self.master_state.out.append(drop)
             return
         if event.sequence <= node.sequence:
             return
@@ -331,9 +325,8 @@ class Nodes:
         node.life.move(NodeState.LOST, now, why)
         self._look_at_s = 0.0  # there may be too many lost ones now
         node.connected = False
-        message = f"{node.name} is lost: {why}"
+        end = ContainerEnd(cause=EndCause.NODE_LOST, message=f"{node.name} is lost: {why}")
         for container in list(node.containers.values()):
-            end = ContainerEnd(cause=EndCause.NODE_LOST, message=message)
             self.master_state.end_container(container, end, now)
         self._close_rows(node)
         for unit in node.units:

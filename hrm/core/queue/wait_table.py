@@ -15,26 +15,27 @@ Source: HRM paper, section 4.2, algorithm 1; the arrays and the memory are HRM's
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hrm.core.messages.claims import PASSES_MAX
 from hrm.core.queue.resource_unit import UnitImage, duration_s, end_s
+from hrm.core.vocabulary.columns import Bools, Floats, Ints
 from hrm.core.vocabulary.feasibility import Vector
 from hrm.core.vocabulary.model import WorkloadClass
 
 __all__ = ["WaitTable"]
 
-Floats: TypeAlias = npt.NDArray[np.float64]
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
-
 _DIMENSIONS = 4
 _DEMANDS_KEPT = 16
 _NOBODY, _STREAM, _BATCH = 0, 1, 2
+_OF_RUNNING = (("_ends", np.inf), ("_held", 0))
+_OF_WAITING = (("_durations", 0), ("_wanted", 0), ("_kinds", _NOBODY), ("_passed", 0))
+_OF_UNIT = (("_free", -1), ("_room", 0), ("_first_end", np.inf))
+"""The arrays, and what their empty cells hold."""
 
 
 class WaitTable:
@@ -135,31 +136,18 @@ class WaitTable:
     def _widen(self, rows: int) -> None:
         """Allocate ``rows`` units."""
         more = rows - len(self._first_end)
-        if more <= 0:
-            return
-        self._ends = _pad(self._ends, -1, more, np.inf)
-        self._held = _pad(self._held, -1, more, 0)
-        self._durations = _pad(self._durations, -1, more, 0)
-        self._wanted = _pad(self._wanted, -1, more, 0)
-        self._kinds = _pad(self._kinds, -1, more, _NOBODY)
-        self._passed = _pad(self._passed, -1, more, 0)
-        self._free = _pad(self._free, -1, more, -1)
-        self._room = _pad(self._room, -1, more, 0)
-        self._first_end = _pad(self._first_end, -1, more, np.inf)
-        self.known.clear()
+        if more > 0:
+            self._grow(-1, more, (*_OF_RUNNING, *_OF_WAITING, *_OF_UNIT))
+            self.known.clear()
 
     def _deepen(self, running: int, waiting: int) -> None:
         """Allocate that many containers a unit."""
-        more = running - len(self._ends)
-        if more > 0:
-            self._ends = _pad(self._ends, 0, more, np.inf)
-            self._held = _pad(self._held, 0, more, 0)
-        more = waiting - len(self._kinds)
-        if more > 0:
-            self._durations = _pad(self._durations, 0, more, 0)
-            self._wanted = _pad(self._wanted, 0, more, 0)
-            self._kinds = _pad(self._kinds, 0, more, _NOBODY)
-            self._passed = _pad(self._passed, 0, more, 0)
+        self._grow(0, running - len(self._ends), _OF_RUNNING)
+        self._grow(0, waiting - len(self._kinds), _OF_WAITING)
+
+    def _grow(self, axis: int, more: int, arrays: Iterable[tuple[str, float]]) -> None:
+        for name, value in arrays if more > 0 else ():
+            setattr(self, name, _pad(getattr(self, name), axis, more, value))
 
 
 class _Play:

@@ -8,12 +8,18 @@ only the type checker, which sees a frozen dataclass, stops an assignment.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, Field, field, fields, make_dataclass
-from typing import Any, TypeVar
+from dataclasses import MISSING, Field, dataclass, field, fields, make_dataclass
+from typing import Any, TypeVar, dataclass_transform
 
-__all__ = ["quick"]
+__all__ = ["quick", "record"]
 
 T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def record(cls: type[T]) -> type[T]:
+    """A quick dataclass: frozen, with slots, made by keywords alone; every message is one."""
+    return quick(dataclass(frozen=True, slots=True, kw_only=True)(cls))
 
 
 def quick(cls: type[T]) -> type[T]:
