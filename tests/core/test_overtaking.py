@@ -168,7 +168,7 @@ def test_no_promise_is_broken_where_run_times_are_known(
             assert now <= promised_s.get(each.container_id, now)
         first = next(iter(queue.batch_waiting.values()), None)
         if first is not None and not fits(first.demand, queue.free):
-            made = Reservation.to(first, queue.free, queue._held(now))
+            made = Reservation.to(first.demand, first.passed, queue.free, queue._held(now))
             assert made.shadow_time_s <= promised_s.setdefault(
                 first.container_id, made.shadow_time_s
             )

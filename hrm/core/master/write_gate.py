@@ -17,12 +17,14 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, get_args
 
-from hrm.core.master.core import MasterCore
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.errors import Unavailable
+
+if TYPE_CHECKING:
+    from hrm.core.master.core import MasterCore
 
 __all__ = ["WRITES", "Held", "Write", "WriteGate", "needs_room"]
 
@@ -37,19 +39,7 @@ Write: TypeAlias = (
     | c.ForgetRunTime
     | c.RaiseEpoch
 )
-WRITES = frozenset(
-    {
-        c.PersistApplication,
-        c.ForgetApplication,
-        c.RememberNode,
-        c.ForgetNode,
-        c.RememberDrain,
-        c.ForgetDrain,
-        c.PersistRunTime,
-        c.ForgetRunTime,
-        c.RaiseEpoch,
-    }
-)
+WRITES: frozenset[type[Write]] = frozenset(get_args(Write))
 _OUTSIDE_BATCHES = frozenset({c.SendToNode, c.DropNode, c.SendToScheduler, c.DropScheduler})
 """They wait only for the names that they concern."""
 HELD_MAX = 200_000
@@ -115,19 +105,15 @@ class WriteGate:
     def release(self) -> Sequence[c.MasterCommand]:
         """The writes of the oldest held batch are on the disk: it leaves."""
         held = self.held.popleft()
-        held_for = self._held_for
         for name in held.concerned:
-            if held_for[name] > 1:
-                held_for[name] -= 1
-            else:
-                del held_for[name]
+            self._held_for[name] -= 1
+            if not self._held_for[name]:
+                del self._held_for[name]
         return held.leaving
 
     def _is_held(self, names: tuple[str, ...]) -> bool:
         held_for = self._held_for
-        if not held_for:
-            return False
-        return any(name in held_for or name == _EVERYBODY for name in names)
+        return bool(held_for) and any(x in held_for or x == _EVERYBODY for x in names)
 
     def _is_intent(self, write: Write) -> bool:
         match write:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TypeAlias
 
-from hrm.core.messages.claims import PASSES_MAX, Entry
+from hrm.core.vocabulary.bounds import PASSES_MAX
 from hrm.core.vocabulary.feasibility import Vector, fits, minus, plus
 
 __all__ = ["Held", "Reservation"]
@@ -39,16 +39,16 @@ class Reservation:
     passes: int
 
     @classmethod
-    def to(cls, waiter: Entry, free: Vector, held: Held) -> Reservation:
-        """To a waiter for which ``free`` is too little."""
-        at_s, demand = math.inf, waiter.demand
+    def to(cls, demand: Vector, passed: int, free: Vector, held: Held) -> Reservation:
+        """To a waiter that ``passed`` have passed and for which ``free`` is too little."""
+        at_s = math.inf
         for end_s, part in sorted(held, key=itemgetter(0)):
             if end_s > at_s or math.isinf(end_s):
                 break
             free = plus(free, part)
             if fits(demand, free):
                 at_s = end_s
-        return cls(at_s, minus(free, demand), PASSES_MAX - waiter.passed)
+        return cls(at_s, minus(free, demand), PASSES_MAX - passed)
 
     def allows(self, part: Vector, until_s: float) -> bool:
         """May a container start now that takes ``part`` until then?"""

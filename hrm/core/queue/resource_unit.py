@@ -36,8 +36,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-from hrm.core.messages.claims import PASSES_MAX, Entry
+from hrm.core.messages.claims import Entry
 from hrm.core.queue.reservation import Held, Reservation
+from hrm.core.vocabulary.bounds import PASSES_MAX
 from hrm.core.vocabulary.feasibility import Vector, capacity_vector, fits, minus, plus, pooled_part
 from hrm.core.vocabulary.model import ContainerId, ResourceUnit, ResourceUnitId, WorkloadClass
 
@@ -112,7 +113,7 @@ def startable(
         until_s = now + duration_s(entry)
         if first is not None:
             if reservation is None:
-                reservation = Reservation.to(first, free, (*held(), *begun))
+                reservation = Reservation.to(first.demand, first.passed, free, (*held(), *begun))
             if not reservation.allows(entry.demand, until_s):
                 continue
             reservation.passed_by(entry.demand, until_s)
@@ -390,7 +391,8 @@ class UnitQueue:
                 for each in bound:
                     if each not in reservations:
                         first, held = firsts[each], each._held(now)
-                        reservations[each] = Reservation.to(first, each.free, held)
+                        made = Reservation.to(first.demand, first.passed, each.free, held)
+                        reservations[each] = made
                 parts = [(reservations[x], seen_from(x, queue, entry)) for x in bound]
                 if all(
                     reservation.allows(part, until_s) for reservation, part in parts

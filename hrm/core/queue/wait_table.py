@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hrm.core.messages.claims import PASSES_MAX
 from hrm.core.queue.resource_unit import UnitImage, duration_s, end_s
+from hrm.core.vocabulary.bounds import PASSES_MAX
 from hrm.core.vocabulary.columns import Bools, Floats, Ints
 from hrm.core.vocabulary.feasibility import Vector
 from hrm.core.vocabulary.model import WorkloadClass

@@ -67,7 +67,6 @@ class EndRule:
         ordinary: was it wanted, so that it needs no explanation?
         complete: does it show how long such a container takes? One that was released had done its
             work.
-        by_itself: did its process end of its own accord?
         unseen: its process has not been seen to end, so it may live.
         start: what it implies for the start.
     """
@@ -76,26 +75,21 @@ class EndRule:
     against_node: bool
     ordinary: bool
     complete: bool
-    by_itself: bool
     unseen: bool
     start: Start
 
 
-def _row(
-    blame: Blame,
-    *columns: str,
-    start: Start = Start.TRIED,
-) -> EndRule:
-    names = ("against_node", "ordinary", "complete", "by_itself", "unseen")
+def _row(blame: Blame, *columns: str, start: Start = Start.TRIED) -> EndRule:
+    names = ("against_node", "ordinary", "complete", "unseen")
     assert set(columns) <= set(names), columns
     return EndRule(blame=blame, start=start, **{name: name in columns for name in names})
 
 
-EXITED_WELL = _row(Blame.NOBODY, "ordinary", "complete", "by_itself")
+EXITED_WELL = _row(Blame.NOBODY, "ordinary", "complete")
 """``EXITED`` with exit code 0."""
 
 END_RULES: Mapping[EndCause, EndRule] = {
-    EndCause.EXITED: _row(Blame.APPLICATION, "against_node", "by_itself"),
+    EndCause.EXITED: _row(Blame.APPLICATION, "against_node"),
     EndCause.RELEASED: _row(Blame.NOBODY, "ordinary", "complete"),
     EndCause.MEMORY_LIMIT: _row(Blame.APPLICATION),
     EndCause.NODE_LOST: _row(Blame.NODE, "unseen", start=Start.UNKNOWN),
