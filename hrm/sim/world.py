@@ -199,8 +199,6 @@ class World:
             return True
         return any(self.network.injected[kind] for kind in _AWAY)
 
-    # --- faults ---------------------------------------------------------------------------------
-
     def _strike(self, fault: TimedFault) -> None:
         if self._strikes[fault.kind](fault):
             self.network.injected[fault.kind] += 1

@@ -164,8 +164,6 @@ class SubmissionHost:
         self._to_hold: deque[m.SubmissionRecord] | None = deque()
         """What a master that has just started has to hold again; None: that is done."""
 
-    # --- inputs ---------------------------------------------------------------------------------
-
     def begin(self, now: float) -> list[Step]:
         """Hold again what was held, one after the other; only then is anything carried out."""
         self._to_hold = deque(entry.record for entry in self.core.live())
@@ -229,8 +227,6 @@ class SubmissionHost:
             del self._waits[submission_id]
         self._work(submission_id, now)
         return self._flush()
-
-    # --- holders --------------------------------------------------------------------------------
 
     def _hold(self, holding: _Holding, now: float) -> None:
         """Be the AppMaster of the application that holds the driver's container."""
@@ -308,8 +304,6 @@ class SubmissionHost:
             case c.EndApplication():
                 message = notice.message
                 self._feed(m.HolderEnded(now=now, submission_id=submission_id, message=message))
-
-    # --- commands -------------------------------------------------------------------------------
 
     def _feed(self, event: m.Event) -> None:
         commands = self.core.handle(event)

@@ -167,8 +167,6 @@ class SubmissionsCore:
                 f"or raise it in hrm.toml [master]"
             )
 
-    # --- events -------------------------------------------------------------------------------
-
     def _recover(self, record: SubmissionRecord, now: float) -> None:
         entry = self._enter(record)
         if record.state.ended:
@@ -333,8 +331,6 @@ class SubmissionsCore:
             submission_id = self._ended.popleft()
             del self.entries[submission_id]
             self._out.append(m.ForgetSubmission(submission_id=submission_id))
-
-    # --- what follows -------------------------------------------------------------------------
 
     def _unconfirmed(self, entry: Entry, now: float) -> None:
         """This master got no report of the driver that the one before it knew."""

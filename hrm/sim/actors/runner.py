@@ -83,8 +83,6 @@ class Runner:
     def _after(self, delay_s: float, action: Callable[..., None], *arguments: Any) -> None:
         self.machine.after(delay_s, self.world.sleepers.ring, self.process, action, *arguments)
 
-    # --- sleep ----------------------------------------------------------------------------------
-
     def sleep(self, for_s: float) -> None:
         """It is stopped, and with it its driver and the AppMaster of that."""
         world = self.world
@@ -103,8 +101,6 @@ class Runner:
         if ran_out and not self._over and self.exit_code is None:
             self._kill("it slept, and its lease is over")
         self.world.oracle.submissions.driver_wakes(self.submission_id, self.attempt)
-
-    # --- the lease ------------------------------------------------------------------------------
 
     def _ask(self) -> None:
         """Go on with the lease: ask for it, or end what it no longer covers."""
@@ -158,8 +154,6 @@ class Runner:
         due_s = lease.due_s()
         if due_s is not None:
             self._after(max(0.0, due_s - self.machine.clock_s()), self._ask)
-
-    # --- the driver -----------------------------------------------------------------------------
 
     def _start(self) -> None:
         assert self._plan is not None

@@ -37,19 +37,17 @@ class Peer(Protocol):
         """The stream is over for this end."""
 
     def ghost(self, message: Any) -> None:
-        """A message arrived after its stream had ended."""
+        """A message arrived after its stream had ended: dropped where streams keep order."""
+        return
 
 
-class _Deaf:
+class _Deaf(Peer):
     """An end whose process is gone."""
 
     def received(self, message: Any) -> None:
         pass
 
     def closed(self) -> None:
-        pass
-
-    def ghost(self, message: Any) -> None:
         pass
 
 

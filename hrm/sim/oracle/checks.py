@@ -69,8 +69,6 @@ class Oracle:
     def violated(self, what: str) -> None:
         self.found.append(what)
 
-    # --- the master -----------------------------------------------------------------------------
-
     def master_began(self, core: MasterCore) -> None:
         self.answers.master_began()
         self.silences.master_began()
@@ -136,8 +134,6 @@ class Oracle:
     def store_changed(self, known: Iterable[ApplicationId]) -> None:
         """The disk has forgotten something: guarantees rest on what it has now."""
         self.told = dict.fromkeys([x for x in known if x in self.told], True)
-
-    # --- nodes ----------------------------------------------------------------------------------
 
     def after_node(
         self,
@@ -229,16 +225,12 @@ class Oracle:
     def process_gone(self, container_id: str) -> None:
         self.processes.pop(container_id, None)
 
-    # --- AppMasters -----------------------------------------------------------------------------
-
     def after_application(self, name: str, core: AppMasterCore) -> None:
         self.checks += 1
         try:
             core.check()
         except AssertionError as error:
             self.violated(f"the AppMaster of {name} breaks an invariant: {error}")
-
-    # --- the end --------------------------------------------------------------------------------
 
     def nothing_left(
         self, core: MasterCore, nodes: Iterable[NodeCore], gone: set[str]

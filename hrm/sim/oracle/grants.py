@@ -185,8 +185,6 @@ class Grants:
                         f"for {name}, where its data is"
                     )
 
-    # --- gangs ----------------------------------------------------------------------------------
-
     def _registered(
         self, event: e.ApplicationRegistered, commands: Iterable[c.MasterCommand]
     ) -> None:

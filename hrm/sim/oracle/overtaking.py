@@ -81,9 +81,8 @@ def _fits_at(
                 ends.append((max(now, entry.started_at_s + entry.duration_s), held))
     at_s = now
     for end_s, held in sorted(ends):
-        if all(need <= have for need, have in zip(waiter.demand, free, strict=True)):
+        if room(waiter.demand, free):
             break
         at_s = end_s
         free = [a + b for a, b in zip(free, held, strict=True)]
-    fitting = all(need <= have for need, have in zip(waiter.demand, free, strict=True))
-    return at_s if fitting else math.inf
+    return at_s if room(waiter.demand, free) else math.inf

@@ -44,8 +44,6 @@ class SubmissionChecks:
         self._wait_since_s: dict[str, float] = {}
         self._asleep: set[tuple[str, int]] = set()
 
-    # --- the master -----------------------------------------------------------------------------
-
     def master_began(self, core: SubmissionsCore) -> None:
         """Whatever was reported to a client, and whatever was written, survives."""
         self._asked.clear()
@@ -165,8 +163,6 @@ class SubmissionChecks:
                         f"durable"
                     )
 
-    # --- the drivers ----------------------------------------------------------------------------
-
     def driver_began(
         self, submission_id: str, attempt: int, machine: str, *, supervised: bool
     ) -> None:
@@ -207,8 +203,6 @@ class SubmissionChecks:
         if self.running.get(submission_id, (0, ""))[0] == attempt:
             del self.running[submission_id]
         self._exits[submission_id, attempt] = exit_code
-
-    # --- the end --------------------------------------------------------------------------------
 
     def running_words(self) -> list[str]:
         return [f"driver {n} of {x} runs on {where}" for x, (n, where) in self.running.items()]
