@@ -59,10 +59,13 @@ class Drains:
                 self._undo(name, event.now)
                 self.master_state.exclusions.clear(name, event.now, "taken back into service")
             else:
-                self._drain(self.master_state.nodes[name], event.now)
+                node = self.master_state.nodes[name]
+                self._drain(node, event.now)
                 if event.move_within_s:
                     self.moving[name] = event.move_within_s
-                    self._move_away(self.master_state.nodes[name], event.now)
+                    for container in node.containers.values():
+                        if container.state is ContainerState.RUNNING:
+                            self.decommission(node, container, event.now)
         self.master_state.reply(event.call_id, c.Done())
 
     def trim(self, awaited: Set[str], now: float) -> None:
@@ -81,12 +84,6 @@ class Drains:
         node.life.move(NodeState.DRAINING, now, "asked to drain")
         self.set_open(node, False)
         self.evict_waiting(node, now)
-
-    def _move_away(self, node: Node, now: float) -> None:
-        """What runs on a node under drain hands over its data, and ends."""
-        for container in node.containers.values():
-            if container.state is ContainerState.RUNNING:
-                self.decommission(node, container, now)
 
     def decommission(self, node: Node, container: Container, now: float) -> None:
         """Order a running container to hand over its data, and end."""

@@ -25,6 +25,8 @@ that their AppMasters name (``MasterState.forgot_until_s``).
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
@@ -32,8 +34,9 @@ from hrm.core.vocabulary.history import Reign
 from hrm.core.vocabulary.model import Followed
 from hrm.errors import HrmError, StaleEpoch, Unavailable
 
-__all__ = ["EPOCH_STEP_MAX", "Epochs"]
+__all__ = ["EPOCH_STEP_MAX", "Epochs", "Registration"]
 
+Registration: TypeAlias = e.NodeRegistered | e.ApplicationRegistered | e.SchedulerConnected
 EPOCH_STEP_MAX = 1_000_000
 """How far a master goes at once: so many starts no cluster has seen that came to this one."""
 
@@ -47,9 +50,7 @@ class Epochs:
         self._rising_to = 0
         self._is_followed = False
 
-    def admits(
-        self, event: e.NodeRegistered | e.ApplicationRegistered | e.SchedulerConnected
-    ) -> bool:
+    def admits(self, event: Registration) -> bool:
         """May it register? If not, it has been sent the refusal."""
         problem = self._problem(event.followed, event.now, _name(event))
         if isinstance(event, e.SchedulerConnected) and isinstance(problem, StaleEpoch):
@@ -69,9 +70,8 @@ class Epochs:
         master_state.epoch = event.epoch
         why = f"from {before} to {event.epoch}: others have followed a later one than the store had"
         if master_state.watch is not None:
-            master_state.watch(
-                ("master", str(event.epoch), None, None, Reign.RAISED, event.now, why)
-            )
+            move = ("master", str(event.epoch), None, None, Reign.RAISED, event.now, why)
+            master_state.watch(move)
 
     def _problem(self, followed: Followed | None, now: float, name: str) -> HrmError | None:
         mine = self.master_state.epoch
@@ -94,9 +94,8 @@ class Epochs:
         return Unavailable(f"{other}; it goes beyond that now, register again")
 
     def _may_rise(self, now: float) -> bool:
-        if now - self._began_s <= self.master_state.bounds.recovery_window_s:
-            return True
-        return not self._is_followed
+        has_begun = now - self._began_s <= self.master_state.bounds.recovery_window_s
+        return has_begun or not self._is_followed
 
     def _remember(self, name: str, problem: HrmError | None) -> None:
         ahead = self.master_state.ahead
@@ -107,7 +106,7 @@ class Epochs:
                 del ahead[next(iter(ahead))]
 
 
-def _name(event: e.NodeRegistered | e.ApplicationRegistered | e.SchedulerConnected) -> str:
+def _name(event: Registration) -> str:
     match event:
         case e.NodeRegistered():
             return event.node

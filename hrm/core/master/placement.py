@@ -91,11 +91,11 @@ class PlacementCoordinator:
         self.schedulers[app.scheduler].withdraw(app.application_id, container.container_id)
 
     def reclassify(self, app: Application, now: float) -> None:
-        job = self.schedulers[app.scheduler].jobs.get(app.application_id)
+        scheduler = self.schedulers[app.scheduler]
+        job = scheduler.jobs.get(app.application_id)
         if job is not None:
             job.workload_class = app.record.workload_class
             job.not_before_s = now
-            scheduler = self.schedulers[app.scheduler]
             if isinstance(scheduler, RemoteScheduler):
                 scheduler.changed_jobs[app.application_id] = None
             self.wake(scheduler, now)
@@ -126,9 +126,7 @@ class PlacementCoordinator:
     def woken(self, name: str, now: float) -> None:
         """One round of one scheduler, up to its proposal."""
         scheduler = self.schedulers.get(name)
-        if scheduler is None or scheduler.in_flight is not None:
-            return
-        if isinstance(scheduler, RemoteScheduler):
+        if scheduler is None or scheduler.in_flight or isinstance(scheduler, RemoteScheduler):
             return
         scheduler.wake_at_s = None
         job = scheduler.next_job(now)

@@ -264,11 +264,8 @@ class Scheduler:
         job.last_refusal = refusals[-1] if refusals else job.policy_fault
         if job.pending:
             self.retries += 1
-            job.delay_s = min(
-                max(2 * job.delay_s, self.bounds.retry_delay_s), self.bounds.retry_delay_max_s
-            )
-            if granted:
-                job.delay_s = self.bounds.retry_delay_s
+            least_s, most_s = self.bounds.retry_delay_s, self.bounds.retry_delay_max_s
+            job.delay_s = least_s if granted else min(max(2 * job.delay_s, least_s), most_s)
             # What comes after a gang has not been tried yet.
             job.not_before_s = now if granted and job.gang else now + job.delay_s
             job.not_before_s = min(job.not_before_s, job.held_until_s)
@@ -361,15 +358,10 @@ class Scheduler:
         same = itertools.repeat
         constants = same(workload_class), same(demand)
         columns = zip(container_ids, *constants, durations_s, same(0.0), same(0), strict=False)
-        entries = tuple(_each(Entry, columns))
-        return Placement(
-            workload_class,
-            demand,
-            entries,
-            0 if job.gang else self.bounds.waiting_limit,
-            self.bounds.wait_max_s,
-            together=job.gang > 0 or workload_class is WorkloadClass.STREAM,
-        )
+        entries, limit = tuple(_each(Entry, columns)), 0 if job.gang else self.bounds.waiting_limit
+        together = job.gang > 0 or workload_class is WorkloadClass.STREAM
+        wait_max_s = self.bounds.wait_max_s
+        return Placement(workload_class, demand, entries, limit, wait_max_s, together=together)
 
 
 def _each(kind: type[T], columns: Iterable[tuple[Any, ...]]) -> Iterator[T]:

@@ -16,8 +16,10 @@ HRM's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
+from hrm.core.messages.claims import Outcome
 from hrm.core.messages.commands import ClaimsSettled, LeaseGranted
 from hrm.core.messages.events import ClaimsProposed, LeaseRequested, LeaseReturned
 from hrm.core.messages.state_changes import StateChanged
@@ -78,7 +80,7 @@ class SchedulerSession:
         if isinstance(call, LeaseReturned):
             return  # refused: its time was over; lost: its time ends
         if answer is None:
-            self._back_off(_application_of(call), now)
+            self._settle(_application_of(call), (), now)
             return
         self._answer = (call, answer)
         self._overdue_s = now + self._changes_limit_s
@@ -104,7 +106,7 @@ class SchedulerSession:
         if isinstance(answer, LeaseGranted):
             self._call = self._use(_application_of(call), answer, now)
         else:
-            self._settle(_application_of(call), answer, now)
+            self._settle(_application_of(call), answer.outcomes, now)
         return self._call
 
     def due_s(self) -> float | None:
@@ -123,12 +125,9 @@ class SchedulerSession:
             return None
         if job.workload_class is WorkloadClass.BATCH:
             return self._propose(job, None, now)
+        name, application_id = self.scheduler.name, job.application_id
         return LeaseRequested(
-            now=0.0,
-            call_id=0,
-            scheduler=self.scheduler.name,
-            session=self.number,
-            application_id=job.application_id,
+            now=0.0, call_id=0, scheduler=name, session=self.number, application_id=application_id
         )
 
     def _use(self, application_id: ApplicationId, lease: LeaseGranted, now: float) -> SchedulerCall:
@@ -136,12 +135,9 @@ class SchedulerSession:
         job = self.scheduler.jobs.get(application_id)
         if job is not None:
             return self._propose(job, lease, now)
+        name = self.scheduler.name
         return LeaseReturned(
-            now=0.0,
-            call_id=0,
-            scheduler=self.scheduler.name,
-            session=self.number,
-            token=lease.token,
+            now=0.0, call_id=0, scheduler=name, session=self.number, token=lease.token
         )
 
     def _propose(self, job: Job, lease: LeaseGranted | None, now: float) -> ClaimsProposed:
@@ -149,24 +145,18 @@ class SchedulerSession:
         self._view.keep_open(lease.units if lease else None)
         token = lease.token if lease else 0
         proposal = self.scheduler.choose(job, self._view, token, now + self._offset_s)
+        problem = job.policy_fault
         return ClaimsProposed(
-            now=0.0,
-            proposal=proposal,
-            call_id=0,
-            session=self.number,
-            problem=job.policy_fault,
+            now=0.0, proposal=proposal, call_id=0, session=self.number, problem=problem
         )
 
-    def _settle(self, application_id: ApplicationId, answer: SchedulerAnswer, now: float) -> None:
-        assert isinstance(answer, ClaimsSettled), "claims were proposed"
+    def _settle(
+        self, application_id: ApplicationId, outcomes: Sequence[Outcome], now: float
+    ) -> None:
+        """Without outcomes the job backs off."""
         job = self.scheduler.jobs.get(application_id)
         if job is not None:
-            self.scheduler.settle(job, list(answer.outcomes), now + self._offset_s)
-
-    def _back_off(self, application_id: ApplicationId, now: float) -> None:
-        job = self.scheduler.jobs.get(application_id)
-        if job is not None:
-            self.scheduler.settle(job, [], now + self._offset_s)
+            self.scheduler.settle(job, list(outcomes), now + self._offset_s)
 
 
 def _application_of(call: SchedulerCall) -> ApplicationId:

@@ -73,6 +73,5 @@ class StateEvent:
     @property
     def ends_badly(self) -> bool:
         """Is it an unwanted end of a container?"""
-        return (
-            self.kind == "container" and self.cause != "" and ends_badly(self.cause, self.exit_code)
-        )
+        has_cause = self.kind == "container" and self.cause != ""
+        return has_cause and ends_badly(self.cause, self.exit_code)

@@ -99,13 +99,12 @@ def partition(
         return _shared(name, hardware, gpus)
     bound = _bound_counts(len(hardware.cores), len(gpus), binding)
     parts, rest = _nearest(hardware, gpus, bound)
-    whole = binding.mode is BindingMode.EVEN or not rest
     shares = _memory_shares(hardware.memory_mib, [*map(len, parts), len(rest)], binding)
     units = [
         _unit(name, hardware, gpu, cores, memory_mib, gpu_only=binding.mode is BindingMode.PARTIAL)
         for gpu, cores, memory_mib in zip(gpus, parts, shares, strict=False)
     ]
-    if whole:
+    if binding.mode is BindingMode.EVEN or not rest:
         return tuple(units)
     return (_unit(name, hardware, None, rest, shares[-1], gpu_only=False), *units)
 
@@ -216,20 +215,18 @@ def _shared(name: NodeName, hardware: Hardware, gpus: Sequence[Gpu]) -> tuple[Re
         capacity=Resources(vcores, hardware.memory_mib),
         run_limit=hardware.run_limit or vcores,
     )
-    return (
-        owner,
-        *(
-            replace(
-                owner,
-                unit_id=ResourceUnitId(f"{name}/gpu{gpu.index}"),
-                capacity=Resources(vcores, hardware.memory_mib, gpu.memory_mib),
-                gpu=gpu,
-                pool=owner.unit_id,
-                gpu_only=True,
-            )
-            for gpu in gpus
-        ),
-    )
+    shared = [
+        replace(
+            owner,
+            unit_id=ResourceUnitId(f"{name}/gpu{gpu.index}"),
+            capacity=Resources(vcores, hardware.memory_mib, gpu.memory_mib),
+            gpu=gpu,
+            pool=owner.unit_id,
+            gpu_only=True,
+        )
+        for gpu in gpus
+    ]
+    return (owner, *shared)
 
 
 def _unit(
