@@ -9,8 +9,8 @@ schedulers, applications, clocks, faults and traits. Then the real ``MasterCore`
     remote scheduler            --/  (network)  (master)  \\--  agent, processes (machine)
 
 ``world`` joins the parts and lets faults happen, ``oracle.checks`` checks everything after every
-event (with the rest of ``oracle``), ``run`` evaluates a whole run, ``faults.shrink`` makes a
-failing plan small. ``actors`` holds the interpreters for virtual time.
+event (with the rest of ``oracle``), ``run`` evaluates a whole run and makes a failing plan small.
+``actors`` holds the interpreters for virtual time.
 
 Nothing here reads a clock or draws from anything but ``random.Random`` with names made of the seed,
 so one seed gives one history on every machine.

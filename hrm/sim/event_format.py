@@ -21,15 +21,16 @@ from hrm.runtime.clock import Clock
 __all__ = ["EventLog", "of_change", "of_command", "of_commands", "of_event"]
 
 _BUFFERED_LINES = 256
+_TAIL_LINES = 80
 
 
 class EventLog:
     """Lines of ``time actor what``, times from its beginning. ``events`` counts them; ``tail``
     holds the latest."""
 
-    def __init__(self, clock: Clock, tail_length: int = 80) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.events = 0
-        self.tail: deque[str] = deque(maxlen=tail_length)
+        self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._clock = clock
         self._begin_s = clock.now
         self._hash = hashlib.sha256()

@@ -47,10 +47,10 @@ _AWAY = ("partition", "master-crash", "appmaster-crash", "loss", "delay", "slow-
 class World:
     """One run's world; ``run`` runs it to its end or to the first violation."""
 
-    def __init__(self, plan: Plan, tail_length: int = 80) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.clock = Clock(_START_S)
-        self.log = EventLog(self.clock, tail_length)
+        self.log = EventLog(self.clock)
         self.sleepers = Sleepers(self.clock, source(plan.seed, "sleepers"))
         self.oracle = Oracle(self.sleepers)
         self.chance = source(plan.seed, "processes")

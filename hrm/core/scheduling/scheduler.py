@@ -24,7 +24,6 @@ import numpy as np
 
 from hrm.core.messages.claims import Claim, Decision, Entry, Outcome, Proposal
 from hrm.core.scheduling.cluster_view import ClusterView
-from hrm.core.scheduling.gpu_share import gpu_share
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.feasibility import Vector, demand_vector, fits
 from hrm.core.vocabulary.model import (
@@ -37,7 +36,7 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.errors import PolicyFault
 
-__all__ = ["Job", "Placement", "PlacementPolicy", "Scheduler"]
+__all__ = ["Job", "Placement", "PlacementPolicy", "Scheduler", "gpu_share"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,6 +375,27 @@ def _claims(view: ClusterView, entries: Sequence[Entry], rows: list[int | None])
         entries = list(itertools.compress(entries, [row is not None for row in rows]))
     versions = view.version[taken].tolist()
     return _each(Claim, zip(entries, view.unit_ids(taken), versions, strict=True))
+
+
+def gpu_share(free: int, wanted: Sequence[int]) -> list[int]:
+    """How many of ``free`` GPUs each job gets that wants so many, in order of submission.
+
+    Max-min fairness in rounds: each job that still wants some gets the mean of what is left, or as
+    many as it wants; what was too much for some is shared out again. (The paper's printed mean is
+    rounded down to nothing where there are fewer GPUs than jobs; here it is at least one.)
+
+    Source: HRM paper, section 4.3.3 (fair share of GPUs).
+    """
+    given = [0] * len(wanted)
+    short = [index for index, want in enumerate(wanted) if want > 0]
+    while free > 0 and short:
+        mean = max(free // len(short), 1)
+        for index in short:
+            part = min(mean, wanted[index] - given[index], free)
+            given[index] += part
+            free -= part
+        short = [index for index in short if given[index] < wanted[index]]
+    return given
 
 
 def _room_of(job: Job, view: ClusterView, rooms: dict[Vector, int]) -> int:

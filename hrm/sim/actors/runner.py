@@ -221,20 +221,14 @@ class SubmittedDriver(Driver):
 
     def __init__(self, runner: Runner, plan: SubmissionPlan) -> None:
         self._runner = runner
-        super().__init__(
-            runner.world,
-            ApplicationPlan(
-                name=runner.name,
-                start_s=0.05,
-                resources=Resources(1, 512),
-                targets=((0.0, plan.executors),),
-                work_s=float("inf"),
-                declared=None,
-                classes=(),
-                kill_chance=0.0,
-                duration_hint_s=0.0,
-            ),
+        application = ApplicationPlan(
+            name=runner.name,
+            start_s=0.05,
+            resources=Resources(1, 512),
+            targets=((0.0, plan.executors),),
+            work_s=float("inf"),
         )
+        super().__init__(runner.world, application)
         self.client = runner.machine.name
 
     def registration(self, application_id: ApplicationId) -> e.ApplicationRegistered:

@@ -161,10 +161,10 @@ class ApplicationPlan:
     resources: Resources
     targets: tuple[tuple[float, int], ...]
     work_s: float
-    declared: WorkloadClass | None
-    classes: tuple[tuple[float, str], ...]
-    kill_chance: float
-    duration_hint_s: float
+    declared: WorkloadClass | None = None
+    classes: tuple[tuple[float, str], ...] = ()
+    kill_chance: float = 0.0
+    duration_hint_s: float = 0.0
     gpus: int = 0
     gang_min: int = 0
     hosts: tuple[str, ...] = ()

@@ -31,13 +31,12 @@ from hrm.core.vocabulary.partitioning import Hardware
 from hrm.sim.actors.sleepers import Sleepers
 from hrm.sim.faults.room import room
 from hrm.sim.oracle.answers import Answers
-from hrm.sim.oracle.copies import Copies
+from hrm.sim.oracle.copies import Copies, Views
 from hrm.sim.oracle.evictions import needless_evictions
 from hrm.sim.oracle.grants import Grants
 from hrm.sim.oracle.overtaking import Overtaking, held_up
 from hrm.sim.oracle.silences import Silences
 from hrm.sim.oracle.submission_checks import SubmissionChecks
-from hrm.sim.oracle.views import Views
 
 __all__ = ["Oracle"]
 
