@@ -66,16 +66,15 @@ class Holdings:
 
     def container_ended(self, app: Application, container: Container) -> None:
         """One of an application that had ended before."""
-        if app.kept_bytes:
-            size = _container_bytes(container)
-            app.kept_bytes += size
-            self.ended_bytes += size
+        self._count(app, _container_bytes(container))
 
     def container_forgotten(self, app: Application, container: Container) -> None:
+        self._count(app, -_container_bytes(container))
+
+    def _count(self, app: Application, size: int) -> None:
         if app.kept_bytes:
-            size = _container_bytes(container)
-            app.kept_bytes -= size
-            self.ended_bytes -= size
+            app.kept_bytes += size
+            self.ended_bytes += size
 
     def forgotten(self, app: Application) -> None:
         self.ended_bytes -= app.kept_bytes

@@ -52,7 +52,7 @@ class Subscriptions:
             bounds=Bounds(**{x: getattr(bounds, x) for x in SCHEDULER_BOUNDS}),
         )
         self.master_state.reply(event.call_id, hello)
-        self._send(scheduler, event.now)
+        self.placement.send_changes(scheduler, event.now)
 
     def disconnected(self, event: e.SchedulerDisconnected) -> None:
         scheduler = self._find(event.scheduler, event.session)
@@ -132,10 +132,7 @@ class Subscriptions:
         """Send each session the changes that concern it; after every event."""
         for scheduler in self.placement.schedulers.values():
             if isinstance(scheduler, RemoteScheduler):
-                self._send(scheduler, now, all_of_them=False)
-
-    def _send(self, scheduler: RemoteScheduler, now: float, *, all_of_them: bool = True) -> None:
-        self.placement.send_changes(scheduler, now, all_of_them=all_of_them)
+                self.placement.send_changes(scheduler, now, all_of_them=False)
 
     def _lose(self, scheduler: RemoteScheduler, now: float) -> None:
         """Give its jobs to other schedulers, and release what it held."""

@@ -73,9 +73,6 @@ class _Room:
                 if entry.container_id in ending:
                     self.comes(unit, entry)
 
-    def of(self, unit: UnitQueue) -> Vector:
-        return self.free[self.pool.index(unit)]
-
     def comes(self, owner: UnitQueue, entry: Entry) -> None:
         self.taken.add(entry.container_id)
         self.free = [plus(x, seen_from(u, owner, entry)) for u, x in self._units()]
@@ -107,7 +104,7 @@ def _victims(
         and not is_driver(owners.get(entry.container_id, NOBODY))
     ]
     candidates.sort(key=lambda each: (now - each[1].started_at_s, each[1].container_id))
-    free = room.of(unit)
+    free = room.free[room.pool.index(unit)]
     chosen: list[tuple[UnitQueue, Entry]] = []
     for owner, entry in candidates:
         if fits(waiter.demand, free):
