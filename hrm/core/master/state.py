@@ -88,7 +88,7 @@ class Application:
     (``hrm.core.vocabulary.wakefulness``).
 
     ``gang_min``: how many containers must be placed before the first of them may be, 0 once that is
-    so; see ``PlacementCoordinator.gang_of``. ``kept_bytes``: of an ended one, see
+    so; see ``core.master.gangs``. ``kept_bytes``: of an ended one, see
     ``core.master.holdings``.
     """
 
@@ -251,10 +251,10 @@ class MasterState:
             last_executor_number=record.last_executor_number,
             gang_min=0 if record.first_running_at_s else record.gang_min,
         )
-        self.applications[record.application_id] = app
+        self.applications[name] = app
         if not record.state.ended:
-            self.live[record.application_id] = app
-            self._by_key[_key(record)] = record.application_id
+            self.live[name] = app
+            self._by_key[_key(record)] = name
         return app
 
     def new_node_life(self, name: NodeName) -> Lifecycle[NodeState]:
