@@ -17,7 +17,7 @@ from hrm.sim.faults.plan import SubmissionPlan, TimedFault, source
 from hrm.sim.faults.room import demand_of, serves
 
 if TYPE_CHECKING:
-    from hrm.sim.actors.machine import Machine, Process
+    from hrm.sim.actors.machine import Machine
     from hrm.sim.actors.runner import Runner, SubmittedDriver
     from hrm.sim.world import World
 
@@ -113,7 +113,11 @@ class Submitters:
     def cut(self, fault: TimedFault) -> bool:
         """A machine with a driver on it, running or about to, cannot reach the master; where there
         is none, the next one on which a driver starts."""
-        there = [x for x in self.world.machines if any(map(_of_a_driver, x.processes.values()))]
+        there = [
+            machine
+            for machine in self.world.machines
+            if any(is_driver(x.spec.application_id) for x in machine.processes.values())
+        ]
         if there:
             self._cut_off(there[int(fault.pick * len(there))], fault)
         else:
@@ -199,7 +203,3 @@ class _Client:
         application_id = ApplicationId(self.submission_id)
         kill = e.KillRequested(now=0.0, call_id=0, application_id=application_id)
         self._world.ask_master(kill)
-
-
-def _of_a_driver(process: Process) -> bool:
-    return is_driver(process.spec.application_id)

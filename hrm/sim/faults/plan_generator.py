@@ -128,7 +128,7 @@ def _with_rules(seed: int, number: int, node: NodePlan) -> NodePlan:
 
 
 def _bounds_of_traits(seed: int, bounds: Bounds, traits: tuple[str, ...]) -> Bounds:
-    chance = source(seed, "bounds")
+    chance, moves = source(seed, "bounds"), source(seed, "relocation")
     if "remotes" in traits:
         bounds = replace(bounds, lease_timeout_s=chance.uniform(0.3, 4.0))
     bounds = _with_exclusion(seed, bounds, traits)
@@ -138,13 +138,9 @@ def _bounds_of_traits(seed: int, bounds: Bounds, traits: tuple[str, ...]) -> Bou
         rebind_timeout_s=chance.uniform(0.5, 3.0),
         lease_scope="candidates" if "candidates" in traits else "global",
         waiting_bound="feedback" if "feedback" in traits else "limit",
-        relocation_wait_s=_relocation_wait_s(source(seed, "relocation")),
+        # In every second run, containers wait where they are.
+        relocation_wait_s=math.inf if moves.random() >= 0.5 else moves.uniform(0.5, 10.0),
     )
-
-
-def _relocation_wait_s(chance: Random) -> float:
-    """In every second run, containers wait where they are."""
-    return chance.uniform(0.5, 10.0) if chance.random() < 0.5 else math.inf
 
 
 def _with_exclusion(seed: int, bounds: Bounds, traits: tuple[str, ...]) -> Bounds:
@@ -230,15 +226,10 @@ def _with_hardware(seed: int, number: int, node: NodePlan) -> NodePlan:
 
 
 def _application(
-    seed: int,
-    number: int,
-    horizon_s: float,
-    nodes: tuple[NodePlan, ...],
-    traits: tuple[str, ...],
+    seed: int, number: int, horizon_s: float, nodes: tuple[NodePlan, ...], traits: tuple[str, ...]
 ) -> ApplicationPlan:
     chance = source(seed, f"application-{number}")
-    name = f"app-{number}"
-    gpus = 0
+    name, gpus = f"app-{number}", 0
     burst = chance.random() < 0.5
     start_s = 1.0 if burst else chance.uniform(0.5, 0.6 * horizon_s)
     if chance.random() < 0.05:
@@ -261,9 +252,7 @@ def _application(
         ]
     targets.sort()
     targets.append((horizon_s, chance.randint(1, 2)))
-    classes = []
-    if stream:
-        classes.append((chance.uniform(0.0, 2.0), "STREAM"))
+    classes = [(chance.uniform(0.0, 2.0), "STREAM")] if stream else []
     changes = chance.randint(0, 2) if chance.random() < 0.3 else 0
     classes += [
         (chance.uniform(0.5, horizon_s), chance.choice(("BATCH", "STREAM"))) for _ in range(changes)
@@ -272,16 +261,16 @@ def _application(
     if chance.random() < 0.3:
         declared = WorkloadClass.STREAM if stream else WorkloadClass.BATCH
     plan = ApplicationPlan(
-        name,
-        start_s,
-        resources,
-        tuple(targets),
-        chance.uniform(1.0, 12.0),
-        declared,
-        tuple(sorted(classes)),
-        chance.choice((0.0, 0.7)),
-        chance.choice((0.0, 3.0)),
-        gpus,
+        name=name,
+        start_s=start_s,
+        resources=resources,
+        targets=tuple(targets),
+        work_s=chance.uniform(1.0, 12.0),
+        declared=declared,
+        classes=tuple(sorted(classes)),
+        kill_chance=chance.choice((0.0, 0.7)),
+        duration_hint_s=chance.choice((0.0, 3.0)),
+        gpus=gpus,
     )
     if gpus and not _fit_at_once(plan, nodes):
         # Which GPU is the largest depends on the nodes present; what fits none may run at first.
