@@ -93,18 +93,7 @@ class WaitTable:
 
     def _play(self, demand: Vector, rows: Ints, now: float) -> tuple[Floats, Bools]:
         """When the container would start, and whether that holds until the first end."""
-        play = _Play(
-            np.maximum(self._ends[:, rows], now),
-            self._held[:, :, rows],
-            self._free[:, rows],
-            self._durations[:, rows],
-            self._wanted[:, :, rows],
-            self._kinds[:, rows],
-            self._passed[:, rows],
-            self._room[:, rows],
-            now,
-        )
-        starts, at_once = play.run(np.asarray(demand, np.int64)[:, np.newaxis])
+        starts, at_once = _Play(self, rows, now).run(np.asarray(demand, np.int64)[:, np.newaxis])
         return starts, ~at_once & (self._first_end[rows] >= now)
 
     def _write(self, row: int, image: UnitImage | None) -> None:
@@ -157,30 +146,20 @@ class _Play:
     end together the one that started first ends first, as in the heap of the literal form.
     """
 
-    def __init__(
-        self,
-        ends: Floats,
-        held: Ints,
-        free: Ints,
-        durations: Floats,
-        wanted: Ints,
-        kinds: Ints,
-        passed: Ints,
-        room: Ints,
-        now: float,
-    ) -> None:
+    def __init__(self, table: WaitTable, rows: Ints, now: float) -> None:
+        ends, kinds = np.maximum(table._ends[:, rows], now), table._kinds[:, rows]
         places, units = kinds.shape
-        self.ends = _pad(ends, 0, places, np.inf)
-        self.held = _pad(held, 0, places, 0)
-        self.free = free
-        self.durations = durations
-        self.wanted = wanted
+        self.ends: Floats = _pad(ends, 0, places, np.inf)
+        self.held: Ints = _pad(table._held[:, :, rows], 0, places, 0)
+        self.free: Ints = table._free[:, rows]
+        self.durations: Floats = table._durations[:, rows]
+        self.wanted: Ints = table._wanted[:, :, rows]
         self.stream: Bools = kinds == _STREAM
         self.waiting: Bools = kinds != _NOBODY
         self.batch: Bools = kinds == _BATCH
-        self.passes: Ints = PASSES_MAX - passed
-        self.room = room
-        self.reserved: Bools = self.batch & _fit_each(wanted, room)
+        self.passes: Ints = PASSES_MAX - table._passed[:, rows]
+        self.room: Ints = table._room[:, rows]
+        self.reserved: Bools = self.batch & _fit_each(self.wanted, self.room)
         self.next_place: Ints = np.full(units, len(ends), np.int64)
         self.at: Floats = np.full(units, now)
         self.index: Ints = np.arange(units)

@@ -199,11 +199,10 @@ class Stream:
         self.network.sleepers.tell(process, self._closed, direction)
 
     def _closed(self, direction: int) -> None:
-        peer = self.server if direction == 0 else self.client
         if direction == 0:
-            self.server = _Deaf()
+            peer, self.server = self.server, _Deaf()
         else:
-            self.client = _Deaf()
+            peer, self.client = self.client, _Deaf()
         peer.closed()
 
     def _break(self) -> None:
