@@ -474,8 +474,7 @@ class AppMasterCore:
             unwanted = [c.executor_id for c in stray if c.phase is not Phase.STOPPING]
             self._release(unwanted, "its resource profile is not wanted", now)
         asks: list[ContainerAsk] = []
-        for number in sorted(self.profiles):
-            profile = self.profiles[number]
+        for number, profile in sorted(self.profiles.items()):
             counted = self._counted(number)
             missing = profile.target.count - len(counted)
             if missing < 0:

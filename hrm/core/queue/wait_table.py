@@ -140,7 +140,7 @@ class WaitTable:
 
 
 class _Play:
-    """Some units, played forward in step. The last axis of every array is the unit.
+    """Some units, played forward in step. Each attribute is an array; its last axis is the unit.
 
     A container that starts gets the next free place behind the running ones, so that of two that
     end together the one that started first ends first, as in the heap of the literal form.
@@ -230,13 +230,8 @@ class _Play:
         left = np.flatnonzero(self.open)
         if 2 * len(left) > len(self.open):
             return
-        self.ends, self.held = self.ends[:, left], self.held[:, :, left]
-        self.free, self.durations = self.free[:, left], self.durations[:, left]
-        self.wanted, self.stream = self.wanted[:, :, left], self.stream[:, left]
-        self.waiting, self.next_place = self.waiting[:, left], self.next_place[left]
-        self.batch, self.reserved = self.batch[:, left], self.reserved[:, left]
-        self.passes, self.room = self.passes[:, left], self.room[:, left]
-        self.at, self.index, self.open = self.at[left], self.index[left], self.open[left]
+        for name, array in vars(self).items():
+            setattr(self, name, array[..., left])
 
 
 class _Reservations:
